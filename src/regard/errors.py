@@ -1,0 +1,63 @@
+"""The errors a user can cause; each kind knows the exit code the command line ends with."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
+
+
+class RegardError(Exception):
+    """Something the user can mend; its message says what was given, what is allowed, how to mend it."""
+
+    exit_code = 2
+
+
+class RecipeError(RegardError):
+    """A recipe, an override or an argument that cannot be used."""
+
+
+class DataError(RegardError):
+    """Input that is missing, empty, or not in the promised form."""
+
+
+class MissingExtraError(RegardError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package}; install it with: pip install 'regard[{extra}]'"
+        )
+
+
+class NotFiniteError(RegardError):
+    """Training met a loss or gradient that is not a finite number."""
+
+    exit_code = 3
+
+
+class StorageError(RegardError):
+    """Files could not be written."""
+
+    exit_code = 4
+
+
+class CorruptError(RegardError):
+    """A stored artefact is damaged or incomplete."""
+
+    exit_code = 5
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """The end of an error sentence that suggests the nearest choice, or nothing."""
+    near = get_close_matches(name, list(choices), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def pick(table: Mapping[str, Entry], name: str, what: str) -> Entry:
+    """The table's entry of that name, or a sentence that lists the names there are."""
+    if name not in table:
+        raise RecipeError(
+            f"unknown {what} {name!r}; choose from {', '.join(table)}{did_you_mean(name, table)}"
+        )
+    return table[name]

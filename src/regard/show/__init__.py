@@ -1,0 +1,1 @@
+"""AttentionMap to terminal, SVG and PNG."""

@@ -1,0 +1,156 @@
+"""The nouns that cross folders: what is batched, remembered, stepped, found and looked at."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pair to learn from or to be scored on."""
+
+    source: str
+    target: str
+    group: str = ""  # scores are also given by group: a language, a length
+    origin: str = ""  # where it came from, for messages: `pairs.tsv:7`
+
+
+Rows = TypeVar("Rows", bound="BatchFirst")
+
+
+class BatchFirst:
+    """A frozen dataclass in which the first axis of every tensor, nested ones included, is the batch."""
+
+    def select(self: Rows, index: Int[Tensor, " rows"]) -> Rows:
+        """The rows that `index` names, in that order; a row may come twice or not at all."""
+        return self.each(lambda tensor: tensor.index_select(0, index))
+
+    def repeat(self: Rows, times: int) -> Rows:
+        """Every row `times` times, the copies side by side."""
+        return self.each(lambda tensor: tensor.repeat_interleave(times, dim=0))
+
+    def to(self: Rows, device: torch.device) -> Rows:
+        """The same on another device."""
+        return self.each(lambda tensor: tensor.to(device))
+
+    def each(self: Rows, change: Callable[[Tensor], Tensor]) -> Rows:
+        """The same with every tensor changed by a function."""
+        fields = dataclasses.fields(cast(Any, self))
+        changed = {field.name: _each(getattr(self, field.name), change) for field in fields}
+        return cast(Rows, dataclasses.replace(cast(Any, self), **changed))
+
+
+def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, BatchFirst):
+        return value.each(change)
+    return value
+
+
+@dataclass(frozen=True)
+class Padded(BatchFirst):
+    """Rows of token ids, padded to one length; `mask` is True where a token is real."""
+
+    ids: Int[Tensor, "batch length"]
+    mask: Bool[Tensor, "batch length"]
+
+
+@dataclass(frozen=True)
+class Batch(BatchFirst):
+    """What one update sees: source rows end with END; target rows begin with BEGIN and end with END."""
+
+    source: Padded
+    target: Padded
+    examples: tuple[int, ...]  # where each row stands in the data, for messages
+
+
+@dataclass(frozen=True)
+class Recurrent(BatchFirst):
+    """The state of a recurrent stack; `cell` only where the unit has one (LSTM)."""
+
+    hidden: Float[Tensor, "batch layers dim"]
+    cell: Float[Tensor, "batch layers dim"] | None
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The layout of text: a source position is a token."""
+
+
+Layout = Tokens  # image grids, audio frames and time steps will join it with `|`
+
+
+@dataclass(frozen=True)
+class Memory(BatchFirst):
+    """What an encoder leaves to be looked at. Left of it tasks differ; right of it they are one."""
+
+    states: Float[Tensor, "batch source dim"]
+    mask: Bool[Tensor, "batch source"]  # True = may be attended
+    summary: Recurrent  # the encoder's final state, for decoders that start from it
+    layout: Layout = Tokens()  # what a source position is
+
+
+class State(BatchFirst):
+    """All that search reorders: a decoder's own frozen dataclass."""
+
+
+class Ready(BatchFirst):
+    """What a decoder derives from the memory once per source; shared by all beams, never reordered."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a decoder says after reading n tokens: n rows of logits, its next state, its map."""
+
+    logits: Float[Tensor, "rows tokens vocabulary"]
+    state: State
+    attention: Float[Tensor, "rows tokens source"] | None
+
+
+class Hypothesis(NamedTuple):
+    """One finding of a search; `map` holds a row for every token, its END included."""
+
+    tokens: list[int]  # without BEGIN and END
+    score: float  # log-probability over the length penalty
+    map: Float[Tensor, "tokens source"] | None
+    finished: bool  # False where the length limit cut it
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """Attention weights with the labels of both axes: rows are outputs, columns are sources."""
+
+    weights: Float[Tensor, "rows columns"]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    layout: Layout = Tokens()
+
+    def __post_init__(self) -> None:
+        if tuple(self.weights.shape) != (len(self.rows), len(self.columns)):
+            labels = f"{len(self.rows)} rows and {len(self.columns)} columns"
+            raise ValueError(f"weights of shape {tuple(self.weights.shape)} do not fit {labels}")
+
+    def __iter__(self) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+        """Row by row: the output's label and its sources with their weights."""
+        for label, weights in zip(self.rows, self.weights.tolist(), strict=True):
+            yield label, list(zip(self.columns, weights, strict=True))
+
+    def entropy(self) -> Float[Tensor, " rows"]:
+        """How spread each row is, in nats: 0 looks at one source, log(columns) at all alike."""
+        entropy: Tensor = torch.special.entr(self.weights).sum(-1)
+        return entropy
+
+    def _repr_svg_(self) -> str:
+        """How a notebook shows it."""
+        from regard.show.maps import svg  # lazily: drawing stands below the nouns
+
+        return svg(self)
