@@ -146,11 +146,26 @@ class AttentionMap:
 
     def entropy(self) -> Float[Tensor, " rows"]:
         """How spread each row is, in nats: 0 looks at one source, log(columns) at all alike."""
-        entropy: Tensor = torch.special.entr(self.weights).sum(-1)
-        return entropy
+        return torch.special.entr(self.weights).sum(-1)
 
     def _repr_svg_(self) -> str:
         """How a notebook shows it."""
         from regard.show.maps import svg  # lazily: drawing stands below the nouns
 
         return svg(self)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a trained model answers to one input, with the map of how it looked at it."""
+
+    source: str
+    text: str
+    score: float  # log-probability over the length penalty
+    tokens: tuple[str, ...]
+    map: AttentionMap | None  # None where the model does not look
+    alternatives: tuple["Prediction", ...] = ()  # the next best, where asked for
+
+    def _repr_svg_(self) -> str | None:
+        """How a notebook shows it."""
+        return self.map._repr_svg_() if self.map else None

@@ -1,0 +1,101 @@
+"""Attention, defined once: score, bias, mask, normalise, weighted sum."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from regard.attention import masks
+from regard.attention.normalizers import Normalizer, softmax
+
+ScoreFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+class Attended(NamedTuple):
+    """What came of looking: the context and the weights that made it."""
+
+    context: Float[Tensor, "*batch query dim"]
+    weights: Float[Tensor, "*batch query key"] | None  # None only where a fused path ran and nobody asked
+    log_prob: Float[Tensor, "*batch query"] | None = None  # only where the weights were drawn at random
+
+
+class Past(NamedTuple):
+    """Where a decoder has looked so far, for attentions that take account of it."""
+
+    last: Float[Tensor, "*batch query key"]
+    total: Float[Tensor, "*batch query key"]
+
+
+class Score(ABC, nn.Module):
+    """How well each key answers each query.
+
+    Every score is made with `query_dim`, `key_dim` and `dim` (the inner width, where it has one).
+    """
+
+    @abstractmethod
+    def __init__(self, *, query_dim: int, key_dim: int, dim: int | None) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
+        """The keys of the states: all the work that does not depend on the query, done once per source."""
+
+    @abstractmethod
+    def forward(
+        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
+    ) -> Float[Tensor, "*batch query key"]:
+        """One number for each query and key; leading axes broadcast."""
+
+
+class Attention(Protocol):
+    """A scope: which keys a query may see, around a score and a normaliser."""
+
+    uses_past: bool
+
+    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
+        """The keys of the states, as the score wants them."""
+
+    def __call__(
+        self,
+        query: Float[Tensor, "*batch query query_dim"],
+        keys: Float[Tensor, "*keys key projected"],
+        values: Float[Tensor, "*keys key dim"],
+        *,
+        mask: Bool[Tensor, "*mask"] | None,
+        start: int = 0,
+        past: Past | None = None,
+    ) -> Attended:
+        """Look: `start` is the target index of the first query; `past` is given only to those that use it."""
+
+
+def attend(
+    query: Float[Tensor, "*batch query query_dim"],
+    keys: Float[Tensor, "*keys key projected"],
+    values: Float[Tensor, "*keys key dim"],
+    *,
+    score: ScoreFunction,
+    mask: Bool[Tensor, "*mask"] | None = None,
+    bias: Float[Tensor, "*bias"] | None = None,
+    normalize: Normalizer = softmax,
+) -> Attended:
+    """The definition of attention: context = sum over keys of normalize(score(query, key) + bias) * value.
+
+    `keys` come from `score.project(states)`. `mask` is boolean, True where a query may see a key, and has an
+    axis for each of (*batch, query, key). What no query may see is emptied before it is scored, so that junk
+    there reaches neither the result nor a gradient. A query that may see nothing gets a zero context.
+    """
+    if mask is not None:
+        masks.check(mask, query, keys)
+        seen = mask.any(dim=-2).unsqueeze(-1)
+        keys, values = keys.masked_fill(~seen, 0.0), values.masked_fill(~seen, 0.0)
+    precision = torch.promote_types(query.dtype, torch.float32)
+    with torch.autocast(query.device.type, enabled=False):
+        scores = score(query.to(precision), keys.to(precision))
+        if bias is not None:
+            scores = scores + bias
+        weights = normalize(scores, mask)
+        context = weights.to(values.dtype) @ values
+    return Attended(context, weights)

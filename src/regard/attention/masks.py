@@ -1,0 +1,37 @@
+"""Masks: boolean, True = may be attended, one axis for each of (*batch, query, key)."""
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+def from_lengths(lengths: Int[Tensor, " batch"], longest: int) -> Bool[Tensor, "batch {longest}"]:
+    """True for the first `lengths` positions of each row."""
+    return torch.arange(longest, device=lengths.device) < lengths.unsqueeze(-1)
+
+
+def over_keys(mask: Bool[Tensor, "*batch key"]) -> Bool[Tensor, "*batch 1 key"]:
+    """The mask of a padded memory as `attend` takes it: the same for every query."""
+    return mask.unsqueeze(-2)
+
+
+def causal(queries: int, keys: int, start: int = 0) -> Bool[Tensor, "1 {queries} {keys}"]:
+    """Each query sees the keys up to its own position; the first query stands at position `start`."""
+    positions = torch.arange(start, start + queries).unsqueeze(-1)
+    return (torch.arange(keys) <= positions).unsqueeze(0)
+
+
+def check(mask: Tensor, query: Tensor, keys: Tensor) -> None:
+    """Refuse a mask that would broadcast wrongly in silence."""
+    if mask.dtype != torch.bool:
+        raise TypeError(f"a mask is boolean (True = may be attended), not {mask.dtype}")
+    if mask.ndim != query.ndim:
+        raise ValueError(
+            f"a mask needs the {query.ndim} axes (*batch, query, key), but has shape {tuple(mask.shape)}; "
+            "write mask.unsqueeze(-2) for a (batch, key) mask, mask.unsqueeze(0) for a (query, key) mask"
+        )
+    wanted = (*torch.broadcast_shapes(query.shape[:-2], keys.shape[:-2]), query.shape[-2], keys.shape[-2])
+    if any(have not in (1, want) for have, want in zip(mask.shape, wanted, strict=True)):
+        raise ValueError(
+            f"a mask of shape {tuple(mask.shape)} does not broadcast to (*batch, query, key) = {wanted}"
+        )

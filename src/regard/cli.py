@@ -1,0 +1,269 @@
+"""The command line: thin, each command's body is a few lines. Heavy imports wait until they are needed."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from regard import __version__
+from regard.errors import DataError, RecipeError, RegardError
+
+if TYPE_CHECKING:
+    from regard.types import AttentionMap, Prediction
+
+CHUNK = 2000  # lines that are predicted, and printed, at a time
+
+app = typer.Typer(
+    help="Sequence-to-sequence learning with attention: train it, look at it, ship it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, such as runs/dates.")]
+Runs = Annotated[Path, typer.Option(help="Where run directories go.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No words and no progress on stderr.")]
+Beam = Annotated[
+    int | None, typer.Option(min=1, help="Width of the beam; 1 is greedy.  [default: as the recipe says]")
+]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def regard(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    """Sequence-to-sequence learning with attention: train it, look at it, ship it."""
+
+
+@app.command()
+def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False) -> None:
+    """Learn to read dates in fifteen languages, in a minute, and show the attention map."""
+    from regard.demo import demonstrate
+
+    done = demonstrate(runs, quiet=quiet)
+    value, seconds, run = done.scored.measured.value, done.train_seconds, str(done.run.path)
+    if as_json:
+        told = {"exact_match": value, "train_seconds": seconds, "run": run}
+        print(json.dumps(told | {"examples": done.examples, "exact_match_by_language": done.scored.groups}))
+        return
+    for shown in done.shown:
+        print(f"{shown.source} -> {shown.text}")
+    assert done.shown[0].map is not None
+    print("\nHow it read the first one (rows: what it wrote, columns: what it looked at):\n")
+    print(_drawn(done.shown[0].map))
+    languages = ", ".join(f"{group} {share:.3f}" for group, share in done.scored.groups.items())
+    print(f"Exact match on unseen days by language: {languages}")
+    print(
+        f"In all {value:.4f} of {done.examples:,}, after {seconds:.0f} s of training. The run is in {run}.\n"
+    )
+    print(f'  regard look {run} "14 juillet 1989"\n  open {run}/map.svg')
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")
+    ] = None,
+    runs: Runs = Path("runs"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model; one's own data is one override: data.train=pairs.tsv."""
+    from regard.training import train
+
+    run = train(recipe, *(overrides or []), runs=runs, quiet=quiet)
+    last = run.metrics()[-1]
+    if as_json:
+        print(json.dumps({"run": str(run.path)} | last))
+        return
+    print(run.path)
+    if not quiet:
+        print(f'next: regard look {run.path} "..."; regard predict {run.path} FILE', file=sys.stderr)
+
+
+@app.command()
+def predict(
+    run: RunPath,
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one a line; - or nothing: stdin.")
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="A text instead of files; may be given again.")
+    ] = None,
+    beam: Beam = None,
+    n_best: Annotated[int, typer.Option(min=1, help="With --json: as many alternatives.")] = 1,
+    length_penalty: Annotated[
+        float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Answer every line of the input with one line."""
+    from regard.predict import load
+    from regard.training.progress import track
+
+    if text and inputs:
+        raise RecipeError("give files or --text, not both")
+    texts = list(text) if text else [line for name in inputs or ["-"] for line in _lines(name)]
+    predictor = load(run)
+    chunks = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
+    for chunk in track(chunks, "predicting", quiet=quiet):
+        for each in predictor.predict(chunk, beam=beam, n_best=n_best, length_penalty=length_penalty):
+            line = json.dumps(_told(each), ensure_ascii=False) if as_json else each.text
+            sys.stdout.buffer.write(line.encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+@app.command()
+def score(
+    run: RunPath,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]...", help="A TSV, or two parallel texts.  [default: the run's test set]"
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="See `regard list metrics`.  [default: the recipe's]")
+    ] = None,
+    beam: Beam = None,
+    as_json: Json = False,
+) -> None:
+    """Score a run against references, in all and by group."""
+    from regard.data.files import pairs
+    from regard.predict import load
+
+    predictor = load(run)
+    examples = pairs(tuple(files)).examples if files else predictor.task.examples(predictor.task.recipe).test
+    if not examples:
+        raise DataError(f"the recipe of {run} names no test set; write: regard score {run} FILE.tsv")
+    scored = predictor.score(examples, metric=metric, beam=beam)
+    if as_json:
+        told = {
+            scored.metric: scored.measured.value,
+            "signature": scored.measured.signature,
+            "groups": scored.groups,
+        }
+        print(json.dumps(told, ensure_ascii=False))
+        return
+    print(f"{scored.metric} {scored.measured.value:.4f}  {scored.measured.signature}")
+    for group, value in scored.groups.items():
+        print(f"  {group:<8} {value:.4f}")
+
+
+@app.command()
+def look(
+    run: RunPath,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The source to look at.")],
+    out: Annotated[
+        list[Path] | None,
+        typer.Option("--out", "-o", help="Also draw to a file, .svg or .png; may be given again."),
+    ] = None,
+    beam: Beam = None,
+    as_json: Json = False,
+) -> None:
+    """Show where the model looked while it wrote its answer."""
+    from regard import storage
+    from regard.predict import load
+    from regard.show import maps
+
+    for path in out or []:
+        maps.drawing(path.suffix)  # a wrong ending is said before the work
+    prediction = load(run).predict([text], beam=beam)[0]
+    if prediction.map is None:
+        raise RecipeError(
+            "there is no map: the text is blank, or the model's order is 'none' and it never looks"
+        )
+    for path in out or []:
+        storage.write(path, maps.draw(prediction.map, path.suffix, f"{text} → {prediction.text}"))
+    if as_json:
+        print(json.dumps(_told(prediction), ensure_ascii=False))
+    else:
+        print(f"{prediction.text}\n\n{_drawn(prediction.map)}", end="")
+
+
+@app.command(name="list")
+def list_tables(
+    what: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="One table alone, such as scores.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List what there is to choose from."""
+    from regard.catalogue import tables
+    from regard.errors import pick
+
+    chosen = {what: pick(tables(), what, "table")} if what else tables()
+    if as_json:
+        print(json.dumps({name: table.entries for name, table in chosen.items()}, ensure_ascii=False))
+        return
+    for name, table in chosen.items():
+        print(f"{name}  ({table.key})")
+        for entry, told in table.entries.items():
+            print(f"  {entry:<16} {told}".rstrip())
+
+
+def _lines(name: str) -> list[str]:
+    from regard.data.files import load, read_lines
+
+    return read_lines(sys.stdin.buffer.read(), "stdin") if name == "-" else load(name)
+
+
+def _told(prediction: "Prediction") -> dict[str, Any]:
+    """A prediction as JSON: rows of `attention` are `tokens`, its columns `source_tokens`."""
+    seen = prediction.map
+    told: dict[str, Any] = {
+        "source": prediction.source,
+        "tokens": list(prediction.tokens),
+        "text": prediction.text,
+        "score": prediction.score,
+        "source_tokens": list(seen.columns) if seen else [],
+        "attention": seen.weights.tolist() if seen else [],
+    }
+    return told | (
+        {"alternatives": [_told(each) for each in prediction.alternatives]} if prediction.alternatives else {}
+    )
+
+
+def _drawn(seen: "AttentionMap") -> str:
+    """The map as this terminal can show it."""
+    from rich.console import Console
+
+    from regard.show.maps import terminal
+
+    console = Console()
+    return terminal(
+        seen, width=console.width, colour=console.color_system is not None and not console.no_color
+    )
+
+
+def main() -> NoReturn:
+    """Run a command; an error the user can mend is one sentence and an exit code."""
+    try:
+        app()
+    except RegardError as error:
+        print(f"regard: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("regard: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: not our error
+        sys.exit(141)
+    sys.exit(0)

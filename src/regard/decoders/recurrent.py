@@ -1,0 +1,203 @@
+"""Recurrent decoders: in which order state, look and word follow each other."""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.attention import Attended, Attention
+from regard.decoders.core import Decoder
+from regard.decoders.start import Bridge
+from regard.recurrence import Cell, Recurrence
+from regard.types import Memory, Ready, Recurrent, State, Step
+
+
+@dataclass(frozen=True)
+class RecurrentReady(Ready):
+    """The memory as a recurrent decoder looks at it."""
+
+    keys: Float[Tensor, "batch source projected"] | None  # None where the order never looks
+    values: Float[Tensor, "batch source dim"]
+    mask: Bool[Tensor, "batch source"]
+    start: Recurrent
+
+
+@dataclass(frozen=True)
+class RecurrentState(State):
+    """Where a recurrent decoder is: its layers, and what it feeds to its next input."""
+
+    recurrent: Recurrent
+    feed: Float[Tensor, "rows 1 dim"] | None
+    length: int = 0  # tokens read so far
+
+
+Words = Float[Tensor, "rows tokens embedding"]
+
+
+class Advance(NamedTuple):
+    """What one stretch of words gives: vectors to predict from, the map, the next state."""
+
+    read: Float[Tensor, "rows tokens dim"]
+    weights: Float[Tensor, "rows tokens source"] | None
+    state: RecurrentState
+
+
+class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
+    """What all orders share; an order says what enters the cell, what is predicted from, who asks when."""
+
+    enters: ClassVar[tuple[str, ...]]  # the parts of the cell's input, in the order `advance` gives them
+    reads: ClassVar[tuple[str, ...]]  # the parts that the prediction is read from, likewise
+    parallel: ClassVar[bool]  # whether `advance` takes many tokens at once
+
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        attention: Attention | None,
+        *,
+        cell: Cell,
+        memory_dim: int,
+        dim: int,
+        layers: int = 1,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        widths = {"word": embedding.embedding_dim, "context": memory_dim, "state": dim, "feed": dim}
+        entering, read = sum(widths[part] for part in self.enters), sum(widths[part] for part in self.reads)
+        self.embedding = embedding
+        self.attention = attention
+        self.recurrence = Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
+        self.bridge = Bridge(self.recurrence, summary_dim=memory_dim)
+        self.readout = nn.Linear(read, dim)
+        self.out = nn.Linear(dim, embedding.num_embeddings)
+        self.dropout = dropout
+
+    @classmethod
+    def looks(cls) -> bool:
+        """Whether the order attends at all."""
+        return "context" in cls.reads
+
+    def prepare(self, memory: Memory) -> RecurrentReady:
+        """Project the keys once; what the mask hides is emptied first, so that no gradient meets it."""
+        states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
+        keys = self.attention.project(states) if self.attention else None
+        return RecurrentReady(keys, states, memory.mask, self.bridge(memory.summary))
+
+    def start(self, ready: RecurrentReady) -> RecurrentState:
+        """The bridged summary of the source; an order that feeds its input starts with zeros there."""
+        feed = torch.zeros_like(ready.start.hidden[:, -1:]) if "feed" in self.enters else None
+        return RecurrentState(ready.start, feed)
+
+    def step(self, tokens: Int[Tensor, "rows tokens"], state: RecurrentState, ready: RecurrentReady) -> Step:
+        """Read the tokens in stretches as long as the order allows."""
+        words = functional.dropout(self.embedding(tokens), self.dropout, self.training)
+        advances = []
+        for stretch in [words] if self.parallel else words.split(1, dim=1):
+            advance = self.advance(stretch, state, ready)
+            state = replace(advance.state, length=state.length + stretch.shape[1])
+            advances.append(advance)
+        read = functional.dropout(
+            torch.cat([each.read for each in advances], dim=1), self.dropout, self.training
+        )
+        maps = [each.weights for each in advances if each.weights is not None]
+        return Step(self.out(read), state, torch.cat(maps, dim=1) if maps else None)
+
+    @abstractmethod
+    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+        """Read one stretch of embedded words."""
+
+    def look(
+        self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, ready: RecurrentReady
+    ) -> Attended:
+        """Attend with every row to the memory of its source, which beams share and nobody copies."""
+        assert self.attention is not None
+        assert ready.keys is not None
+        attended = self.attention(
+            query.unflatten(0, (len(ready.mask), -1)),
+            ready.keys.unsqueeze(1),
+            ready.values.unsqueeze(1),
+            mask=ready.mask[:, None, None],
+            start=state.length,
+        )
+        weights = None if attended.weights is None else attended.weights.flatten(0, 1)
+        return Attended(attended.context.flatten(0, 1), weights)
+
+    def predict_from(self, *parts: Float[Tensor, "rows tokens part"]) -> Float[Tensor, "rows tokens dim"]:
+        """One hidden layer over the parts that the order reads."""
+        return torch.tanh(self.readout(torch.cat(parts, dim=-1)))
+
+
+class Bahdanau(RecurrentDecoder):
+    """Bahdanau et al. 2015: the previous state asks, the context enters the cell.
+
+    c_t = attend(s_{t-1}),  s_t = f(s_{t-1}, [y_{t-1}; c_t]),  y_t from tanh(W [s_t; c_t; y_{t-1}] + b)
+    """
+
+    enters = ("word", "context")
+    reads = ("state", "context", "word")
+    parallel = False
+
+    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+        """Look with the state of before, then move."""
+        context, weights, _ = self.look(state.recurrent.hidden[:, -1:], state, ready)
+        output, recurrent = self.recurrence(torch.cat([words, context], dim=-1), state.recurrent)
+        return Advance(
+            self.predict_from(output, context, words), weights, replace(state, recurrent=recurrent)
+        )
+
+
+class Luong(RecurrentDecoder):
+    """Luong et al. 2015, 3: the current state asks, so all steps run at once.
+
+    h_t = f(h_{t-1}, y_{t-1}),  c_t = attend(h_t),  y_t from the attentional a_t = tanh(W [c_t; h_t] + b)
+    """
+
+    enters = ("word",)
+    reads = ("context", "state")
+    parallel = True
+
+    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+        """Move, then look with the state of now."""
+        output, recurrent = self.recurrence(words, state.recurrent)
+        context, weights, _ = self.look(output, state, ready)
+        return Advance(self.predict_from(context, output), weights, replace(state, recurrent=recurrent))
+
+
+class LuongFeeding(RecurrentDecoder):
+    """Luong et al. 2015, 3.3, input feeding: like `luong`, and a_{t-1} enters the cell beside y_{t-1}."""
+
+    enters = ("word", "feed")
+    reads = ("context", "state")
+    parallel = False
+
+    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+        """Move with what was predicted from last, then look with the state of now."""
+        assert state.feed is not None
+        output, recurrent = self.recurrence(torch.cat([words, state.feed], dim=-1), state.recurrent)
+        context, weights, _ = self.look(output, state, ready)
+        read = self.predict_from(context, output)
+        return Advance(read, weights, replace(state, recurrent=recurrent, feed=read))
+
+
+class Unattended(RecurrentDecoder):
+    """Sutskever et al. 2014: no look at all, everything must pass through the summary it starts from."""
+
+    enters = ("word",)
+    reads = ("state",)
+    parallel = True
+
+    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+        """Move."""
+        output, recurrent = self.recurrence(words, state.recurrent)
+        return Advance(self.predict_from(output), None, replace(state, recurrent=recurrent))
+
+
+ORDERS: dict[str, type[RecurrentDecoder]] = {
+    "bahdanau": Bahdanau,
+    "luong": Luong,
+    "luong_feeding": LuongFeeding,
+    "none": Unattended,
+}

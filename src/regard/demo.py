@@ -1,0 +1,36 @@
+"""The first minute with regard: learn to read dates, be examined, show the map."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.predict import Scored, load
+from regard.show import maps
+from regard.storage import Run
+from regard.tasks import Translate
+from regard.training import train
+from regard.types import Prediction
+
+
+class Demonstration(NamedTuple):
+    """What came of it."""
+
+    run: Run
+    train_seconds: float
+    examples: int
+    scored: Scored
+    shown: list[Prediction]  # one test date of each language; the first one's map is drawn
+
+
+def demonstrate(runs: str | Path, *, quiet: bool = False) -> Demonstration:
+    """Train the recipe `dates`, score it on days it never saw, draw how it read one of them."""
+    run = train("dates", runs=runs, quiet=quiet)
+    predictor = load(run)
+    test = Translate.examples(run.recipe()).test
+    scored = predictor.score(test)
+    longest = {example.group: example for example in sorted(test, key=lambda each: len(each.source))}
+    shown = predictor.predict([example.source for example in longest.values() if example.group == "en"])
+    shown += predictor.predict([example.source for group, example in longest.items() if group != "en"])
+    for suffix in maps.DRAWINGS:
+        assert shown[0].map is not None
+        run.write(f"map{suffix}", maps.draw(shown[0].map, suffix))
+    return Demonstration(run, run.metrics()[-1]["train_seconds"], len(test), scored, shown)

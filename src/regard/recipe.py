@@ -1,0 +1,257 @@
+"""Recipes: frozen dataclasses to and from TOML, with `a.b=c` overrides; unknown keys are refused."""
+
+import dataclasses
+import json
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from regard.errors import RecipeError, did_you_mean
+
+EMBEDDED = Path(__file__).parent / "recipes"
+
+Number = TypeVar("Number", int, float)
+
+
+def _number(default: Number, least: Number, most: Number | None = None) -> Number:
+    """A dataclass field for a number that has a range."""
+    return field(default=default, metadata={"least": least, "most": most})
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where the pairs come from: files, or an embedded corpus where no file is given."""
+
+    corpus: str = ""
+    size: int = _number(25_000, least=1)  # training pairs to generate for an embedded corpus
+    train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; plain or gz
+    dev: tuple[str, ...] = ()  # where none is given, a part of `train` is split off
+    test: tuple[str, ...] = ()
+    max_length: int = _number(250, least=1)  # pairs with more tokens on a side are dropped from training
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """How text becomes tokens on either side."""
+
+    source: str = "character"
+    target: str = "character"
+    size: int = _number(8000, least=1)  # the most frequent tokens that are kept
+    shared: bool = False  # one vocabulary for both sides
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The reader of the source; `dim` is the width of a state, both directions together."""
+
+    cell: str = "gru"
+    dim: int = _number(128, least=1)
+    layers: int = _number(1, least=1)
+    bidirectional: bool = True
+    dropout: float = _number(0.0, least=0.0, most=0.95)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """How the decoder looks at the source; `dim` is the inner width of scores that have one."""
+
+    score: str = "additive"
+    dim: int = _number(128, least=1)
+    normalizer: str = "softmax"
+    scope: str = "global"
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """The writer of the target; `order` says when it looks."""
+
+    order: str = "bahdanau"
+    cell: str = "gru"
+    dim: int = _number(128, least=1)
+    layers: int = _number(1, least=1)
+    dropout: float = _number(0.0, least=0.0, most=0.95)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The parts of a model."""
+
+    embedding: int = _number(64, least=1)
+    encoder: Encoder = Encoder()
+    attention: Attention = Attention()
+    decoder: Decoder = Decoder()
+
+
+@dataclass(frozen=True)
+class Train:
+    """How the model learns."""
+
+    updates: int = _number(1000, least=1)
+    batch_tokens: int = _number(4000, least=1)  # rows times the longest side, at most
+    learning_rate: float = _number(0.001, least=0.0)
+    schedule: str = "constant"
+    warmup: int = _number(0, least=0)  # updates until the learning rate is reached
+    clip: float = _number(1.0, least=0.0)  # largest norm of the gradient; 0 for none
+    smoothing: float = _number(0.0, least=0.0, most=0.95)  # of the labels
+    validate: int = _number(250, least=1)  # updates between two looks at dev
+    patience: int = _number(0, least=0)  # validations without a better dev loss before stopping; 0 for never
+    seed: int = _number(1, least=0)
+    device: str = "auto"
+    threads: int = _number(0, least=0)  # of the CPU; 0 leaves it to torch
+
+
+@dataclass(frozen=True)
+class Search:
+    """How an output is found."""
+
+    beam: int = _number(1, least=1)  # 1 is greedy
+    length_penalty: float = _number(0.0, least=0.0)  # exponent of GNMT's penalty; 0 for none
+    max_ratio: float = _number(2.0, least=0.0)  # an output is at most max_ratio x source + max_extra tokens
+    max_extra: int = _number(20, least=1)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that makes a run."""
+
+    name: str = "run"
+    task: str = "translate"
+    metric: str = "exact_match"
+    data: Data = Data()
+    tokens: Tokens = Tokens()
+    model: Model = Model()
+    train: Train = Train()
+    search: Search = Search()
+
+
+def names() -> list[str]:
+    """The recipes that come with regard."""
+    return sorted(path.stem for path in EMBEDDED.glob("*.toml"))
+
+
+def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """The recipe of that name or file, with `a.b=c` overrides."""
+    path = Path(name)
+    if path.suffix != ".toml":
+        path = EMBEDDED / f"{name}.toml"
+        if str(name) not in names():
+            near = did_you_mean(str(name), names())
+            raise RecipeError(
+                f"no recipe {str(name)!r}; choose from {', '.join(names())} or give a .toml file{near}"
+            )
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"the recipe {path} cannot be read: {error}") from error
+    return parse(content, str(path), overrides)
+
+
+def parse(content: str, origin: str, overrides: Iterable[str] = ()) -> Recipe:
+    """A recipe from TOML; `origin` names it in messages."""
+    try:
+        values = tomllib.loads(content)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{origin} is not valid TOML: {error}") from error
+    recipe = _fill(Recipe(), values, origin, "")
+    for text in overrides:
+        recipe = override(recipe, text)
+    return recipe
+
+
+def override(recipe: Recipe, text: str) -> Recipe:
+    """The recipe with one key changed, as `model.attention.score=dot` says."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise RecipeError(f"an override is KEY=VALUE, such as train.seed=7, not {text!r}")
+    values: Any = _Word(value)
+    for part in reversed(key.strip().split(".")):
+        values = {part: values}
+    return _fill(recipe, values, "the command line", "")
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The whole recipe as TOML, every key written out."""
+    return "\n".join(_lines(recipe, "")) + "\n"
+
+
+class _Word(str):
+    """A value as written on the command line: its key decides how it is read."""
+
+
+Section = TypeVar("Section")
+
+
+def _fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) -> Section:
+    """The section with the given values; nothing unknown, nothing of the wrong kind."""
+    known = {item.name: item for item in dataclasses.fields(section)}  # type: ignore[arg-type]
+    kinds = get_type_hints(type(section))
+    changed = {}
+    for key, value in values.items():
+        name = prefix + key
+        if key not in known:
+            near = (
+                did_you_mean(name, [prefix + other for other in known]) or f"; there are {', '.join(known)}"
+            )
+            raise RecipeError(f"unknown key {name!r} in {origin}{near}")
+        if dataclasses.is_dataclass(kinds[key]):
+            if not isinstance(value, Mapping):
+                raise RecipeError(
+                    f"{name} in {origin} is a section of keys, not a value; write {name}.KEY=VALUE"
+                )
+            changed[key] = _fill(getattr(section, key), value, origin, name + ".")
+        else:
+            changed[key] = _value(value, kinds[key], known[key].metadata, f"{name} in {origin}")
+    return dataclasses.replace(section, **changed)  # type: ignore[type-var]
+
+
+def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
+    """One value, as its key wants it."""
+    if isinstance(value, _Word):
+        value = _read(value, kind)
+    if kind == tuple[str, ...]:
+        value = (value,) if isinstance(value, str) else value
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise RecipeError(f"{name} is a file name or a list of them, not {value!r}")
+        return tuple(value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        raise RecipeError(f"{name} is {words[kind]}, not {value!r}")
+    least, most = limits.get("least"), limits.get("most")
+    if kind is float and not math.isfinite(value):
+        raise RecipeError(f"{name} is a finite number, not {value!r}")
+    if (least is not None and not value >= least) or (most is not None and not value <= most):
+        upper = "" if most is None else f" and at most {most}"
+        raise RecipeError(f"{name} is at least {least}{upper}, not {value!r}")
+    return value
+
+
+def _read(word: str, kind: Any) -> Any:
+    """A word of the command line: TOML where it is TOML, else the text itself."""
+    try:
+        value = tomllib.loads(f"value = {word}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = str(word)
+    if kind is str and not isinstance(value, str):
+        return str(word)
+    if kind == tuple[str, ...] and not isinstance(value, list):
+        return [part for part in str(word).split(",") if part]
+    return value
+
+
+def _lines(section: Any, prefix: str) -> Iterable[str]:
+    nested = []
+    for item in dataclasses.fields(section):
+        value = getattr(section, item.name)
+        if dataclasses.is_dataclass(value):
+            nested.append((prefix + item.name, value))
+        else:
+            plain = list(value) if isinstance(value, tuple) else value
+            yield f"{item.name} = {json.dumps(plain, ensure_ascii=False)}"  # JSON of these is TOML
+    for name, value in nested:
+        yield f"\n[{name}]"
+        yield from _lines(value, name + ".")

@@ -1,0 +1,198 @@
+"""Text to text: translation, spelling out, rewriting; any pair of sequences of tokens."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from regard import models, search, storage
+from regard.data import batching, files
+from regard.data.corpora import CORPORA
+from regard.data.tokenizers import TOKENIZERS, Tokenizer
+from regard.errors import DataError, RecipeError, pick
+from regard.models import Seq2Seq
+from regard.recipe import Recipe, Search
+from regard.types import END, PAD, SPECIALS, UNKNOWN, AttentionMap, Batch, Example, Hypothesis, Prediction
+
+SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
+
+
+class Examples(NamedTuple):
+    """The examples of a run, and what is to be said about them."""
+
+    train: list[Example]
+    dev: list[Example]
+    test: list[Example]
+    notes: list[str]
+
+
+class Encoded(NamedTuple):
+    """Examples as ids, without BEGIN and END."""
+
+    examples: list[Example]
+    sources: list[list[int]]
+    targets: list[list[int]]
+
+    def lengths(self) -> list[tuple[int, int]]:
+        """The room each example takes on either side."""
+        return [
+            (len(source) + 1, len(target) + 1)
+            for source, target in zip(self.sources, self.targets, strict=True)
+        ]
+
+
+class Loss(NamedTuple):
+    """What a batch cost: the sum over its target tokens, and how many they were."""
+
+    total: Float[Tensor, ""]
+    tokens: int
+
+
+class Translate:
+    """Text to text: pairs from files or an embedded corpus, cross-entropy, search."""
+
+    def __init__(self, recipe: Recipe, source: Tokenizer, target: Tokenizer) -> None:
+        self.recipe = recipe
+        self.source = source
+        self.target = target
+
+    @staticmethod
+    def check(recipe: Recipe) -> None:
+        """Refuse a recipe that names what is not there, before any data is read."""
+        pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
+        pick(TOKENIZERS, recipe.tokens.target, "tokenizer")
+        if recipe.tokens.shared and recipe.tokens.source != recipe.tokens.target:
+            raise RecipeError("tokens.shared needs tokens.source and tokens.target to be the same")
+        with torch.device("meta"):  # the model without its memory: sizes that do not fit show here
+            models.build(recipe.model, source_size=len(SPECIALS), target_size=len(SPECIALS))
+
+    @staticmethod
+    def examples(recipe: Recipe) -> Examples:
+        """Read or generate all pairs; where there is no dev set, one is split off."""
+        data, notes = recipe.data, []
+        test = files.pairs(data.test).examples if data.test else []
+        if not data.train:
+            if not data.corpus:
+                raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
+            splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
+            return Examples(
+                splits.train, splits.dev, test or splits.test, [f"corpus {data.corpus}, generated"]
+            )
+        train, dropped = files.pairs(data.train)
+        notes.append(
+            " and ".join(data.train) + (f", {dropped:,} pairs with an empty side dropped" if dropped else "")
+        )
+        if data.dev:
+            return Examples(train, files.pairs(data.dev).examples, test, notes)
+        part = files.split(train, recipe.train.seed)
+        notes.append(f"no data.dev given: {len(part.dev):,} pairs split off for it")
+        return Examples(part.train, part.dev, test, notes)
+
+    @classmethod
+    def learn(cls, recipe: Recipe, examples: Sequence[Example]) -> "Translate":
+        """Build the tokenizers on the training examples; what was built before is taken from the cache."""
+        tokens = recipe.tokens
+        sources, targets = [each.source for each in examples], [each.target for each in examples]
+        if tokens.shared:
+            both = _tokenizer(tokens.source, sources + targets, tokens.size)
+            return cls(recipe, both, both)
+        source = _tokenizer(tokens.source, sources, tokens.size)
+        return cls(recipe, source, _tokenizer(tokens.target, targets, tokens.size))
+
+    @classmethod
+    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Translate":
+        """The task of a stored run."""
+        source = pick(TOKENIZERS, recipe.tokens.source, "tokenizer").from_bytes(read("source.tokens"))
+        target = pick(TOKENIZERS, recipe.tokens.target, "tokenizer").from_bytes(read("target.tokens"))
+        return cls(recipe, source, target)
+
+    def files(self) -> dict[str, bytes]:
+        """What a run must keep besides the weights."""
+        return {"source.tokens": self.source.to_bytes(), "target.tokens": self.target.to_bytes()}
+
+    def build(self) -> Seq2Seq:
+        """A model with fresh weights."""
+        return models.build(self.recipe.model, source_size=self.source.size, target_size=self.target.size)
+
+    def encode(self, examples: Sequence[Example]) -> Encoded:
+        """All examples as ids."""
+        sources = [self.source.encode(each.source) for each in examples]
+        return Encoded(list(examples), sources, [self.target.encode(each.target) for each in examples])
+
+    def within_length(self, data: Encoded) -> Encoded:
+        """The examples that are short enough to learn from."""
+        longest = self.recipe.data.max_length
+        kept = [row for row in zip(*data, strict=True) if max(len(row[1]), len(row[2])) <= longest]
+        if not kept:
+            raise DataError(f"every pair is longer than data.max_length = {longest} tokens; raise it")
+        examples, sources, targets = zip(*kept, strict=True)
+        return Encoded(list(examples), list(sources), list(targets))
+
+    def unknown(self, data: Encoded) -> float:
+        """The share of tokens that the vocabularies do not hold."""
+        ids = [token for row in data.sources + data.targets for token in row]
+        return ids.count(UNKNOWN) / max(1, len(ids))
+
+    def collate(self, data: Encoded, indices: Sequence[int]) -> Batch:
+        """The batch of these examples."""
+        return batching.collate(data.sources, data.targets, indices)
+
+    def loss(self, model: Seq2Seq, batch: Batch, smoothing: float = 0.0) -> Loss:
+        """Cross-entropy of every target token after the ones before it."""
+        logits = model(batch).logits.flatten(0, 1)
+        wanted = batch.target.ids[:, 1:].flatten()
+        total = functional.cross_entropy(
+            logits.float(), wanted, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
+        )
+        return Loss(total, int(batch.target.mask[:, 1:].sum()))
+
+    @torch.no_grad()
+    def answer(
+        self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1
+    ) -> list[Prediction]:
+        """The best outputs for each text, with their maps; a blank text gets a blank answer."""
+        model.eval()
+        device = next(model.parameters()).device
+        answers = [Prediction(text, "", 0.0, (), None) for text in texts]
+        asked = [index for index, text in enumerate(texts) if text.strip()]
+        ids = [self.source.encode(texts[index]) for index in asked]
+        for group in batching.in_order(
+            [(len(row) + 1, 0) for row in ids], max(1, SEARCH_TOKENS // settings.beam)
+        ):
+            source = batching.pad([[*ids[index], END] for index in group]).to(device)
+            found = search.beam(
+                model.decoder,
+                model.encoder(source),
+                width=settings.beam,
+                limits=[int(settings.max_ratio * len(ids[index])) + settings.max_extra for index in group],
+                length_penalty=settings.length_penalty,
+                n_best=n_best,
+            )
+            for index, hypotheses in zip(group, found, strict=True):
+                best, *others = [self.tell(texts[asked[index]], ids[index], each) for each in hypotheses]
+                answers[asked[index]] = replace(best, alternatives=tuple(others))
+        return answers
+
+    def tell(self, text: str, ids: Sequence[int], hypothesis: Hypothesis) -> Prediction:
+        """A hypothesis in words, with the labels of its map."""
+        tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
+        columns = (*(self.source.piece(token) for token in ids), SPECIALS[END])
+        seen = None
+        if hypothesis.map is not None:
+            seen = AttentionMap(hypothesis.map[: len(tokens), : len(columns)].cpu(), tokens, columns)
+        return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, seen)
+
+
+def _tokenizer(kind: str, texts: Sequence[str], size: int) -> Tokenizer:
+    """A tokenizer of that kind for these texts, built once."""
+    tokenizer = pick(TOKENIZERS, kind, "tokenizer")
+    digest = hashlib.sha256(json.dumps([kind, size, texts]).encode()).hexdigest()
+    return tokenizer.from_bytes(
+        storage.cached("tokenizers", digest, lambda: tokenizer.build(texts, size).to_bytes())
+    )

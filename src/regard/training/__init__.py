@@ -1,0 +1,5 @@
+"""Examples to a trained run."""
+
+from regard.training.loop import train
+
+__all__ = ["train"]

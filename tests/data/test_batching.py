@@ -1,0 +1,161 @@
+"""Batches: every example once, under the budget, and the same for the same seed, epoch and number."""
+
+import random
+import subprocess
+import sys
+import time
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data.batching import Batches, collate, in_order, pad, plan
+from regard.errors import DataError, RecipeError
+from regard.types import BEGIN, END, PAD
+
+laws = settings(max_examples=100, deadline=None, derandomize=True)
+lengths_of_examples = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60)
+budgets = st.integers(1, 100)
+seeds = st.integers(-5, 2**40)
+
+
+def assert_lawful(batches, lengths, budget):
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for batch in batches:
+        longest = max(max(lengths[index]) for index in batch)
+        assert len(batch) == 1 or len(batch) * longest <= budget
+
+
+@laws
+@given(lengths_of_examples, budgets, seeds, st.integers(0, 9))
+def test_a_plan_holds_every_example_once_under_the_budget(lengths, budget, seed, epoch):
+    assert_lawful(plan(lengths, budget, seed, epoch), lengths, budget)
+    assert_lawful(in_order(lengths, budget), lengths, budget)
+
+
+@laws
+@given(lengths_of_examples, budgets, seeds, st.integers(0, 9))
+def test_a_plan_is_pure(lengths, budget, seed, epoch):
+    given_lengths = list(lengths)
+    random.seed(1)
+    first = plan(lengths, budget, seed, epoch)
+    random.seed(2)
+    assert plan(lengths, budget, seed, epoch) == first
+    assert lengths == given_lengths
+
+
+@laws
+@given(lengths_of_examples, budgets, seeds)
+def test_batches_do_not_overlap_in_length(lengths, budget, seed):
+    spans = sorted(sorted(max(lengths[index]) for index in batch) for batch in plan(lengths, budget, seed, 0))
+    assert [length for span in spans for length in span] == sorted(map(max, lengths))
+
+
+@laws
+@given(lengths_of_examples, budgets, seeds)
+def test_no_two_neighbouring_batches_would_fit_into_one(lengths, budget, seed):
+    batches = sorted(plan(lengths, budget, seed, 0), key=lambda batch: max(max(lengths[i]) for i in batch))
+    by_rank = in_order(lengths, budget)
+    assert sorted(map(len, batches)) == sorted(map(len, by_rank))
+    for batch, following in pairwise(by_rank):
+        assert (len(batch) + 1) * max(1, *lengths[following[0]]) > budget
+
+
+def test_in_order_goes_from_short_to_long():
+    lengths = [(3, 5), (9, 1), (2, 5), (1, 1), (5, 2), (3, 5)]
+    assert in_order(lengths, 10) == [[3, 2], [0, 5], [4], [1]]
+    assert in_order([], 10) == []
+
+
+def test_epochs_and_seeds_differ():
+    lengths = [(3, 5)] * 100 + [(7, 2)] * 100
+    plans = [plan(lengths, 50, seed, epoch) for seed in (1, 2) for epoch in (0, 1)]
+    as_sets = [{frozenset(batch) for batch in batches} for batches in plans]
+    for one in range(4):
+        for other in range(one):
+            assert plans[one] != plans[other]
+            assert len(as_sets[one] & as_sets[other]) < 3  # who meets whom differs, not only the order
+
+
+def test_batches_are_not_sorted_by_length():
+    lengths = [(length, length) for length in range(1, 200)]
+    longest = [lengths[batch[0]][0] for batch in plan(lengths, 300, 1, 0)]
+    assert longest != sorted(longest)
+    assert longest != sorted(longest, reverse=True)
+
+
+def test_another_process_makes_the_same_plan():
+    script = "from regard.data.batching import plan; print(plan([(3, 5)] * 20 + [(4, 4)] * 9, 25, 7, 3))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == str(plan([(3, 5)] * 20 + [(4, 4)] * 9, 25, 7, 3))
+
+
+def test_a_large_plan_is_quick():
+    generator = random.Random(3)
+    lengths = [(generator.randint(1, 60), generator.randint(1, 60)) for _ in range(200_000)]
+    start = time.perf_counter()
+    plan(lengths, 4_096, 1, 0)
+    assert time.perf_counter() - start < 5  # about half a second alone; the rest is for busy machines
+
+
+@pytest.mark.parametrize("budget", [0, -3])
+def test_a_budget_of_nothing_is_refused(budget):
+    with pytest.raises(RecipeError, match=f"^a batch of {budget} tokens holds nothing; give 1 or more$"):
+        plan([(1, 1)], budget, 1, 0)
+
+
+@laws
+@given(lengths_of_examples.filter(len), budgets, seeds, st.lists(st.integers(0, 500), min_size=1))
+def test_any_update_can_come_first(lengths, budget, seed, updates):
+    batches = Batches(lengths, budget, seed)
+    for update in updates:
+        assert batches[update] == Batches(lengths, budget, seed)[update]
+
+
+@laws
+@given(lengths_of_examples.filter(len), budgets, seeds)
+def test_updates_walk_through_the_plans_of_the_epochs(lengths, budget, seed):
+    walk = [
+        ((epoch, index), batch)
+        for epoch in range(3)
+        for index, batch in enumerate(plan(lengths, budget, seed, epoch))
+    ]
+    batches = Batches(lengths, budget, seed)
+    assert [(batches.locate(update), batches[update]) for update in range(len(walk))] == walk
+    assert batches.per_epoch * 3 == len(walk)
+
+
+def test_no_examples_make_no_batches():
+    with pytest.raises(DataError, match=r"^there are no examples to batch; "):
+        Batches([], 10, 1)
+
+
+def test_rows_are_padded_to_the_longest():
+    padded = pad([[5, 6, 7], [], [8]])
+    assert padded.ids.dtype == torch.long
+    assert padded.ids.tolist() == [[5, 6, 7], [PAD, PAD, PAD], [8, PAD, PAD]]
+    assert padded.mask.tolist() == [[True, True, True], [False, False, False], [True, False, False]]
+
+
+def test_a_pad_id_inside_a_row_is_real():
+    assert pad([[PAD, 5], [6]]).mask.tolist() == [[True, True], [True, False]]
+
+
+@pytest.mark.parametrize(("rows", "shape"), [([], (0, 0)), ([[], []], (2, 0))])
+def test_nothing_to_pad_has_a_shape_too(rows, shape):
+    padded = pad(rows)
+    assert tuple(padded.ids.shape) == tuple(padded.mask.shape) == shape
+    assert padded.mask.dtype == torch.bool
+
+
+def test_a_batch_marks_begin_and_end_and_knows_its_examples():
+    sources, targets = [[5], [6, 7, 8], [9]], [[10, 11], [], [12]]
+    batch = collate(sources, targets, [2, 1])
+    assert batch.source.ids.tolist() == [[9, END, PAD, PAD], [6, 7, 8, END]]
+    assert batch.target.ids.tolist() == [[BEGIN, 12, END], [BEGIN, END, PAD]]
+    assert batch.target.mask.tolist() == [[True, True, True], [True, True, False]]
+    assert batch.examples == (2, 1)
+    assert sources == [[5], [6, 7, 8], [9]]
+    assert targets == [[10, 11], [], [12]]

@@ -1,0 +1,262 @@
+"""Reading text: lines end where files say, and whatever is wrong gets a sentence."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data.files import find, load, pairs, read_lines, split
+from regard.errors import DataError
+from regard.types import Example
+
+laws = settings(max_examples=100, deadline=None, derandomize=True)
+odd_characters = st.text(alphabet="ab \t\r\x0b\x0c\x1c\x85\u2028\u2029é⁇\ufeff")
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REGARD_DATA", raising=False)
+
+
+def write(name, content):
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return name
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a", ["a"]),
+        (b"a\n", ["a"]),
+        (b"a\n\n", ["a", ""]),
+        (b"\na", ["", "a"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"a\r\r\nb\r", ["a\r", "b"]),
+        (b"a\rb\n", ["a\rb"]),
+        ("a\u2028b\x0bc\x85d\ne".encode(), ["a\u2028b\x0bc\x85d", "e"]),
+        (b"\xef\xbb\xbfa\nb", ["a", "b"]),
+        (b"\xef\xbb\xbf", []),
+        ("a\n\ufeffb".encode(), ["a", "\ufeffb"]),
+    ],
+)
+def test_lines_end_at_newlines_only(content, lines):
+    assert read_lines(content, "x") == lines
+
+
+@laws
+@given(st.lists(odd_characters), st.sampled_from(["\n", "\r\n"]))
+def test_lines_come_back_as_they_were_written(lines, end):
+    written = [line.rstrip("\r") for line in lines]
+    content = b"".join((line + end).encode() for line in ["first", *written])
+    assert read_lines(content, "x") == ["first", *written]
+
+
+@laws
+@given(st.binary())
+def test_as_many_lines_as_the_bytes_say_or_a_sentence(content):
+    content = b"x" + content
+    try:
+        lines = read_lines(content, "some.txt")
+    except DataError as error:
+        pattern = r"some\.txt:(\d+):(\d+): not valid UTF-8 \(byte (0x..)\); "
+        line, byte, value = (int(number, 0) for number in re.match(pattern, str(error)).groups())
+        assert content.split(b"\n")[line - 1][byte - 1] == value
+    else:
+        assert len(lines) == content.count(b"\n") + (not content.endswith(b"\n"))
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b"\xff", "a.txt:1:1: not valid UTF-8 (byte 0xff); "),
+        (b"ok\nab\xc3\nx", "a.txt:2:3: not valid UTF-8 (byte 0xc3); "),
+        ("é\né".encode() + b"\x80", "a.txt:2:3: not valid UTF-8 (byte 0x80); "),
+        (b"\xef\xbb\xbfa\xfe", "a.txt:1:5: not valid UTF-8 (byte 0xfe); "),
+    ],
+)
+def test_invalid_utf8_is_located(content, where):
+    with pytest.raises(DataError, match=r"^" + re.escape(where) + ".*UTF-8"):
+        read_lines(content, "a.txt")
+
+
+def test_a_file_is_looked_for_as_given_then_in_regard_data_then_in_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path / "corpora"))
+    write("data/x.txt", "third")
+    assert load("x.txt") == ["third"]
+    write("corpora/x.txt", "second")
+    assert load("x.txt") == ["second"]
+    write("x.txt", "first")
+    assert load("x.txt") == ["first"]
+    assert find(str(tmp_path / "data/x.txt")) == tmp_path / "data/x.txt"
+
+
+def test_a_folder_does_not_hide_a_file_further_on():
+    Path("x").mkdir()
+    write("data/x", "here")
+    assert load("x") == ["here"]
+
+
+def test_a_missing_file_says_where_it_was_looked_for_and_what_is_near(tmp_path, monkeypatch):
+    write("corpora/pairs.tsv", "a\tb")
+    with pytest.raises(DataError) as unset:
+        find("pair.tsv")
+    assert str(unset.value) == (
+        "cannot find pair.tsv; looked for pair.tsv, data/pair.tsv ($REGARD_DATA is not set)"
+    )
+    monkeypatch.setenv("REGARD_DATA", "corpora")
+    with pytest.raises(DataError) as near:
+        find("pair.tsv")
+    assert str(near.value) == (
+        "cannot find pair.tsv; looked for pair.tsv, corpora/pair.tsv, data/pair.tsv; "
+        "did you mean 'pairs.tsv'?"
+    )
+    with pytest.raises(DataError, match=r"did you mean 'pairs\.tsv'"):
+        find(str(tmp_path / "corpora/pears.tsv"))
+
+
+@pytest.mark.parametrize("name", ["nul\0.txt", "x" * 5_000, "no/such/folder/x", "\ud800"])
+def test_an_impossible_name_is_only_not_found(name):
+    with pytest.raises(DataError, match=r"^cannot find "):
+        find(name)
+
+
+def test_a_folder_is_not_a_file():
+    Path("texts").mkdir()
+    with pytest.raises(DataError, match=r"^texts is a folder; name a file in it$"):
+        load("texts")
+    with pytest.raises(DataError, match="is a folder"):
+        load("")
+
+
+def test_a_file_that_cannot_be_read_is_a_sentence(monkeypatch):
+    def refuse(self):
+        raise PermissionError(13, "Permission denied")
+
+    write("x.txt", "a")
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(DataError, match=r"^x\.txt cannot be read \(Permission denied\); check"):
+        load("x.txt")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", gzip.compress(b"")])
+def test_an_empty_file_is_a_sentence(content):
+    with pytest.raises(DataError, match=r"^x\.txt is empty; "):
+        load(write("x.txt", content))
+
+
+@pytest.mark.parametrize("name", ["x.txt.gz", "x.txt"])
+def test_gzip_is_known_by_ending_or_by_its_first_bytes(name):
+    assert load(write(name, gzip.compress(b"a\nb\n"))) == ["a", "b"]
+
+
+def test_a_gzip_file_cut_anywhere_is_a_sentence():
+    content = gzip.compress(b"a line\nanother line\n")
+    for length in range(2, len(content)):
+        with pytest.raises(DataError, match=r"^x\.gz is not a whole gzip file \("):
+            load(write("x.gz", content[:length]))
+
+
+def test_a_damaged_gzip_file_is_a_sentence():
+    content = bytearray(gzip.compress(b"a line\nanother line\n" * 9))
+    content[20] ^= 0xFF
+    for damaged in (bytes(content), b"plain text\n"):
+        with pytest.raises(DataError, match=r"^x\.gz is not a whole gzip file \("):
+            load(write("x.gz", damaged))
+
+
+def test_pairs_of_a_tsv_know_where_they_came_from():
+    name = write("pairs.tsv", "a\tb\n\n \t\u2003\nc d\te\r\nx\t \n\ty\n\t\t\nf\u2028g\th")
+    assert pairs((name,)) == (
+        [
+            Example("a", "b", origin="pairs.tsv:1"),
+            Example("c d", "e", origin="pairs.tsv:4"),
+            Example("f\u2028g", "h", origin="pairs.tsv:8"),
+        ],
+        5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "count"), [("a b", "one field"), ("a\tb\tc", "3 fields"), ("a\tb\t", "3 fields")]
+)
+def test_a_line_without_two_fields_is_named(line, count):
+    name = write("pairs.tsv", "a\tb\n" * 6 + line + "\n")
+    with pytest.raises(DataError) as error:
+        pairs((name,))
+    assert str(error.value) == f"pairs.tsv:7: {count}, expected two: source<TAB>target"
+
+
+def test_parallel_texts_are_paired_line_by_line():
+    names = (write("a.en", "one\n\nthree \u2028 3\nfour\tx"), write("b.de", "eins\nzwei\ndrei\nvier\n"))
+    examples, dropped = pairs(names)
+    assert [(example.source, example.target) for example in examples] == [
+        ("one", "eins"),
+        ("three \u2028 3", "drei"),
+        ("four\tx", "vier"),
+    ]
+    assert [example.origin for example in examples] == ["a.en:1", "a.en:3", "a.en:4"]
+    assert dropped == 1
+
+
+def test_texts_of_unequal_length_are_not_parallel():
+    names = (write("a.en", "x\n" * 1000), write("b.de", "x\n" * 999))
+    with pytest.raises(DataError) as error:
+        pairs(names)
+    assert str(error.value) == "a.en has 1,000 lines, b.de 999; they must be parallel"
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b", "c")])
+def test_one_file_or_two(names):
+    with pytest.raises(DataError, match=f"^{len(names)} files given; give one TSV"):
+        pairs(names)
+
+
+def test_nothing_left_is_a_sentence():
+    with pytest.raises(DataError, match=r"^x\.tsv: no pair is left, for all 2 "):
+        pairs((write("x.tsv", "\n\ta\n"),))
+
+
+@laws
+@given(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2, max_size=50), st.integers())
+def test_a_split_loses_nothing_and_keeps_sources_apart(sources, seed):
+    examples = [Example(source, str(index)) for index, source in enumerate(sources)]
+    train, dev = split(examples, seed)
+    assert train
+    assert dev
+    assert sorted([*train, *dev], key=examples.index) == examples
+    for part in (train, dev):
+        assert part == sorted(part, key=examples.index)
+    if len(set(sources)) > 1:
+        assert not {example.source for example in train} & {example.source for example in dev}
+    assert split(examples, seed) == (train, dev)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(2, 1), (14, 1), (100, 10), (9_990, 999), (30_000, 1_000)])
+def test_the_dev_part_is_a_tenth_but_not_too_large(count, expected):
+    examples = [Example(str(index), "x") for index in range(count)]
+    assert len(split(examples, 7).dev) == expected
+    assert count < 50 or split(examples, 7) != split(examples, 8)
+
+
+def test_sources_are_parted_only_where_a_side_would_be_empty_or_dev_too_large():
+    same = [Example("a", str(index)) for index in range(30)]
+    assert len(split(same, 1).dev) == 3
+    two_large = [Example(str(index % 2), str(index)) for index in range(12_000)]
+    assert len(split(two_large, 1).dev) == 1_000
+    twins = [Example(str(index // 2), str(index)) for index in range(10)]
+    assert len({example.source for example in split(twins, 1).dev}) == 1
+    assert len(split(twins, 1).dev) == 2
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_to_split(count):
+    with pytest.raises(DataError, match=f"^no dev part can be split off {count} pairs; give at least two"):
+        split([Example("a", "b")] * count, 1)

@@ -1,0 +1,236 @@
+"""Tokenizers: text comes back, storage retells, little data and damage get an answer."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard.data.tokenizers import TOKENIZERS, Character, SentencePiece, Word
+from regard.errors import CorruptError, DataError, RecipeError
+from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN
+
+laws = settings(max_examples=100, deadline=None, derandomize=True)
+TEXTS = [
+    "the cat sat  on the mat",
+    " the dog\tran <s> off </s> ",
+    "das Haus, ⁇ größer\u2028\r\x0b",
+    "猫は\u3000e\u0301",
+]
+CHARACTERS = sorted(set("".join(TEXTS)))
+known_text = st.text(alphabet=CHARACTERS, max_size=40)
+built = {name: kind.build(TEXTS, 60 if kind is SentencePiece else 0) for name, kind in TOKENIZERS.items()}
+every = pytest.mark.parametrize("name", TOKENIZERS)
+
+
+@every
+def test_special_ids_come_first(name):
+    tokenizer = built[name]
+    assert tuple(tokenizer.piece(token) for token in (PAD, UNKNOWN, BEGIN, END)) == SPECIALS
+    assert len([tokenizer.piece(token) for token in range(tokenizer.size)]) == tokenizer.size
+    with pytest.raises(IndexError):
+        tokenizer.piece(tokenizer.size)
+
+
+@every
+@laws
+@given(text=st.text(max_size=40))
+def test_any_text_has_ids_in_range_and_nothing_special_but_unknown(name, text):
+    tokenizer = built[name]
+    ids = tokenizer.encode(text)
+    assert all(0 <= token < tokenizer.size for token in ids)
+    assert not {PAD, BEGIN, END} & set(ids)
+    assert ("⁇" in tokenizer.decode(ids)) >= (UNKNOWN in ids)
+
+
+@pytest.mark.parametrize("name", ["character", "sentencepiece"])
+@laws
+@given(text=known_text)
+def test_known_characters_come_back(name, text):
+    ids = built[name].encode(text)
+    assert UNKNOWN not in ids
+    assert built[name].decode(ids) == text
+
+
+@laws
+@given(st.lists(st.sampled_from(" ".join(TEXTS).split())), st.sampled_from([" ", "  ", "\t", "\u2028 "]))
+def test_known_words_come_back_with_single_spaces(words, space):
+    ids = built["word"].encode(space + space.join(words))
+    assert UNKNOWN not in ids
+    assert built["word"].decode(ids) == " ".join(words)
+
+
+@every
+def test_training_texts_come_back(name):
+    for text in TEXTS:
+        expected = " ".join(text.split()) if name == "word" else text
+        assert built[name].decode(built[name].encode(text)) == expected
+
+
+@every
+def test_special_ids_are_silent_but_unknown_shows(name):
+    tokenizer = built[name]
+    ids = tokenizer.encode("the cat")
+    assert tokenizer.decode([BEGIN, *ids, END, PAD, PAD]) == "the cat"
+    assert tokenizer.decode([PAD, BEGIN, END]) == ""
+    assert tokenizer.decode([]) == ""
+    assert tokenizer.decode([UNKNOWN]) == "⁇"
+    assert "⁇" in tokenizer.decode(tokenizer.encode("the Ж cat"))
+    assert tokenizer.decode(tokenizer.encode("the Ж cat")) == "the ⁇ cat"
+
+
+@every
+def test_stored_is_the_same_tokenizer(name):
+    tokenizer, kind = built[name], TOKENIZERS[name]
+    again = kind.from_bytes(tokenizer.to_bytes())
+    assert type(again) is kind
+    assert again.to_bytes() == tokenizer.to_bytes()
+    assert again.size == tokenizer.size
+    assert all(again.piece(token) == tokenizer.piece(token) for token in range(again.size))
+    assert [again.encode(text) for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]
+
+
+@every
+def test_building_twice_gives_the_same_bytes(name):
+    size = 50 if name == "sentencepiece" else 7
+    assert TOKENIZERS[name].build(TEXTS, size).to_bytes() == TOKENIZERS[name].build(TEXTS, size).to_bytes()
+
+
+def test_the_most_frequent_are_kept_and_of_equals_the_first():
+    words = Word.build(["c b b a", "a d e"], 3)
+    assert [words.piece(token) for token in range(words.size)] == [*SPECIALS, "b", "a", "c"]
+    assert words.encode("a b c d") == [5, 4, 6, UNKNOWN]
+    characters = Character.build(["zyy", "xx w"], 2)
+    assert [characters.piece(token) for token in range(4, characters.size)] == ["y", "x"]
+    assert Character.build(["zyy", "xx w"], 0).size == len(SPECIALS) + 5
+    assert Character.build(["zyy", "xx w"], 99).size == len(SPECIALS) + 5
+
+
+def test_a_word_that_looks_special_is_a_word():
+    words = Word.build(["<s> <pad>"], 0)
+    assert words.encode("<s> <pad>") == [4, 5]
+    assert words.decode([BEGIN, 4, 5, END]) == "<s> <pad>"
+
+
+@pytest.mark.parametrize("kind", [Character, Word])
+def test_a_negative_size_is_refused(kind):
+    with pytest.raises(RecipeError, match=f"^a {kind.kind} vocabulary of -1 is impossible; "):
+        kind.build(TEXTS, -1)
+
+
+def test_character_and_word_are_stored_as_readable_json():
+    assert json.loads(Word.build(["größer"], 0).to_bytes()) == {"kind": "word", "tokens": ["größer"]}
+    assert "größer".encode() in Word.build(["größer"], 0).to_bytes()
+
+
+@pytest.mark.parametrize("kind", [Character, Word])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b"[]",
+        b"3",
+        b"[" * 100_000,
+        b'{"kind": "byte", "tokens": []}',
+        b'{"kind": "KIND"}',
+        b'{"kind": "KIND", "tokens": {"a": 4}}',
+        b'{"kind": "KIND", "tokens": ["a", 3]}',
+        b'{"kind": "KIND", "tokens": ["a", "b", "a"]}',
+    ],
+)
+def test_a_damaged_list_is_corrupt(kind, content):
+    with pytest.raises(CorruptError, match=f"^the stored {kind.kind} tokenizer is damaged "):
+        kind.from_bytes(content.replace(b"KIND", kind.kind.encode()))
+
+
+@every
+def test_a_file_cut_short_is_corrupt(name):
+    content = built[name].to_bytes()
+    for length in range(len(content)):
+        with pytest.raises(CorruptError, match=f"^the stored {name} tokenizer is damaged "):
+            TOKENIZERS[name].from_bytes(content[:length])
+
+
+@every
+def test_another_kinds_file_is_corrupt(name):
+    for other in TOKENIZERS:
+        if other != name:
+            with pytest.raises(CorruptError):
+                TOKENIZERS[name].from_bytes(built[other].to_bytes())
+
+
+def test_a_sentencepiece_model_with_a_damaged_piece_is_corrupt():
+    content = built["sentencepiece"].to_bytes()
+    for damaged in (content.replace(b"<pad>", b"<pod>"), content.replace("ö".encode(), b"\xc3\xc3")):
+        assert damaged != content
+        with pytest.raises(CorruptError, match=r"^the stored sentencepiece tokenizer is damaged "):
+            SentencePiece.from_bytes(damaged)
+
+
+@pytest.mark.parametrize(
+    "texts", [["hello world", "a b c", "the cat"], ["a"], [" "], ["", "aa"], ["a\tb", "\t"], ["\r"], ["▅"]]
+)
+def test_a_huge_size_for_tiny_data_gives_a_small_vocabulary(texts):
+    tokenizer = SentencePiece.build(texts, 32_000)
+    assert tokenizer.size < 60
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+
+
+def test_the_smallest_size_is_told_and_works():
+    texts = ["hello world", "a b\tc", "the cat"]
+    with pytest.raises(RecipeError) as error:
+        SentencePiece.build(texts, 5)
+    assert str(error.value) == (
+        "a sentencepiece vocabulary of 5 is too small; "
+        "the characters of this data and the special tokens alone need 17"
+    )
+    tokenizer = SentencePiece.build(texts, 17)
+    assert tokenizer.size == 17
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+    for size in (16, 4, 0, -1):
+        with pytest.raises(RecipeError, match=f"^a sentencepiece vocabulary of {size} is too small"):
+            SentencePiece.build(texts, size)
+
+
+@pytest.mark.parametrize("texts", [[], ["", ""]])
+def test_sentencepiece_needs_some_text(texts):
+    with pytest.raises(DataError, match=r"^there is no text to learn sentencepiece from; "):
+        SentencePiece.build(texts, 100)
+
+
+def test_sentencepiece_learns_from_lines_of_any_length():
+    texts = ["x " + "猫" * 5_000, "ab" * 70_000]  # beyond its limit of bytes a line; beyond its 65,535 a word
+    tokenizer = SentencePiece.build(texts, 30)
+    assert not any(UNKNOWN in tokenizer.encode(text) for text in texts)
+
+
+@laws
+@given(st.lists(st.text(alphabet="ab <s>/pad\t\r\n\x0b\x85\u2028▅⁇é猫", max_size=12), min_size=1).filter(any))
+def test_sentencepiece_gives_back_what_it_learnt_from(texts):
+    tokenizer = SentencePiece.build(texts, 99)
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+
+
+def test_two_characters_sentencepiece_cannot_give_back():
+    tokenizer = SentencePiece.build(["a▁b\0c"], 99)
+    assert tokenizer.decode(tokenizer.encode("a▁b\0c")) == "a b⁇c"
+
+
+def test_sentencepiece_is_silent():
+    script = (
+        "from regard.data.tokenizers import SentencePiece\n"
+        "SentencePiece.build(['the cat', 'the dog\\ta'], 99).encode('the ☃')\n"
+        "try: SentencePiece.from_bytes(b'')\n"
+        "except Exception: pass\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("", "")
+
+
+def test_importing_tokenizers_does_not_import_sentencepiece():
+    script = "import sys, regard.data.tokenizers; sys.exit('sentencepiece' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0

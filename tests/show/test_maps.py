@@ -1,0 +1,232 @@
+"""Laws of the drawn map: every cell is there, in its place and shade, and no label can do harm."""
+
+import re
+import struct
+import sys
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from rich.cells import cell_len
+
+from regard.errors import MissingExtraError, RecipeError
+from regard.show.maps import DRAWINGS, draw, legible, png, svg, terminal
+from regard.types import AttentionMap
+
+PAINT = re.compile(r"\x1b\[48;2;\d+;\d+;\d+m|\x1b\[0m")
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+HOSTILE = (
+    '<b>&"',
+    "\x1b[31m",
+    "\u2028",
+    "\0",
+    "\x9b2J",
+    "\u202e",
+    "\ud800",
+    "\uffff",
+    "\n",
+    "\x7f",
+    "\u0301",
+)
+
+
+def even_map(rows: tuple[str, ...], columns: tuple[str, ...]) -> AttentionMap:
+    return AttentionMap(torch.rand(len(rows), len(columns)).softmax(-1), rows, columns)
+
+
+LABELS = {
+    "latin": even_map(tuple("abc"), (*"Wed, 4", "</s>")),
+    "japanese": even_map(tuple("2026年"), (*"令和8年", "三月", "</s>")),
+    "korean": even_map(("수요일", "</s>"), ("3월", "４", "일")),
+    "cyrillic": even_map(("среда", "4"), ("и\u0306юнь", "▁4", "г.")),
+    "hostile": even_map(HOSTILE[:5], HOSTILE),
+    "long": even_map(("a" * 50, "b"), ("word" * 20, "日本語" * 20, "")),
+    "no rows": even_map((), tuple("abc")),
+    "no columns": even_map(tuple("abc"), ()),
+    "nothing": even_map((), ()),
+}
+every_map = pytest.mark.parametrize("attention", LABELS.values(), ids=LABELS)
+
+
+def drawn_cells(drawing: str) -> list[tuple[str, str]]:
+    """The title and fill of every cell of an SVG; the legend's squares have no title."""
+    found = []
+    for rectangle in ElementTree.fromstring(drawing).iter(f"{NAMESPACE}rect"):
+        title = rectangle.find(f"{NAMESPACE}title")
+        if title is not None:
+            found.append((title.text or "", rectangle.attrib["fill"]))
+    return found
+
+
+def drawn_words(drawing: str) -> list[str]:
+    return [word.text or "" for word in ElementTree.fromstring(drawing).iter(f"{NAMESPACE}text")]
+
+
+def luminance(fill: str) -> float:
+    red, green, blue = (int(fill[place : place + 2], 16) for place in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def grid(attention: AttentionMap, width: int, colour: bool) -> list[list[str]]:
+    """The blocks of a terminal drawing, each without the line that names its columns."""
+    *blocks, _ = terminal(attention, width=width, colour=colour).split("\n\n")
+    lines = [block.split("\n") for block in blocks]
+    return [block[1:] if block[0].startswith("columns ") else block for block in lines]
+
+
+@every_map
+@pytest.mark.parametrize("width", [14, 30, 80])
+@pytest.mark.parametrize("colour", [True, False])
+def test_lines_of_the_grid_are_equally_wide_and_fit(
+    attention: AttentionMap, width: int, colour: bool
+) -> None:
+    for block in grid(attention, width, colour):
+        widths = {cell_len(PAINT.sub("", line)) for line in block}
+        assert len(widths) == 1
+        assert max(widths) <= width
+    drawing = PAINT.sub("", terminal(attention, width=width, colour=colour))
+    assert all(cell_len(line) <= width for line in drawing.splitlines())
+
+
+@every_map
+def test_only_our_own_paint_reaches_the_terminal(attention: AttentionMap) -> None:
+    painted = PAINT.sub("", terminal(attention, width=40, colour=True))
+    plain = terminal(attention, width=40, colour=False)
+    for drawing in (painted, plain):
+        assert all(character == "\n" or character.isprintable() for character in drawing)
+        drawing.encode()
+
+
+def test_every_width_however_small_gets_every_cell() -> None:
+    attention = AttentionMap(torch.ones(3, 5), ("x", "日本", "</s>"), tuple("ab日de"))
+    for width in range(-1, 20):
+        shades = terminal(attention, width=width, colour=False).count("█")
+        assert shades == 2 * (3 * 5 + 1)  # two to a cell, and the legend's
+
+
+def test_single_letters_stand_above_their_columns() -> None:
+    attention = AttentionMap(torch.eye(3), ("x", "y", "z"), ("a", "日", " "))
+    assert terminal(attention, width=20, colour=False).splitlines() == [
+        "  a 日␣ ",
+        "x ██· · ",
+        "y · ██· ",
+        "z · · ██",
+        "",
+        "0 · ░░▒▒▓▓██ 1",
+    ]
+
+
+def test_long_labels_stand_upright_where_they_cannot_lie() -> None:
+    attention = AttentionMap(torch.eye(2), ("x", "y"), ("one", "seven"))
+    assert "8 年三月 </s> " in terminal(LABELS["japanese"], width=80, colour=False)
+    assert "one seven" in terminal(attention, width=12, colour=False)
+    assert [line[2::2] for line in grid(attention, 11, False)[0]] == [
+        " s",
+        " e",
+        "ov",
+        "ne",
+        "en",
+        "█·",
+        "·█",
+    ]
+
+
+def test_a_narrow_terminal_gets_every_column_once_in_blocks() -> None:
+    columns = tuple("abcdefghijk")
+    attention = AttentionMap(torch.eye(11)[:3], tuple("xyz"), columns)
+    drawing = terminal(attention, width=12, colour=False)
+    assert re.findall("columns .*", drawing) == ["columns 1–5…", "columns 6–1…", "columns 11–…"]
+    assert "".join(block[0] for block in grid(attention, 12, False)).split() == list(columns)
+    assert "columns" not in terminal(attention, width=24, colour=False)
+    assert "columns 1–10 of 11" in terminal(attention, width=23, colour=False)
+
+
+def test_deeper_shades_mean_larger_weights() -> None:
+    weights = torch.linspace(0, 1, 11).unsqueeze(0)
+    attention = AttentionMap(weights, ("x",), tuple("abcdefghijk"))
+    lights = [luminance(fill) for _, fill in drawn_cells(svg(attention))]
+    assert lights == sorted(set(lights), reverse=True)
+    assert lights[0] == pytest.approx(255)
+    shades = terminal(attention, width=80, colour=False).splitlines()[1][2::2]
+    assert shades == "".join(sorted(shades, key="·░▒▓█".index))
+    assert set(shades) == set("·░▒▓█")
+
+
+def test_weights_beyond_the_ramp_are_drawn_as_its_ends() -> None:
+    fills = [
+        fill
+        for _, fill in drawn_cells(svg(AttentionMap(torch.tensor([[-1.0, 0, 1, 7]]), ("x",), tuple("abcd"))))
+    ]
+    assert fills[0] == fills[1] != fills[2] == fills[3]
+
+
+@every_map
+def test_svg_holds_every_cell_and_label(attention: AttentionMap) -> None:
+    drawing = svg(attention, title='a <title> & "more"')
+    rows, columns = list(map(legible, attention.rows)), list(map(legible, attention.columns))
+    wanted = [
+        f"{row} ← {column} {attention.weights[y, x]:.2f}"
+        for y, row in enumerate(rows)
+        for x, column in enumerate(columns)
+    ]
+    assert [title.replace("␣", " ") for title, _ in drawn_cells(drawing)] == wanted
+    words = [word.replace("␣", " ") for word in drawn_words(drawing)]
+    assert [word for word in [*rows, *columns] if cell_len(word) <= 24 and word not in words] == []
+    assert words[0] == 'a <title> & "more"'
+    root = ElementTree.fromstring(drawing)
+    assert root.attrib["role"] == "img"
+    assert root.attrib["aria-label"] == 'a <title> & "more"'
+
+
+def test_svg_turns_long_column_labels_only() -> None:
+    words = ElementTree.fromstring(svg(even_map(("row",), ("a", "日", "и\u0306", "word")))).iter(
+        f"{NAMESPACE}text"
+    )
+    assert [word.text for word in words if "transform" in word.attrib] == ["word"]
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_what_cannot_be_seen_is_spelled_out(label: str) -> None:
+    shown = legible(label)
+    assert shown.isprintable()
+    assert cell_len(shown) > 0
+
+
+def test_what_can_be_seen_stays_and_controls_have_their_pictures() -> None:
+    assert legible("plain 日本語 ▁й") == "plain 日本語 ▁й"
+    assert legible("\0\x1b\x7f\x9b\u2028\u3000") == "␀␛␡\\x9b\\u2028 "
+
+
+@every_map
+def test_png_has_a_size_and_is_the_same_every_time(attention: AttentionMap) -> None:
+    picture = png(attention, title="日付 $\\frac$")
+    signature, width, height = struct.unpack(">8s8x2I", picture[:24])
+    assert signature == b"\x89PNG\r\n\x1a\n"
+    assert width > 0 < height
+    assert b"matplotlib" not in picture.lower()
+    assert picture == png(attention, title="日付 $\\frac$")
+
+
+def test_png_shows_the_weights() -> None:
+    rows, columns = tuple("ab"), tuple("cde")
+    light, deep = torch.zeros(2, 3), torch.ones(2, 3)
+    assert png(AttentionMap(light, rows, columns)) != png(AttentionMap(deep, rows, columns))
+
+
+def test_png_without_matplotlib_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"^drawing a PNG needs .*pip install 'regard\[plot\]'$"):
+        png(LABELS["latin"])
+
+
+def test_draw_chooses_by_the_ending() -> None:
+    attention = LABELS["latin"]
+    assert draw(attention, ".svg", "t") == svg(attention, "t").encode()
+    assert draw(attention, ".PNG", "t") == png(attention, "t")
+
+
+def test_an_unknown_ending_names_the_endings_there_are() -> None:
+    with pytest.raises(
+        RecipeError, match=f"unknown picture ending '.gif'; choose from {', '.join(DRAWINGS)}"
+    ):
+        draw(LABELS["latin"], ".gif")
