@@ -25,11 +25,11 @@ def _number(default: Number, least: Number, most: Number | None = None) -> Numbe
 class Data:
     """Where the pairs come from: files, or an embedded corpus where no file is given."""
 
-    corpus: str = ""
+    corpus: str = ""  # `regard list corpora`
     size: int = _number(25_000, least=1)  # training pairs to generate for an embedded corpus
     train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; plain or gz
     dev: tuple[str, ...] = ()  # where none is given, a part of `train` is split off
-    test: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()  # what `regard score RUN` scores on
     max_length: int = _number(250, least=1)  # pairs with more tokens on a side are dropped from training
 
 
@@ -37,8 +37,8 @@ class Data:
 class Tokens:
     """How text becomes tokens on either side."""
 
-    source: str = "character"
-    target: str = "character"
+    source: str = "character"  # `regard list tokenizers`
+    target: str = "character"  # likewise
     size: int = _number(8000, least=1)  # the most frequent tokens that are kept
     shared: bool = False  # one vocabulary for both sides
 
@@ -47,39 +47,39 @@ class Tokens:
 class Encoder:
     """The reader of the source; `dim` is the width of a state, both directions together."""
 
-    cell: str = "gru"
-    dim: int = _number(128, least=1)
-    layers: int = _number(1, least=1)
-    bidirectional: bool = True
-    dropout: float = _number(0.0, least=0.0, most=0.95)
+    cell: str = "gru"  # `regard list cells`
+    dim: int = _number(128, least=1)  # width of a state
+    layers: int = _number(1, least=1)  # on top of each other
+    bidirectional: bool = True  # read in both directions
+    dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
 
 
 @dataclass(frozen=True)
 class Attention:
     """How the decoder looks at the source; `dim` is the inner width of scores that have one."""
 
-    score: str = "additive"
-    dim: int = _number(128, least=1)
-    normalizer: str = "softmax"
-    scope: str = "global"
+    score: str = "additive"  # `regard list scores`
+    dim: int = _number(128, least=1)  # inner width
+    normalizer: str = "softmax"  # `regard list normalizers`
+    scope: str = "global"  # `regard list scopes`
 
 
 @dataclass(frozen=True)
 class Decoder:
     """The writer of the target; `order` says when it looks."""
 
-    order: str = "bahdanau"
-    cell: str = "gru"
-    dim: int = _number(128, least=1)
-    layers: int = _number(1, least=1)
-    dropout: float = _number(0.0, least=0.0, most=0.95)
+    order: str = "bahdanau"  # `regard list orders`
+    cell: str = "gru"  # `regard list cells`
+    dim: int = _number(128, least=1)  # width of a state
+    layers: int = _number(1, least=1)  # on top of each other
+    dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
 
 
 @dataclass(frozen=True)
 class Model:
     """The parts of a model."""
 
-    embedding: int = _number(64, least=1)
+    embedding: int = _number(64, least=1)  # width of a token
     encoder: Encoder = Encoder()
     attention: Attention = Attention()
     decoder: Decoder = Decoder()
@@ -89,17 +89,17 @@ class Model:
 class Train:
     """How the model learns."""
 
-    updates: int = _number(1000, least=1)
+    updates: int = _number(1000, least=1)  # at most; see patience
     batch_tokens: int = _number(4000, least=1)  # rows times the longest side, at most
-    learning_rate: float = _number(0.001, least=0.0)
-    schedule: str = "constant"
+    learning_rate: float = _number(0.001, least=0.0)  # the highest
+    schedule: str = "constant"  # `regard list schedules`
     warmup: int = _number(0, least=0)  # updates until the learning rate is reached
     clip: float = _number(1.0, least=0.0)  # largest norm of the gradient; 0 for none
     smoothing: float = _number(0.0, least=0.0, most=0.95)  # of the labels
     validate: int = _number(250, least=1)  # updates between two looks at dev
     patience: int = _number(0, least=0)  # validations without a better dev loss before stopping; 0 for never
-    seed: int = _number(1, least=0)
-    device: str = "auto"
+    seed: int = _number(1, least=0)  # of weights, batches, dropout and embedded corpora
+    device: str = "auto"  # cpu, cuda, or auto: the GPU where there is one
     threads: int = _number(0, least=0)  # of the CPU; 0 leaves it to torch
 
 
@@ -110,16 +110,16 @@ class Search:
     beam: int = _number(1, least=1)  # 1 is greedy
     length_penalty: float = _number(0.0, least=0.0)  # exponent of GNMT's penalty; 0 for none
     max_ratio: float = _number(2.0, least=0.0)  # an output is at most max_ratio x source + max_extra tokens
-    max_extra: int = _number(20, least=1)
+    max_extra: int = _number(20, least=1)  # see max_ratio
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Everything that makes a run."""
 
-    name: str = "run"
-    task: str = "translate"
-    metric: str = "exact_match"
+    name: str = "run"  # of the run directory
+    task: str = "translate"  # `regard list tasks`
+    metric: str = "exact_match"  # `regard list metrics`
     data: Data = Data()
     tokens: Tokens = Tokens()
     model: Model = Model()

@@ -1,0 +1,44 @@
+# make demo and make test do all the set-up on a fresh machine; everything goes into .venv.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types docs figures clean
+
+help:  ## say what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(READY)  ## learn to read dates in a minute and show the attention map
+	$(BIN)/regard demo
+
+test: $(READY) lint types  ## ruff, mypy and all tests
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+docs: $(READY)  ## write the pages that are made from the source
+	$(BIN)/python docs/recipes.py
+
+figures: $(READY)  ## make the pictures of the docs anew (some minutes)
+	$(BIN)/python docs/figures/bottleneck.py
+	$(BIN)/python docs/figures/map.py
+
+clean:  ## remove the environment and all that was built; runs stay
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	@python=$$(for each in python3 python3.11 python3.12; do \
+	  "$$each" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo "$$each" && break; \
+	done); \
+	test -n "$$python" || { echo "regard needs Python 3.11 or 3.12 on the PATH" >&2; exit 1; }; \
+	echo "Setting up $(VENV) with $$("$$python" --version); this takes a minute or two, once." && \
+	"$$python" -m venv $(VENV) && \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[corpora,plot,dev]' && \
+	touch $@
