@@ -3,8 +3,8 @@
 from torch import nn
 
 from regard import recipe as recipes
-from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention
-from regard.decoders import ORDERS, RecurrentDecoder
+from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead
+from regard.decoders import ORDERS, STARTS, RecurrentDecoder
 from regard.encoders import RecurrentEncoder
 from regard.errors import RecipeError, pick
 from regard.recurrence import CELLS, Recurrence
@@ -27,15 +27,13 @@ class Seq2Seq(nn.Module):
 def build(recipe: recipes.Model, *, source_size: int, target_size: int) -> Seq2Seq:
     """The model of a recipe for vocabularies of these sizes."""
     encoder = _encoder(recipe, source_size)
-    return Seq2Seq(encoder, _decoder(recipe, target_size, memory_dim=encoder.dim))
+    return Seq2Seq(encoder, _decoder(recipe, target_size, encoder.recurrence))
 
 
 def _encoder(recipe: recipes.Model, size: int) -> RecurrentEncoder:
     settings = recipe.encoder
     if settings.bidirectional and settings.dim % 2:
-        raise RecipeError(
-            f"model.encoder.dim is split between two directions, so it is even, not {settings.dim}"
-        )
+        raise RecipeError(f"model.encoder.dim is split between two directions, so it is even, not {settings.dim}")
     recurrence = Recurrence(
         pick(CELLS, settings.cell, "cell"),
         input_dim=recipe.embedding,
@@ -43,26 +41,43 @@ def _encoder(recipe: recipes.Model, size: int) -> RecurrentEncoder:
         layers=settings.layers,
         dropout=settings.dropout,
         bidirectional=settings.bidirectional,
+        bias=settings.bias,
+        inner_dim=settings.inner_dim or None,
     )
     embedding = nn.Embedding(size, recipe.embedding, padding_idx=PAD)
     return RecurrentEncoder(embedding, recurrence, dropout=settings.dropout)
 
 
-def _decoder(recipe: recipes.Model, size: int, memory_dim: int) -> RecurrentDecoder:
+def _decoder(recipe: recipes.Model, size: int, reader: Recurrence) -> RecurrentDecoder:
     settings = recipe.decoder
     order = pick(ORDERS, settings.order, "order")
     return order(
         nn.Embedding(size, recipe.embedding, padding_idx=PAD),
-        _attention(recipe.attention, query_dim=settings.dim, key_dim=memory_dim) if order.looks() else None,
+        _attention(recipe.attention, query_dim=settings.dim, key_dim=reader.dim) if order.looks() else None,
+        reader=reader,
         cell=pick(CELLS, settings.cell, "cell"),
-        memory_dim=memory_dim,
         dim=settings.dim,
         layers=settings.layers,
         dropout=settings.dropout,
+        start=pick(STARTS, settings.start, "start"),
     )
 
 
 def _attention(settings: recipes.Attention, *, query_dim: int, key_dim: int) -> Attention:
-    score = pick(SCORES, settings.score, "score")(query_dim=query_dim, key_dim=key_dim, dim=settings.dim)
+    score = pick(SCORES, settings.score, "score")
     normalizer = pick(NORMALIZERS, settings.normalizer, "normalizer")
-    return pick(SCOPES, settings.scope, "scope")(score, normalizer.function)
+    scope = pick(SCOPES, settings.scope, "scope")
+
+    def single(query_dim: int, key_dim: int, dim: int) -> Attention:
+        scored = score(query_dim=query_dim, key_dim=key_dim, dim=dim)
+        return scope(scored, normalizer.function, query_dim=query_dim, window=settings.window)
+
+    if settings.heads == 1:
+        return single(query_dim, key_dim, settings.dim)
+    return MultiHead(
+        lambda width: single(width, width, width),
+        query_dim=query_dim,
+        key_dim=key_dim,
+        dim=settings.dim,
+        heads=settings.heads,
+    )

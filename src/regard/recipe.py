@@ -51,6 +51,8 @@ class Encoder:
     dim: int = _number(128, least=1)  # width of a state
     layers: int = _number(1, least=1)  # on top of each other
     bidirectional: bool = True  # read in both directions
+    bias: bool = True  # of the recurrent layers
+    inner_dim: int = _number(0, least=0)  # of an LSTM whose output is projected down to dim; 0 for none
     dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
 
 
@@ -62,6 +64,8 @@ class Attention:
     dim: int = _number(128, least=1)  # inner width
     normalizer: str = "softmax"  # `regard list normalizers`
     scope: str = "global"  # `regard list scopes`
+    window: int = _number(10, least=1)  # how far local scopes see to either side
+    heads: int = _number(1, least=1)  # looks at once, which share dim
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class Decoder:
     """The writer of the target; `order` says when it looks."""
 
     order: str = "bahdanau"  # `regard list orders`
+    start: str = "bridge"  # `regard list starts`
     cell: str = "gru"  # `regard list cells`
     dim: int = _number(128, least=1)  # width of a state
     layers: int = _number(1, least=1)  # on top of each other
@@ -139,9 +144,7 @@ def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
         path = EMBEDDED / f"{name}.toml"
         if str(name) not in names():
             near = did_you_mean(str(name), names())
-            raise RecipeError(
-                f"no recipe {str(name)!r}; choose from {', '.join(names())} or give a .toml file{near}"
-            )
+            raise RecipeError(f"no recipe {str(name)!r}; choose from {', '.join(names())} or give a .toml file{near}")
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -192,15 +195,11 @@ def _fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str)
     for key, value in values.items():
         name = prefix + key
         if key not in known:
-            near = (
-                did_you_mean(name, [prefix + other for other in known]) or f"; there are {', '.join(known)}"
-            )
+            near = did_you_mean(name, [prefix + other for other in known]) or f"; there are {', '.join(known)}"
             raise RecipeError(f"unknown key {name!r} in {origin}{near}")
         if dataclasses.is_dataclass(kinds[key]):
             if not isinstance(value, Mapping):
-                raise RecipeError(
-                    f"{name} in {origin} is a section of keys, not a value; write {name}.KEY=VALUE"
-                )
+                raise RecipeError(f"{name} in {origin} is a section of keys, not a value; write {name}.KEY=VALUE")
             changed[key] = _fill(getattr(section, key), value, origin, name + ".")
         else:
             changed[key] = _value(value, kinds[key], known[key].metadata, f"{name} in {origin}")

@@ -4,11 +4,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.errors import RecipeError
 from regard.types import Recurrent
 
-Cell = type[nn.GRU] | type[nn.LSTM]
+Cell = type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]
 
 CELLS: dict[str, Cell] = {
+    "rnn": nn.RNN,
     "gru": nn.GRU,
     "lstm": nn.LSTM,
 }
@@ -17,7 +19,8 @@ CELLS: dict[str, Cell] = {
 class Recurrence(nn.Module):
     """A stack of recurrent layers with dropout between them; states are batch-first.
 
-    `dim` is the width of an output: with `bidirectional`, each direction has half of it.
+    `dim` is the width of an output: with `bidirectional`, each direction has half of it. An LSTM may be wider
+    inside: it then has `inner_dim` numbers, projected down to `dim` (torch's `proj_size`).
     """
 
     def __init__(
@@ -29,17 +32,27 @@ class Recurrence(nn.Module):
         layers: int = 1,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        bias: bool = True,
+        inner_dim: int | None = None,
     ) -> None:
         super().__init__()
+        if inner_dim and cell is not nn.LSTM:
+            raise RecipeError("only an lstm has an inner_dim that is projected down")
+        if inner_dim and inner_dim <= dim:
+            raise RecipeError(f"an inner_dim is wider than the dim it is projected to, {dim}, not {inner_dim}")
         self.dim, self.layers, self.directions = dim, layers, 1 + bidirectional
-        self.has_cell = cell is nn.LSTM
+        self.cell_dim = (inner_dim or dim) if cell is nn.LSTM else None  # None where the unit has no cell
+        width = dim // self.directions
+        projected = {"proj_size": width} if inner_dim else {}
         self.rnn = cell(
             input_dim,
-            dim // self.directions,
+            (inner_dim or dim) // self.directions,
             num_layers=layers,
             dropout=dropout if layers > 1 else 0.0,  # torch warns of dropout where there is no between
             bidirectional=bidirectional,
+            bias=bias,
             batch_first=True,
+            **projected,
         )
 
     def forward(

@@ -78,7 +78,7 @@ class Recurrent(BatchFirst):
     """The state of a recurrent stack; `cell` only where the unit has one (LSTM)."""
 
     hidden: Float[Tensor, "batch layers dim"]
-    cell: Float[Tensor, "batch layers dim"] | None
+    cell: Float[Tensor, "batch layers inner"] | None
 
 
 @dataclass(frozen=True)

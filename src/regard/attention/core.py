@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float
@@ -53,10 +53,13 @@ class Score(ABC, nn.Module):
 class Attention(Protocol):
     """A scope: which keys a query may see, around a score and a normaliser."""
 
-    uses_past: bool
+    uses_past: ClassVar[bool]
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
-        """The keys of the states, as the score wants them."""
+        """What queries are compared with."""
+
+    def content(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key dim"]:
+        """What a look hands over."""
 
     def __call__(
         self,

@@ -32,6 +32,4 @@ def check(mask: Tensor, query: Tensor, keys: Tensor) -> None:
         )
     wanted = (*torch.broadcast_shapes(query.shape[:-2], keys.shape[:-2]), query.shape[-2], keys.shape[-2])
     if any(have not in (1, want) for have, want in zip(mask.shape, wanted, strict=True)):
-        raise ValueError(
-            f"a mask of shape {tuple(mask.shape)} does not broadcast to (*batch, query, key) = {wanted}"
-        )
+        raise ValueError(f"a mask of shape {tuple(mask.shape)} does not broadcast to (*batch, query, key) = {wanted}")

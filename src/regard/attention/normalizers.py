@@ -18,7 +18,73 @@ def softmax(
         return torch.softmax(scores, dim=-1)
     # The lowest finite number and not -inf: a row without any key would turn to NaN, in its gradient too.
     lowest = torch.finfo(scores.dtype).min
-    return torch.softmax(scores.masked_fill(~mask, lowest), dim=-1).masked_fill(~mask, 0.0)
+    return _hide(torch.softmax(scores.masked_fill(~mask, lowest), dim=-1), mask)
+
+
+def sparsemax(
+    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
+) -> Float[Tensor, "*batch query key"]:
+    """Martins and Astudillo 2016: the nearest point of the simplex; most weights are exactly zero.
+
+    weight_j = max(0, score_j - tau), with tau such that the weights sum to one.
+    """
+    near = _near_the_top(scores, mask)
+    falling, counts = _falling(near)
+    support = _support(near, falling, 1 + counts * falling > falling.cumsum(-1))
+    size = support.sum(-1, keepdim=True).clamp(min=1)
+    threshold = ((near * support).sum(-1, keepdim=True) - 1) / size
+    return _hide((near - threshold).clamp(min=0.0), mask)
+
+
+def entmax15(
+    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
+) -> Float[Tensor, "*batch query key"]:
+    """Peters et al. 2019, 1.5-entmax: between softmax and sparsemax, smooth and with exact zeros.
+
+    weight_j = max(0, score_j / 2 - tau)^2, with tau such that the weights sum to one.
+    """
+    near = _near_the_top(scores / 2, mask)
+    falling, counts = _falling(near)
+    mean = falling.cumsum(-1) / counts
+    spread = falling.square().cumsum(-1) - counts * mean.square()
+    support = _support(near, falling, falling >= mean - ((1 - spread).clamp(min=0.0) / counts).sqrt())
+    size = support.sum(-1, keepdim=True).clamp(min=1)
+    middle = (near * support).sum(-1, keepdim=True) / size
+    spread = ((near - middle) * support).square().sum(-1, keepdim=True)
+    threshold = middle - ((1 - spread).clamp(min=torch.finfo(near.dtype).tiny) / size).sqrt()
+    return _hide((near - threshold).clamp(min=0.0).square(), mask)
+
+
+def sigmoid(
+    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
+) -> Float[Tensor, "*batch query key"]:
+    """Every key for itself:  weight_j = 1 / (1 + exp(-score_j)); the weights need not sum to one."""
+    return _hide(torch.sigmoid(scores), mask)
+
+
+def _near_the_top(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Scores below their row's highest, cut off at -1: further down neither gives any weight."""
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return (scores - scores.amax(-1, keepdim=True)).clamp(min=-1.0)
+
+
+@torch.no_grad()
+def _falling(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores of each row from high to low, and their places counted from 1."""
+    counts = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
+    return scores.sort(-1, descending=True).values, counts
+
+
+@torch.no_grad()
+def _support(scores: Tensor, falling: Tensor, inside: Tensor) -> Tensor:
+    """True for the keys that get weight: those not below the last that stands inside."""
+    last = (inside.sum(-1, keepdim=True) - 1).clamp(min=0)
+    return scores >= falling.gather(-1, last)
+
+
+def _hide(weights: Tensor, mask: Tensor | None) -> Tensor:
+    return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
 class Entry(NamedTuple):
@@ -31,4 +97,7 @@ class Entry(NamedTuple):
 
 NORMALIZERS = {
     "softmax": Entry(softmax, sums_to_one=True, differentiable=True),
+    "sparsemax": Entry(sparsemax, sums_to_one=True, differentiable=True),
+    "entmax15": Entry(entmax15, sums_to_one=True, differentiable=True),
+    "sigmoid": Entry(sigmoid, sums_to_one=False, differentiable=True),
 }

@@ -1,27 +1,54 @@
 """Scopes: which keys a query may see. Each is one class and one line in the table."""
 
-from collections.abc import Callable
+from abc import abstractmethod
+from typing import ClassVar
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.attention.core import Attended, Attention, Past, Score, attend
+from regard.attention.core import Attended, Past, Score, attend
 from regard.attention.normalizers import Normalizer, softmax
 
 
-class Global(nn.Module):
-    """Bahdanau et al. 2015; Luong et al. 2015, 3.1: every query sees every key that the mask allows."""
+class Scope(nn.Module):
+    """An attention around one score; `window` is how far local scopes see to either side."""
 
-    uses_past = False
+    uses_past: ClassVar[bool] = False
+    keeps_sum: ClassVar[bool] = True  # whether weights sum to one wherever the normaliser makes them
 
-    def __init__(self, score: Score, normalize: Normalizer = softmax) -> None:
+    def __init__(
+        self, score: Score, normalize: Normalizer = softmax, *, query_dim: int, window: int | None = None
+    ) -> None:
         super().__init__()
         self.score = score
         self.normalize = normalize
+        self.window = window or 10
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
         """The keys of the states, as the score wants them."""
         return self.score.project(states)
+
+    def content(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key key_dim"]:
+        """The values of the states: the states themselves."""
+        return states
+
+    @abstractmethod
+    def forward(
+        self,
+        query: Float[Tensor, "*batch query query_dim"],
+        keys: Float[Tensor, "*keys key projected"],
+        values: Float[Tensor, "*keys key dim"],
+        *,
+        mask: Bool[Tensor, "*mask"] | None,
+        start: int = 0,
+        past: Past | None = None,
+    ) -> Attended:
+        """Look."""
+
+
+class Global(Scope):
+    """Bahdanau et al. 2015; Luong et al. 2015, 3.1: every query sees every key that the mask allows."""
 
     def forward(
         self,
@@ -37,6 +64,74 @@ class Global(nn.Module):
         return attend(query, keys, values, score=self.score, mask=mask, normalize=self.normalize)
 
 
-SCOPES: dict[str, Callable[[Score, Normalizer], Attention]] = {
+class LocalM(Scope):
+    """Luong et al. 2015, 3.2, local-m: query t sees the keys from t - window to t + window."""
+
+    def forward(
+        self,
+        query: Float[Tensor, "*batch query query_dim"],
+        keys: Float[Tensor, "*keys key projected"],
+        values: Float[Tensor, "*keys key dim"],
+        *,
+        mask: Bool[Tensor, "*mask"] | None,
+        start: int = 0,
+        past: Past | None = None,
+    ) -> Attended:
+        """Look around the query's own position; past the source's end there is nothing to see."""
+        centres = torch.arange(start, start + query.shape[-2], device=query.device).unsqueeze(-1)
+        near = _within(self.window, centres, keys)
+        near = near.view(*[1] * (query.ndim - 2), *near.shape)
+        seen = near if mask is None else near & mask
+        return attend(query, keys, values, score=self.score, mask=seen, normalize=self.normalize)
+
+
+class LocalP(Scope):
+    """Luong et al. 2015, 3.2, local-p: the query predicts where to look, p = S sigmoid(v . tanh(W query)).
+
+    It sees the keys s with |s - p| <= window, and the normalised weights are multiplied by
+    exp(-(s - p)^2 / (2 (window / 2)^2)); as in the paper, they are not normalised again.
+    """
+
+    keeps_sum = False
+
+    def __init__(
+        self, score: Score, normalize: Normalizer = softmax, *, query_dim: int, window: int | None = None
+    ) -> None:
+        super().__init__(score, normalize, query_dim=query_dim, window=window)
+        self.query = nn.Linear(query_dim, query_dim, bias=False)
+        self.out = nn.Linear(query_dim, 1, bias=False)
+
+    def forward(
+        self,
+        query: Float[Tensor, "*batch query query_dim"],
+        keys: Float[Tensor, "*keys key projected"],
+        values: Float[Tensor, "*keys key dim"],
+        *,
+        mask: Bool[Tensor, "*mask"] | None,
+        start: int = 0,
+        past: Past | None = None,
+    ) -> Attended:
+        """Look around where the query expects its answer."""
+        length = keys.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
+        centres = length * torch.sigmoid(self.out(torch.tanh(self.query(query))))  # *batch query 1
+        near = _within(self.window, centres, keys)
+        seen = near if mask is None else near & mask
+        places = torch.arange(keys.shape[-2], device=keys.device)
+        bell = torch.exp(-(places - centres).square() / (2 * (self.window / 2) ** 2))
+
+        def favoured(scores: Tensor, mask: Tensor | None) -> Tensor:
+            return self.normalize(scores, mask) * bell
+
+        return attend(query, keys, values, score=self.score, mask=seen, normalize=favoured)
+
+
+def _within(window: int, centres: Tensor, keys: Tensor) -> Bool[Tensor, "*batch query key"]:
+    """True for the keys at most `window` away from each query's centre."""
+    return (torch.arange(keys.shape[-2], device=keys.device) - centres).abs() <= window
+
+
+SCOPES: dict[str, type[Scope]] = {
     "global": Global,
+    "local_m": LocalM,
+    "local_p": LocalP,
 }

@@ -5,6 +5,7 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.attention.core import Score
 from regard.errors import RecipeError
@@ -95,9 +96,121 @@ class Additive(Score):
         return self.out(torch.tanh(mixed)).squeeze(-1)
 
 
+class Multiplicative(Score):
+    """Two projections and their dot product:  e = (W query) . (U key), a bilinear form of rank dim."""
+
+    def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
+        super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
+        inner = dim or key_dim
+        self.query = nn.Linear(query_dim, inner, bias=False)
+        self.key = nn.Linear(key_dim, inner, bias=False)
+
+    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key inner"]:
+        """The part U key."""
+        return self.key(states)
+
+    def forward(
+        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key inner"]
+    ) -> Float[Tensor, "*batch query key"]:
+        """The dot product of both projections."""
+        return self.query(query) @ keys.transpose(-1, -2)
+
+
+class Concat(Score):
+    """Luong et al. 2015, eq. 8:  e = v . tanh(W [query; key])."""
+
+    def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
+        super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
+        inner = dim or key_dim
+        self.query_dim = query_dim
+        self.weight = nn.Linear(query_dim + key_dim, inner, bias=False)
+        self.out = nn.Linear(inner, 1, bias=False)
+
+    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key inner"]:
+        """The keys' half of W: a product with a concatenation is the sum of two products."""
+        return functional.linear(states, self.weight.weight[:, self.query_dim :])
+
+    def forward(
+        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key inner"]
+    ) -> Float[Tensor, "*batch query key"]:
+        """One hidden layer over every pair."""
+        asked = functional.linear(query, self.weight.weight[:, : self.query_dim])
+        return self.out(torch.tanh(asked.unsqueeze(-2) + keys.unsqueeze(-3))).squeeze(-1)
+
+
+class LinearConcat(Score):
+    """A linear layer over the concatenation:  e = w . [query; key]. Its query cancels in softmax.
+
+    Found in teaching material in place of `concat`. Without a tanh, the query adds the same number to the
+    score of every key, so every query sees the same weights: it is kept to show just that.
+    """
+
+    def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
+        super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
+        self.query_dim = query_dim
+        self.weight = nn.Linear(query_dim + key_dim, 1, bias=False)
+
+    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key 1"]:
+        """The keys' share of the sum."""
+        return functional.linear(states, self.weight.weight[:, self.query_dim :])
+
+    def forward(
+        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key 1"]
+    ) -> Float[Tensor, "*batch query key"]:
+        """The query's share plus the key's."""
+        return functional.linear(query, self.weight.weight[:, : self.query_dim]) + keys.transpose(-1, -2)
+
+
+class Cosine(Score):
+    """Graves et al. 2014, eq. 5-6:  e = g query . key / (|query| |key|), with a learned g, first 1."""
+
+    def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
+        super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
+        _equal_widths("cosine", query_dim, key_dim)
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
+        """The states, each of length one."""
+        return functional.normalize(states, dim=-1)
+
+    def forward(
+        self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
+    ) -> Float[Tensor, "*batch query key"]:
+        """The cosine of the angle between them, scaled."""
+        return self.weight * functional.normalize(query, dim=-1) @ keys.transpose(-1, -2)
+
+
+class Gaussian(Score):
+    """Nadaraya 1964, Watson 1964:  e = -|w (query - key)|^2 / 2; under softmax, kernel regression.
+
+    The learned w is one over the kernel's bandwidth; it starts at 1 / sqrt(dim).
+    """
+
+    def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
+        super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
+        _equal_widths("gaussian", query_dim, key_dim)
+        self.weight = nn.Parameter(torch.tensor(1.0 / math.sqrt(key_dim)))
+
+    def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
+        """The states themselves."""
+        return states
+
+    def forward(
+        self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
+    ) -> Float[Tensor, "*batch query key"]:
+        """The squared distance, multiplied out, so that no array of all differences is needed."""
+        lengths = query.square().sum(-1, keepdim=True) + keys.square().sum(-1).unsqueeze(-2)
+        return self.weight.square() * (query @ keys.transpose(-1, -2) - lengths / 2)
+
+
 SCORES: dict[str, type[Score]] = {
     "dot": Dot,
     "scaled_dot": ScaledDot,
     "general": General,
+    "multiplicative": Multiplicative,
+    "concat": Concat,
+    "linear_concat": LinearConcat,
     "additive": Additive,
+    "cosine": Cosine,
+    "gaussian": Gaussian,
 }

@@ -2,5 +2,6 @@
 
 from regard.decoders.core import Decoder
 from regard.decoders.recurrent import ORDERS, RecurrentDecoder
+from regard.decoders.start import STARTS
 
-__all__ = ["ORDERS", "Decoder", "RecurrentDecoder"]
+__all__ = ["ORDERS", "STARTS", "Decoder", "RecurrentDecoder"]

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from regard.attention import Attended, Attention
 from regard.decoders.core import Decoder
-from regard.decoders.start import Bridge
+from regard.decoders.start import Bridge, Start
 from regard.recurrence import Cell, Recurrence
 from regard.types import Memory, Ready, Recurrent, State, Step
 
@@ -20,10 +20,11 @@ from regard.types import Memory, Ready, Recurrent, State, Step
 class RecurrentReady(Ready):
     """The memory as a recurrent decoder looks at it."""
 
-    keys: Float[Tensor, "batch source projected"] | None  # None where the order never looks
-    values: Float[Tensor, "batch source dim"]
+    keys: Float[Tensor, "batch *heads source projected"] | None  # None where the order never looks
+    values: Float[Tensor, "batch *heads source dim"] | None
     mask: Bool[Tensor, "batch source"]
     start: Recurrent
+    summary: Float[Tensor, "batch 1 dim"]  # the encoder's top layer at its end
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,25 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         embedding: nn.Embedding,
         attention: Attention | None,
         *,
+        reader: Recurrence,
         cell: Cell,
-        memory_dim: int,
         dim: int,
         layers: int = 1,
         dropout: float = 0.0,
+        start: type[Start] = Bridge,
     ) -> None:
         super().__init__()
-        widths = {"word": embedding.embedding_dim, "context": memory_dim, "state": dim, "feed": dim}
-        entering, read = sum(widths[part] for part in self.enters), sum(widths[part] for part in self.reads)
+        read = {"context": reader.dim, "summary": reader.dim}
+        widths = {"word": embedding.embedding_dim, "state": dim, "feed": dim} | read
+        entering, reading = (
+            sum(widths[part] for part in self.enters),
+            sum(widths[part] for part in self.reads),
+        )
         self.embedding = embedding
         self.attention = attention
         self.recurrence = Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
-        self.bridge = Bridge(self.recurrence, summary_dim=memory_dim)
-        self.readout = nn.Linear(read, dim)
+        self.bridge = start(self.recurrence, reader)
+        self.readout = nn.Linear(reading, dim)
         self.out = nn.Linear(dim, embedding.num_embeddings)
         self.dropout = dropout
 
@@ -83,13 +89,18 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
     def prepare(self, memory: Memory) -> RecurrentReady:
         """Project the keys once; what the mask hides is emptied first, so that no gradient meets it."""
         states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
+        top = memory.summary.hidden[:, -1:]
         keys = self.attention.project(states) if self.attention else None
-        return RecurrentReady(keys, states, memory.mask, self.bridge(memory.summary))
+        values = self.attention.content(states) if self.attention else None
+        return RecurrentReady(keys, values, memory.mask, self.bridge(memory.summary), top)
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
-        """The bridged summary of the source; an order that feeds its input starts with zeros there."""
-        feed = torch.zeros_like(ready.start.hidden[:, -1:]) if "feed" in self.enters else None
-        return RecurrentState(ready.start, feed)
+        """The start made of the source's summary, and nothing fed yet."""
+        return RecurrentState(ready.start, self.first_feed(ready))
+
+    def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"] | None:
+        """What enters the cell at the first token, for orders that feed something."""
+        return None
 
     def step(self, tokens: Int[Tensor, "rows tokens"], state: RecurrentState, ready: RecurrentReady) -> Step:
         """Read the tokens in stretches as long as the order allows."""
@@ -99,9 +110,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
             advance = self.advance(stretch, state, ready)
             state = replace(advance.state, length=state.length + stretch.shape[1])
             advances.append(advance)
-        read = functional.dropout(
-            torch.cat([each.read for each in advances], dim=1), self.dropout, self.training
-        )
+        read = functional.dropout(torch.cat([each.read for each in advances], dim=1), self.dropout, self.training)
         maps = [each.weights for each in advances if each.weights is not None]
         return Step(self.out(read), state, torch.cat(maps, dim=1) if maps else None)
 
@@ -109,12 +118,11 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
     def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Read one stretch of embedded words."""
 
-    def look(
-        self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, ready: RecurrentReady
-    ) -> Attended:
+    def look(self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, ready: RecurrentReady) -> Attended:
         """Attend with every row to the memory of its source, which beams share and nobody copies."""
         assert self.attention is not None
         assert ready.keys is not None
+        assert ready.values is not None
         attended = self.attention(
             query.unflatten(0, (len(ready.mask), -1)),
             ready.keys.unsqueeze(1),
@@ -144,9 +152,7 @@ class Bahdanau(RecurrentDecoder):
         """Look with the state of before, then move."""
         context, weights, _ = self.look(state.recurrent.hidden[:, -1:], state, ready)
         output, recurrent = self.recurrence(torch.cat([words, context], dim=-1), state.recurrent)
-        return Advance(
-            self.predict_from(output, context, words), weights, replace(state, recurrent=recurrent)
-        )
+        return Advance(self.predict_from(output, context, words), weights, replace(state, recurrent=recurrent))
 
 
 class Luong(RecurrentDecoder):
@@ -173,6 +179,10 @@ class LuongFeeding(RecurrentDecoder):
     reads = ("context", "state")
     parallel = False
 
+    def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"]:
+        """Zeros: nothing was predicted yet."""
+        return torch.zeros_like(ready.start.hidden[:, -1:])
+
     def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Move with what was predicted from last, then look with the state of now."""
         assert state.feed is not None
@@ -180,6 +190,28 @@ class LuongFeeding(RecurrentDecoder):
         context, weights, _ = self.look(output, state, ready)
         read = self.predict_from(context, output)
         return Advance(read, weights, replace(state, recurrent=recurrent, feed=read))
+
+
+class Context(RecurrentDecoder):
+    """Cho et al. 2014: no look, but the summary c is at hand at every step.
+
+    h_t = f(h_{t-1}, [y_{t-1}; c]),  y_t from tanh(W [h_t; c; y_{t-1}] + b)
+    """
+
+    enters = ("word", "summary")
+    reads = ("state", "summary", "word")
+    parallel = True
+
+    def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"]:
+        """The summary; it stays the same."""
+        return ready.summary
+
+    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+        """Move, with the summary beside every word."""
+        assert state.feed is not None
+        summary = state.feed.expand(-1, words.shape[1], -1)
+        output, recurrent = self.recurrence(torch.cat([words, summary], dim=-1), state.recurrent)
+        return Advance(self.predict_from(output, summary, words), None, replace(state, recurrent=recurrent))
 
 
 class Unattended(RecurrentDecoder):
@@ -199,5 +231,6 @@ ORDERS: dict[str, type[RecurrentDecoder]] = {
     "bahdanau": Bahdanau,
     "luong": Luong,
     "luong_feeding": LuongFeeding,
+    "context": Context,
     "none": Unattended,
 }

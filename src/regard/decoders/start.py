@@ -1,26 +1,78 @@
 """How a recurrent decoder starts from what the encoder leaves."""
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import nn
 
+from regard.errors import RecipeError
 from regard.recurrence import Recurrence
 from regard.types import Recurrent
 
 
-class Bridge(nn.Module):
-    """Bahdanau et al. 2015, A.2.2:  s_0 = tanh(W summary), for each layer of the decoder its own W."""
+class Start(ABC, nn.Module):
+    """Makes a decoder's first state; `writer` is the decoder's recurrence, `reader` the encoder's."""
 
-    def __init__(self, recurrence: Recurrence, *, summary_dim: int) -> None:
+    @abstractmethod
+    def __init__(self, writer: Recurrence, reader: Recurrence) -> None:
         super().__init__()
-        self.layers = recurrence.layers
-        self.hidden = nn.Linear(summary_dim, recurrence.layers * recurrence.dim)
-        self.cell = (
-            nn.Linear(summary_dim, recurrence.layers * recurrence.dim) if recurrence.has_cell else None
-        )
+
+    @abstractmethod
+    def forward(self, summary: Recurrent) -> Recurrent:
+        """The decoder's state before its first token."""
+
+
+class Bridge(Start):
+    """Bahdanau et al. 2015, A.2.2:  s_0 = tanh(W summary + b), for each layer of the decoder its own W."""
+
+    def __init__(self, writer: Recurrence, reader: Recurrence) -> None:
+        super().__init__(writer, reader)
+        self.layers = writer.layers
+        self.hidden = nn.Linear(reader.dim, writer.layers * writer.dim)
+        self.cell = nn.Linear(reader.dim, writer.layers * writer.cell_dim) if writer.cell_dim else None
 
     def forward(self, summary: Recurrent) -> Recurrent:
-        """The decoder's state before its first token, from the hidden state of the encoder's top layer."""
+        """From the hidden state of the encoder's top layer."""
         top = summary.hidden[:, -1]
         hidden = torch.tanh(self.hidden(top)).unflatten(-1, (self.layers, -1))
         cell = torch.tanh(self.cell(top)).unflatten(-1, (self.layers, -1)) if self.cell else None
         return Recurrent(hidden, cell)
+
+
+class Last(Start):
+    """Sutskever et al. 2014: the encoder's final state itself, layer by layer; both must be of one shape."""
+
+    def __init__(self, writer: Recurrence, reader: Recurrence) -> None:
+        super().__init__(writer, reader)
+        shapes = [(each.layers, each.dim, each.cell_dim) for each in (reader, writer)]
+        if shapes[0] != shapes[1]:
+            raise RecipeError(
+                "the start 'last' hands the encoder's state over as it is, so layers, dim and cell must agree, "
+                f"but (layers, dim, cell width) are {shapes[0]} and {shapes[1]}; choose 'bridge' for unequal ones"
+            )
+
+    def forward(self, summary: Recurrent) -> Recurrent:
+        """The summary."""
+        return summary
+
+
+class Zeros(Start):
+    """Nothing: the decoder learns of the source only by looking."""
+
+    def __init__(self, writer: Recurrence, reader: Recurrence) -> None:
+        super().__init__(writer, reader)
+        self.layers, self.dim, self.cell_dim = writer.layers, writer.dim, writer.cell_dim
+
+    def forward(self, summary: Recurrent) -> Recurrent:
+        """A state of zeros for every source."""
+        batch = len(summary.hidden)
+        hidden = summary.hidden.new_zeros(batch, self.layers, self.dim)
+        cell = summary.hidden.new_zeros(batch, self.layers, self.cell_dim) if self.cell_dim else None
+        return Recurrent(hidden, cell)
+
+
+STARTS: dict[str, type[Start]] = {
+    "bridge": Bridge,
+    "last": Last,
+    "zeros": Zeros,
+}

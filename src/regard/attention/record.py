@@ -1,0 +1,76 @@
+"""Looking at a forward pass without touching it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.attention.core import Attended
+from regard.attention.gates import SqueezeExcite
+from regard.attention.scopes import Scope
+from regard.types import AttentionMap
+
+
+@dataclass
+class Recording:
+    """The weights of every attention that ran, by the name of its module, and of every gate."""
+
+    weights: dict[str, Float[Tensor, "batch *heads query key"]] = field(default_factory=dict)
+
+    def map(
+        self,
+        name: str,
+        row: int = 0,
+        *,
+        head: int | None = None,
+        rows: Sequence[str] = (),
+        columns: Sequence[str] = (),
+    ) -> AttentionMap:
+        """One map: of one row of the batch, of one head or the mean of all, with labels or numbers on its axes."""
+        weights = self.weights[name][row]
+        while weights.ndim > 2:
+            weights = weights.mean(0) if head is None else weights[head]
+        queries, keys = weights.shape
+        return AttentionMap(
+            weights,
+            tuple(rows) or tuple(map(str, range(queries))),
+            tuple(columns) or tuple(map(str, range(keys))),
+        )
+
+    def add(self, name: str, weights: Tensor) -> None:
+        """What one call gave: a decoder that steps calls again and again, a row or more at a time."""
+        before = self.weights.get(name)
+        self.weights[name] = weights if before is None else torch.cat([before, weights], dim=-2)
+
+
+@contextmanager
+def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator[Recording]:
+    """Keep the weights of all attentions in `model`, or of those whose names are in `layers`, while in the block.
+
+    Results, gradients and speed of the model stay the same, bit for bit: the weights are copies of what it used.
+    """
+    recording = Recording()
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, Scope | SqueezeExcite) and (layers is None or name in layers):
+            handles.append(module.register_forward_hook(_keeper(recording, name)))
+    try:
+        yield recording
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _keeper(recording: Recording, name: str) -> Any:
+    def keep(module: nn.Module, inputs: tuple[Any, ...], result: Any) -> None:
+        with torch.no_grad():
+            if isinstance(module, SqueezeExcite):
+                recording.add(name, module.gate(inputs[0]).unsqueeze(-2))
+            elif isinstance(result, Attended) and result.weights is not None:
+                recording.add(name, result.weights.detach().clone())
+
+    return keep
