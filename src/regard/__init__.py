@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from regard.predict import Predictor, load
     from regard.recipe import Recipe
     from regard.storage import Run
-    from regard.training import train
+    from regard.training import resume, train
     from regard.types import AttentionMap, Prediction
 
 __version__ = "0.1.0"
@@ -26,12 +26,13 @@ _HOMES = {
     "Run": "regard.storage",
     "Attended": "regard.attention",
     "attend": "regard.attention",
+    "resume": "regard.training",
     "train": "regard.training",
     "Predictor": "regard.predict",
     "load": "regard.predict",
 }
 
-__all__ = ["Attended", "AttentionMap", "Prediction", "Predictor", "Recipe", "Run", "attend", "load", "train"]
+__all__ = ["Attended", "AttentionMap", "Prediction", "Predictor", "Recipe", "Run", "attend", "load", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -70,16 +70,27 @@ def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False)
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")],
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
+    ] = None,
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Instead of RECIPE: go on with a run that was stopped.")
+    ] = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model; one's own data is one override: data.train=pairs.tsv."""
-    from regard.training import train
+    from regard import training
 
-    run = train(recipe, *(overrides or []), runs=runs, quiet=quiet)
+    if (recipe is None) == (resume is None):
+        raise RecipeError("give a RECIPE to train, or --resume RUN to go on with one, and not both")
+    if resume is None:
+        assert recipe is not None
+        run = training.train(recipe, *(overrides or []), runs=runs, quiet=quiet)
+    else:
+        run = training.resume(resume, quiet=quiet)
     last = run.metrics()[-1]
     if as_json:
         print(json.dumps({"run": str(run.path)} | last))

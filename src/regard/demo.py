@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from regard import storage
 from regard.predict import Scored, load
 from regard.show import maps
 from regard.storage import Run
@@ -32,5 +33,5 @@ def demonstrate(runs: str | Path, *, quiet: bool = False) -> Demonstration:
     shown += predictor.predict([example.source for group, example in longest.items() if group != "en"])
     for suffix in maps.DRAWINGS:
         assert shown[0].map is not None
-        run.write(f"map{suffix}", maps.draw(shown[0].map, suffix))
+        storage.write(run.path / f"map{suffix}", maps.draw(shown[0].map, suffix))
     return Demonstration(run, run.metrics()[-1]["train_seconds"], len(test), scored, shown)

@@ -1,5 +1,6 @@
 """The errors a user can cause; each kind knows the exit code the command line ends with."""
 
+import signal
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
@@ -44,6 +45,21 @@ class CorruptError(RegardError):
     """A stored artefact is damaged or incomplete."""
 
     exit_code = 5
+
+
+class ResourceError(RegardError):
+    """The machine has too little of something."""
+
+    exit_code = 6
+
+
+class StoppedError(RegardError):
+    """A signal asked to stop."""
+
+    def __init__(self, number: int, saved: str = "nothing was written") -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}; {saved}")
+        self.number = number
+        self.exit_code = 128 + number
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

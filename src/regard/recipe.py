@@ -102,6 +102,10 @@ class Train:
     clip: float = _number(1.0, least=0.0)  # largest norm of the gradient; 0 for none
     smoothing: float = _number(0.0, least=0.0, most=0.95)  # of the labels
     validate: int = _number(250, least=1)  # updates between two looks at dev
+    accumulate: int = _number(1, least=1)  # batches that make one update
+    ema: float = _number(0.0, least=0.0, most=0.99999)  # decay of a moving mean of the weights; 0 for none
+    average: int = _number(1, least=1)  # validations whose weights are averaged
+    sampling: float = _number(0.0, least=0.0, most=1.0)  # share of own predictions fed at the end; it grows from 0
     patience: int = _number(0, least=0)  # validations without a better dev loss before stopping; 0 for never
     seed: int = _number(1, least=0)  # of weights, batches, dropout and embedded corpora
     device: str = "auto"  # cpu, cuda, or auto: the GPU where there is one

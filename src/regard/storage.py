@@ -1,11 +1,17 @@
-"""The only module that writes files: whole or not at all, and checked when they are read again."""
+"""The only module that writes files: whole or not at all, and checked when they are read again.
+
+A file is written beside its place, forced to the disk, and renamed into it; so is a folder of files. Whoever looks at
+any instant, and whatever is killed at any instant, finds the old content or the new.
+"""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,22 +20,23 @@ from regard import recipe as recipes
 from regard.errors import CorruptError, DataError, RecipeError, StorageError, did_you_mean
 
 MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
+CHECKPOINTS, LOCK, PARTIAL = "checkpoints", ".lock", ".partial"
+KEPT = 2  # checkpoints: the newest, and one to fall back on
+
+Manifest = dict[str, list[str]]  # the SHA-256 a file may have; two only while it is being replaced
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file whole: whoever looks at any instant finds the old content or the new."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    """Write a file whole."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     with _storing(path):
         try:
-            with open(beside, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            _put(beside, content)
             os.replace(beside, path)
+            _sync(path.parent)
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
 
 
 def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
@@ -38,7 +45,7 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "regard"
     )
     path = Path(home) / kind / digest
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         sealed, content = path.read_bytes().split(b"\n", 1)
         if sealed == _digest(content).encode():
             return content
@@ -50,27 +57,61 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run directory: recipe, tokenizers, weights, metrics, and a manifest that vouches for them."""
+class Folder:
+    """A folder of files that a manifest vouches for."""
 
     path: Path
 
+    def read(self, name: str) -> bytes:
+        """One file of the folder, if it is still what was written."""
+        manifest = self._manifest()
+        if name not in manifest:
+            raise CorruptError(f"{self.path / name} is not in {MANIFEST}: the folder is not complete")
+        try:
+            content = (self.path / name).read_bytes()
+        except OSError as error:
+            raise CorruptError(f"{self.path / name} cannot be read: {error.strerror or error}") from error
+        if _digest(content) not in manifest[name]:
+            raise CorruptError(
+                f"{self.path / name} is damaged: its SHA-256 is not that of {MANIFEST}; "
+                "copy the run again from where it came, or train it again"
+            )
+        return content
+
+    def holds(self, name: str) -> bool:
+        """Whether the manifest knows a file."""
+        return name in self._manifest()
+
+    def _manifest(self) -> Manifest:
+        path = self.path / MANIFEST
+        try:
+            files = json.loads(path.read_bytes())["files"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorruptError(f"{path} cannot be read: {error}") from error
+        if not isinstance(files, dict) or not all(isinstance(each, list) for each in files.values()):
+            raise CorruptError(f"{path} is damaged: it does not list files")
+        return files
+
+
+@dataclass(frozen=True)
+class Run(Folder):
+    """A run directory: recipe, tokenizers, weights, metrics, checkpoints."""
+
     @staticmethod
-    def create(parent: Path, name: str) -> "Run":
-        """A new directory NAME, or NAME-2, NAME-3, ... where that is taken; nothing is overwritten."""
-        if not re.fullmatch(r"[\w][\w.+-]*", name):
+    def create(parent: Path, name: str, files: Mapping[str, bytes]) -> "Run":
+        """A new directory NAME with these files, or NAME-2, NAME-3, ... where that is taken; whole or not at all."""
+        if not re.fullmatch(r"\w[\w.+-]*", name):
             raise RecipeError(f"the name of a run is made of letters, digits, '.', '_', '+' and '-', not {name!r}")
         with _storing(parent / name):
             parent.mkdir(parents=True, exist_ok=True)
             number = 1
             while True:
                 path = parent / (name if number == 1 else f"{name}-{number}")
-                try:
-                    path.mkdir()
-                except FileExistsError:
-                    number += 1
-                else:
-                    return Run(path)
+                if not path.exists():
+                    with contextlib.suppress(FileExistsError):
+                        _put_folder(path, files)
+                        return Run(path)
+                number += 1
 
     @staticmethod
     def open(path: str | Path) -> "Run":
@@ -78,79 +119,158 @@ class Run:
         path = Path(path)
         if not (path / MANIFEST).is_file():
             siblings = [str(each.parent) for each in path.parent.glob(f"*/{MANIFEST}")]
-            why = "holds no finished run" if path.is_dir() else "is not there"
-            raise DataError(f"the run {path} {why} (no {MANIFEST}){did_you_mean(str(path), siblings)}")
+            why = f"holds no run (no {MANIFEST})" if path.is_dir() else "is not there"
+            raise DataError(f"the run {path} {why}{did_you_mean(str(path), siblings)}")
         return Run(path)
 
     def recipe(self) -> recipes.Recipe:
         """The recipe as it was run, every key written out."""
         return recipes.parse(self.read(RECIPE).decode(), str(self.path / RECIPE))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """What was measured while it learned, one entry a validation."""
-        return [json.loads(line) for line in self.read(METRICS).decode().split("\n") if line]
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """Hold the run for one trainer alone, and sweep up what a killed one left behind."""
+        with _storing(self.path), open(self.path / LOCK, "ab") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(f"the run {self.path} is being trained by another process; wait for it") from None
+            # The system lets go of the lock when this process ends, however it ends.
+            for litter in [*self.path.glob(f".*{PARTIAL}"), *(self.path / CHECKPOINTS).glob(f".*{PARTIAL}")]:
+                _remove(litter)
+            yield
 
-    def record(self, entry: dict[str, Any]) -> None:
-        """Add one entry to the metrics."""
-        with _storing(self.path / METRICS), open(self.path / METRICS, "ab") as file:
-            file.write(json.dumps(entry).encode() + b"\n")
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write one file of the run."""
+    def replace(self, name: str, content: bytes) -> None:
+        """Write a file anew; until it is there, the manifest vouches for the old and the new one."""
+        manifest, digest = self._manifest(), _digest(content)
+        self._vouch(manifest | {name: [*manifest.get(name, []), digest]})
         write(self.path / name, content)
+        self._vouch(manifest | {name: [digest]})
 
-    def seal(self) -> None:
-        """Vouch for every file of the run with its size and SHA-256."""
-        files = sorted(file for file in self.path.iterdir() if file.is_file() and not _unsealed(file.name))
-        entries = {file.name: _entry(file.read_bytes()) for file in files}
-        self.write(MANIFEST, json.dumps({"format": 1, "files": entries}, indent=1).encode() + b"\n")
+    def _vouch(self, manifest: Manifest) -> None:
+        write(self.path / MANIFEST, _told(manifest))
 
-    def read(self, name: str) -> bytes:
-        """One file of the run, if it is still what was sealed."""
-        entries = _manifest(self.path / MANIFEST)
-        if name not in entries:
-            raise CorruptError(f"{self.path / name} is not in {MANIFEST}; the run is incomplete: train it again")
-        try:
-            content = (self.path / name).read_bytes()
-        except OSError as error:
-            raise CorruptError(f"{self.path / name} cannot be read: {error.strerror or error}") from error
-        if entries[name] != _entry(content):
-            raise CorruptError(
-                f"{self.path / name} is damaged: its size or SHA-256 is not that of {MANIFEST}; "
-                "copy the run again from where it came, or train it again"
-            )
-        return content
+    # metrics: lines are added while training goes on, so the manifest vouches for them only when it is over
+
+    def record(self, entry: Mapping[str, Any]) -> None:
+        """Add one entry to the metrics."""
+        with _storing(self.path / METRICS):
+            handle = os.open(self.path / METRICS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            _write_all(handle, json.dumps(entry).encode() + b"\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """What was measured while it learned."""
+        path = self.path / METRICS
+        content = self.read(METRICS) if self.holds(METRICS) else path.read_bytes() if path.exists() else b""
+        return [json.loads(line) for line in content.split(b"\n") if line]
+
+    def metrics_size(self) -> int:
+        """The bytes recorded so far."""
+        path = self.path / METRICS
+        return path.stat().st_size if path.exists() else 0
+
+    def cut_metrics(self, size: int) -> None:
+        """Forget what was recorded after the first `size` bytes."""
+        if self.metrics_size() > size:
+            write(self.path / METRICS, (self.path / METRICS).read_bytes()[:size])
+
+    def finish(self) -> None:
+        """Vouch for the metrics too: the run is complete, and its checkpoints have served."""
+        self._vouch(self._manifest() | {METRICS: [_digest((self.path / METRICS).read_bytes())]})
+        with _storing(self.path):
+            _remove(self.path / CHECKPOINTS)
+
+    def finished(self) -> bool:
+        """Whether training came to its end."""
+        return self.holds(METRICS)
+
+    # checkpoints: folders of their own, named by their update
+
+    def save(self, update: int, files: Mapping[str, bytes]) -> None:
+        """Keep a checkpoint, and the one before it."""
+        folder = self.path / CHECKPOINTS
+        with _storing(folder):
+            folder.mkdir(exist_ok=True)
+            path = folder / f"{update:08}"
+            if not path.exists():
+                _put_folder(path, files)
+            for old in self.checkpoints()[KEPT:]:
+                _remove(old.path)
+
+    def checkpoints(self) -> list[Folder]:
+        """All checkpoints, the newest first."""
+        found = (self.path / CHECKPOINTS).glob("[0-9]*")
+        return [Folder(path) for path in sorted(found, reverse=True)]
+
+    def discard(self, checkpoint: Folder) -> None:
+        """Remove a damaged checkpoint."""
+        with _storing(checkpoint.path):
+            _remove(checkpoint.path)
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _put(path: Path, content: bytes) -> None:
+    """A new file, forced to the disk."""
+    _write_all(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), content)
+
+
+def _write_all(handle: int, content: bytes) -> None:
     try:
-        entries = json.loads(path.read_bytes())["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{path} cannot be read: {error}; train the run again") from error
-    if not isinstance(entries, dict):
-        raise CorruptError(f"{path} does not list files; train the run again")
-    return entries
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
-def _unsealed(name: str) -> bool:
-    return name == MANIFEST or name.endswith((".partial", ".svg", ".png"))
+def _put_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """A new folder with all its files and their manifest, or FileExistsError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        os.mkdir(beside)
+        for name, content in files.items():
+            _put(beside / name, content)
+        _put(beside / MANIFEST, _told({name: [_digest(content)] for name, content in files.items()}))
+        _sync(beside)
+        try:
+            os.rename(beside, path)
+        except OSError as error:
+            if path.exists():
+                raise FileExistsError(str(path)) from error
+            raise
+        _sync(path.parent)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
 
 
-def _entry(content: bytes) -> dict[str, Any]:
-    return {"bytes": len(content), "sha256": _digest(content)}
+def _remove(path: Path) -> None:
+    """Remove a file or a folder; a folder first loses its name, so that half of it is never taken for the whole."""
+    if path.is_dir():
+        if not path.name.endswith(PARTIAL):
+            beside = path.with_name(f".{path.name}.old{PARTIAL}")
+            os.rename(path, beside)
+            path = beside
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
+def _sync(folder: Path) -> None:
     """Make a rename last through a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _told(manifest: Manifest) -> bytes:
+    return json.dumps({"format": 1, "files": manifest}, indent=1).encode() + b"\n"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 @contextlib.contextmanager

@@ -70,7 +70,7 @@ class Batch(BatchFirst):
 
     source: Padded
     target: Padded
-    examples: tuple[int, ...]  # where each row stands in the data, for messages
+    examples: Int[Tensor, " batch"]  # where each row stands in the data, for messages
 
 
 @dataclass(frozen=True)

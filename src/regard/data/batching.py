@@ -89,5 +89,5 @@ def collate(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], 
     return Batch(
         source=pad([[*sources[index], END] for index in indices]),
         target=pad([[BEGIN, *targets[index], END] for index in indices]),
-        examples=tuple(indices),
+        examples=torch.tensor(indices, dtype=torch.long),
     )

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,6 +15,7 @@ from regard import models, search, storage
 from regard.data import batching, files
 from regard.data.corpora import CORPORA
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
+from regard.decoders import Decoder
 from regard.errors import DataError, RecipeError, pick
 from regard.models import Seq2Seq
 from regard.recipe import Recipe, Search
@@ -42,13 +43,6 @@ class Encoded(NamedTuple):
     def lengths(self) -> list[tuple[int, int]]:
         """The room each example takes on either side."""
         return [(len(source) + 1, len(target) + 1) for source, target in zip(self.sources, self.targets, strict=True)]
-
-
-class Loss(NamedTuple):
-    """What a batch cost: the sum over its target tokens, and how many they were."""
-
-    total: Float[Tensor, ""]
-    tokens: int
 
 
 class Translate:
@@ -136,14 +130,23 @@ class Translate:
         """The batch of these examples."""
         return batching.collate(data.sources, data.targets, indices)
 
-    def loss(self, model: Seq2Seq, batch: Batch, smoothing: float = 0.0) -> Loss:
-        """Cross-entropy of every target token after the ones before it."""
-        logits = model(batch).logits.flatten(0, 1)
+    def tokens(self, batch: Batch) -> int:
+        """The target tokens of a batch, END counted."""
+        return int(batch.target.mask[:, 1:].sum())
+
+    def loss(self, model: Seq2Seq, batch: Batch, smoothing: float = 0.0, sampling: float = 0.0) -> Float[Tensor, ""]:
+        """The summed cross-entropy of every target token after the ones before it."""
+        logits = _sampled(model, batch, sampling) if sampling else model(batch).logits
+        return self.cross_entropy(logits, batch, smoothing)
+
+    def cross_entropy(
+        self, logits: Float[Tensor, "batch tokens vocabulary"], batch: Batch, smoothing: float
+    ) -> Float[Tensor, ""]:
+        """What the logits cost, summed over all target tokens."""
         wanted = batch.target.ids[:, 1:].flatten()
-        total = functional.cross_entropy(
-            logits.float(), wanted, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
+        return functional.cross_entropy(
+            logits.flatten(0, 1).float(), wanted, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
         )
-        return Loss(total, int(batch.target.mask[:, 1:].sum()))
 
     @torch.no_grad()
     def answer(self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1) -> list[Prediction]:
@@ -176,6 +179,24 @@ class Translate:
         if hypothesis.map is not None:
             seen = AttentionMap(hypothesis.map[: len(tokens), : len(columns)].cpu(), tokens, columns)
         return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, seen)
+
+
+def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:
+    """Bengio et al. 2015, scheduled sampling: for that share of its inputs, the decoder reads its own best guess."""
+    decoder: Decoder[Any, Any] = model.decoder
+    ready = decoder.prepare(model.encoder(batch.source))
+    state = decoder.start(ready)
+    given = batch.target.ids[:, :-1]
+    tokens, logits = given[:, :1], []
+    for place in range(1, given.shape[1] + 1):
+        step = decoder.step(tokens, state, ready)
+        state = step.state
+        logits.append(step.logits)
+        own = torch.rand(len(given), 1, device=given.device) < share
+        tokens = (
+            torch.where(own, step.logits.argmax(-1), given[:, place : place + 1]) if place < given.shape[1] else tokens
+        )
+    return torch.cat(logits, dim=1)
 
 
 def _tokenizer(kind: str, texts: Sequence[str], size: int) -> Tokenizer:

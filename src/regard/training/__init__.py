@@ -1,5 +1,5 @@
 """Examples to a trained run."""
 
-from regard.training.loop import train
+from regard.training.loop import resume, train
 
-__all__ = ["train"]
+__all__ = ["resume", "train"]

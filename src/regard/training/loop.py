@@ -1,9 +1,7 @@
 """The one loop in which models learn."""
 
 import math
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -15,16 +13,21 @@ from regard import recipe as recipes
 from regard import storage
 from regard.data.batching import Batches, in_order
 from regard.device import choose_device
-from regard.errors import NotFiniteError, pick
+from regard.errors import CorruptError, NotFiniteError, ResourceError, StoppedError, pick
 from regard.metrics import METRICS
 from regard.models import Seq2Seq
-from regard.recipe import Recipe
-from regard.storage import Run
+from regard.recipe import Recipe, Train
+from regard.storage import Folder, Run
 from regard.tasks import TASKS, Translate
-from regard.tasks.translate import Encoded
+from regard.tasks.translate import Encoded, Examples
+from regard.training.health import Health, health
 from regard.training.progress import Teller
 from regard.training.schedules import SCHEDULES
+from regard.training.session import Clock, Session
+from regard.training.stopping import Stopper
 from regard.types import Batch
+
+FLAT_AFTER = 1000  # updates after which attention should have found something
 
 
 def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
@@ -36,149 +39,245 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         recipe = recipes.load(recipe)
     for text in overrides:
         recipe = recipes.override(recipe, text)
-    kind = pick(TASKS, recipe.task, "task")
-    metric = pick(METRICS, recipe.metric, "metric")
-    pick(SCHEDULES, recipe.train.schedule, "schedule")
-    kind.check(recipe)
-    device = choose_device(recipe.train.device)
-    if recipe.train.threads:
-        torch.set_num_threads(recipe.train.threads)
-
-    with Teller(quiet=quiet) as teller:
+    _check(recipe)
+    kind = TASKS[recipe.task]
+    with Stopper().listening() as stopper, Teller(quiet=quiet) as teller:
         examples = kind.examples(recipe)
         task = kind.learn(recipe, examples.train)
-        everything, dev = task.encode(examples.train), task.encode(examples.dev)
-        data = task.within_length(everything)
-        torch.manual_seed(recipe.train.seed)
-        model = task.build().to(device)
+        files = {storage.RECIPE: recipes.to_toml(recipe).encode()} | task.files()
+        data = task.within_length(task.encode(examples.train))
+        run = Run.create(Path(runs), recipe.name, files)
+        return _learn(task, examples, data, run, teller, stopper)
 
-        run = Run.create(Path(runs), recipe.name)
-        run.write(storage.RECIPE, recipes.to_toml(recipe).encode())
-        for name, content in task.files().items():
-            run.write(name, content)
-        too_long = len(everything.examples) - len(data.examples)
-        for line in (
-            *examples.notes,
-            *_intent(task, model, data, dev, too_long),
-            f"device {device}, run {run.path}",
-        ):
+
+def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
+    """Go on with a run that was stopped or killed; it ends with the same bits as if it never had been."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    recipe = run.recipe()
+    _check(recipe)
+    with Stopper().listening() as stopper, Teller(quiet=quiet) as teller:
+        if run.finished():
+            teller.say(f"the run {run.path} is finished already")
+            return run
+        task = TASKS[recipe.task].restore(recipe, run.read)
+        examples = task.examples(recipe)
+        data = task.within_length(task.encode(examples.train))
+        return _learn(task, examples, data, run, teller, stopper)
+
+
+def _check(recipe: Recipe) -> None:
+    """Refuse what cannot be trained before anything is read or written."""
+    pick(METRICS, recipe.metric, "metric")
+    pick(SCHEDULES, recipe.train.schedule, "schedule")
+    pick(TASKS, recipe.task, "task").check(recipe)
+    choose_device(recipe.train.device)
+
+
+def _learn(task: Translate, examples: Examples, data: Encoded, run: Run, teller: Teller, stopper: Stopper) -> Run:
+    """Train to the end, from the newest checkpoint if there is one, and measure what came of it."""
+    recipe = task.recipe
+    if recipe.train.threads:
+        torch.set_num_threads(recipe.train.threads)
+    torch.manual_seed(recipe.train.seed)
+    dev = task.encode(examples.dev)
+    with run.training():
+        session = Session.begin(task.build().to(choose_device(recipe.train.device)), recipe.train)
+        notes = [*examples.notes, *_intent(task, session.model, data, dev, len(examples.train)), f"run {run.path}"]
+        for line in (*notes, *_take_up(run, session)):
             teller.say(line)
-
-        seconds = fit(task, model, data, dev, run, teller)
-        model.load_state_dict(load_tensors(run.read(storage.MODEL)))
-        answers = task.answer(model, [each.source for each in dev.examples], recipe.search)
-        measured = metric([each.text for each in answers], [each.target for each in dev.examples])
-        run.record({recipe.metric: measured.value, "signature": measured.signature, "train_seconds": seconds})
-        run.seal()
-        teller.say(f"learned in {seconds:.1f} s; best on dev: {measured.value:.4f} ({measured.signature})")
+        clock = Clock()
+        try:
+            fit(task, session, data, dev, run, teller, stopper, clock)
+        except StoppedError as stopped:
+            saved = f"{session.progress.update:,} updates are saved; go on with: regard train --resume {run.path}"
+            raise StoppedError(stopped.number, saved) from None
+        session.model.load_state_dict(load_tensors(run.read(storage.MODEL)))
+        answers = task.answer(session.model, [each.source for each in dev.examples], recipe.search)
+        measured = METRICS[recipe.metric]([each.text for each in answers], [each.target for each in dev.examples])
+        run.cut_metrics(session.progress.metrics_size)
+        run.record({recipe.metric: measured.value, "signature": measured.signature, "train_seconds": clock.seconds()})
+        run.finish()
+        teller.say(f"learned in {clock.seconds():.1f} s; best on dev: {measured.value:.4f} ({measured.signature})")
     return run
 
 
-def fit(task: Translate, model: Seq2Seq, data: Encoded, dev: Encoded, run: Run, teller: Teller) -> float:
-    """Let the model learn; the weights with the lowest dev loss end in the run. Gives the seconds it took."""
-    settings = task.recipe.train
-    device = next(model.parameters()).device
-    batches = Batches(data.lengths(), settings.batch_tokens, settings.seed)
-    schedule = SCHEDULES[settings.schedule]
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
-    began, meter = time.perf_counter(), Meter()
-    lowest, waited = math.inf, 0
-    teller.begin(settings.updates)
-    for update in range(1, settings.updates + 1):
-        model.train()
-        batch = task.collate(data, batches[update - 1]).to(device)
-        loss = task.loss(model, batch, settings.smoothing)
-        optimizer.zero_grad(set_to_none=True)
-        (loss.total / loss.tokens).backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
-        _check_finite(update, loss.total, norm, batch, data)
-        rate = settings.learning_rate * schedule(update, settings.warmup, settings.updates)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        meter.add(loss.total.item(), loss.tokens)
-        teller.advance(meter.loss(), meter.tokens_per_second())
+def _take_up(run: Run, session: Session) -> Iterator[str]:
+    """Go on from the newest checkpoint that is whole."""
+    damaged: list[tuple[Folder, CorruptError]] = []
+    for checkpoint in run.checkpoints():
+        try:
+            session.restore(checkpoint)
+        except CorruptError as error:
+            damaged.append((checkpoint, error))
+            continue
+        for broken, why in damaged:
+            yield f"{why}; an older checkpoint is used instead"
+            run.discard(broken)
+        if session.progress.validated:
+            run.read(storage.MODEL)  # the best weights so far: better to know now if they are damaged
+        run.cut_metrics(session.progress.metrics_size)
+        yield f"going on after update {session.progress.update:,}"
+        return
+    if damaged:
+        raise damaged[0][1]
+    run.cut_metrics(0)
 
-        if update % settings.validate == 0 or update == settings.updates:
-            dev_loss = evaluate(task, model, dev)
-            run.record(
-                {
-                    "update": update,
-                    "epoch": batches.locate(update - 1)[0],
-                    "loss": meter.loss(),
-                    "dev_loss": dev_loss,
-                    "learning_rate": rate,
-                    "gradient_norm": norm.item(),
-                    "tokens_per_second": meter.tokens_per_second(),
-                    "seconds": time.perf_counter() - began,
-                }
-            )
-            teller.say(f"update {update:,}: loss {meter.loss():.4f}, dev loss {dev_loss:.4f}")
-            meter = Meter()
-            waited += 1
-            if dev_loss < lowest:
-                lowest, waited = dev_loss, 0
-                run.write(storage.MODEL, save_tensors(model.state_dict()))
-                run.seal()
-            if settings.patience and waited >= settings.patience:
-                teller.say(f"stopping: the dev loss has not fallen for {waited} validations")
-                break
-    return time.perf_counter() - began
+
+def fit(
+    task: Translate,
+    session: Session,
+    data: Encoded,
+    dev: Encoded,
+    run: Run,
+    teller: Teller,
+    stopper: Stopper,
+    clock: Clock,
+) -> None:
+    """Let the model learn; the weights with the lowest dev loss end in the run."""
+    settings, progress = task.recipe.train, session.progress
+    batches = Batches(data.lengths(), settings.batch_tokens, settings.seed)
+    teller.begin(settings.updates, progress.update)
+    with stopper.deferred():
+        try:
+            while True:
+                if _due(settings, progress.update) and progress.validated < progress.update:
+                    validate(task, session, dev, run, teller, stopper, clock)
+                    progress.metrics_size = run.metrics_size()
+                    run.save(progress.update, session.files())
+                patience_gone = settings.patience and progress.waited >= settings.patience
+                if progress.update == settings.updates or patience_gone:
+                    return
+                stopper.check()
+                learn_once(task, session, data, batches)
+                teller.advance(progress.total / progress.tokens, clock.rate(progress.tokens))
+        except StoppedError:
+            run.save(progress.update, session.files())
+            raise
+
+
+def learn_once(task: Translate, session: Session, data: Encoded, batches: Batches) -> None:
+    """One update, of one batch or more; its gradient is that of the mean loss of all its target tokens."""
+    settings, progress, model = task.recipe.train, session.progress, session.model
+    device = next(model.parameters()).device
+    number = progress.update + 1
+    first = progress.update * settings.accumulate
+    pieces = [task.collate(data, batches[first + index]).to(device) for index in range(settings.accumulate)]
+    model.train()
+    total, tokens = _gradient(task, session, pieces, sampling=settings.sampling * number / settings.updates)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
+    _check_finite(number, total, norm, pieces, data)
+    for group in session.optimizer.param_groups:
+        group["lr"] = rate(settings, number)
+    session.optimizer.step()
+    session.averager.after_update(model, judged=_due(settings, number))
+    progress.update, progress.total, progress.tokens = number, progress.total + total, progress.tokens + tokens
+
+
+def _gradient(task: Translate, session: Session, pieces: Sequence[Batch], sampling: float) -> tuple[float, int]:
+    """Backward through all pieces; one that does not fit into memory is split in two and all is tried again."""
+    session.optimizer.zero_grad(set_to_none=True)
+    tokens = sum(task.tokens(piece) for piece in pieces)
+    total = 0.0
+    for index, piece in enumerate(pieces):
+        try:
+            loss = task.loss(session.model, piece, task.recipe.train.smoothing, sampling)
+            (loss / tokens).backward()
+            total += loss.item()
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise  # torch has no class of its own for the CPU's memory
+            split = [*pieces[:index], *_halves(piece), *pieces[index + 1 :]]
+        else:
+            continue
+        return _gradient(task, session, split, sampling)  # outside of `except`, which holds on to the failed tensors
+    return total, tokens
+
+
+def _halves(piece: Batch) -> list[Batch]:
+    rows = torch.arange(len(piece.examples), device=piece.examples.device)
+    if len(rows) == 1:
+        raise ResourceError("a single example does not fit into memory; lower data.max_length or the model's widths")
+    return [piece.select(half) for half in rows.split((len(rows) + 1) // 2)]
+
+
+def validate(
+    task: Translate, session: Session, dev: Encoded, run: Run, teller: Teller, stopper: Stopper, clock: Clock
+) -> None:
+    """Judge the weights on dev, keep them if they are the best so far, and write it all down."""
+    settings, progress, model = task.recipe.train, session.progress, session.model
+    with session.averager.applied(model):
+        dev_loss, seen = evaluate(task, model, dev, stopper)
+        best = dev_loss < progress.lowest
+        if best:
+            weights = {name: each.contiguous() for name, each in model.state_dict().items()}
+            run.replace(storage.MODEL, save_tensors(weights))
+    entry = {
+        "update": progress.update,
+        "loss": progress.total / progress.tokens,
+        "dev_loss": dev_loss,
+        "learning_rate": rate(settings, progress.update),
+        "tokens_per_second": clock.rate(progress.tokens),
+        "seconds": clock.seconds(),
+    }
+    run.record(entry | (seen._asdict() if seen else {}))
+    told = f"update {progress.update:,}: loss {entry['loss']:.4f}, dev loss {dev_loss:.4f}"
+    teller.say(told + (f", {seen.told()}" if seen else ""))
+    if seen and seen.flat() and progress.update >= FLAT_AFTER:
+        teller.say(f"attention still flat after {progress.update:,} updates: it may be of no use to this model yet")
+    progress.waited = 0 if best else progress.waited + 1
+    progress.lowest = min(progress.lowest, dev_loss)
+    progress.validated, progress.total, progress.tokens = progress.update, 0.0, 0
+    clock.start_interval()
 
 
 @torch.no_grad()
-def evaluate(task: Translate, model: Seq2Seq, data: Encoded) -> float:
-    """The mean loss of a target token, in nats."""
+def evaluate(task: Translate, model: Seq2Seq, data: Encoded, stopper: Stopper) -> tuple[float, Health | None]:
+    """The mean loss of a target token, in nats, and how the attention looks."""
     model.eval()
     device = next(model.parameters()).device
-    losses = [
-        task.loss(model, task.collate(data, indices).to(device))
-        for indices in in_order(data.lengths(), task.recipe.train.batch_tokens)
-    ]
-    return sum(loss.total.item() for loss in losses) / sum(loss.tokens for loss in losses)
+    total, tokens, seen = 0.0, 0, []
+    for indices in in_order(data.lengths(), task.recipe.train.batch_tokens):
+        stopper.check()
+        batch = task.collate(data, indices).to(device)
+        step = model(batch)
+        total += task.cross_entropy(step.logits, batch, smoothing=0.0).item()
+        tokens += task.tokens(batch)
+        if step.attention is not None:
+            seen.append((step.attention, batch))
+    return total / tokens, health(seen)
 
 
-@dataclass
-class Meter:
-    """What was seen since the last validation."""
-
-    total: float = 0.0
-    tokens: int = 0
-    began: float = field(default_factory=time.perf_counter)
-
-    def add(self, total: float, tokens: int) -> None:
-        """One batch more."""
-        self.total += total
-        self.tokens += tokens
-
-    def loss(self) -> float:
-        """The mean loss of a token."""
-        return self.total / self.tokens
-
-    def tokens_per_second(self) -> float:
-        """Target tokens learned from in a second."""
-        return self.tokens / (time.perf_counter() - self.began)
+def rate(settings: Train, update: int) -> float:
+    """The learning rate of an update, counted from 1."""
+    return settings.learning_rate * SCHEDULES[settings.schedule](update, settings.warmup, settings.updates)
 
 
-def _check_finite(update: int, loss: Tensor, norm: Tensor, batch: Batch, data: Encoded) -> None:
+def _due(settings: Train, update: int) -> bool:
+    """Whether the weights are judged after this update."""
+    return update % settings.validate == 0 or update == settings.updates
+
+
+def _check_finite(update: int, loss: float, norm: Tensor, pieces: Sequence[Batch], data: Encoded) -> None:
     """Stop before the optimizer moves, and say where to look."""
-    if math.isfinite(loss.item()) and math.isfinite(norm.item()):
+    if math.isfinite(loss) and math.isfinite(norm.item()):
         return
-    origins = [data.examples[index].origin for index in batch.examples]
+    origins = [data.examples[index].origin for piece in pieces for index in piece.examples.tolist()]
     more = f" and {len(origins) - 8:,} more" if len(origins) > 8 else ""
     raise NotFiniteError(
-        f"update {update}: the loss is {loss.item()}, the norm of its gradient {norm.item()}; the weights "
-        f"are as before. The batch held {', '.join(origins[:8])}{more}. "
+        f"update {update}: the loss is {loss}, the norm of its gradient {norm.item()}; the weights are as before. "
+        f"The batch held {', '.join(origins[:8])}{more}. "
         "A lower train.learning_rate, more train.warmup or a smaller train.clip often helps"
     )
 
 
-def _intent(task: Translate, model: Seq2Seq, data: Encoded, dev: Encoded, too_long: int) -> Iterator[str]:
+def _intent(task: Translate, model: Seq2Seq, data: Encoded, dev: Encoded, given: int) -> Iterator[str]:
     """What is going to be done, in a few lines."""
+    too_long = given - len(data.examples)
     dropped = f" ({too_long:,} over {task.recipe.data.max_length} tokens dropped)" if too_long else ""
     unknown = f"{task.unknown(dev):.2%} of the dev tokens unknown"
     yield f"{len(data.examples):,} pairs to learn from{dropped}, {len(dev.examples):,} dev pairs, {unknown}"
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    yield f"vocabularies of {task.source.size:,} and {task.target.size:,} tokens, {parameters:,} parameters"
+    device = next(model.parameters()).device
+    yield f"vocabularies of {task.source.size:,} and {task.target.size:,} tokens, {parameters:,} parameters on {device}"
     settings = task.recipe.train
-    yield f"{settings.updates:,} updates of at most {settings.batch_tokens:,} tokens"
+    yield f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"

@@ -32,9 +32,9 @@ class Teller:
         """One line of words."""
         self.console.print(text, markup=False)
 
-    def begin(self, updates: int) -> None:
-        """Show the bar, for so many updates."""
-        self._task = self._bar.add_task("", total=updates, words="")
+    def begin(self, updates: int, done: int = 0) -> None:
+        """Show the bar, for so many updates, of which some may be done."""
+        self._task = self._bar.add_task("", total=updates, completed=done, words="")
 
     def advance(self, loss: float, tokens_per_second: float) -> None:
         """One update more."""

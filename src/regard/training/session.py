@@ -1,0 +1,117 @@
+"""All that training changes as it goes on, to be saved and taken up again bit for bit."""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from regard.models import Seq2Seq
+from regard.recipe import Train
+from regard.storage import MODEL, Folder
+from regard.training.averaging import Averager, under
+
+OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+
+
+@dataclass
+class Progress:
+    """Where training stands."""
+
+    update: int = 0  # updates done
+    validated: int = 0  # the last update that was validated
+    lowest: float = math.inf  # dev loss so far
+    waited: int = 0  # validations since then
+    total: float = 0.0  # loss since the last validation
+    tokens: int = 0  # target tokens since then
+    metrics_size: int = 0  # bytes of metrics that belong to all this
+
+
+@dataclass
+class Session:
+    """A model that learns."""
+
+    model: Seq2Seq
+    optimizer: torch.optim.Optimizer
+    averager: Averager
+    progress: Progress = field(default_factory=Progress)
+
+    @staticmethod
+    def begin(model: Seq2Seq, settings: Train) -> "Session":
+        """Before the first update."""
+        optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
+        return Session(model, optimizer, Averager(model, decay=settings.ema, last=settings.average))
+
+    def files(self) -> dict[str, bytes]:
+        """The whole session, for a checkpoint."""
+        tensors = self._optimizer_tensors() | {
+            f"average.{name}": each for name, each in self.averager.tensors().items()
+        }
+        tensors |= {f"generator.{name}": each for name, each in _generators().items()}
+        return {
+            MODEL: save_tensors({name: each.contiguous() for name, each in self.model.state_dict().items()}),
+            OPTIMIZER: save_tensors({name: each.contiguous().clone() for name, each in tensors.items()}),
+            STATE: json.dumps(asdict(self.progress)).encode(),
+        }
+
+    def restore(self, checkpoint: Folder) -> None:
+        """Go on from a checkpoint."""
+        content = {
+            name: checkpoint.read(name) for name in (MODEL, OPTIMIZER, STATE)
+        }  # all are checked before any is used
+        tensors = load_tensors(content[OPTIMIZER])
+        self.model.load_state_dict(load_tensors(content[MODEL]))
+        self._load_optimizer(tensors)
+        self.averager.load(under("average.", tensors))
+        _set_generators(under("generator.", tensors))
+        self.progress = Progress(**json.loads(content[STATE]))
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        names = dict(enumerate(name for name, _ in self.model.named_parameters()))
+        state: Mapping[int, Mapping[str, Any]] = self.optimizer.state_dict()["state"]
+        return {f"optimizer.{names[index]}.{key}": each for index, row in state.items() for key, each in row.items()}
+
+    def _load_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
+        state = self.optimizer.state_dict()
+        rows = enumerate(name for name, _ in self.model.named_parameters())
+        state["state"] = {index: row for index, name in rows if (row := under(f"optimizer.{name}.", tensors))}
+        self.optimizer.load_state_dict(state)
+
+
+@dataclass
+class Clock:
+    """Wall-clock figures; they are told, and play no part in training."""
+
+    began: float = field(default_factory=time.perf_counter)
+    interval: float = field(default_factory=time.perf_counter)
+
+    def start_interval(self) -> None:
+        """A validation is over."""
+        self.interval = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Since training began, in this process."""
+        return time.perf_counter() - self.began
+
+    def rate(self, tokens: int) -> float:
+        """Tokens a second since the last validation."""
+        return tokens / (time.perf_counter() - self.interval)
+
+
+def _generators() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states |= {f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def _set_generators(states: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([state for name, state in sorted(states.items()) if name.startswith("cuda")])
