@@ -31,9 +31,7 @@ class Table(NamedTuple):
 
 def tables() -> dict[str, Table]:
     """Every table of regard, the recipes first."""
-    told = {
-        name: _comment((recipes.EMBEDDED / f"{name}.toml").read_text("utf-8")) for name in recipes.names()
-    }
+    told = {name: _comment((recipes.EMBEDDED / f"{name}.toml").read_text("utf-8")) for name in recipes.names()}
     return {"recipes": Table("regard train RECIPE", told)} | {
         name: Table(key, _entries(HERE / path, table)) for name, (path, table, key) in TABLES.items()
     }
@@ -66,11 +64,7 @@ def _told(tree: ast.Module, value: ast.expr) -> str:
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == value.id:
             return (ast.get_docstring(node) or "").split("\n", 1)[0]
-        if (
-            isinstance(node, ast.ImportFrom)
-            and node.module
-            and value.id in [name.name for name in node.names]
-        ):
+        if isinstance(node, ast.ImportFrom) and node.module and value.id in [name.name for name in node.names]:
             home = HERE.joinpath(*node.module.split(".")[1:]).with_suffix(".py")
             return _told(ast.parse(home.read_text("utf-8")), value)
     return ""

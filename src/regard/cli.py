@@ -28,9 +28,7 @@ RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, su
 Runs = Annotated[Path, typer.Option(help="Where run directories go.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No words and no progress on stderr.")]
-Beam = Annotated[
-    int | None, typer.Option(min=1, help="Width of the beam; 1 is greedy.  [default: as the recipe says]")
-]
+Beam = Annotated[int | None, typer.Option(min=1, help="Width of the beam; 1 is greedy.  [default: as the recipe says]")]
 
 
 def _version(asked: bool) -> None:
@@ -66,20 +64,14 @@ def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False)
     print(_drawn(done.shown[0].map))
     languages = ", ".join(f"{group} {share:.3f}" for group, share in done.scored.groups.items())
     print(f"Exact match on unseen days by language: {languages}")
-    print(
-        f"In all {value:.4f} of {done.examples:,}, after {seconds:.0f} s of training. The run is in {run}.\n"
-    )
+    print(f"In all {value:.4f} of {done.examples:,}, after {seconds:.0f} s of training. The run is in {run}.\n")
     print(f'  regard look {run} "14 juillet 1989"\n  open {run}/map.svg')
 
 
 @app.command()
 def train(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
-    ],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")
-    ] = None,
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")] = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
     quiet: Quiet = False,
@@ -108,9 +100,7 @@ def predict(
     ] = None,
     beam: Beam = None,
     n_best: Annotated[int, typer.Option(min=1, help="With --json: as many alternatives.")] = 1,
-    length_penalty: Annotated[
-        float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")
-    ] = None,
+    length_penalty: Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -135,13 +125,9 @@ def score(
     run: RunPath,
     files: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[FILE]...", help="A TSV, or two parallel texts.  [default: the run's test set]"
-        ),
+        typer.Argument(metavar="[FILE]...", help="A TSV, or two parallel texts.  [default: the run's test set]"),
     ] = None,
-    metric: Annotated[
-        str | None, typer.Option(help="See `regard list metrics`.  [default: the recipe's]")
-    ] = None,
+    metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipe's]")] = None,
     beam: Beam = None,
     as_json: Json = False,
 ) -> None:
@@ -187,9 +173,7 @@ def look(
         maps.drawing(path.suffix)  # a wrong ending is said before the work
     prediction = load(run).predict([text], beam=beam)[0]
     if prediction.map is None:
-        raise RecipeError(
-            "there is no map: the text is blank, or the model's order is 'none' and it never looks"
-        )
+        raise RecipeError("there is no map: the text is blank, or the model's order is 'none' and it never looks")
     for path in out or []:
         storage.write(path, maps.draw(prediction.map, path.suffix, f"{text} → {prediction.text}"))
     if as_json:
@@ -200,9 +184,7 @@ def look(
 
 @app.command(name="list")
 def list_tables(
-    what: Annotated[
-        str | None, typer.Argument(metavar="[TABLE]", help="One table alone, such as scores.")
-    ] = None,
+    what: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table alone, such as scores.")] = None,
     as_json: Json = False,
 ) -> None:
     """List what there is to choose from."""
@@ -248,9 +230,7 @@ def _drawn(seen: "AttentionMap") -> str:
     from regard.show.maps import terminal
 
     console = Console()
-    return terminal(
-        seen, width=console.width, colour=console.color_system is not None and not console.no_color
-    )
+    return terminal(seen, width=console.width, colour=console.color_system is not None and not console.no_color)
 
 
 def main() -> NoReturn:

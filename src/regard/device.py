@@ -13,6 +13,4 @@ def choose_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n", 1)[0]
-        raise RecipeError(
-            f"the device {name!r} cannot be used ({reason}); choose auto, cpu or cuda"
-        ) from error
+        raise RecipeError(f"the device {name!r} cannot be used ({reason}); choose auto, cpu or cuda") from error

@@ -25,9 +25,7 @@ class MissingExtraError(RegardError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the package {package}; install it with: pip install 'regard[{extra}]'"
-        )
+        super().__init__(f"{purpose} needs the package {package}; install it with: pip install 'regard[{extra}]'")
 
 
 class NotFiniteError(RegardError):
@@ -57,7 +55,5 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 def pick(table: Mapping[str, Entry], name: str, what: str) -> Entry:
     """The table's entry of that name, or a sentence that lists the names there are."""
     if name not in table:
-        raise RecipeError(
-            f"unknown {what} {name!r}; choose from {', '.join(table)}{did_you_mean(name, table)}"
-        )
+        raise RecipeError(f"unknown {what} {name!r}; choose from {', '.join(table)}{did_you_mean(name, table)}")
     return table[name]

@@ -33,9 +33,7 @@ def build(recipe: recipes.Model, *, source_size: int, target_size: int) -> Seq2S
 def _encoder(recipe: recipes.Model, size: int) -> RecurrentEncoder:
     settings = recipe.encoder
     if settings.bidirectional and settings.dim % 2:
-        raise RecipeError(
-            f"model.encoder.dim is split between two directions, so it is even, not {settings.dim}"
-        )
+        raise RecipeError(f"model.encoder.dim is split between two directions, so it is even, not {settings.dim}")
     recurrence = Recurrence(
         pick(CELLS, settings.cell, "cell"),
         input_dim=recipe.embedding,

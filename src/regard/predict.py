@@ -55,9 +55,7 @@ class Predictor:
         )
         return self.task.answer(self.model, texts, settings, n_best)
 
-    def score(
-        self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None
-    ) -> Scored:
+    def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """How well the outputs for the examples' sources match their targets, in all and by group."""
         name = metric or self.task.recipe.metric
         measure = pick(METRICS, name, "metric")
@@ -66,9 +64,7 @@ class Predictor:
         grouped: dict[str, list[tuple[str, str]]] = {}
         for output, example in zip(outputs, examples, strict=True):
             grouped.setdefault(example.group, []).append((output, example.target))
-        groups = {
-            group: measure(*zip(*pairs, strict=True)).value for group, pairs in grouped.items() if group
-        }
+        groups = {group: measure(*zip(*pairs, strict=True)).value for group, pairs in grouped.items() if group}
         return Scored(name, measure(outputs, [example.target for example in examples]), groups)
 
 

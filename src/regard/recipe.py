@@ -13,10 +13,8 @@ from regard.errors import RecipeError, did_you_mean
 
 EMBEDDED = Path(__file__).parent / "recipes"
 
-Number = TypeVar("Number", int, float)
 
-
-def _number(default: Number, least: Number, most: Number | None = None) -> Number:
+def _number(default: float, least: float, most: float | None = None) -> Any:
     """A dataclass field for a number that has a range."""
     return field(default=default, metadata={"least": least, "most": most})
 
@@ -139,9 +137,7 @@ def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
         path = EMBEDDED / f"{name}.toml"
         if str(name) not in names():
             near = did_you_mean(str(name), names())
-            raise RecipeError(
-                f"no recipe {str(name)!r}; choose from {', '.join(names())} or give a .toml file{near}"
-            )
+            raise RecipeError(f"no recipe {str(name)!r}; choose from {', '.join(names())} or give a .toml file{near}")
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -192,15 +188,11 @@ def _fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str)
     for key, value in values.items():
         name = prefix + key
         if key not in known:
-            near = (
-                did_you_mean(name, [prefix + other for other in known]) or f"; there are {', '.join(known)}"
-            )
+            near = did_you_mean(name, [prefix + other for other in known]) or f"; there are {', '.join(known)}"
             raise RecipeError(f"unknown key {name!r} in {origin}{near}")
         if dataclasses.is_dataclass(kinds[key]):
             if not isinstance(value, Mapping):
-                raise RecipeError(
-                    f"{name} in {origin} is a section of keys, not a value; write {name}.KEY=VALUE"
-                )
+                raise RecipeError(f"{name} in {origin} is a section of keys, not a value; write {name}.KEY=VALUE")
             changed[key] = _fill(getattr(section, key), value, origin, name + ".")
         else:
             changed[key] = _value(value, kinds[key], known[key].metadata, f"{name} in {origin}")

@@ -59,9 +59,7 @@ class Run:
     def create(parent: Path, name: str) -> "Run":
         """A new directory NAME, or NAME-2, NAME-3, ... where that is taken; nothing is overwritten."""
         if not re.fullmatch(r"[\w][\w.+-]*", name):
-            raise RecipeError(
-                f"the name of a run is made of letters, digits, '.', '_', '+' and '-', not {name!r}"
-            )
+            raise RecipeError(f"the name of a run is made of letters, digits, '.', '_', '+' and '-', not {name!r}")
         with _storing(parent / name):
             parent.mkdir(parents=True, exist_ok=True)
             number = 1
@@ -111,9 +109,7 @@ class Run:
         """One file of the run, if it is still what was sealed."""
         entries = _manifest(self.path / MANIFEST)
         if name not in entries:
-            raise CorruptError(
-                f"{self.path / name} is not in {MANIFEST}; the run is incomplete: train it again"
-            )
+            raise CorruptError(f"{self.path / name} is not in {MANIFEST}; the run is incomplete: train it again")
         try:
             content = (self.path / name).read_bytes()
         except OSError as error:

@@ -17,9 +17,7 @@ def plan(lengths: Lengths, budget: int, seed: int, epoch: int) -> list[list[int]
     Rows times the longest side is at most `budget`; an example longer than that stands alone.
     Examples of equal length are shuffled among each other, so that they meet others in every epoch.
     """
-    generator = random.Random(
-        f"batches {seed} {epoch}"
-    )  # a text seeds the same in every process; hash() does not
+    generator = random.Random(f"batches {seed} {epoch}")  # a text seeds the same in every process; hash() does not
     order = list(range(len(lengths)))
     generator.shuffle(order)
     batches = _fill(_sorted(order, lengths), lengths, budget)
@@ -63,9 +61,7 @@ class Batches:
         self._budget = budget
         self._seed = seed
         self.per_epoch = len(in_order(lengths, budget))
-        self._current: tuple[int, list[list[int]]] | None = (
-            None  # only a cache: the latest epoch and its plan
-        )
+        self._current: tuple[int, list[list[int]]] | None = None  # only a cache: the latest epoch and its plan
 
     def locate(self, update: int) -> tuple[int, int]:
         """The epoch of an update, and its place in that epoch."""
@@ -88,9 +84,7 @@ def pad(rows: Sequence[Sequence[int]]) -> Padded:
     return Padded(ids.reshape(len(rows), width), torch.arange(width) < lengths.unsqueeze(1))
 
 
-def collate(
-    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], indices: Sequence[int]
-) -> Batch:
+def collate(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], indices: Sequence[int]) -> Batch:
     """The batch of the examples that `indices` names, out of the ids of all sources and targets."""
     return Batch(
         source=pad([[*sources[index], END] for index in indices]),

@@ -83,9 +83,7 @@ def dates(seed: int, size: int) -> Splits:
     # A text seed is hashed by SHA-512, not by `hash`: the same in every process.
     held_out = random.Random("dates:held out").sample(every_day, TEST_DAYS + DEV_DAYS)
     free_days = sorted(set(every_day).difference(held_out))
-    for_train, for_dev, for_test = (
-        random.Random(f"dates:{part}") for part in (f"train:{seed}", "dev", "test")
-    )
+    for_train, for_dev, for_test = (random.Random(f"dates:{part}") for part in (f"train:{seed}", "dev", "test"))
     languages = list(DATE_FORMATS)
     # Drawn one by one as they are rendered, so that a smaller train is the beginning of a larger one.
     train = ((for_train.choice(free_days), for_train.choice(languages)) for _ in range(size))
@@ -106,9 +104,7 @@ def _babel() -> Render:
     return format_date
 
 
-def _dates(
-    split: str, pairs: Iterable[tuple[date, str]], generator: random.Random, render: Render
-) -> list[Example]:
+def _dates(split: str, pairs: Iterable[tuple[date, str]], generator: random.Random, render: Render) -> list[Example]:
     """The examples of a split: each day in its language, in a format drawn from that language's."""
     return [
         Example(

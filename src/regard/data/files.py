@@ -44,9 +44,7 @@ def read_lines(content: bytes, name: str) -> list[str]:
 
 def _not_utf8(content: bytes, position: int, name: str) -> str:
     line = content.count(b"\n", 0, position) + 1
-    byte = position - content.rfind(
-        b"\n", 0, position
-    )  # rfind gives -1 in the first line: still counts from 1
+    byte = position - content.rfind(b"\n", 0, position)  # rfind gives -1 in the first line: still counts from 1
     return (
         f"{name}:{line}:{byte}: not valid UTF-8 (byte 0x{content[position]:02x}); "
         f"convert the file first, for example: iconv -f LATIN1 -t UTF-8"
@@ -70,9 +68,7 @@ def find(name: str) -> Path:
 
 def _places(name: str) -> list[Path]:
     folders = ["", os.environ.get("REGARD_DATA", ""), "data"]
-    return list(
-        dict.fromkeys(Path(folder, name) for folder in folders)
-    )  # an absolute name has one place only
+    return list(dict.fromkeys(Path(folder, name) for folder in folders))  # an absolute name has one place only
 
 
 def _neighbours(places: Sequence[Path]) -> list[str]:
@@ -167,9 +163,7 @@ def _choose_dev(examples: Sequence[Example], seed: int) -> set[int]:
             chosen.update(group)
     if chosen:
         return chosen
-    smallest = min(
-        groups, key=len
-    )  # no group fits into a tenth: one whole group, if the others leave a train part
+    smallest = min(groups, key=len)  # no group fits into a tenth: one whole group, if the others leave a train part
     if len(groups) > 1 and len(smallest) <= DEV_MOST:
         return set(smallest)
     return set(generator.sample(range(len(examples)), wanted))

@@ -181,9 +181,7 @@ class SentencePiece(Tokenizer):
         """Learns up to `size` pieces, the special ones included; little data gives fewer."""
         alphabet = set[str]().union(*texts)
         if not alphabet:
-            raise DataError(
-                "there is no text to learn sentencepiece from; give at least one line that is not empty"
-            )
+            raise DataError("there is no text to learn sentencepiece from; give at least one line that is not empty")
         needed = len(SPECIALS) + len(alphabet | {" "})
         if size < needed:
             raise RecipeError(

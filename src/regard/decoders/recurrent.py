@@ -99,9 +99,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
             advance = self.advance(stretch, state, ready)
             state = replace(advance.state, length=state.length + stretch.shape[1])
             advances.append(advance)
-        read = functional.dropout(
-            torch.cat([each.read for each in advances], dim=1), self.dropout, self.training
-        )
+        read = functional.dropout(torch.cat([each.read for each in advances], dim=1), self.dropout, self.training)
         maps = [each.weights for each in advances if each.weights is not None]
         return Step(self.out(read), state, torch.cat(maps, dim=1) if maps else None)
 
@@ -109,9 +107,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
     def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Read one stretch of embedded words."""
 
-    def look(
-        self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, ready: RecurrentReady
-    ) -> Attended:
+    def look(self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, ready: RecurrentReady) -> Attended:
         """Attend with every row to the memory of its source, which beams share and nobody copies."""
         assert self.attention is not None
         assert ready.keys is not None
@@ -125,7 +121,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         weights = None if attended.weights is None else attended.weights.flatten(0, 1)
         return Attended(attended.context.flatten(0, 1), weights)
 
-    def predict_from(self, *parts: Float[Tensor, "rows tokens part"]) -> Float[Tensor, "rows tokens dim"]:
+    def predict_from(self, *parts: Float[Tensor, "rows tokens _"]) -> Float[Tensor, "rows tokens dim"]:
         """One hidden layer over the parts that the order reads."""
         return torch.tanh(self.readout(torch.cat(parts, dim=-1)))
 
@@ -144,9 +140,7 @@ class Bahdanau(RecurrentDecoder):
         """Look with the state of before, then move."""
         context, weights, _ = self.look(state.recurrent.hidden[:, -1:], state, ready)
         output, recurrent = self.recurrence(torch.cat([words, context], dim=-1), state.recurrent)
-        return Advance(
-            self.predict_from(output, context, words), weights, replace(state, recurrent=recurrent)
-        )
+        return Advance(self.predict_from(output, context, words), weights, replace(state, recurrent=recurrent))
 
 
 class Luong(RecurrentDecoder):

@@ -14,9 +14,7 @@ class Bridge(nn.Module):
         super().__init__()
         self.layers = recurrence.layers
         self.hidden = nn.Linear(summary_dim, recurrence.layers * recurrence.dim)
-        self.cell = (
-            nn.Linear(summary_dim, recurrence.layers * recurrence.dim) if recurrence.has_cell else None
-        )
+        self.cell = nn.Linear(summary_dim, recurrence.layers * recurrence.dim) if recurrence.has_cell else None
 
     def forward(self, summary: Recurrent) -> Recurrent:
         """The decoder's state before its first token, from the hidden state of the encoder's top layer."""

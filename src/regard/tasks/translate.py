@@ -41,10 +41,7 @@ class Encoded(NamedTuple):
 
     def lengths(self) -> list[tuple[int, int]]:
         """The room each example takes on either side."""
-        return [
-            (len(source) + 1, len(target) + 1)
-            for source, target in zip(self.sources, self.targets, strict=True)
-        ]
+        return [(len(source) + 1, len(target) + 1) for source, target in zip(self.sources, self.targets, strict=True)]
 
 
 class Loss(NamedTuple):
@@ -81,13 +78,9 @@ class Translate:
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
-            return Examples(
-                splits.train, splits.dev, test or splits.test, [f"corpus {data.corpus}, generated"]
-            )
+            return Examples(splits.train, splits.dev, test or splits.test, [f"corpus {data.corpus}, generated"])
         train, dropped = files.pairs(data.train)
-        notes.append(
-            " and ".join(data.train) + (f", {dropped:,} pairs with an empty side dropped" if dropped else "")
-        )
+        notes.append(" and ".join(data.train) + (f", {dropped:,} pairs with an empty side dropped" if dropped else ""))
         if data.dev:
             return Examples(train, files.pairs(data.dev).examples, test, notes)
         part = files.split(train, recipe.train.seed)
@@ -153,18 +146,14 @@ class Translate:
         return Loss(total, int(batch.target.mask[:, 1:].sum()))
 
     @torch.no_grad()
-    def answer(
-        self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1
-    ) -> list[Prediction]:
+    def answer(self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1) -> list[Prediction]:
         """The best outputs for each text, with their maps; a blank text gets a blank answer."""
         model.eval()
         device = next(model.parameters()).device
         answers = [Prediction(text, "", 0.0, (), None) for text in texts]
         asked = [index for index, text in enumerate(texts) if text.strip()]
         ids = [self.source.encode(texts[index]) for index in asked]
-        for group in batching.in_order(
-            [(len(row) + 1, 0) for row in ids], max(1, SEARCH_TOKENS // settings.beam)
-        ):
+        for group in batching.in_order([(len(row) + 1, 0) for row in ids], max(1, SEARCH_TOKENS // settings.beam)):
             source = batching.pad([[*ids[index], END] for index in group]).to(device)
             found = search.beam(
                 model.decoder,
@@ -193,6 +182,4 @@ def _tokenizer(kind: str, texts: Sequence[str], size: int) -> Tokenizer:
     """A tokenizer of that kind for these texts, built once."""
     tokenizer = pick(TOKENIZERS, kind, "tokenizer")
     digest = hashlib.sha256(json.dumps([kind, size, texts]).encode()).hexdigest()
-    return tokenizer.from_bytes(
-        storage.cached("tokenizers", digest, lambda: tokenizer.build(texts, size).to_bytes())
-    )
+    return tokenizer.from_bytes(storage.cached("tokenizers", digest, lambda: tokenizer.build(texts, size).to_bytes()))

@@ -27,9 +27,7 @@ from regard.training.schedules import SCHEDULES
 from regard.types import Batch
 
 
-def train(
-    recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False
-) -> Run:
+def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
     """Train what the recipe says, with `a.b=c` overrides, and keep it in a new directory under `runs`.
 
     Nothing is written before the recipe and all data are found to be good.

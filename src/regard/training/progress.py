@@ -39,9 +39,7 @@ class Teller:
     def advance(self, loss: float, tokens_per_second: float) -> None:
         """One update more."""
         if self._task is not None:
-            self._bar.update(
-                self._task, advance=1, words=f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s, left"
-            )
+            self._bar.update(self._task, advance=1, words=f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s, left")
 
     def __enter__(self) -> "Teller":
         self._bar.start()
