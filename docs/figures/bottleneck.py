@@ -38,7 +38,6 @@ def draw(scores: dict[str, dict[int, float]]) -> None:
     axes.legend(frameon=False)
     with matplotlib.rc_context({"svg.hashsalt": "regard", "svg.fonttype": "none"}):
         figure.savefig(HERE / "bottleneck.svg", metadata={"Date": None})
-        figure.savefig(HERE / "bottleneck.png", dpi=150, metadata={"Software": None})
 
 
 def main() -> None:

@@ -13,10 +13,8 @@ from regard.errors import RecipeError, did_you_mean
 
 EMBEDDED = Path(__file__).parent / "recipes"
 
-Number = TypeVar("Number", int, float)
 
-
-def _number(default: Number, least: Number, most: Number | None = None) -> Number:
+def _number(default: float, least: float, most: float | None = None) -> Any:
     """A dataclass field for a number that has a range."""
     return field(default=default, metadata={"least": least, "most": most})
 

@@ -118,9 +118,7 @@ def test_any_update_can_come_first(lengths, budget, seed, updates):
 @given(lengths_of_examples.filter(len), budgets, seeds)
 def test_updates_walk_through_the_plans_of_the_epochs(lengths, budget, seed):
     walk = [
-        ((epoch, index), batch)
-        for epoch in range(3)
-        for index, batch in enumerate(plan(lengths, budget, seed, epoch))
+        ((epoch, index), batch) for epoch in range(3) for index, batch in enumerate(plan(lengths, budget, seed, epoch))
     ]
     batches = Batches(lengths, budget, seed)
     assert [(batches.locate(update), batches[update]) for update in range(len(walk))] == walk

@@ -91,9 +91,7 @@ def test_dates_have_the_promised_counts(some_dates: Splits) -> None:
 
 def test_dates_share_no_day_between_splits() -> None:
     splits = dates(seed=1, size=60_000)  # more draws than half the days: a leak could not hide
-    train, dev, test = (
-        {example.target for example in part} for part in (splits.train, splits.dev, splits.test)
-    )
+    train, dev, test = ({example.target for example in part} for part in (splits.train, splits.dev, splits.test))
     assert len(dev) == 500
     assert not train & dev
     assert not train & test
@@ -119,9 +117,7 @@ def test_dates_use_every_format_of_every_language(some_dates: Splits) -> None:
     days = {date.fromisoformat(example.target) for example in some_dates.test}
     for language, patterns in DATE_FORMATS.items():
         for pattern in patterns:
-            assert any(
-                (language, day.isoformat(), format_date(day, pattern, language)) in sources for day in days
-            )
+            assert any((language, day.isoformat(), format_date(day, pattern, language)) in sources for day in days)
 
 
 def test_dates_have_a_language_without_spaces(some_dates: Splits) -> None:
@@ -204,9 +200,7 @@ def test_reverse_has_every_length_equally_often_and_groups_by_it(some_reversals:
 
 def test_reverse_shares_no_string_between_splits() -> None:
     splits = reverse(seed=1, size=60_000)  # two thousand strings of one letter, and still none is shared
-    train, dev, test = (
-        {example.source for example in part} for part in (splits.train, splits.dev, splits.test)
-    )
+    train, dev, test = ({example.source for example in part} for part in (splits.train, splits.dev, splits.test))
     assert not train & dev
     assert not train & test
     assert not dev & test

@@ -108,15 +108,12 @@ def test_a_missing_file_says_where_it_was_looked_for_and_what_is_near(tmp_path, 
     write("corpora/pairs.tsv", "a\tb")
     with pytest.raises(DataError) as unset:
         find("pair.tsv")
-    assert str(unset.value) == (
-        "cannot find pair.tsv; looked for pair.tsv, data/pair.tsv ($REGARD_DATA is not set)"
-    )
+    assert str(unset.value) == ("cannot find pair.tsv; looked for pair.tsv, data/pair.tsv ($REGARD_DATA is not set)")
     monkeypatch.setenv("REGARD_DATA", "corpora")
     with pytest.raises(DataError) as near:
         find("pair.tsv")
     assert str(near.value) == (
-        "cannot find pair.tsv; looked for pair.tsv, corpora/pair.tsv, data/pair.tsv; "
-        "did you mean 'pairs.tsv'?"
+        "cannot find pair.tsv; looked for pair.tsv, corpora/pair.tsv, data/pair.tsv; did you mean 'pairs.tsv'?"
     )
     with pytest.raises(DataError, match=r"did you mean 'pairs\.tsv'"):
         find(str(tmp_path / "corpora/pears.tsv"))
@@ -184,9 +181,7 @@ def test_pairs_of_a_tsv_know_where_they_came_from():
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "count"), [("a b", "one field"), ("a\tb\tc", "3 fields"), ("a\tb\t", "3 fields")]
-)
+@pytest.mark.parametrize(("line", "count"), [("a b", "one field"), ("a\tb\tc", "3 fields"), ("a\tb\t", "3 fields")])
 def test_a_line_without_two_fields_is_named(line, count):
     name = write("pairs.tsv", "a\tb\n" * 6 + line + "\n")
     with pytest.raises(DataError) as error:

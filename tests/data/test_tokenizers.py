@@ -185,8 +185,7 @@ def test_the_smallest_size_is_told_and_works():
     with pytest.raises(RecipeError) as error:
         SentencePiece.build(texts, 5)
     assert str(error.value) == (
-        "a sentencepiece vocabulary of 5 is too small; "
-        "the characters of this data and the special tokens alone need 17"
+        "a sentencepiece vocabulary of 5 is too small; the characters of this data and the special tokens alone need 17"
     )
     tokenizer = SentencePiece.build(texts, 17)
     assert tokenizer.size == 17

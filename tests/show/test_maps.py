@@ -77,9 +77,7 @@ def grid(attention: AttentionMap, width: int, colour: bool) -> list[list[str]]:
 @every_map
 @pytest.mark.parametrize("width", [14, 30, 80])
 @pytest.mark.parametrize("colour", [True, False])
-def test_lines_of_the_grid_are_equally_wide_and_fit(
-    attention: AttentionMap, width: int, colour: bool
-) -> None:
+def test_lines_of_the_grid_are_equally_wide_and_fit(attention: AttentionMap, width: int, colour: bool) -> None:
     for block in grid(attention, width, colour):
         widths = {cell_len(PAINT.sub("", line)) for line in block}
         assert len(widths) == 1
@@ -153,10 +151,7 @@ def test_deeper_shades_mean_larger_weights() -> None:
 
 
 def test_weights_beyond_the_ramp_are_drawn_as_its_ends() -> None:
-    fills = [
-        fill
-        for _, fill in drawn_cells(svg(AttentionMap(torch.tensor([[-1.0, 0, 1, 7]]), ("x",), tuple("abcd"))))
-    ]
+    fills = [fill for _, fill in drawn_cells(svg(AttentionMap(torch.tensor([[-1.0, 0, 1, 7]]), ("x",), tuple("abcd"))))]
     assert fills[0] == fills[1] != fills[2] == fills[3]
 
 
@@ -179,9 +174,7 @@ def test_svg_holds_every_cell_and_label(attention: AttentionMap) -> None:
 
 
 def test_svg_turns_long_column_labels_only() -> None:
-    words = ElementTree.fromstring(svg(even_map(("row",), ("a", "日", "и\u0306", "word")))).iter(
-        f"{NAMESPACE}text"
-    )
+    words = ElementTree.fromstring(svg(even_map(("row",), ("a", "日", "и\u0306", "word")))).iter(f"{NAMESPACE}text")
     assert [word.text for word in words if "transform" in word.attrib] == ["word"]
 
 
@@ -226,7 +219,5 @@ def test_draw_chooses_by_the_ending() -> None:
 
 
 def test_an_unknown_ending_names_the_endings_there_are() -> None:
-    with pytest.raises(
-        RecipeError, match=f"unknown picture ending '.gif'; choose from {', '.join(DRAWINGS)}"
-    ):
+    with pytest.raises(RecipeError, match=f"unknown picture ending '.gif'; choose from {', '.join(DRAWINGS)}"):
         draw(LABELS["latin"], ".gif")

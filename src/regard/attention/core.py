@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -50,6 +50,7 @@ class Score(ABC, nn.Module):
         """One number for each query and key; leading axes broadcast."""
 
 
+@runtime_checkable
 class Attention(Protocol):
     """A scope: which keys a query may see, around a score and a normaliser."""
 

@@ -15,10 +15,12 @@ def over_keys(mask: Bool[Tensor, "*batch key"]) -> Bool[Tensor, "*batch 1 key"]:
     return mask.unsqueeze(-2)
 
 
-def causal(queries: int, keys: int, start: int = 0) -> Bool[Tensor, "1 {queries} {keys}"]:
+def causal(
+    queries: int, keys: int, start: int = 0, device: torch.device | None = None
+) -> Bool[Tensor, "1 {queries} {keys}"]:
     """Each query sees the keys up to its own position; the first query stands at position `start`."""
-    positions = torch.arange(start, start + queries).unsqueeze(-1)
-    return (torch.arange(keys) <= positions).unsqueeze(0)
+    positions = torch.arange(start, start + queries, device=device).unsqueeze(-1)
+    return (torch.arange(keys, device=device) <= positions).unsqueeze(0)
 
 
 def check(mask: Tensor, query: Tensor, keys: Tensor) -> None:

@@ -16,7 +16,7 @@ def softmax(
     """Positive weights that sum to one:  weight_j = exp(score_j) / sum_k exp(score_k)."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
-    # The lowest finite number and not -inf: a row without any key would turn to NaN, in its gradient too.
+    # The lowest finite number and not -inf: a row without any key would turn to NaN on the way.
     lowest = torch.finfo(scores.dtype).min
     return _hide(torch.softmax(scores.masked_fill(~mask, lowest), dim=-1), mask)
 

@@ -133,7 +133,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         weights = None if attended.weights is None else attended.weights.flatten(0, 1)
         return Attended(attended.context.flatten(0, 1), weights)
 
-    def predict_from(self, *parts: Float[Tensor, "rows tokens part"]) -> Float[Tensor, "rows tokens dim"]:
+    def predict_from(self, *parts: Float[Tensor, "rows tokens _"]) -> Float[Tensor, "rows tokens dim"]:
         """One hidden layer over the parts that the order reads."""
         return torch.tanh(self.readout(torch.cat(parts, dim=-1)))
 

@@ -44,13 +44,15 @@ def beam(
     length_penalty: float = 0.0,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` hypotheses of every sentence, best first; never none.
+    """The `n_best` hypotheses of every sentence, finished ones first, then by score; never none.
 
     `limits` are the most tokens of each sentence, END counted. A sentence is done when `width` of its
     hypotheses have ended, or when nothing alive can still enter its `n_best`. Batch-mates change nothing.
     """
     if not 1 <= n_best <= width:
         raise RecipeError(f"a beam of width {width} finds 1 to {width} hypotheses, not {n_best}")
+    if len(limits) != len(memory.mask) or min(limits, default=0) < 1:
+        raise RecipeError(f"every one of {len(memory.mask)} sentences needs a limit of 1 token or more, not {limits}")
     ready = decoder.prepare(memory)
     beams = _begin(decoder.start(ready).repeat(width), memory, width)
     alive = list(range(len(limits)))  # the sentence behind each group of rows

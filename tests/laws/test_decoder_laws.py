@@ -1,0 +1,334 @@
+"""Laws of encoders and decoders, over every order, cell, depth and score."""
+
+import pytest
+import torch
+from small import (
+    BATCH,
+    DEFAULT,
+    LOOKING,
+    every_decoder,
+    leaves,
+    make_model,
+    make_sources,
+    near,
+    same,
+)
+from torch import Tensor, nn
+
+from regard.decoders import ORDERS, RecurrentDecoder
+from regard.recurrence import CELLS
+from regard.types import BEGIN, Memory, Padded, Recurrent, Step
+
+LENGTHS = (7, 4, 2)
+TARGET = 6
+
+
+def make_tokens(rows: int, length: int = TARGET) -> Tensor:
+    tokens = torch.randint(4, 11, (rows, length))
+    tokens[:, 0] = BEGIN
+    return tokens
+
+
+def agree(actual: Step, expected: Step, rows: slice = slice(None), tokens: slice = slice(None)) -> None:
+    near(actual.logits, expected.logits[rows, tokens])
+    assert (actual.attention is None) == (expected.attention is None)
+    if actual.attention is not None:
+        near(actual.attention, expected.attention[rows, tokens])
+
+
+def states_agree(actual: Step, expected: Step) -> None:
+    assert actual.state.length == expected.state.length
+    for mine, other in zip(leaves(actual.state), leaves(expected.state), strict=True):
+        near(mine, other)
+
+
+# The orders once more, one sentence and one token at a time: a new entry of the table writes its own here.
+
+
+def gru(word: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
+    into, over, into_bias, over_bias = weights
+    reset_in, update_in, new_in = (into @ word + into_bias).chunk(3)
+    reset_over, update_over, new_over = (over @ hidden + over_bias).chunk(3)
+    reset, update = torch.sigmoid(reset_in + reset_over), torch.sigmoid(update_in + update_over)
+    new = torch.tanh(new_in + reset * new_over)
+    return (1 - update) * new + update * hidden, cell
+
+
+def lstm(word: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
+    into, over, into_bias, over_bias = weights
+    write, forget, new, show = (into @ word + into_bias + over @ hidden + over_bias).chunk(4)
+    cell = torch.sigmoid(forget) * cell + torch.sigmoid(write) * torch.tanh(new)
+    return torch.sigmoid(show) * torch.tanh(cell), cell
+
+
+UNITS = {"gru": gru, "lstm": lstm}
+
+
+class Retold:
+    """A decoder told again from its parameters, for one sentence without padding."""
+
+    def __init__(self, decoder: RecurrentDecoder, cell: str, layers: int, states: Tensor, top: Tensor):
+        self.decoder, self.unit, self.states = decoder, UNITS[cell], states
+        self.hidden = list(torch.tanh(decoder.bridge.hidden(top)).chunk(layers))
+        self.cell = list(torch.tanh(decoder.bridge.cell(top)).chunk(layers)) if cell == "lstm" else list(self.hidden)
+        self.feed = torch.zeros_like(self.hidden[-1])
+        self.map: list[Tensor] = []
+
+    def move(self, word: Tensor) -> Tensor:
+        for layer, weights in enumerate(self.decoder.recurrence.rnn.all_weights):
+            word, cell = self.unit(word, self.hidden[layer], self.cell[layer], weights)
+            self.hidden[layer], self.cell[layer] = word, cell
+        return word
+
+    def look(self, query: Tensor) -> Tensor:
+        score = self.decoder.attention.score
+        scores = score(query.unsqueeze(0), score.project(self.states))[0]
+        weights = torch.exp(scores) / torch.exp(scores).sum()
+        self.map.append(weights)
+        return weights @ self.states
+
+    def predict(self, *parts: Tensor) -> Tensor:
+        self.feed = torch.tanh(self.decoder.readout(torch.cat(parts)))
+        return self.decoder.out(self.feed)
+
+    def bahdanau(self, word: Tensor) -> Tensor:
+        context = self.look(self.hidden[-1])
+        return self.predict(self.move(torch.cat([word, context])), context, word)
+
+    def luong(self, word: Tensor) -> Tensor:
+        state = self.move(word)
+        return self.predict(self.look(state), state)
+
+    def luong_feeding(self, word: Tensor) -> Tensor:
+        state = self.move(torch.cat([word, self.feed]))
+        return self.predict(self.look(state), state)
+
+    def none(self, word: Tensor) -> Tensor:
+        return self.predict(self.move(word))
+
+
+@every_decoder()
+def test_an_order_is_its_equations(order, cell, layers, score):
+    model = make_model(order, cell, layers, score)
+    source, tokens = make_sources(*LENGTHS), make_tokens(BATCH)
+    memory = model.encoder(source)
+    step = model.decoder(tokens, memory)
+    for row, length in enumerate(LENGTHS):
+        states, top = memory.states[row, :length], memory.summary.hidden[row, -1]
+        retold = Retold(model.decoder, cell, layers, states, top)
+        logits = [getattr(retold, order)(model.decoder.embedding.weight[token]) for token in tokens[row]]
+        near(step.logits[row], torch.stack(logits))
+        if order in LOOKING:
+            near(step.attention[row, :, :length], torch.stack(retold.map))
+
+
+@every_decoder()
+@pytest.mark.parametrize("chunks", [(1,) * TARGET, (1, 2, 3), (3, 2, 1), (5, 1)])
+def test_stepping_retells_forward(order, cell, layers, score, chunks):
+    model = make_model(order, cell, layers, score)
+    memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH)
+    expected = model.decoder(tokens, memory)
+    ready = model.decoder.prepare(memory)
+    state, at = model.decoder.start(ready), 0
+    for size in chunks:
+        step = model.decoder.step(tokens[:, at : at + size], state, ready)
+        agree(step, expected, tokens=slice(at, at + size))
+        state, at = step.state, at + size
+    assert at == TARGET == state.length
+    states_agree(step, expected)
+
+
+@every_decoder()
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_batch_mates_change_nothing(order, cell, layers, score, dtype):
+    model = make_model(order, cell, layers, score, dtype=dtype)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    source, tokens = make_sources(*LENGTHS), make_tokens(BATCH)
+    together = model.decoder(tokens, model.encoder(source))
+    for row, length in enumerate(LENGTHS):
+        own = Padded(source.ids[row : row + 1, :length], source.mask[row : row + 1, :length])
+        alone = model.decoder(tokens[row : row + 1, : row + 3], model.encoder(own))
+        near(alone.logits[0].log_softmax(-1), together.logits[row, : row + 3].log_softmax(-1), tolerance)
+        if alone.attention is not None:
+            near(alone.attention[0], together.attention[row, : row + 3, :length], tolerance)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_padding_changes_nothing_in_the_encoder(cell, layers, bidirectional):
+    model = make_model(cell=cell, layers=layers, bidirectional=bidirectional)
+    source = make_sources(*LENGTHS)
+    together = model.encoder(source)
+    assert together.states.shape == (BATCH, max(LENGTHS), 14)
+    assert together.summary.hidden.shape == (BATCH, layers, 14)
+    assert (together.summary.cell is None) == (cell == "gru")
+    assert (together.states[~source.mask] == 0).all()
+    same(together.mask, source.mask)
+    for row, length in enumerate(LENGTHS):
+        own = Padded(source.ids[row : row + 1, :length], source.mask[row : row + 1, :length])
+        alone = model.encoder(own)
+        near(alone.states[0], together.states[row, :length])
+        for mine, others in zip(leaves(alone.summary), leaves(together.summary), strict=True):
+            near(mine[0], others[row])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_what_stands_in_the_padding_does_not_matter(cell, layers, bidirectional):
+    model = make_model(cell=cell, layers=layers, bidirectional=bidirectional)
+    source = make_sources(*LENGTHS)
+    other = Padded(source.ids.masked_fill(~source.mask, 5), source.mask)
+    for mine, others in zip(leaves(model.encoder(other)), leaves(model.encoder(source)), strict=True):
+        same(mine, others)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_the_summary_is_where_the_reading_ended(cell, layers, bidirectional):
+    memory = make_model(cell=cell, layers=layers, bidirectional=bidirectional).encoder(make_sources(*LENGTHS))
+    top, half = memory.summary.hidden[:, -1], 7 if bidirectional else 14
+    for row, length in enumerate(LENGTHS):
+        near(top[row, :half], memory.states[row, length - 1, :half])
+        near(top[row, half:], memory.states[row, 0, half:])
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_the_encoder_is_its_equations(cell):
+    model = make_model(cell=cell, layers=2, bidirectional=False)
+    source = make_sources(*LENGTHS)
+    memory = model.encoder(source)
+    for row, length in enumerate(LENGTHS):
+        hidden = list(torch.zeros(2, 14, dtype=torch.float64))
+        cells = list(hidden)
+        for at in range(length):
+            word = model.encoder.embedding.weight[source.ids[row, at]]
+            for layer, weights in enumerate(model.encoder.recurrence.rnn.all_weights):
+                word, cells[layer] = UNITS[cell](word, hidden[layer], cells[layer], weights)
+                hidden[layer] = word
+            near(memory.states[row, at], word)
+        near(memory.summary.hidden[row], torch.stack(hidden))
+
+
+@every_decoder()
+def test_select_takes_the_whole_state(order, cell, layers, score):
+    model = make_model(order, cell, layers, score)
+    memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH)
+    ready = model.decoder.prepare(memory)
+    before = model.decoder.step(tokens, model.decoder.start(ready), ready).state
+    index, more = torch.tensor([2, 0, 2, 1]), torch.randint(4, 11, (4, 3))
+    for mine, others in zip(leaves(before.select(index)), leaves(before), strict=True):
+        same(mine, others[index])
+    step = model.decoder.step(more, before.select(index), ready.select(index))
+    expected = model.decoder(torch.cat([tokens[index], more], dim=1), memory.select(index))
+    agree(step, expected, tokens=slice(TARGET, None))
+    states_agree(step, expected)
+
+
+@every_decoder()
+def test_beams_share_what_is_ready(order, cell, layers, score):
+    model, width = make_model(order, cell, layers, score), 2
+    memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH * width)
+    ready = model.decoder.prepare(memory)
+    shared = model.decoder.step(tokens, model.decoder.start(ready).repeat(width), ready)
+    repeated = model.decoder(tokens, memory.repeat(width))
+    agree(shared, repeated)
+    states_agree(shared, repeated)
+    index, more = torch.tensor([1, 1, 3, 2, 4, 4]), torch.randint(4, 11, (BATCH * width, 1))
+    shared = model.decoder.step(more, shared.state.select(index), ready)
+    expected = model.decoder(torch.cat([tokens[index], more], dim=1), memory.repeat(width))
+    agree(shared, expected, tokens=slice(TARGET, None))
+
+
+def test_repeat_puts_copies_side_by_side():
+    state = Recurrent(torch.arange(6.0).reshape(3, 1, 2), torch.arange(6.0, 12.0).reshape(3, 1, 2))
+    twice = state.repeat(2)
+    assert twice.hidden[:, 0, 0].tolist() == [0, 0, 2, 2, 4, 4]
+    assert twice.cell[:, 0, 1].tolist() == [7, 7, 9, 9, 11, 11]
+    memory = Memory(torch.randn(3, 5, 2), torch.ones(3, 5, dtype=torch.bool), state).select(torch.tensor([2]))
+    assert memory.summary.hidden.flatten().tolist() == [4, 5]
+
+
+@every_decoder()
+def test_the_map_is_a_map(order, cell, layers, score):
+    model, source = make_model(order, cell, layers, score), make_sources(*LENGTHS)
+    step = model.decoder(make_tokens(BATCH), model.encoder(source))
+    assert step.logits.shape == (BATCH, TARGET, 11)
+    if order not in LOOKING:
+        assert step.attention is None
+        return
+    assert step.attention.shape == (BATCH, TARGET, max(LENGTHS))
+    near(step.attention.sum(-1), torch.ones(BATCH, TARGET, dtype=torch.float64))
+    assert (step.attention >= 0).all()
+    assert (step.attention.transpose(1, 2)[~source.mask] == 0).all()
+
+
+def test_the_order_none_never_looks():
+    assert not ORDERS["none"].looks()
+    model = make_model("none")
+    assert model.decoder.attention is None
+    memory = model.encoder(make_sources(*LENGTHS))
+    blind = Memory(torch.randn_like(memory.states), memory.mask, memory.summary)
+    tokens = make_tokens(BATCH)
+    same(model.decoder(tokens, blind).logits, model.decoder(tokens, memory).logits)
+
+
+@every_decoder()
+def test_every_parameter_learns_under_dropout(order, cell, layers, score):
+    model = make_model(order, cell, layers, score, dropout=0.3, dtype=torch.float32).train()
+    step = model.decoder(make_tokens(BATCH), model.encoder(make_sources(*LENGTHS)))
+    step.logits.log_softmax(-1)[..., 5].sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_dropout_acts_in_training_alone(order):
+    model, source, tokens = make_model(order, dropout=0.3), make_sources(*LENGTHS), make_tokens(BATCH)
+    memory = model.encoder(source)
+    same(model.encoder(source).states, memory.states)
+    same(model.decoder(tokens, memory).logits, model.decoder(tokens, memory).logits)
+    model.train()
+    assert not torch.equal(model.encoder(source).states, model.encoder(source).states)
+    assert not torch.equal(model.decoder(tokens, memory).logits, model.decoder(tokens, memory).logits)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_later_tokens_do_not_reach_earlier_predictions(order):
+    model, tokens = make_model(order), make_tokens(BATCH)
+    memory = model.encoder(make_sources(*LENGTHS))
+    other = tokens.clone()
+    other[:, 3:] = tokens[:, 3:] % 7 + 4
+    assert not torch.equal(other, tokens)
+    near(model.decoder(other, memory).logits[:, :3], model.decoder(tokens, memory).logits[:, :3])
+
+
+def test_a_step_changes_no_argument():
+    for order in ORDERS:
+        model = make_model(order)
+        ready = model.decoder.prepare(model.encoder(make_sources(*LENGTHS)))
+        state = model.decoder.start(ready)
+        before = [leaf.clone() for noun in (ready, state) for leaf in leaves(noun)]
+        model.decoder.step(make_tokens(BATCH), state, ready)
+        after = [leaf for noun in (ready, state) for leaf in leaves(noun)]
+        for mine, others in zip(after, before, strict=True):
+            same(mine, others)
+
+
+def test_autocast_runs_and_keeps_the_map_in_full_precision():
+    for order in LOOKING:
+        model = make_model(order, dtype=torch.float32)
+        with torch.autocast("cpu", torch.bfloat16):
+            step = model.decoder(make_tokens(BATCH), model.encoder(make_sources(*LENGTHS)))
+        assert step.attention.dtype == torch.float32
+        near(step.attention.sum(-1), torch.ones(BATCH, TARGET), 1e-5)
+
+
+def test_defaults_are_entries():
+    assert DEFAULT.decoder.order in LOOKING
+    assert DEFAULT.decoder.cell in CELLS
+    assert all(issubclass(order, nn.Module) for order in ORDERS.values())

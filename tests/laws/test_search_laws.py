@@ -1,0 +1,339 @@
+"""Laws of search, over every order that search can meet, on small models that say varied things."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+import torch
+from small import make_model, make_sources, near, unchecked
+
+from regard.decoders import ORDERS
+from regard.errors import NotFiniteError, RecipeError
+from regard.models import Seq2Seq
+from regard.search import beam
+from regard.types import BEGIN, END, PAD, Hypothesis, Memory, Padded
+
+LENGTHS = (7, 4, 2)
+LIMITS = (9, 6, 8)
+DTYPES = {torch.float64: 1e-10, torch.float32: 1e-5}
+SEEDS = range(3)
+
+
+@dataclass(frozen=True)
+class World:
+    """A model and what it is asked, together and one by one."""
+
+    model: Seq2Seq
+    source: Padded
+    memory: Memory
+    alone: list[Memory]
+    tolerance: float
+
+
+def make_world(order: str, seed: int = 0, dtype: torch.dtype = torch.float64, vocabulary: int = 10) -> World:
+    torch.manual_seed(seed)
+    model = make_model(
+        order,
+        layers=1 + seed % 2,
+        cell=("gru", "lstm", "lstm")[seed % 3],
+        vocabulary=vocabulary,
+        dtype=dtype,
+        scale=0.8,
+    )
+    with torch.no_grad():  # each word changes what is said next; some end early, some are cut
+        model.encoder.embedding.weight *= 3
+        model.decoder.embedding.weight *= 3
+        model.decoder.out.bias.zero_()[END] = 0.5
+    source = make_sources(*LENGTHS)
+    owns = [
+        Padded(source.ids[row : row + 1, :length], source.mask[row : row + 1, :length])
+        for row, length in enumerate(LENGTHS)
+    ]
+    with torch.no_grad():
+        memory, alone = model.encoder(source), [model.encoder(own) for own in owns]
+    return World(model, source, memory, alone, DTYPES[dtype])
+
+
+@pytest.fixture(autouse=True)
+def fast() -> Iterator[None]:
+    """Decoders are checked in their own laws; `TestWithCheckedShapes` checks the search's shapes."""
+    with unchecked():
+        yield
+
+
+worlds = pytest.mark.parametrize(("order", "seed"), list(product(ORDERS, SEEDS)))
+
+
+@torch.no_grad()
+def log_probs(model: Seq2Seq, memory: Memory, rows: list[list[int]]) -> torch.Tensor:
+    """By teacher forcing, the log-probability of every word after BEGIN and after each token of each row."""
+    tokens = torch.tensor([[BEGIN, *row] for row in rows])
+    return model.decoder(tokens, memory.repeat(len(rows))).logits.log_softmax(-1)
+
+
+def penalty(tokens: int, exponent: float) -> float:
+    return ((5 + tokens) / 6) ** exponent
+
+
+def rescored(model: Seq2Seq, memory: Memory, found: Hypothesis, exponent: float) -> float:
+    said = [*found.tokens, END] if found.finished else found.tokens
+    rows = log_probs(model, memory, [found.tokens])[0]
+    return sum(rows[at, word].item() for at, word in enumerate(said)) / penalty(len(said), exponent)
+
+
+def greedy(model: Seq2Seq, memory: Memory, limit: int) -> tuple[list[int], bool]:
+    tokens: list[int] = []
+    while len(tokens) < limit:
+        row = log_probs(model, memory, [tokens])[0, -1]
+        row[PAD] = row[BEGIN] = -torch.inf
+        word = int(row.argmax())
+        if word == END:
+            return tokens, True
+        tokens.append(word)
+    return tokens, False
+
+
+class Known(NamedTuple):
+    """A hypothesis of the searches that are written out here."""
+
+    score: float
+    tokens: list[int]
+    finished: bool
+
+
+def plain_beam(model: Seq2Seq, memory: Memory, width: int, limit: int, exponent: float, n_best: int) -> list[Known]:
+    """Beam search of one sentence without any cleverness: no cache, no early end but `width` found."""
+    live, ended = [Known(0.0, [], False)], []
+    for length in range(1, limit + 1):
+        grown = []
+        after = log_probs(model, memory, [each.tokens for each in live])[:, -1].tolist()
+        for (score, tokens, _), row in zip(live, after, strict=True):
+            grown += [
+                Known(score + row[word], [*tokens, word], word == END)
+                for word in range(len(row))
+                if word not in (PAD, BEGIN)
+            ]
+        grown.sort(key=lambda each: -each.score)
+        ended += [
+            Known(each.score / penalty(length, exponent), each.tokens[:-1], True)
+            for each in grown[:width]
+            if each.finished
+        ]
+        live = [each for each in grown if not each.finished][:width]
+        if len(ended) >= width:
+            break
+    ended.sort(key=lambda each: -each.score)
+    if len(ended) < n_best:
+        ended += [Known(each.score / penalty(limit, exponent), each.tokens, False) for each in live]
+    return ended[:n_best]
+
+
+@worlds
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_beam_of_one_is_greedy(order, seed, dtype):
+    world = make_world(order, seed, dtype)
+    found = beam(world.model.decoder, world.memory, width=1, limits=LIMITS)
+    for (hypothesis,), memory, limit in zip(found, world.alone, LIMITS, strict=True):
+        assert (hypothesis.tokens, hypothesis.finished) == greedy(world.model, memory, limit)
+
+
+@worlds
+@pytest.mark.parametrize("exponent", [0.0, 0.7])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_score_is_its_rescoring_and_a_map_its_forward_map(order, seed, exponent, dtype):
+    world, width = make_world(order, seed, dtype), 3
+    found = beam(world.model.decoder, world.memory, width=width, limits=LIMITS, length_penalty=exponent, n_best=width)
+    for row, hypotheses in enumerate(found):
+        for each in hypotheses:
+            expected = rescored(world.model, world.alone[row], each, exponent)
+            assert each.score == pytest.approx(expected, abs=world.tolerance * LIMITS[row], rel=0)
+            assert PAD not in each.tokens
+            assert BEGIN not in each.tokens
+            assert END not in each.tokens
+            rows = len(each.tokens) + each.finished
+            assert rows <= LIMITS[row]
+            assert each.finished or rows == LIMITS[row]
+            step = world.model.decoder(torch.tensor([[BEGIN, *each.tokens]]), world.alone[row])
+            if step.attention is None:
+                assert each.map is None
+                continue
+            assert each.map.shape == (rows, max(LENGTHS))
+            near(each.map[:, : LENGTHS[row]], step.attention[0, :rows], world.tolerance)
+            assert (each.map[:, LENGTHS[row] :] == 0).all()
+
+
+@worlds
+@pytest.mark.parametrize(("width", "n_best"), [(2, 1), (3, 2), (4, 4)])
+@pytest.mark.parametrize("exponent", [0.0, 1.0])
+def test_beam_is_the_plain_beam(order, seed, width, n_best, exponent):
+    """So its cache, its shared memory and its early ends change nothing."""
+    world = make_world(order, seed)
+    found = beam(world.model.decoder, world.memory, width=width, limits=LIMITS, length_penalty=exponent, n_best=n_best)
+    for hypotheses, memory, limit in zip(found, world.alone, LIMITS, strict=True):
+        expected = plain_beam(world.model, memory, width, limit, exponent, n_best)
+        assert [(each.tokens, each.finished) for each in hypotheses] == [
+            (each.tokens, each.finished) for each in expected
+        ]
+        for mine, other in zip(hypotheses, expected, strict=True):
+            assert mine.score == pytest.approx(other.score, abs=1e-9, rel=0)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("exponent", [0.0, 0.8])
+def test_a_beam_wide_enough_finds_the_best_there_is(order, seed, exponent):
+    world = make_world(order, seed, vocabulary=6)  # words: <unk>, 4, 5 and END
+    limit, words = 4, (1, 4, 5)
+    found = beam(
+        world.model.decoder,
+        world.memory,
+        width=128,
+        limits=[limit] * len(LENGTHS),
+        length_penalty=exponent,
+        n_best=45,
+    )
+    for memory, hypotheses in zip(world.alone, found, strict=True):
+        ended, cut = [], []
+        for length in range(limit + 1):
+            known = [list(tokens) for tokens in product(words, repeat=length)]
+            for tokens, rows in zip(known, log_probs(world.model, memory, known).tolist(), strict=True):
+                said = [*tokens, END][:limit]
+                total = sum(rows[at][word] for at, word in enumerate(said))
+                (ended if length < limit else cut).append((-total / penalty(len(said), exponent), tokens))
+        ended.sort()
+        cut.sort()
+        assert (len(ended), len(cut)) == (1 + 3 + 9 + 27, 81)
+        assert [each.tokens for each in hypotheses] == [tokens for _, tokens in (ended + cut)[:45]]
+        assert [each.finished for each in hypotheses] == [True] * 40 + [False] * 5
+        for mine, (score, _) in zip(hypotheses, ended + cut, strict=False):
+            assert mine.score == pytest.approx(-score, abs=1e-10, rel=0)
+
+
+@worlds
+@pytest.mark.parametrize("exponent", [0.0, 1.0])
+def test_the_n_best_are_sorted_and_distinct(order, seed, exponent):
+    world = make_world(order, seed)
+    for hypotheses in beam(
+        world.model.decoder, world.memory, width=5, limits=LIMITS, length_penalty=exponent, n_best=5
+    ):
+        assert len(hypotheses) == 5
+        assert len({(tuple(each.tokens), each.finished) for each in hypotheses}) == 5
+        ranks = [(not each.finished, -each.score) for each in hypotheses]
+        assert ranks == sorted(ranks)  # what ended stands before what was cut
+
+
+@worlds
+def test_asking_for_fewer_gives_the_first_of_more(order, seed):
+    """Ending early for the sake of the n best never loses one of them."""
+    world = make_world(order, seed)
+    found = {
+        n_best: beam(world.model.decoder, world.memory, width=4, limits=LIMITS, length_penalty=0.6, n_best=n_best)
+        for n_best in (1, 2, 4)
+    }
+    for one, two, four in zip(*found.values(), strict=True):
+        for fewer in (one, two):
+            for mine, others in zip(fewer, four, strict=False):
+                if mine.finished and others.finished:
+                    assert mine.tokens == others.tokens
+
+
+@pytest.mark.parametrize(("width", "n_best"), [(1, 2), (3, 4), (3, 0)])
+def test_more_than_the_width_is_refused(width, n_best):
+    world = make_world("luong")
+    with pytest.raises(RecipeError, match=f"a beam of width {width} finds 1 to {width} hypotheses, not {n_best}"):
+        beam(world.model.decoder, world.memory, width=width, limits=LIMITS, n_best=n_best)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("unlikely", [-1e4, -torch.inf])
+@pytest.mark.parametrize("limits", [(3, 3, 3), (5, 1, 3), (1, 4, 1)])
+def test_limits_cut_what_never_ends(order, width, unlikely, limits):
+    world = make_world(order)
+    with torch.no_grad():
+        world.model.decoder.out.bias[END] = unlikely
+    found = beam(world.model.decoder, world.memory, width=width, limits=limits)
+    for (hypothesis,), memory, limit in zip(found, world.alone, limits, strict=True):
+        assert not hypothesis.finished
+        assert len(hypothesis.tokens) == limit
+        assert hypothesis.score == pytest.approx(rescored(world.model, memory, hypothesis, 0.0), abs=1e-10, rel=0)
+        assert hypothesis.map is None or len(hypothesis.map) == limit
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_there_is_an_answer_where_only_the_end_is_likely(order):
+    world = make_world(order)
+    with torch.no_grad():
+        world.model.decoder.out.bias.fill_(-torch.inf)[END] = 0.0
+    for hypotheses in beam(world.model.decoder, world.memory, width=3, limits=LIMITS, n_best=3):
+        assert [(each.tokens, each.score, each.finished) for each in hypotheses] == [([], 0.0, True)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_beam_wider_than_the_vocabulary(order):
+    world = make_world(order, vocabulary=6)
+    for hypotheses in beam(world.model.decoder, world.memory, width=11, limits=(2, 1, 2), n_best=3):
+        assert hypotheses
+        assert all(each.score > -torch.inf for each in hypotheses)
+
+
+@worlds
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 3])
+def test_batch_mates_change_nothing(order, seed, dtype, width):
+    world = make_world(order, seed, dtype)
+    together = beam(world.model.decoder, world.memory, width=width, limits=LIMITS, length_penalty=0.5, n_best=width)
+    for row, (memory, limit) in enumerate(zip(world.alone, LIMITS, strict=True)):
+        (alone,) = beam(world.model.decoder, memory, width=width, limits=[limit], length_penalty=0.5, n_best=width)
+        for mine, others in zip(alone, together[row], strict=True):
+            assert (mine.tokens, mine.finished) == (others.tokens, others.finished)
+            assert mine.score == pytest.approx(others.score, abs=world.tolerance * limit, rel=0)
+            if mine.map is not None:
+                near(mine.map, others.map[:, : LENGTHS[row]], world.tolerance)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("junk", [torch.nan, torch.inf])
+@pytest.mark.parametrize("width", [1, 3])
+def test_predictions_that_are_not_numbers_are_an_error(order, junk, width):
+    world = make_world(order)
+    with torch.no_grad():
+        world.model.decoder.out.bias[5] = junk
+    with pytest.raises(NotFiniteError, match="not finite"):
+        beam(world.model.decoder, world.memory, width=width, limits=LIMITS)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_search_leaves_no_trace(order):
+    """It asks for no gradient, changes no memory, and keeps no map alive that it does not give."""
+    world = make_world(order)
+    states = world.memory.states.clone()
+    found = beam(world.model.decoder, world.memory, width=3, limits=LIMITS, n_best=3)
+    assert torch.equal(states, world.memory.states)
+    maps = [each.map for hypotheses in found for each in hypotheses if each.map is not None]
+    assert not any(each.requires_grad for each in maps)
+    assert all(each.untyped_storage().nbytes() == each.nbytes for each in maps)
+
+
+def test_the_worlds_are_varied():
+    """Enough for the laws above to mean something."""
+    found = []
+    for order, seed in product(ORDERS, SEEDS):
+        world = make_world(order, seed)
+        found += [best for (best,) in beam(world.model.decoder, world.memory, width=2, limits=LIMITS)]
+    assert len({tuple(each.tokens) for each in found}) > len(found) // 3
+    assert len({len(each.tokens) for each in found}) > 4
+    assert {each.finished for each in found} == {True, False}
+
+
+class TestWithCheckedShapes:
+    @pytest.fixture(autouse=True)
+    def fast(self) -> None:
+        """Not here."""
+
+    @pytest.mark.parametrize("order", ORDERS)
+    def test_search_runs(self, order):
+        world = make_world(order)
+        assert all(beam(world.model.decoder, world.memory, width=3, limits=LIMITS, n_best=2))

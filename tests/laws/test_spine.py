@@ -1,0 +1,56 @@
+"""The whole spine, over every order x score x cell: each combination is built, and learns."""
+
+from itertools import product
+
+import pytest
+import torch
+from small import DEFAULT, LOOKING, make_model, near, unchecked
+from torch.nn import functional
+
+from regard.attention import SCORES
+from regard.data.batching import collate
+from regard.decoders import ORDERS
+from regard.recurrence import CELLS
+from regard.types import PAD
+
+SOURCES = [[4, 5, 6], [6, 5], [7, 8, 4, 5], [8], [5, 5, 7, 4, 6]]
+TARGETS = [[9, 4], [5, 7, 10], [6], [8, 8, 4, 5], [10, 9, 8]]
+
+
+CASES = [
+    (order, score, cell)
+    for order, score, cell in product(ORDERS, SCORES, CELLS)
+    if order in LOOKING or score == DEFAULT.attention.score  # who never looks has no score
+]
+
+
+@pytest.mark.parametrize(("order", "score", "cell"), CASES)
+def test_every_combination_learns(order, score, cell):
+    model = make_model(order, cell, score=score, scale=None, dtype=torch.float32).train()
+    batch = collate(SOURCES, TARGETS, range(len(SOURCES)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+
+    def loss() -> torch.Tensor:
+        logits, wanted = model(batch).logits, batch.target.ids[:, 1:]
+        return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD)
+
+    first = loss().item()  # with its shapes checked
+    with unchecked():
+        for _ in range(20):
+            optimizer.zero_grad()
+            now = loss()
+            now.backward()
+            optimizer.step()
+        assert loss().item() < 0.5 * first
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_nothing_predicted_is_read_beforehand(order):
+    """Row t of the logits follows from BEGIN and the t target tokens before it, and from nothing later."""
+    model, batch = make_model(order), collate(SOURCES, TARGETS, range(len(SOURCES)))
+    logits = model(batch).logits
+    length = batch.target.ids.shape[1]
+    assert logits.shape == (len(SOURCES), length - 1, 11)
+    memory = model.encoder(batch.source)
+    for row in range(length - 1):
+        near(logits[:, row], model.decoder(batch.target.ids[:, : row + 1], memory).logits[:, -1])

@@ -1,0 +1,445 @@
+"""Every command through the installed script: what it prints, what it refuses, what it leaves on disk."""
+
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import string
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import SCRIPT, Answer, Command
+from regard import __version__
+
+TINY = (
+    "name=upper",
+    "metric=character_errors",
+    "model.embedding=24",
+    "model.encoder.dim=48",
+    "model.decoder.dim=48",
+    "model.attention.dim=24",
+    "model.decoder.order=luong",
+    "train.updates=150",
+    "train.validate=50",
+    "train.batch_tokens=400",
+    "train.learning_rate=0.01",
+    "train.device=cpu",
+    "search.max_ratio=1.0",
+    "search.max_extra=3",
+)
+KEYS = {"source", "tokens", "text", "score", "attention"}
+
+
+def pairs(count: int) -> str:
+    generator = random.Random(7)
+    words = ["".join(generator.choices(string.ascii_lowercase[:8], k=generator.randint(2, 5))) for _ in range(count)]
+    return "".join(f"{word}\t{word.upper()}\n" for word in words)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, script: Command) -> tuple[Path, Answer]:
+    """The folder in which one tiny run was trained on a TSV of 200 lines, and what was said."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "pairs.tsv").write_text(pairs(200), encoding="utf-8")
+    said = script("train", "dates", "data.train=pairs.tsv", *TINY, folder=folder)
+    assert said.code == 0, said.error
+    return folder, said
+
+
+@pytest.fixture(scope="session")
+def run(trained: tuple[Path, Answer]) -> Path:
+    return trained[0] / "runs" / "upper"
+
+
+def refused(said: Answer, code: int = 2) -> str:
+    """The one sentence of an error: no traceback, nothing on stdout."""
+    assert said.code == code, said.error
+    assert said.out == b""
+    assert said.error.endswith("\n")
+    last = said.error[:-1]
+    assert "\n" not in last
+    assert last.startswith("regard: ")
+    return last.removeprefix("regard: ")
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+# Train
+
+
+def test_training_says_what_it_does_and_prints_the_run(trained: tuple[Path, Answer]) -> None:
+    folder, said = trained
+    assert said.lines == ["runs/upper"]
+    assert "pairs.tsv" in said.error
+    assert "no data.dev given: 20 pairs split off for it" in said.error
+    assert "180 pairs to learn from, 20 dev pairs" in said.error
+    assert "parameters" in said.error
+    assert "150 updates of at most 400 tokens" in said.error
+    assert "device cpu, run runs/upper" in said.error
+    assert "character_errors|n:20|" in said.error
+    assert "regard look runs/upper" in said.error
+    assert "\x1b" not in said.error
+    expected = {"recipe.toml", "manifest.json", "metrics.jsonl", "model.safetensors"}
+    assert expected | {"source.tokens", "target.tokens"} == {each.name for each in (folder / "runs/upper").iterdir()}
+
+
+def test_training_again_overwrites_nothing(
+    trained: tuple[Path, Answer], regard: Command, run: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(run, runs / "upper")
+    before = snapshot(runs)
+    settings = ("train.updates=1", "--runs", runs, "--json", "--quiet")
+    said = regard("train", "dates", "data.train=pairs.tsv", *TINY, *settings, folder=trained[0])
+    assert said.code == 0, said.error
+    assert said.error == ""
+    [line] = said.lines
+    told = json.loads(line)
+    assert told["run"] == str(runs / "upper-2")
+    assert {"character_errors", "signature", "train_seconds"} <= told.keys()
+    assert before.items() <= snapshot(runs).items()
+
+
+# Predict
+
+
+def test_predict_answers_a_file_stdin_and_texts_alike(regard: Command, run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_bytes(b"abc\nfade\nbed\n")
+    answers = [
+        regard("predict", run, file),
+        regard("predict", run, "-", stdin=file.read_bytes()),
+        regard("predict", run, stdin=file.read_bytes()),
+        regard("predict", run, "--text", "abc", "--text", "fade", "--text", "bed"),
+    ]
+    assert [answer.code for answer in answers] == [0] * 4
+    assert {answer.out for answer in answers} == {answers[0].out}
+    assert len(answers[0].lines) == 3
+    assert all(line and line == line.upper() for line in answers[0].lines)
+    assert len(set(answers[0].lines)) == 3
+    both = regard("predict", run, file, "-", stdin=b"bed\n")
+    assert both.lines == [*answers[0].lines, answers[0].lines[2]]
+
+
+def test_predict_json_is_one_object_a_line(regard: Command, run: Path) -> None:
+    said = regard("predict", run, "--json", "--beam", 3, "--n-best", 2, stdin="abc\n\nfade\u2028x\n".encode())
+    assert said.code == 0, said.error
+    told = [json.loads(line) for line in said.lines]
+    assert [each["source"] for each in told] == ["abc", "", "fade\u2028x"]
+    for each in told:
+        assert each.keys() >= KEYS
+        assert len(each["attention"]) == len(each["tokens"])
+        assert "".join(each["tokens"]) == each["text"]
+        for row in each["attention"]:
+            assert len(row) == len(each["source_tokens"]) == len(each["source"]) + 1
+            assert sum(row) == pytest.approx(1, abs=1e-5)
+    assert told[0]["tokens"]
+    assert told[1]["text"] == ""
+    assert told[1]["attention"] == []
+    assert [len(each.get("alternatives", [])) for each in told] == [1, 0, 1]
+    assert told[0]["alternatives"][0]["score"] <= told[0]["score"]
+
+
+def test_the_script_answers_as_main_does(script: Command, regard: Command, run: Path) -> None:
+    arguments, stdin = ("predict", run, "--json"), "abc\n\nfa\u2028de\r\nb\re".encode()
+    assert script(*arguments, stdin=stdin) == regard(*arguments, stdin=stdin)
+    refusal = script("predict", run, stdin=b"abc\nd\xff\n")
+    assert refusal == regard("predict", run, stdin=b"abc\nd\xff\n")
+    assert refused(refusal).startswith("stdin:2:2: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "count"),
+    [
+        (b"", 0),
+        (b"\n", 1),
+        (b"abc", 1),
+        (b"abc\n", 1),
+        (b"abc\n\n", 2),
+        (b"\n\nabc\n \nbed", 5),
+        ("ab\u2028cd\nef\u2029gh\u0085ab\n".encode(), 2),
+        (b"ab\rcd\n", 1),
+        (b"\r\n\r\n", 2),
+        (b"abc\r\nbed\r\n", 2),
+        (b"a\x0bb\x0cc\x1cd\n", 1),
+    ],
+)
+def test_a_line_in_is_a_line_out(regard: Command, run: Path, content: bytes, count: int) -> None:
+    said = regard("predict", run, stdin=content)
+    assert said.code == 0, said.error
+    assert said.out.count(b"\n") == count
+    assert said.out == b"" or said.out.endswith(b"\n")
+    blank = [not line.decode().strip() for line in content.split(b"\n")[:count]]
+    assert [line == "" for line, empty in zip(said.lines, blank, strict=True) if empty] == [True] * sum(blank)
+
+
+def test_a_carriage_return_before_the_newline_is_no_letter(regard: Command, run: Path) -> None:
+    assert regard("predict", run, stdin=b"abc\r\nbed\r\n").out == regard("predict", run, stdin=b"abc\nbed\n").out
+
+
+# Score
+
+
+def test_score_a_file_plain_and_json(regard: Command, run: Path, trained: tuple[Path, Answer]) -> None:
+    file = trained[0] / "pairs.tsv"
+    plain, told = regard("score", run, file), regard("score", run, file, "--json")
+    assert (plain.code, told.code) == (0, 0)
+    [line] = told.lines
+    scored = json.loads(line)
+    assert scored.keys() == {"character_errors", "signature", "groups"}
+    assert scored["signature"].startswith("character_errors|n:200|")
+    assert 0 <= scored["character_errors"] < 0.5  # it has learned something
+    assert plain.lines == [f"character_errors {scored['character_errors']:.4f}  {scored['signature']}"]
+    rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()]
+    other = json.loads(regard("score", run, file, "--json", "--metric", "exact_match").lines[0])
+    answers = regard("predict", run, stdin="".join(f"{source}\n" for source, _ in rows).encode())
+    assert other["exact_match"] == sum(map(str.__eq__, answers.lines, (target for _, target in rows))) / 200
+
+
+def test_score_without_a_test_set_says_how_to_give_one(regard: Command, run: Path) -> None:
+    assert "names no test set; write: regard score" in refused(regard("score", run))
+
+
+# Look
+
+
+def test_look_draws_plain_text_where_there_is_no_terminal(regard: Command, run: Path) -> None:
+    said = regard("look", run, "fade")
+    assert said.code == 0, said.error
+    assert "\x1b" not in said.out.decode()
+    answer = regard("predict", run, "--text", "fade").lines[0]
+    assert said.lines[0] == answer
+    header = next(line for line in said.lines[1:] if line.strip())
+    assert header.split() == [*"fade", "</s>"]
+    rows = [line for line in said.lines if line[:1] in answer and line[1:2] == " " and line.strip()]
+    assert [row[0] for row in rows] == list(answer)
+    assert set("".join(row[1:] for row in rows)) <= set(" ·░▒▓█")
+
+
+def test_look_writes_pictures_by_their_ending(regard: Command, run: Path, tmp_path: Path) -> None:
+    said = regard("look", run, "fade", "-o", "x.svg", "-o", "x.png", folder=tmp_path)
+    assert said.code == 0, said.error
+    assert (tmp_path / "x.svg").read_bytes().startswith(b"<svg ")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert sorted(os.listdir(tmp_path)) == ["x.png", "x.svg"]
+
+
+def test_look_refuses_an_unknown_ending_before_any_work(regard: Command, tmp_path: Path) -> None:
+    said = regard("look", "no-such-run", "fade", "-o", "x.svg", "-o", "x.svgg", folder=tmp_path)
+    assert refused(said) == ("unknown picture ending '.svgg'; choose from .svg, .png; did you mean '.svg'?")
+    assert os.listdir(tmp_path) == []
+
+
+def test_look_json_and_blank(regard: Command, run: Path) -> None:
+    [line] = regard("look", run, "fade", "--json").lines
+    assert json.loads(line).keys() >= KEYS
+    assert "there is no map: the text is blank" in refused(regard("look", run, " "))
+
+
+# List, version, help
+
+
+def test_list_tells_every_table(regard: Command) -> None:
+    said = regard("list")
+    assert said.code == 0
+    for word in (
+        "recipes",
+        "dates",
+        "scores",
+        "additive",
+        "orders",
+        "bahdanau",
+        "tokenizers",
+        "sentencepiece",
+    ):
+        assert word in said.out.decode()
+    [*_, table] = json.loads(regard("list", "--json").lines[0])
+    assert table in said.out.decode()
+
+
+def test_list_tells_one_table(regard: Command) -> None:
+    said = regard("list", "scores")
+    assert said.lines[0] == "scores  (model.attention.score)"
+    assert [line.split()[0] for line in said.lines[1:]] == ["dot", "scaled_dot", "general", "additive"]
+    assert "did you mean 'scores'?" in refused(regard("list", "score"))
+
+
+def test_version(script: Command) -> None:
+    assert script("--version").lines == [f"regard {__version__}"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["--version"], ["train", "--help"]])
+def test_light_commands_do_not_import_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom regard import cli\n"
+        "sys.argv = ['regard', *sys.argv[1:]]\n"
+        "try:\n    cli.main()\nexcept SystemExit as end:\n    assert end.code == 0, end.code\n"
+        "heavy = {'torch', 'numpy', 'sacrebleu', 'matplotlib', 'sentencepiece'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"]])
+def test_light_commands_answer_at_once(script: Command, arguments: list[str]) -> None:
+    def seconds() -> float:
+        """Of the processor, which other processes lengthen less than the clock's."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert script(*arguments).code == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    seconds()  # the first writes the byte code
+    assert min(seconds() for _ in range(7)) < 0.3  # the promise is for a machine that is otherwise idle
+
+
+@pytest.mark.parametrize("arguments", [["trian"], ["predict"], ["predict", "run", "--beam", "0"], ["look", "run"]])
+def test_wrong_usage_is_shown_and_exits_with_2(regard: Command, arguments: list[str]) -> None:
+    said = regard(*arguments)
+    assert said.code == 2
+    assert said.out == b""
+    assert "Usage" in said.error
+    assert "Traceback" not in said.error
+
+
+# Errors: one sentence, exit 2, nothing written
+
+BAD = {
+    "unknown key": (
+        ["train.learning_rat=1"],
+        "unknown key 'train.learning_rat' .* did you mean 'train.learning_rate'",
+    ),
+    "unknown score": (["model.attention.score=aditive"], "unknown score 'aditive'.* did you mean 'additive'"),
+    "no override": (["train.seed"], "an override is KEY=VALUE"),
+    "wrong type": (["train.seed=seven"], "train.seed .* is a whole number, not 'seven'"),
+    "missing file": (["data.train=pears.tsv"], r"cannot find pears.tsv.* did you mean 'pairs.tsv'"),
+    "missing dev": (["data.train=pairs.tsv", "data.dev=no.tsv"], "cannot find no.tsv"),
+    "missing test": (["data.train=pairs.tsv", "data.test=no.tsv"], "cannot find no.tsv"),
+    "empty file": (["data.train=empty.tsv"], "empty.tsv is empty"),
+    "one field": (["data.train=one.tsv"], r"one.tsv:3: one field, expected two"),
+    "uneven": (["data.train=a.txt,b.txt"], r"a.txt has 1,000 lines, b.txt 999; they must be parallel"),
+    "not utf-8": (["data.train=latin.tsv"], r"latin.tsv:2:4: not valid UTF-8 \(byte 0xe9\)"),
+    "bad name": (["data.train=pairs.tsv", "name=a/b"], "the name of a run is made of"),
+    "one pair": (["data.train=short.tsv"], "no dev part can be split off"),
+}
+
+
+@pytest.fixture(scope="session")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad")
+    contents = {
+        "pairs.tsv": pairs(20).encode(),
+        "empty.tsv": b"",
+        "one.tsv": b"a\tA\nb\tB\nc\nd\tD\n",
+        "a.txt": b"a\n" * 1000,
+        "b.txt": b"A\n" * 999,
+        "latin.tsv": b"a\tA\ncaf\xe9\tX\n",
+        "short.tsv": b"a\tA\n",
+    }
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_to_train_is_one_sentence_and_writes_nothing(regard: Command, bad: Path, case: str) -> None:
+    overrides, said = BAD[case]
+    before = snapshot(bad)
+    message = refused(regard("train", "dates", *overrides, "--quiet", folder=bad))
+    assert re.search(said, message), message
+    assert snapshot(bad) == before
+    assert not (bad / "runs").exists()
+
+
+def test_bad_input_is_one_sentence_without_quiet_too(script: Command, bad: Path) -> None:
+    said = script("train", "dates", "data.train=one.tsv", folder=bad)
+    assert "one.tsv:3" in refused(said)
+
+
+def test_an_unknown_recipe_is_one_sentence(regard: Command, bad: Path) -> None:
+    assert "did you mean 'dates'?" in refused(regard("train", "datse", folder=bad))
+    assert not (bad / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["predict", "look", "score"])
+def test_a_missing_run_is_one_sentence(regard: Command, run: Path, command: str) -> None:
+    text = ["abc"] if command == "look" else []
+    assert "did you mean 'upper'?" in refused(regard(command, "uper", *text, folder=run.parent))
+
+
+def test_bad_input_to_predict_leaves_stdout_empty(regard: Command, run: Path, bad: Path) -> None:
+    assert "latin.tsv:2:4: not valid UTF-8" in refused(regard("predict", run, "latin.tsv", folder=bad))
+    message = refused(regard("predict", run, stdin=b"abc\nd\xff\n"))
+    assert message.startswith("stdin:2:2: not valid UTF-8")
+    # All of the input is read before the first answer.
+    assert "cannot find no.txt" in refused(regard("predict", run, "pairs.tsv", "no.txt", folder=bad))
+    assert "give files or --text, not both" in refused(regard("predict", run, "pairs.tsv", "--text", "a", folder=bad))
+
+
+def test_more_alternatives_than_beams_is_one_sentence(regard: Command, run: Path) -> None:
+    said = regard("predict", run, "--text", "abc", "--json", "--beam", 2, "--n-best", 3)
+    assert "a beam of width 2 finds 1 to 2 hypotheses, not 3" in refused(said)
+
+
+def test_bad_references_are_one_sentence(regard: Command, run: Path, bad: Path) -> None:
+    assert "one.tsv:3: one field" in refused(regard("score", run, "one.tsv", folder=bad))
+    assert "unknown metric 'blue'" in refused(regard("score", run, "pairs.tsv", "--metric", "blue", folder=bad))
+
+
+# The other exit codes
+
+
+def test_a_loss_that_is_not_finite_exits_with_3_and_names_examples(regard: Command, bad: Path, tmp_path: Path) -> None:
+    settings = (*TINY, "train.learning_rate=1e37", "train.clip=0", "--quiet", "--runs", tmp_path / "runs")
+    message = refused(regard("train", "dates", "data.train=pairs.tsv", *settings, folder=bad), code=3)
+    assert "pairs.tsv:" in message
+
+
+@pytest.mark.parametrize("place", ["runs", "runs/deeper"])
+def test_a_runs_folder_that_cannot_be_written_exits_with_4(
+    regard: Command, bad: Path, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "runs").write_bytes(b"precious")
+    said = regard("train", "dates", "data.train=pairs.tsv", *TINY, "--quiet", "--runs", tmp_path / place, folder=bad)
+    assert "cannot be written" in refused(said, code=4)
+    assert (tmp_path / "runs").read_bytes() == b"precious"
+
+
+def test_a_picture_that_cannot_be_written_exits_with_4(regard: Command, run: Path, tmp_path: Path) -> None:
+    said = regard("look", run, "abc", "-o", tmp_path / "nowhere" / "x.svg")
+    assert "x.svg cannot be written: No such file or directory" in refused(said, code=4)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "source.tokens", "recipe.toml", "manifest.json"])
+def test_a_damaged_run_exits_with_5_and_names_the_file(regard: Command, run: Path, tmp_path: Path, name: str) -> None:
+    damaged = tmp_path / "upper"
+    shutil.copytree(run, damaged)
+    content = bytearray((damaged / name).read_bytes())
+    content[len(content) // 2 if name != "manifest.json" else 0] ^= 1
+    (damaged / name).write_bytes(content)
+    message = refused(regard("predict", damaged, "--text", "abc"), code=5)
+    assert name in message
+
+
+def test_a_reader_that_leaves_is_no_error(run: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as pipe:
+        done = subprocess.run(
+            [SCRIPT, "predict", run, "--text", "abc"],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 141
+    assert done.stderr == ""

@@ -1,0 +1,216 @@
+"""The Python face: train, load, predict, score, and how a notebook shows it."""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import regard
+from regard import Prediction, Predictor, Run
+from regard import recipe as recipes
+from regard.errors import CorruptError, DataError, RecipeError
+from regard.storage import MODEL
+from regard.types import Example
+
+TEXTS = ["abc", "hello", "z", "attention", "aa"]
+
+
+def tiny(*overrides: str) -> recipes.Recipe:
+    sizes = ["model.embedding=16", "model.encoder.dim=24", "model.decoder.dim=20", "model.attention.dim=12"]
+    data = ["name=tiny", "data.corpus=reverse", "data.size=600", "data.max_length=10", "train.device=cpu"]
+    settings = ["train.updates=40", "train.validate=20", "train.batch_tokens=300", "train.learning_rate=0.01"]
+    search = ["search.max_ratio=1", "search.max_extra=4"]
+    return recipes.parse("", "tiny", [*sizes, *data, *settings, *search, *overrides])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny models are quicker so, and other processes disturb them less."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return regard.train(tiny(), runs=tmp_path_factory.mktemp("runs"), quiet=True)
+
+
+@pytest.fixture(scope="module")
+def predictor(run: Run) -> Predictor:
+    return regard.load(run)
+
+
+def test_a_run_is_loaded_by_itself_its_path_or_its_name(run: Run, predictor: Predictor) -> None:
+    expected = predictor.predict(["abc"])[0]
+    for way in (run, run.path, str(run.path)):
+        found = regard.load(way, device="cpu").predict(["abc"])[0]
+        assert (found.text, found.score) == (expected.text, expected.score)
+
+
+def test_a_loaded_model_does_not_drop_out(tmp_path: Path) -> None:
+    run = regard.train(tiny("train.updates=2", "model.decoder.dropout=0.5"), runs=tmp_path, quiet=True)
+    predictor = regard.load(run)
+    assert not predictor.model.training
+    assert predictor.predict(["hello"])[0].score == predictor.predict(["hello"])[0].score
+
+
+def test_each_text_has_its_answer_in_order(predictor: Predictor) -> None:
+    found = predictor.predict(TEXTS)
+    assert [each.source for each in found] == TEXTS
+    assert all(isinstance(each, Prediction) for each in found)
+    assert all("".join(each.tokens) == each.text for each in found)
+    assert all(each.score <= 0 for each in found)
+    assert any(each.text for each in found)
+
+
+def test_no_texts_have_no_answers(predictor: Predictor) -> None:
+    assert predictor.predict([]) == []
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t", "\u3000", "\u2028"])
+def test_a_blank_text_gets_a_blank_answer_and_no_map(predictor: Predictor, blank: str) -> None:
+    before, found, after = predictor.predict(["abc", blank, "hello"])
+    assert found == Prediction(blank, "", 0.0, (), None)
+    assert [before.text, after.text] == [each.text for each in predictor.predict(["abc", "hello"])]
+
+
+def test_unknown_characters_are_answered_too(predictor: Predictor) -> None:
+    found = predictor.predict(["日本"])[0]
+    assert found.map is not None
+    assert found.map.columns == ("<unk>", "<unk>", "</s>")
+
+
+def test_a_single_string_is_refused(predictor: Predictor) -> None:
+    with pytest.raises(RecipeError, match=r"^predict takes a list of texts; write predict\(\[text\]\)$"):
+        predictor.predict("abc")
+
+
+def test_the_map_knows_its_axes(predictor: Predictor) -> None:
+    for each in predictor.predict(TEXTS):
+        assert each.map is not None
+        assert each.map.rows == each.tokens
+        assert each.map.columns == (*each.source, "</s>")
+        assert tuple(each.map.weights.shape) == (len(each.tokens), len(each.source) + 1)
+        torch.testing.assert_close(each.map.weights.sum(-1), torch.ones(len(each.tokens)))
+
+
+def test_alternatives_come_best_first(predictor: Predictor) -> None:
+    for each in predictor.predict(TEXTS, n_best=4):
+        scores = [each.score, *(other.score for other in each.alternatives)]
+        assert len(scores) == 4
+        assert scores == sorted(scores, reverse=True)
+        assert len({each.tokens, *(other.tokens for other in each.alternatives)}) == 4
+        for other in each.alternatives:
+            assert other.source == each.source
+            assert other.alternatives == ()
+            assert other.map is not None
+            assert other.map.rows == other.tokens
+
+
+def test_without_asking_there_are_no_alternatives(predictor: Predictor) -> None:
+    assert all(each.alternatives == () for each in predictor.predict(TEXTS, beam=3))
+
+
+def test_more_alternatives_than_beams_are_refused(predictor: Predictor) -> None:
+    with pytest.raises(RecipeError, match="a beam of width 2 finds 1 to 2 hypotheses, not 3"):
+        predictor.predict(["abc"], beam=2, n_best=3)
+
+
+@pytest.mark.parametrize("settings", [{"beam": 0}, {"beam": -1}, {"n_best": 0}, {"length_penalty": -1.0}])
+def test_settings_out_of_range_are_a_sentence(predictor: Predictor, settings: dict[str, float]) -> None:
+    with pytest.raises(RecipeError):
+        predictor.predict(["abc"], **settings)
+
+
+def test_a_beam_finds_at_least_what_greed_finds(predictor: Predictor) -> None:
+    greedy, wide = predictor.predict(TEXTS, beam=1), predictor.predict(TEXTS, beam=8)
+    assert sum(each.score for each in wide) >= sum(each.score for each in greedy)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_batch_mates_change_nothing(predictor: Predictor, beam: int) -> None:
+    together = predictor.predict([*TEXTS, "a much longer companion that pads all others"], beam=beam)
+    for text, among in zip(TEXTS, together, strict=False):
+        [alone] = predictor.predict([text], beam=beam)
+        assert alone.text == among.text
+        assert alone.score == pytest.approx(among.score, abs=1e-5)
+        assert alone.map is not None
+        assert among.map is not None
+        torch.testing.assert_close(alone.map.weights, among.map.weights, atol=1e-5, rtol=1e-5)
+
+
+def test_many_texts_in_several_batches_stay_in_order(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = [each.text for each in predictor.predict(TEXTS)]
+    monkeypatch.setattr("regard.tasks.translate.SEARCH_TOKENS", 7)
+    assert [each.text for each in predictor.predict(TEXTS)] == at_once
+
+
+def test_an_order_that_never_looks_has_no_map(tmp_path: Path) -> None:
+    run = regard.train(tiny("model.decoder.order=none", "train.updates=2"), runs=tmp_path, quiet=True)
+    found = regard.load(run).predict(["abc"], beam=2, n_best=2)[0]
+    assert found.map is None
+    assert found.alternatives[0].map is None
+    assert found._repr_svg_() is None
+
+
+def test_a_notebook_shows_the_map(predictor: Predictor) -> None:
+    found = predictor.predict(["hello"])[0]
+    assert found.map is not None
+    drawn = found._repr_svg_()
+    assert drawn is not None
+    assert drawn == found.map._repr_svg_()
+    root = ElementTree.fromstring(drawn)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    titles = [each.text for each in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == len(found.tokens) * 6
+
+
+def test_score_in_all_and_by_group(predictor: Predictor) -> None:
+    answers = [each.text for each in predictor.predict(TEXTS)]
+    examples = [
+        Example(text, answer if index < 3 else "wrong", group="ab"[index % 2])
+        for index, (text, answer) in enumerate(zip(TEXTS, answers, strict=True))
+    ]
+    scored = predictor.score(examples)
+    assert scored.metric == "exact_match"
+    assert scored.measured.value == 3 / 5
+    assert scored.groups == {"a": 2 / 3, "b": 1 / 2}
+    assert predictor.score(examples, metric="character_errors").metric == "character_errors"
+    with pytest.raises(RecipeError, match=r"unknown metric 'blue'.*did you mean 'bleu'\?"):
+        predictor.score(examples, metric="blue")
+
+
+def test_a_run_that_is_not_there_is_a_sentence(run: Run) -> None:
+    with pytest.raises(DataError, match=r"is not there .*did you mean '.*tiny'\?"):
+        regard.load(run.path.with_name("tinny"))
+
+
+def test_weights_that_do_not_fit_are_a_sentence(tmp_path: Path) -> None:
+    small, large = (
+        regard.train(tiny("train.updates=1", f"model.decoder.dim={dim}"), runs=tmp_path, quiet=True) for dim in (20, 28)
+    )
+    small.write(MODEL, large.read(MODEL))
+    small.seal()
+    with pytest.raises(CorruptError, match=f"{MODEL} does not fit the run's recipe"):
+        regard.load(small)
+
+
+def test_weights_that_are_no_tensors_are_a_sentence(tmp_path: Path) -> None:
+    run = regard.train(tiny("train.updates=1"), runs=tmp_path, quiet=True)
+    run.write(MODEL, b"not tensors at all")
+    run.seal()
+    with pytest.raises(CorruptError, match=MODEL):
+        regard.load(run)
+
+
+def test_the_public_names_are_there() -> None:
+    for name in regard.__all__:
+        assert inspect.getdoc(getattr(regard, name))
+    assert set(regard.__all__) <= set(dir(regard))
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = regard.trian

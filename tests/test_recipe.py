@@ -1,0 +1,269 @@
+"""Recipes: TOML and back, overrides, and the sentences for all that cannot be used."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard import recipe as recipes
+from regard.attention import NORMALIZERS, SCOPES, SCORES
+from regard.data.corpora import CORPORA
+from regard.data.tokenizers import TOKENIZERS
+from regard.decoders import ORDERS
+from regard.errors import RecipeError
+from regard.metrics import METRICS
+from regard.recipe import Recipe, load, override, parse, to_toml
+from regard.recurrence import CELLS
+from regard.tasks import TASKS
+from regard.training.schedules import SCHEDULES
+
+
+def values_of(section: type, prefix: str = "") -> dict[str, st.SearchStrategy]:
+    """A strategy of allowed values for every key of a recipe, `a.b.c` to strategy."""
+    found: dict[str, st.SearchStrategy] = {}
+    for item in dataclasses.fields(section):
+        default, least, most = item.default, item.metadata.get("least"), item.metadata.get("most")
+        name = prefix + item.name
+        if dataclasses.is_dataclass(default):
+            found |= values_of(type(default), name + ".")
+        elif isinstance(default, bool):
+            found[name] = st.booleans()
+        elif isinstance(default, int):
+            found[name] = st.integers(least, 10**12)
+        elif isinstance(default, float):
+            found[name] = st.floats(least, 1e300 if most is None else most)
+        elif isinstance(default, tuple):
+            found[name] = st.lists(texts, max_size=3).map(tuple)
+        else:
+            found[name] = texts
+    return found
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"), max_size=12)
+KEYS = values_of(Recipe)
+
+
+def value_at(recipe: Recipe, name: str) -> object:
+    value: object = recipe
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def changed(section: object, name: str, value: object) -> object:
+    """The recipe with one key replaced, by dataclasses alone."""
+    first, _, rest = name.partition(".")
+    return dataclasses.replace(section, **{first: changed(getattr(section, first), rest, value) if rest else value})
+
+
+def refused(text: str, *overrides: str) -> str:
+    with pytest.raises(RecipeError) as caught:
+        parse(text, "mine.toml", overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert caught.value.exit_code == 2
+    return message
+
+
+def test_the_default_recipe_comes_back() -> None:
+    assert parse(to_toml(Recipe()), "it") == Recipe()
+
+
+def test_every_key_is_written_out() -> None:
+    assert to_toml(Recipe()).count(" = ") == len(KEYS)
+
+
+def test_an_empty_recipe_is_the_default() -> None:
+    assert parse("", "it") == Recipe()
+
+
+@given(st.data())
+def test_a_changed_recipe_comes_back(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=6, unique=True))
+    recipe: object = Recipe()
+    for name in names:
+        recipe = changed(recipe, name, data.draw(KEYS[name], name))
+    again = parse(to_toml(recipe), "it")
+    assert again == recipe
+    for name in names:
+        assert type(value_at(again, name)) is type(value_at(Recipe(), name))
+
+
+@pytest.mark.parametrize(
+    "letter", ["\x00", "\t", "\r\n", "\x1f", "\x7f", "\x85", '"', "\\", "\u2028", "\ufeff", "日", "🗓"]
+)
+def test_an_odd_letter_in_a_text_comes_back(letter: str) -> None:
+    recipe = changed(Recipe(), "data.train", (f"a{letter}b",))
+    assert parse(to_toml(recipe), "it") == recipe
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_an_embedded_recipe_names_what_there_is(name: str) -> None:
+    recipe = load(name)
+    assert recipe.name == name
+    assert recipe.task in TASKS
+    assert recipe.metric in METRICS
+    assert recipe.data.corpus in CORPORA
+    assert {recipe.tokens.source, recipe.tokens.target} <= set(TOKENIZERS)
+    assert {recipe.model.encoder.cell, recipe.model.decoder.cell} <= set(CELLS)
+    assert recipe.model.attention.score in SCORES
+    assert recipe.model.attention.normalizer in NORMALIZERS
+    assert recipe.model.attention.scope in SCOPES
+    assert recipe.model.decoder.order in ORDERS
+    assert recipe.train.schedule in SCHEDULES
+    TASKS[recipe.task].check(recipe)
+
+
+def test_dates_is_embedded() -> None:
+    assert "dates" in recipes.names()
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("train.seed=7", "train.seed", 7),
+        (" train.seed =7", "train.seed", 7),
+        ("train.updates=1_000", "train.updates", 1000),
+        ("train.learning_rate=0.5", "train.learning_rate", 0.5),
+        ("train.learning_rate=3e-4", "train.learning_rate", 3e-4),
+        ("train.clip=2", "train.clip", 2.0),
+        ("tokens.shared=true", "tokens.shared", True),
+        ("model.attention.score=dot", "model.attention.score", "dot"),
+        ('model.attention.score="dot"', "model.attention.score", "dot"),
+        ("name=2026", "name", "2026"),
+        ("name=true", "name", "true"),
+        ("name=", "name", ""),
+        ("name=a=b", "name", "a=b"),
+        ("data.train=pairs.tsv", "data.train", ("pairs.tsv",)),
+        ("data.train=7", "data.train", ("7",)),
+        ("data.train=a.en,a.de", "data.train", ("a.en", "a.de")),
+        ('data.train=["a.en", "a,b.de"]', "data.train", ("a.en", "a,b.de")),
+        ("data.train=[]", "data.train", ()),
+        ("data.train=", "data.train", ()),
+    ],
+)
+def test_an_override_is_read_as_its_key_wants_it(text: str, name: str, value: object) -> None:
+    found = value_at(override(Recipe(), text), name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_an_override_changes_nothing_else_and_the_last_one_wins() -> None:
+    recipe = parse("", "it", ["train.seed=7", "train.seed=8"])
+    assert recipe == changed(Recipe(), "train.seed", 8)
+
+
+def test_one_file_may_be_a_text_in_toml() -> None:
+    assert parse('[data]\ntrain = "pairs.tsv"', "it").data.train == ("pairs.tsv",)
+    assert parse('[data]\ntrain = ["a", "b"]', "it").data.train == ("a", "b")
+
+
+@pytest.mark.parametrize("text", ["train=7", "model.attention=dot", "model="])
+def test_a_section_is_not_a_value(text: str) -> None:
+    message = refused("", text)
+    name = text.partition("=")[0]
+    assert f"{name} in the command line is a section" in message
+    assert f"{name}.KEY=VALUE" in message
+
+
+def test_a_value_is_not_a_section() -> None:
+    assert "train.seed" in refused("", "train.seed.more=7")
+    assert "train.seed in mine.toml is a whole number" in refused("[train.seed]\nmore = 7")
+
+
+def test_an_override_needs_an_equals_sign() -> None:
+    assert refused("", "train.seed") == "an override is KEY=VALUE, such as train.seed=7, not 'train.seed'"
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("train.sed", "train.seed"),
+        ("model.attention.scor", "model.attention.score"),
+        ("nam", "name"),
+        ("trian.seed", "train"),
+    ],
+)
+def test_an_unknown_key_gets_a_near_suggestion(given: str, near: str) -> None:
+    unknown = given if near != "train" else "trian"
+    expected = f"unknown key {unknown!r} in the command line; did you mean {near!r}?"
+    assert refused("", f"{given}=1") == expected
+
+
+def test_an_unknown_key_in_a_file_names_the_file() -> None:
+    assert refused("[train]\nlearning_rat = 1") == (
+        "unknown key 'train.learning_rat' in mine.toml; did you mean 'train.learning_rate'?"
+    )
+
+
+def test_an_unknown_key_far_from_all_lists_what_there_is() -> None:
+    message = refused("", "search.zzzzzzzz=1")
+    assert "did you mean" not in message
+    assert "there are beam, length_penalty, max_ratio, max_extra" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train.updates=0", "train.updates in the command line is at least 1, not 0"),
+        ("train.seed=-1", "train.seed in the command line is at least 0, not -1"),
+        ("train.learning_rate=-1", "train.learning_rate in the command line is at least 0.0, not -1.0"),
+        ("train.learning_rate=inf", "train.learning_rate in the command line is a finite number, not inf"),
+        ("train.learning_rate=nan", "train.learning_rate in the command line is a finite number, not nan"),
+        (
+            "train.smoothing=1",
+            "train.smoothing in the command line is at least 0.0 and at most 0.95, not 1.0",
+        ),
+        ("search.beam=0", "search.beam in the command line is at least 1, not 0"),
+    ],
+)
+def test_a_number_out_of_range_is_refused(text: str, said: str) -> None:
+    assert refused("", text) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("train.seed=seven", "train.seed in the command line is a whole number, not 'seven'"),
+        ("train.seed=7.0", "train.seed in the command line is a whole number, not 7.0"),
+        ("train.seed=true", "train.seed in the command line is a whole number, not True"),
+        ("train.clip=much", "train.clip in the command line is a number, not 'much'"),
+        ("train.clip=true", "train.clip in the command line is a number, not True"),
+        ("tokens.shared=1", "tokens.shared in the command line is true or false, not 1"),
+        ("tokens.shared=yes", "tokens.shared in the command line is true or false, not 'yes'"),
+        ("data.train=[1, 2]", "data.train in the command line is a file name or a list of them, not [1, 2]"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused(text: str, said: str) -> None:
+    assert refused("", text) == said
+
+
+def test_a_value_of_the_wrong_kind_in_a_file_is_refused() -> None:
+    assert refused("name = 7") == "name in mine.toml is a text, not 7"
+    assert refused("data = 7").startswith("data in mine.toml is a section")
+
+
+def test_bad_toml_names_file_and_line() -> None:
+    message = refused('name = "mine"\n[train]\nseed = = 7\n')
+    assert message.startswith("mine.toml is not valid TOML: ")
+    assert "line 3" in message
+
+
+def test_an_unknown_recipe_gets_a_suggestion() -> None:
+    with pytest.raises(RecipeError, match=r"no recipe 'datse'; choose from .*did you mean 'dates'\?$"):
+        load("datse")
+
+
+def test_a_recipe_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[train]\nseed = 7\n", encoding="utf-8")
+    assert load(tmp_path / "mine.toml", ["name=ours"]) == parse("", "it", ["train.seed=7", "name=ours"])
+
+
+def test_a_missing_or_unreadable_recipe_file_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"missing\.toml cannot be read"):
+        load(tmp_path / "missing.toml")
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"\n')
+    with pytest.raises(RecipeError, match=r"latin\.toml cannot be read"):
+        load(tmp_path / "latin.toml")

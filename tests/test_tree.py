@@ -1,0 +1,283 @@
+"""The tree is printed in the order the data travels: a part imports only what stands above it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "regard"
+ORDER = (
+    *("errors", "types", "recipe", "device", "storage", "data", "kernels"),
+    *("attention", "recurrence", "encoders", "decoders", "models", "search", "metrics", "tasks", "training"),
+    *("predict", "show", "demo", "catalogue", "serve", "interop", "cli"),
+)
+LAZY = {("types.py", "show")}  # a map in a notebook draws itself
+WRITER = "storage.py"
+WRITING_METHODS = {"write_text", "write_bytes", "mkdir", "touch", "rename", "hardlink_to", "symlink_to"}
+WRITING_FUNCTIONS = {
+    "os": {"replace", "rename", "renames", "makedirs", "mkdir", "truncate", "link", "symlink"},
+    "shutil": {"copy", "copy2", "copyfile", "copytree", "move", "rmtree"},
+    "torch": {"save"},
+    "numpy": {"save", "savez", "savetxt"},
+}
+PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
+
+
+def files(root: Path) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(root.rglob("*.py")):
+        yield path.relative_to(root).as_posix(), ast.parse(path.read_text("utf-8"))
+
+
+def only_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def running(node: ast.AST) -> Iterator[ast.AST]:
+    """All that may run, functions' bodies included; what stands under TYPE_CHECKING does not."""
+    for child in ast.iter_child_nodes(node):
+        if only_for_types(child):
+            assert isinstance(child, ast.If)
+            for other in child.orelse:
+                yield other
+                yield from running(other)
+        else:
+            yield child
+            yield from running(child)
+
+
+def imported(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that a file imports."""
+    package = ["regard", *Path(name).parent.parts]
+    for node in running(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            home = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{home}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            given = node.args[0]
+            yield node.lineno, given.value if isinstance(given, ast.Constant) else "regard.(computed)"
+
+
+def part(name: str) -> str:
+    return name.partition("/")[0].removesuffix(".py")
+
+
+def upward(root: Path) -> list[str]:
+    """Every import of something that does not stand above its importer."""
+    wrong, names = [], [part(name) for name, _ in files(root)]
+    for name, tree in files(root):
+        if name == "__init__.py":
+            continue
+        if part(name) not in ORDER:
+            wrong.append(f"{name}: say in ORDER where {part(name)!r} stands")
+            continue
+        for line, full in imported(name, tree):
+            home, *inner = full.split(".")
+            if home != "regard" or not inner or inner[0] == part(name) or (name, inner[0]) in LAZY:
+                continue
+            if inner[0] not in ORDER:
+                if inner[0] in names or not inner[0].startswith("__"):
+                    wrong.append(f"{name}:{line} imports {full}, whose place is not in ORDER")
+            elif ORDER.index(inner[0]) > ORDER.index(part(name)):
+                wrong.append(f"{name}:{line} imports {full}, which stands below it")
+    return wrong
+
+
+def opens_for_writing(call: ast.Call) -> bool:
+    """`open(...)`, `path.open(...)`, `gzip.open(...)` and such, with a mode that is not plainly reading."""
+    called = ast.unparse(call.func)
+    if called == "os.open":
+        return ast.unparse(call.args[0]) != "os.devnull" and ast.unparse(call.args[1]) != "os.O_RDONLY"
+    if called.rpartition(".")[2] not in ("open", "fdopen"):
+        return False
+    modes = [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
+    texts = [each for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    if called in ("open", "io.open", "gzip.open", "bz2.open", "lzma.open", "os.fdopen"):
+        modes += call.args[1:2]
+    else:
+        modes += [each for each in texts if set(each.value) <= set("rwaxbt+U")]
+    return any(not isinstance(mode, ast.Constant) or not set(str(mode.value)).isdisjoint("wax+") for mode in modes)
+
+
+def writes(root: Path) -> list[str]:
+    """Every call that would write a file outside the one module that may."""
+    wrong = []
+    for name, tree in files(root):
+        for node in ast.walk(tree):
+            if name == WRITER or not isinstance(node, ast.Call):
+                continue
+            home, _, method = ast.unparse(node.func).rpartition(".")
+            if (
+                opens_for_writing(node)
+                or (home and method in WRITING_METHODS)
+                or method in WRITING_FUNCTIONS.get(home, ())
+                or method == "save_file"
+            ):
+                wrong.append(f"{name}:{node.lineno} writes: {ast.unparse(node)}")
+    return wrong
+
+
+def pickles(root: Path) -> list[str]:
+    """Every way in or out for pickle."""
+    wrong = []
+    for name, tree in files(root):
+        wrong += [
+            f"{name}:{line} imports {full}"
+            for line, full in imported(name, tree)
+            if full.partition(".")[0] in PICKLES or full in ("torch.load", "torch.save")
+        ]
+        wrong += [
+            f"{name}:{node.lineno} calls {ast.unparse(node)}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and ast.unparse(node) in ("torch.load", "torch.save")
+        ]
+    return wrong
+
+
+def test_the_tree_is_there():
+    assert len(list(files(SOURCE))) > 20
+    assert len(set(ORDER)) == len(ORDER)
+
+
+def test_parts_import_only_what_stands_above_them():
+    assert upward(SOURCE) == []
+
+
+def test_only_storage_writes_files():
+    assert writes(SOURCE) == []
+
+
+def test_no_pickle_in_or_out():
+    assert pickles(SOURCE) == []
+
+
+def test_nothing_imports_the_package_root_but_for_its_version():
+    found = {
+        full
+        for name, tree in files(SOURCE)
+        if name != "__init__.py"
+        for _, full in imported(name, tree)
+        if full == "regard" or full.startswith("regard.__")
+    }
+    assert found <= {"regard.__version__"}
+
+
+# The checkers themselves, on trees that break the rule.
+
+
+def plant(root: Path, content: dict[str, str]) -> Path:
+    for name, text in content.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, "utf-8")
+    return root
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import regard.cli",
+        "from regard.cli import main",
+        "from regard import cli",
+        "from regard.decoders.core import Decoder",
+        "from ..models import build",
+        "from .. import models",
+        "def late():\n    from regard.search import beam",
+        "class Late:\n    def late(self):\n        import regard.training.loop",
+        "try:\n    from regard import search\nexcept ImportError:\n    pass",
+        "import importlib\nimportlib.import_module('regard.cli')",
+        "if TYPE_CHECKING:\n    pass\nelse:\n    from regard.cli import main",
+        "from regard import unheard_of",
+        "from importlib import import_module\nimport_module(name)",
+    ],
+)
+def test_an_upward_import_is_found(tmp_path, line):
+    tree = {
+        "attention/core.py": "from regard.errors import pick\n",
+        "cli.py": "from regard import attention\n",
+    }
+    assert upward(plant(tmp_path, tree)) == []
+    assert len(upward(plant(tmp_path, tree | {"attention/core.py": line}))) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch\nfrom regard.types import PAD",
+        "from regard.attention import masks",
+        "from . import masks\nfrom .masks import check",
+        "from ..types import PAD",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from regard.cli import main",
+        "from regard import __version__",
+    ],
+)
+def test_a_lawful_import_is_none(tmp_path, line):
+    assert upward(plant(tmp_path, {"attention/core.py": line})) == []
+
+
+def test_the_one_lazy_import_is_allowed_in_types_alone(tmp_path):
+    line = "def draw():\n    from regard.show.maps import svg"
+    assert upward(plant(tmp_path, {"types.py": line})) == []
+    assert upward(plant(tmp_path, {"recipe.py": line})) == [
+        "recipe.py:2 imports regard.show.maps.svg, which stands below it"
+    ]
+
+
+def test_a_part_without_a_place_is_found(tmp_path):
+    assert upward(plant(tmp_path, {"helpers.py": ""})) == ["helpers.py: say in ORDER where 'helpers' stands"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'open(path, "w")',
+        'open(path, mode="ab")',
+        "open(path, mode)",
+        'open(path, "r+")',
+        'path.open("x")',
+        'gzip.open(path, "wt")',
+        'path.write_text("")',
+        'path.write_bytes(b"")',
+        "os.replace(one, other)",
+        "os.makedirs(path)",
+        "os.open(path, os.O_WRONLY)",
+        "path.mkdir()",
+        "shutil.rmtree(path)",
+        "torch.save(model, path)",
+        "save_file(tensors, path)",
+        "def f():\n    with open(path, 'wb') as file:\n        pass",
+    ],
+)
+def test_writing_is_found(tmp_path, line):
+    assert len(writes(plant(tmp_path, {"data/files.py": line}))) == 1
+    assert writes(plant(tmp_path / "other", {WRITER: line})) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open(path)",
+        'open(path, "rb")',
+        'path.open("r")',
+        "path.open()",
+        'gzip.open(path, "rt")',
+        "path.read_text()",
+        'Run.open("runs/dates")',
+        "dataclasses.replace(one, two=2)",
+        "text.replace('a', 'b')",
+        "file.write(content)",
+        "os.open(os.devnull, os.O_WRONLY)",
+    ],
+)
+def test_reading_is_not_writing(tmp_path, line):
+    assert writes(plant(tmp_path, {"data/files.py": line})) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import pickle", "from pickle import loads", "import torch\ntorch.load(path)", "from torch import load"],
+)
+def test_pickle_is_found(tmp_path, line):
+    assert len(pickles(plant(tmp_path, {"predict.py": line}))) == 1

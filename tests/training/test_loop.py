@@ -1,0 +1,363 @@
+"""The loop: schedules, determinism, falling loss, early stopping, and the stop at what is not finite."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load as load_tensors
+from torch import Tensor
+
+import regard
+from regard import recipe as recipes
+from regard import storage
+from regard.data.corpora import reverse
+from regard.errors import NotFiniteError, RecipeError
+from regard.models import Seq2Seq
+from regard.recipe import Recipe
+from regard.storage import Run
+from regard.tasks import Translate
+from regard.tasks.translate import Encoded, Loss
+from regard.training import loop
+from regard.training.progress import Teller
+from regard.training.schedules import SCHEDULES
+from regard.types import PAD, Batch
+
+WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny models are quicker so, and other processes disturb them less."""
+    before, set_threads = torch.get_num_threads(), torch.set_num_threads
+    set_threads(1)
+    yield
+    set_threads(before)
+
+
+def tiny(*overrides: str) -> Recipe:
+    """A recipe that learns a little in a second."""
+    sizes = ["model.embedding=16", "model.encoder.dim=24", "model.decoder.dim=20", "model.attention.dim=12"]
+    data = ["name=tiny", "data.corpus=reverse", "data.size=300", "data.max_length=8", "train.device=cpu"]
+    order = ["model.decoder.order=luong"]  # all steps at once: the quickest that looks
+    search = ["search.max_ratio=0", "search.max_extra=3"]  # what untrained models say is cut short
+    settings = ["train.updates=30", "train.validate=10", "train.batch_tokens=200", "train.learning_rate=0.01"]
+    return recipes.parse("", "tiny", [*sizes, *data, *order, *settings, *search, *overrides])
+
+
+class Bench:
+    """A task with its data, a fresh model and a run, to call `fit` on."""
+
+    def __init__(self, folder: Path, *overrides: str) -> None:
+        self.recipe = tiny(*overrides)
+        examples = reverse(1, self.recipe.data.size)
+        self.task = Translate.learn(self.recipe, examples.train)
+        self.data = self.task.within_length(self.task.encode(examples.train))
+        self.dev = self.task.within_length(self.task.encode(examples.dev))
+        torch.manual_seed(self.recipe.train.seed)
+        self.model = self.task.build()
+        self.run = Run.create(folder, "bench")
+
+    def fit(self) -> None:
+        with Teller(quiet=True) as teller:
+            loop.fit(self.task, self.model, self.data, self.dev, self.run, teller)
+
+    def entries(self) -> list[dict[str, float]]:
+        self.run.seal()
+        return self.run.metrics()
+
+    def stored(self) -> dict[str, Tensor]:
+        return load_tensors((self.run.path / storage.MODEL).read_bytes())
+
+
+def weights(model: Seq2Seq) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# Schedules
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("warmup", "updates"), [(0, 1), (0, 50), (1, 50), (7, 50), (50, 50), (90, 50)])
+def test_a_schedule_stays_within_zero_and_one(name: str, warmup: int, updates: int) -> None:
+    shares = [SCHEDULES[name](update, warmup, updates) for update in range(1, updates + 1)]
+    assert all(0 < share <= 1 for share in shares)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("warmup", [1, 2, 7])
+def test_warming_up_is_a_line_that_reaches_one(name: str, warmup: int) -> None:
+    for update in range(1, warmup + 1):
+        assert SCHEDULES[name](update, warmup, 50) == pytest.approx(update / warmup)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_without_warming_up_the_first_update_is_a_whole_one(name: str) -> None:
+    assert SCHEDULES[name](1, 0, 50) == pytest.approx(1.0, abs=1 / 50)  # `linear` has fallen one step of 51
+
+
+def test_constant_stays_level() -> None:
+    assert {SCHEDULES["constant"](update, 7, 50) for update in range(7, 51)} == {1.0}
+
+
+@pytest.mark.parametrize("warmup", [1, 7])
+def test_inverse_sqrt_is_the_formula(warmup: int) -> None:
+    for update in range(1, 51):  # Vaswani et al. 2017, eq. 3, scaled to reach 1
+        formula = min(update**-0.5, update * warmup**-1.5) * warmup**0.5
+        assert SCHEDULES["inverse_sqrt"](update, warmup, 50) == pytest.approx(formula)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 7])
+def test_linear_falls_evenly_to_just_above_zero(warmup: int) -> None:
+    falling = [SCHEDULES["linear"](update, warmup, 50) for update in range(max(1, warmup), 51)]
+    drops = [before - after for before, after in pairwise(falling)]
+    assert drops == pytest.approx([drops[0]] * len(drops))
+    assert drops[0] > 0
+    assert falling[-1] == pytest.approx(drops[0])
+
+
+def test_the_rate_of_an_update_is_the_schedules(tmp_path: Path) -> None:
+    overrides = ["train.updates=8", "train.validate=1", "train.schedule=linear", "train.warmup=3"]
+    bench = Bench(tmp_path, *overrides)
+    bench.fit()
+    rates = [entry["learning_rate"] for entry in bench.entries()]
+    assert rates == pytest.approx([0.01 * SCHEDULES["linear"](update, 3, 8) for update in range(1, 9)])
+
+
+# Determinism and learning
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    settings = ["model.encoder.dropout=0.1", "train.updates=7", "train.validate=3"]
+    one, two, other = (
+        regard.train(tiny(f"train.seed={seed}", *settings), runs=tmp_path, quiet=True) for seed in (1, 1, 2)
+    )
+    assert [run.path.name for run in (one, two, other)] == ["tiny", "tiny-2", "tiny-3"]
+    assert one.read(storage.MODEL) == two.read(storage.MODEL)
+    assert one.read(storage.MODEL) != other.read(storage.MODEL)
+    told = [[{key: entry[key] for key in entry.keys() - WALL_CLOCK} for entry in run.metrics()] for run in (one, two)]
+    assert told[0] == told[1]
+    assert [entry.get("update") for entry in told[0]] == [3, 6, 7, None]
+
+
+def test_the_loss_falls(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "train.updates=60", "train.validate=20")
+    bench.fit()
+    entries = bench.entries()
+    assert entries[0]["loss"] < math.log(bench.task.target.size) + 0.1
+    assert entries[0]["loss"] > entries[1]["loss"] > entries[2]["loss"]
+    assert entries[0]["dev_loss"] > entries[1]["dev_loss"] > entries[2]["dev_loss"]
+
+
+def test_the_dev_loss_is_that_of_the_stored_weights(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "model.decoder.dropout=0.3")  # evaluation sees no dropout, or it would differ
+    bench.fit()
+    bench.model.load_state_dict(bench.stored())
+    lowest = min(entry["dev_loss"] for entry in bench.entries())
+    assert loop.evaluate(bench.task, bench.model, bench.dev) == lowest
+
+
+# Early stopping
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[dict[str, Tensor]]:
+    """Let dev losses be these; gives the weights that were there at each of them."""
+    seen: list[dict[str, Tensor]] = []
+
+    def evaluate(task: Translate, model: Seq2Seq, data: Encoded) -> float:
+        seen.append(weights(model))
+        return losses[len(seen) - 1]
+
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    return seen
+
+
+def test_patience_ends_it_and_the_best_weights_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = planned(monkeypatch, [3.0, 2.0, 2.5, 1.0, 1.5, 1.0, 0.5])
+    bench = Bench(tmp_path, "train.updates=14", "train.validate=2", "train.patience=2")
+    bench.fit()
+    assert len(seen) == 6  # 1.5 and 1.0 are no better than 1.0: the seventh is never seen
+    assert [entry["update"] for entry in bench.entries()] == [2, 4, 6, 8, 10, 12]
+    assert same(bench.stored(), seen[3])
+    assert not same(bench.stored(), seen[5])
+
+
+def test_without_patience_it_goes_on_and_the_best_weights_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = planned(monkeypatch, [1.0, 2.0, 3.0, 4.0])
+    bench = Bench(tmp_path, "train.updates=7", "train.validate=2")
+    bench.fit()
+    assert len(seen) == 4  # after 2, 4, 6 and, at the end, 7
+    assert same(bench.stored(), seen[0])
+
+
+# Not finite
+
+
+def failing_at(update: int, monkeypatch: pytest.MonkeyPatch, spoil: float) -> list[dict[str, Tensor]]:
+    """Let the loss of that update be spoiled; gives the weights before each update."""
+    before: list[dict[str, Tensor]] = []
+    real = Translate.loss
+
+    def loss(self: Translate, model: Seq2Seq, batch: Batch, smoothing: float = 0.0) -> Loss:
+        before.append(weights(model))
+        found = real(self, model, batch, smoothing)
+        return found._replace(total=found.total * spoil) if len(before) == update else found
+
+    monkeypatch.setattr(Translate, "loss", loss)
+    return before
+
+
+@pytest.mark.parametrize("spoil", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_before_the_weights_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: float
+) -> None:
+    before = failing_at(3, monkeypatch, spoil)
+    bench = Bench(tmp_path)
+    with pytest.raises(NotFiniteError, match=rf"^update 3: the loss is {spoil}") as caught:
+        bench.fit()
+    assert caught.value.exit_code == 3
+    assert len(before) == 3
+    assert not same(before[1], before[2])
+    assert same(before[2], weights(bench.model))
+    message = str(caught.value)
+    named = loop.Batches(bench.data.lengths(), bench.recipe.train.batch_tokens, 1)[2]
+    for index in named[:8]:
+        assert f"{bench.data.examples[index].origin}" in message
+    assert bench.data.examples[named[0]].origin.startswith("reverse:train:")
+    assert (f"and {len(named) - 8} more" in message) == (len(named) > 8)
+
+
+def test_a_gradient_that_is_not_finite_stops_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path)
+    real = torch.nn.utils.clip_grad_norm_
+    calls = []
+
+    def norm(parameters: Iterator[Tensor], most: float) -> Tensor:
+        calls.append(real(parameters, most))
+        return torch.tensor(math.nan) if len(calls) == 2 else calls[-1]
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", norm)
+    with pytest.raises(NotFiniteError, match=r"^update 2: .*the norm of its gradient nan"):
+        bench.fit()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_dev_loss_that_is_never_finite_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    planned(monkeypatch, [value] * 3)
+    with pytest.raises(NotFiniteError, match=f"dev loss.*{value}"):
+        regard.train(tiny("train.updates=3", "train.validate=1"), runs=tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize("rate", ["1e37", "1e38"])
+def test_a_huge_learning_rate_is_stopped(tmp_path: Path, rate: str) -> None:
+    with pytest.raises((NotFiniteError, RecipeError), match=r"learning_rate"):
+        regard.train(tiny(f"train.learning_rate={rate}", "train.clip=0"), runs=tmp_path, quiet=True)
+
+
+# The loss itself
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_the_loss_is_the_straight_formula(tmp_path: Path, smoothing: float) -> None:
+    bench = Bench(tmp_path)
+    bench.model.double().eval()
+    batch = bench.task.collate(bench.data, [0, 4, 2])  # three lengths: there is padding
+    found = bench.task.loss(bench.model, batch, smoothing)
+    logits = bench.model(batch).logits
+    total, tokens = 0.0, 0
+    for row in range(3):
+        for place, wanted in enumerate(batch.target.ids[row, 1:].tolist()):
+            if wanted != PAD:
+                log_probabilities = torch.log_softmax(logits[row, place], dim=-1)
+                even = log_probabilities.mean().item()
+                total -= (1 - smoothing) * log_probabilities[wanted].item() + smoothing * even
+                tokens += 1
+    assert found.tokens == tokens == sum(len(bench.data.targets[index]) + 1 for index in (0, 4, 2))
+    assert found.total.item() == pytest.approx(total, rel=1e-5)  # the loss is computed in float32
+
+
+def test_a_batch_costs_what_its_rows_cost_alone(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.model.eval()
+    indices = [0, 4, 2, 7, 5]
+    together = bench.task.loss(bench.model, bench.task.collate(bench.data, indices))
+    alone = [bench.task.loss(bench.model, bench.task.collate(bench.data, [index])) for index in indices]
+    assert together.tokens == sum(loss.tokens for loss in alone)
+    assert together.total.item() == pytest.approx(sum(loss.total.item() for loss in alone), rel=1e-5)
+
+
+def test_the_gradient_is_that_of_the_mean_over_target_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path, "train.updates=1", "train.clip=0")
+    [indices] = [loop.Batches(bench.data.lengths(), 200, 1)[0]]
+    loss = bench.task.loss(bench.model, bench.task.collate(bench.data, indices))
+    tokens = sum(len(bench.data.targets[index]) + 1 for index in indices)
+    gradients = torch.autograd.grad(loss.total / tokens, list(bench.model.parameters()))
+    norm = math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
+    bench.fit()
+    [entry] = bench.entries()
+    assert entry["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+    assert entry["loss"] == pytest.approx(loss.total.item() / tokens, rel=1e-6)
+
+
+def test_the_dev_loss_weighs_tokens_not_batches(tmp_path: Path) -> None:
+    few = Bench(tmp_path, "train.batch_tokens=40")
+    many = Bench(tmp_path, "train.batch_tokens=4000")
+    assert len(loop.in_order(few.dev.lengths(), 40)) > len(loop.in_order(many.dev.lengths(), 4000))
+    assert loop.evaluate(few.task, few.model, few.dev) == pytest.approx(
+        loop.evaluate(many.task, many.model, many.dev), rel=1e-6
+    )
+
+
+# What is refused before anything is written
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("task=translat", "unknown task 'translat'.*did you mean 'translate'"),
+        ("metric=blue", "unknown metric 'blue'.*did you mean 'bleu'"),
+        ("train.schedule=linea", "unknown schedule 'linea'.*did you mean 'linear'"),
+        ("model.attention.score=additiv", "unknown score 'additiv'.*did you mean 'additive'"),
+        ("model.decoder.order=bahdano", "unknown order 'bahdano'.*did you mean 'bahdanau'"),
+        ("model.encoder.cell=grue", "unknown cell 'grue'.*did you mean 'gru'"),
+        ("tokens.source=charakter", "unknown tokenizer 'charakter'.*did you mean 'character'"),
+        ("data.corpus=revers", "unknown corpus 'revers'.*did you mean 'reverse'"),
+        ("model.encoder.dim=7", "model.encoder.dim is split between two directions"),
+        ("model.attention.score=dot", "needs queries and keys of one width, but has 20 and 24"),
+        ("train.device=cupboard", "the device 'cupboard' cannot be used"),
+        ("data.corpus=", "nothing to learn from"),
+        ("data.max_length=0", "data.max_length .* is at least 1"),
+        ("name=a/b", "the name of a run is made of"),
+    ],
+)
+def test_a_recipe_that_cannot_be_used_writes_nothing(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        regard.train(tiny(), text, runs=tmp_path / "runs", quiet=True)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("threads", "set_to"), [(0, []), (3, [3])])
+def test_threads_are_the_recipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, set_to: list[int]
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)  # only noted: it would outlast the test
+    regard.train(tiny("train.updates=1", f"train.threads={threads}"), runs=tmp_path, quiet=True)
+    assert asked == set_to
+
+
+def test_the_stored_recipe_is_the_one_that_was_run(tmp_path: Path) -> None:
+    recipe = tiny("train.updates=1")
+    run = regard.train(recipe, "train.seed=7", runs=tmp_path, quiet=True)
+    assert run.recipe() == replace(recipe, train=replace(recipe.train, seed=7))
+    again = regard.train(run.path / storage.RECIPE, runs=tmp_path, quiet=True)
+    assert again.read(storage.MODEL) == run.read(storage.MODEL)
