@@ -38,7 +38,7 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "regard"
     )
     path = Path(home) / kind / digest
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         sealed, content = path.read_bytes().split(b"\n", 1)
         if sealed == _digest(content).encode():
             return content

@@ -101,6 +101,10 @@ def fit(task: Translate, model: Seq2Seq, data: Encoded, dev: Encoded, run: Run, 
 
         if update % settings.validate == 0 or update == settings.updates:
             dev_loss = evaluate(task, model, dev)
+            if not math.isfinite(dev_loss):
+                raise NotFiniteError(
+                    f"update {update}: the dev loss is {dev_loss}; a lower train.learning_rate may help"
+                )
             run.record(
                 {
                     "update": update,
