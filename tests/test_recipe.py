@@ -209,7 +209,7 @@ def test_an_unknown_key_far_from_all_lists_what_there_is() -> None:
     [
         ("train.updates=0", "train.updates in the command line is at least 1, not 0"),
         ("train.seed=-1", "train.seed in the command line is at least 0, not -1"),
-        ("train.learning_rate=-1", "train.learning_rate in the command line is at least 0.0, not -1.0"),
+        ("train.clip=-1", "train.clip in the command line is at least 0.0, not -1.0"),
         ("train.learning_rate=inf", "train.learning_rate in the command line is a finite number, not inf"),
         ("train.learning_rate=nan", "train.learning_rate in the command line is a finite number, not nan"),
         (
@@ -243,6 +243,12 @@ def test_a_value_of_the_wrong_kind_is_refused(text: str, said: str) -> None:
 def test_a_value_of_the_wrong_kind_in_a_file_is_refused() -> None:
     assert refused("name = 7") == "name in mine.toml is a text, not 7"
     assert refused("data = 7").startswith("data in mine.toml is a section")
+
+
+@pytest.mark.parametrize("text", ["name=a\udcff", "data.train=a\udcff.tsv"])
+def test_a_text_that_is_not_utf8_is_refused(text: str) -> None:
+    """So the shell's bytes arrive where they are not UTF-8: no recipe.toml could hold them."""
+    assert "UTF-8" in refused("", text)
 
 
 def test_bad_toml_names_file_and_line() -> None:

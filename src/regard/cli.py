@@ -1,7 +1,6 @@
 """The command line: thin, each command's body is a few lines. Heavy imports wait until they are needed."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -21,6 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -48,7 +48,7 @@ def regard(
 
 @app.command()
 def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False) -> None:
-    """Learn to read dates in fifteen languages, in a minute, and show the attention map."""
+    """Learn to read dates in a minute and show the map."""
     from regard.demo import demonstrate
 
     done = demonstrate(runs, quiet=quiet)
@@ -81,7 +81,10 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model; one's own data is one override: data.train=pairs.tsv."""
+    """Train a model by a recipe, on its data or yours.
+
+    One's own pairs are one override: regard train dates data.train=pairs.tsv
+    """
     from regard import training
 
     if (recipe is None) == (resume is None):
@@ -147,9 +150,11 @@ def score(
     from regard.predict import load
 
     predictor = load(run)
-    examples = pairs(tuple(files)).examples if files else predictor.task.examples(predictor.task.recipe).test
-    if not examples:
+    recipe = predictor.task.recipe
+    if not files and recipe.data.train and not recipe.data.test:
         raise DataError(f"the recipe of {run} names no test set; write: regard score {run} FILE.tsv")
+    named = tuple(files or recipe.data.test)
+    examples = pairs(named).examples if named else predictor.task.examples(recipe).test
     scored = predictor.score(examples, metric=metric, beam=beam)
     if as_json:
         told = {
@@ -251,10 +256,4 @@ def main() -> NoReturn:
     except RegardError as error:
         print(f"regard: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        print("regard: stopped", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: not our error
-        sys.exit(141)
     sys.exit(0)

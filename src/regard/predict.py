@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 
 from regard import storage
@@ -47,6 +48,8 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise RecipeError("predict takes a list of texts; write predict([text])")
+        if (beam is not None and beam < 1) or (length_penalty is not None and not length_penalty >= 0):
+            raise RecipeError(f"a beam is 1 or wider, a length penalty 0 or more, not {beam} and {length_penalty}")
         settings = self.task.recipe.search
         settings = replace(
             settings,
@@ -76,7 +79,7 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     model = task.build()
     try:
         model.load_state_dict(load_tensors(run.read(storage.MODEL)))
-    except RuntimeError as error:
+    except (RuntimeError, SafetensorError) as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
     model.to(choose_device(device)).eval()
     return Predictor(run, task, model)

@@ -94,7 +94,7 @@ class Train:
 
     updates: int = _number(1000, least=1)  # at most; see patience
     batch_tokens: int = _number(4000, least=1)  # rows times the longest side, at most
-    learning_rate: float = _number(0.001, least=0.0)  # the highest
+    learning_rate: float = _number(0.001, least=0.0, most=1e37)  # the highest
     schedule: str = "constant"  # `regard list schedules`
     warmup: int = _number(0, least=0)  # updates until the learning rate is reached
     clip: float = _number(1.0, least=0.0)  # largest norm of the gradient; 0 for none
@@ -171,6 +171,8 @@ def override(recipe: Recipe, text: str) -> Recipe:
     key, equals, value = text.partition("=")
     if not equals:
         raise RecipeError(f"an override is KEY=VALUE, such as train.seed=7, not {text!r}")
+    if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise RecipeError(f"an override is UTF-8 text, which {text!r} is not; rename the file")
     values: Any = _Word(value)
     for part in reversed(key.strip().split(".")):
         values = {part: values}
@@ -252,7 +254,8 @@ def _lines(section: Any, prefix: str) -> Iterable[str]:
             nested.append((prefix + item.name, value))
         else:
             plain = list(value) if isinstance(value, tuple) else value
-            yield f"{item.name} = {json.dumps(plain, ensure_ascii=False)}"  # JSON of these is TOML
+            told = json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")  # then JSON of these is TOML
+            yield f"{item.name} = {told}"
     for name, value in nested:
         yield f"\n[{name}]"
         yield from _lines(value, name + ".")

@@ -21,6 +21,7 @@ class Example:
     target: str
     group: str = ""  # scores are also given by group: a language, a length
     origin: str = ""  # where it came from, for messages: `pairs.tsv:7`
+    links: tuple[tuple[int, int], ...] = ()  # where known: source characters with the target characters they became
 
 
 Rows = TypeVar("Rows", bound="BatchFirst")

@@ -207,6 +207,9 @@ def validate(
     settings, progress, model = task.recipe.train, session.progress, session.model
     with session.averager.applied(model):
         dev_loss, seen = evaluate(task, model, dev, stopper)
+        if not math.isfinite(dev_loss):
+            told = f"update {progress.update}: the dev loss is {dev_loss}"
+            raise NotFiniteError(f"{told}; a lower train.learning_rate may help")
         best = dev_loss < progress.lowest
         if best:
             weights = {name: each.contiguous() for name, each in model.state_dict().items()}

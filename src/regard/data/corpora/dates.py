@@ -1,13 +1,10 @@
-"""Embedded corpora: made, not downloaded, and the same everywhere for the same seed and size."""
+"""Dates in words, in many languages, to their ISO form."""
 
 import random
-import string
-import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Protocol
 
+from regard.data.corpora.core import Splits
 from regard.errors import MissingExtraError
 from regard.types import Example
 
@@ -48,27 +45,7 @@ DATE_FORMATS: dict[str, tuple[str, ...]] = {
     "ko": ("y년 M월 d일", "y년 M월 d일 EEEE", "y년 M월 d일 (EEE)", "y. M. d.", "y. M. d. (EEE)", "y-MM-dd"),
 }
 
-LONGEST, RANGE = 30, 5  # of `reverse`: the longest string, and how many lengths make a group
-REVERSE_TEST, REVERSE_DEV = 1200, 300  # multiples of LONGEST: every length equally often
-SHARES = ("test", "test", "dev", *["train"] * 7)  # who owns how many tenths of all strings
-
 Render = Callable[[date, str, str], str]
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The three parts of a corpus: to learn from, to choose by, to be judged on."""
-
-    train: list[Example]
-    dev: list[Example]
-    test: list[Example]
-
-
-class Corpus(Protocol):
-    """A generator of a corpus with `size` training examples: a pure function of its arguments."""
-
-    def __call__(self, seed: int, size: int) -> Splits:
-        """The corpus; `seed` and `size` change its train only, and a smaller train begins a larger."""
 
 
 def dates(seed: int, size: int) -> Splits:
@@ -115,46 +92,3 @@ def _dates(split: str, pairs: Iterable[tuple[date, str]], generator: random.Rand
         )
         for number, (day, language) in enumerate(pairs, start=1)
     ]
-
-
-def reverse(seed: int, size: int) -> Splits:
-    """A string of letters to the same string backwards: `regard` to `drager`.
-
-    It teaches the bottleneck of a fixed summary: nothing can be guessed from what came before, so a model
-    without attention must carry the whole string in one vector and fails as strings grow, while attention
-    draws an antidiagonal. Every length from 1 to 30 is equally frequent, and `group` is a range of lengths.
-    No string of one split is in another, so the shortest, which are few, repeat within their own. Dev and
-    test are the same for every seed and size.
-    """
-    return Splits(
-        train=_reversals("train", size, random.Random(f"reverse:train:{seed}")),
-        dev=_reversals("dev", REVERSE_DEV, random.Random("reverse:dev")),
-        test=_reversals("test", REVERSE_TEST, random.Random("reverse:test")),
-    )
-
-
-def _reversals(split: str, count: int, generator: random.Random) -> list[Example]:
-    examples = []
-    for number in range(count):
-        length = number % LONGEST + 1
-        text = _letters(split, length, generator)
-        shortest = (length - 1) // RANGE * RANGE + 1
-        group = f"{shortest}-{shortest + RANGE - 1}"
-        examples.append(Example(text, text[::-1], group, origin=f"reverse:{split}:{number + 1}"))
-    return examples
-
-
-def _letters(split: str, length: int, generator: random.Random) -> str:
-    """A string that belongs to the split, drawn until one does."""
-    while True:
-        text = "".join(generator.choices(string.ascii_lowercase, k=length))
-        if _split_of(text) == split:
-            return text
-
-
-def _split_of(text: str) -> str:
-    """The split that owns a string: short strings are few, so chance alone would share them."""
-    return SHARES[zlib.crc32(text.encode()) % len(SHARES)]
-
-
-CORPORA: dict[str, Corpus] = {"dates": dates, "reverse": reverse}

@@ -1,0 +1,15 @@
+"""Embedded corpora: made, not downloaded, and the same everywhere for the same seed and size."""
+
+from regard.data.corpora.core import Corpus, Splits
+from regard.data.corpora.dates import dates
+from regard.data.corpora.letters import copy, reverse
+from regard.data.corpora.numbers import numbers
+
+CORPORA: dict[str, Corpus] = {
+    "dates": dates,
+    "numbers": numbers,
+    "reverse": reverse,
+    "copy": copy,
+}
+
+__all__ = ["CORPORA", "Corpus", "Splits", "copy", "dates", "numbers", "reverse"]

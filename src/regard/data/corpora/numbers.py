@@ -1,0 +1,153 @@
+"""Number words of one language to those of another, with the alignment known."""
+
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain, product
+from typing import NamedTuple
+
+from regard.data.corpora.core import Splits
+from regard.errors import MissingExtraError
+from regard.types import Example
+
+DIGITS = range(1, 7)  # how many a number has
+TEST_NUMBERS = {1: 2, 2: 18, 3: 180, 4: 200, 5: 250, 6: 350}  # by digits; 1,000 in all
+DEV_NUMBERS = {1: 1, 2: 9, 3: 90, 4: 100, 5: 125, 6: 175}  # 500 in all
+ATOMS = (*range(20), *range(20, 100, 10))  # the numbers that both languages write as one piece
+
+Render = Callable[..., str]
+
+
+class Piece(NamedTuple):
+    """A piece of a German number, and the place of the English word that it renders."""
+
+    text: str
+    word: int | None  # none for `und`
+
+
+class Lexicon(NamedTuple):
+    """The pieces that number words are made of, by value."""
+
+    english: dict[int, str]
+    german: dict[int, str]
+
+
+def numbers(seed: int, size: int) -> Splits:
+    """A number in English words to German: `three hundred twenty one` to `dreihunderteinundzwanzig`.
+
+    Word order differs (German says units before tens), and an English word becomes a piece of one long word.
+    `links` join each character of an English word with each of the German piece of the same value; spaces
+    and `und` have none. Numbers have one to six digits, those with more are more frequent, and `group` is
+    how many. The split is by number: none of dev or test is in train; both are the same for every seed and
+    size. The spelling is num2words', English without `and`, commas and hyphens.
+    """
+    lexicon = _lexicon()
+    held_out = {digits: _held_out(digits) for digits in DIGITS}
+    test = [number for digits in DIGITS for number in held_out[digits][: TEST_NUMBERS[digits]]]
+    dev = [number for digits in DIGITS for number in held_out[digits][TEST_NUMBERS[digits] :]]
+    drawn = _draw(size, random.Random(f"numbers:train:{seed}"), {*test, *dev})
+    return Splits(
+        train=_examples("train", drawn, lexicon),
+        dev=_examples("dev", dev, lexicon),
+        test=_examples("test", test, lexicon),
+    )
+
+
+def _lexicon() -> Lexicon:
+    try:
+        from num2words import num2words  # lazily: an optional package
+    except ImportError as missing:
+        raise MissingExtraError("num2words", "corpora", "the corpus 'numbers'") from missing
+    english, german = (_pieces(partial(num2words, lang=language)) for language in ("en", "de"))
+    return Lexicon(english, german)
+
+
+def _pieces(render: Render) -> dict[int, str]:
+    """A language's piece for each atom, for 100 and for 1,000."""
+    pieces = {atom: render(atom) for atom in ATOMS}
+    two = pieces[2]  # not one: German shortens it before the others
+    return pieces | {large: render(2 * large).removeprefix(two).strip() for large in (100, 1000)}
+
+
+def _held_out(digits: int) -> list[int]:
+    """Numbers of so many digits for test and dev, in that order."""
+    count = TEST_NUMBERS[digits] + DEV_NUMBERS[digits]
+    # A text seed is hashed by SHA-512, not by `hash`: the same in every process. Zero is not held out: no
+    # other number has its word.
+    return random.Random(f"numbers:held out:{digits}").sample(range(10 ** (digits - 1), 10**digits), count)
+
+
+def _draw(count: int, generator: random.Random, held_out: set[int]) -> Iterable[int]:
+    """Numbers to train on, drawn one by one, so that a smaller train is the beginning of a larger one."""
+    for _ in range(count):
+        (digits,) = generator.choices(DIGITS, weights=DIGITS)
+        least = 10 ** (digits - 1) if digits > 1 else 0
+        number = generator.randrange(least, 10**digits)
+        while number in held_out:
+            number = generator.randrange(least, 10**digits)
+        yield number
+
+
+def _examples(split: str, drawn: Iterable[int], lexicon: Lexicon) -> list[Example]:
+    examples = []
+    for place, number in enumerate(drawn, start=1):
+        words, pieces = spell(number, lexicon)
+        examples.append(
+            Example(
+                source=" ".join(words),
+                target="".join(piece.text for piece in pieces),
+                group=str(len(str(number))),
+                origin=f"numbers:{split}:{place}",
+                links=_links(words, pieces),
+            )
+        )
+    return examples
+
+
+def spell(number: int, lexicon: Lexicon) -> tuple[list[str], list[Piece]]:
+    """The English words of a number, and the pieces of its German word."""
+    values = _values(number)
+    return [lexicon.english[value] for value in values], _german(values, lexicon.german)
+
+
+def _values(number: int) -> list[int]:
+    """What a number is made of, in the order in which English says it: 321 is 3, 100, 20, 1."""
+    for large in (1000, 100):
+        if number >= large:
+            return [*_values(number // large), large, *(_values(number % large) if number % large else [])]
+    tens, units = number - number % 10, number % 10
+    return [tens, units] if tens >= 20 and units else [number]
+
+
+def _german(values: list[int], german: dict[int, str]) -> list[Piece]:
+    """The same in the German order: 3, 100, 1, and, 20."""
+    one = german[1].removesuffix("s")  # `eins` counts alone, `ein` before what it counts
+    pieces: list[Piece] = []
+    place = 0
+    while place < len(values):
+        value, after = values[place], values[place + 1] if place + 1 < len(values) else 0
+        if value >= 20 and 0 < after < 10:  # units before tens
+            units = one if after == 1 else german[after]
+            pieces += [Piece(units, place + 1), Piece("und", None), Piece(german[value], place)]
+            place += 2
+            continue
+        counts = after == 100 or (after == 1000 and place == 0)
+        pieces.append(Piece(one if value == 1 and counts else german[value], place))
+        place += 1
+    return pieces
+
+
+def _links(words: list[str], pieces: list[Piece]) -> tuple[tuple[int, int], ...]:
+    """Every character of a word with every character of its piece."""
+    starts, start = [], 0
+    for word in words:
+        starts.append(start)
+        start += len(word) + 1  # a space follows
+    blocks, start = [], 0
+    for piece in pieces:
+        stop = start + len(piece.text)
+        if piece.word is not None:
+            first = starts[piece.word]
+            blocks.append(product(range(first, first + len(words[piece.word])), range(start, stop)))
+        start = stop
+    return tuple(chain.from_iterable(blocks))
