@@ -116,6 +116,11 @@ class Search:
 
     beam: int = _number(1, least=1)  # 1 is greedy
     length_penalty: float = _number(0.0, least=0.0)  # exponent of GNMT's penalty; 0 for none
+    coverage_penalty: float = _number(0.0, least=0.0)  # weight of GNMT's; 0 for none
+    no_repeat: int = _number(0, least=0)  # no n-gram of this length is written twice; 0 forbids none
+    temperature: float = _number(0.0, least=0.0)  # above 0, outputs are drawn at random and not searched
+    top_k: int = _number(0, least=0)  # draw from so many of the likeliest words; 0 for all
+    top_p: float = _number(1.0, least=0.01, most=1.0)  # draw from the fewest words that hold so much chance
     max_ratio: float = _number(2.0, least=0.0)  # an output is at most max_ratio x source + max_extra tokens
     max_extra: int = _number(20, least=1)  # see max_ratio
 

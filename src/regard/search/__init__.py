@@ -1,5 +1,6 @@
 """Decoder + Memory -> Hypotheses with their maps."""
 
 from regard.search.beam import beam
+from regard.search.sample import sample
 
-__all__ = ["beam"]
+__all__ = ["beam", "sample"]

@@ -19,7 +19,7 @@ from regard.decoders import Decoder
 from regard.errors import DataError, RecipeError, pick
 from regard.models import Seq2Seq
 from regard.recipe import Recipe, Search
-from regard.types import END, PAD, SPECIALS, UNKNOWN, AttentionMap, Batch, Example, Hypothesis, Prediction
+from regard.types import END, PAD, SPECIALS, UNKNOWN, AttentionMap, Batch, Example, Hypothesis, Memory, Prediction
 
 SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
 
@@ -149,7 +149,9 @@ class Translate:
         )
 
     @torch.no_grad()
-    def answer(self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1) -> list[Prediction]:
+    def answer(
+        self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+    ) -> list[Prediction]:
         """The best outputs for each text, with their maps; a blank text gets a blank answer."""
         model.eval()
         device = next(model.parameters()).device
@@ -158,14 +160,9 @@ class Translate:
         ids = [self.source.encode(texts[index]) for index in asked]
         for group in batching.in_order([(len(row) + 1, 0) for row in ids], max(1, SEARCH_TOKENS // settings.beam)):
             source = batching.pad([[*ids[index], END] for index in group]).to(device)
-            found = search.beam(
-                model.decoder,
-                model.encoder(source),
-                width=settings.beam,
-                limits=[int(settings.max_ratio * len(ids[index])) + settings.max_extra for index in group],
-                length_penalty=settings.length_penalty,
-                n_best=n_best,
-            )
+            limits = [int(settings.max_ratio * len(ids[index])) + settings.max_extra for index in group]
+            seeds = [seed + asked[index] * n_best for index in group]
+            found = _search(model.decoder, model.encoder(source), settings, limits, seeds, n_best)
             for index, hypotheses in zip(group, found, strict=True):
                 best, *others = [self.tell(texts[asked[index]], ids[index], each) for each in hypotheses]
                 answers[asked[index]] = replace(best, alternatives=tuple(others))
@@ -179,6 +176,33 @@ class Translate:
         if hypothesis.map is not None:
             seen = AttentionMap(hypothesis.map[: len(tokens), : len(columns)].cpu(), tokens, columns)
         return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, seen)
+
+
+def _search(
+    decoder: Decoder[Any, Any], memory: Memory, settings: Search, limits: list[int], seeds: list[int], n_best: int
+) -> list[list[Hypothesis]]:
+    """As the settings say: the best by beam search, or drawn at random."""
+    if settings.temperature:
+        return search.sample(
+            decoder,
+            memory,
+            limits=limits,
+            seeds=seeds,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            count=n_best,
+        )
+    return search.beam(
+        decoder,
+        memory,
+        width=settings.beam,
+        limits=limits,
+        length_penalty=settings.length_penalty,
+        coverage_penalty=settings.coverage_penalty,
+        no_repeat=settings.no_repeat,
+        n_best=n_best,
+    )
 
 
 def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:
