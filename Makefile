@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types docs figures clean
+.PHONY: help demo test lint types docs figures sweep clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,10 +25,17 @@ types: $(READY)
 
 docs: $(READY)  ## write the pages that are made from the source
 	$(BIN)/python docs/recipes.py
+	$(BIN)/python docs/mechanisms.py
+
+lessons: $(READY)  ## run all lessons; pictures go to lessons-out
+	for lesson in docs/lessons/lesson_*.py; do $(BIN)/python "$$lesson" || exit 1; done
 
 figures: $(READY)  ## make the pictures of the docs anew (some minutes)
 	$(BIN)/python docs/figures/bottleneck.py
 	$(BIN)/python docs/figures/map.py
+
+sweep: $(READY)  ## train every order x score x scope and print what each reaches (hours on two cores)
+	$(BIN)/python benchmarks/sweep.py
 
 clean:  ## remove the environment and all that was built; runs stay
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

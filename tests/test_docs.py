@@ -2,9 +2,23 @@
 
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.attention import NORMALIZERS, SCOPES, SCORES, attend, masks
+from regard.attention.gates import SqueezeExcite, lstm_gates
+from regard.attention.record import record
+from regard.data.batching import pad
+from regard.decoders import ORDERS, STARTS
+from regard.encoders import RecurrentEncoder
+from regard.errors import RecipeError
+from regard.recurrence import CELLS, Recurrence
+from regard.types import Recurrent
 
 ROOT = Path(__file__).parent.parent
 ANSWER = re.compile(r"`(src/[\w/]+\.py)`, `(\w+)[\w.]*`")
@@ -26,9 +40,110 @@ def test_the_quiz_has_ten_questions_each_with_one_file() -> None:
         assert re.search(rf"^(class|def) {name}\b", (ROOT / path).read_text(encoding="utf-8"), re.M), name
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda path: path.name)
+# ---- mechanisms.md
+
+
+@pytest.fixture(scope="module")
+def mechanisms() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "docs/mechanisms.py"))
+
+
+@pytest.fixture(scope="module")
+def made(mechanisms: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    return mechanisms["make_all"]()
+
+
+def test_the_page_of_mechanisms_is_made_from_the_source(made: tuple[str, dict[str, str]]) -> None:
+    assert made[0] == (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8"), "run `make docs`"
+
+
+def test_the_pictures_of_mechanisms_are_made_from_the_source(made: tuple[str, dict[str, str]]) -> None:
+    kept = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs/figures/mechanisms").iterdir()}
+    assert kept == made[1], "run `make docs`"
+    for name, drawn in kept.items():
+        assert len(drawn) < 20_000, name
+        assert f"(figures/mechanisms/{name}.svg)" in made[0], f"the page does not show {name}"
+
+
+@pytest.mark.parametrize(
+    "table", [SCORES, NORMALIZERS, SCOPES, ORDERS, STARTS, CELLS], ids=lambda table: "-".join(table)
+)
+def test_every_entry_of_every_table_has_its_place(table: dict[str, Any]) -> None:
+    page = (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8")
+    for name in table:
+        assert f"\n### `{name}`\n" in page
+
+
+def test_a_page_can_fail_a_law(mechanisms: dict[str, Any]) -> None:
+    """What the page says is tried, not declared: a score that ignores its query is found out."""
+    page = mechanisms["scores"]({})
+    told = {part.split("`")[0]: part for part in page.split("\n### `")[1:]}
+    assert {name for name, part in told.items() if "depend on the query: no" in part} == {"linear_concat"}
+    unequal = {name for name, part in told.items() if "different widths: no" in part}
+    assert unequal == {"dot", "scaled_dot", "cosine", "gaussian"}
+    assert {name for name, part in told.items() if "length of a key: no" in part} == {"cosine"}
+    assert all("finite differences: yes" in part for part in told.values())
+
+
+def test_the_slips_name_tests_that_are_there(mechanisms: dict[str, Any]) -> None:
+    assert len(mechanisms["SLIPS"]) == 13
+    for slip in mechanisms["SLIPS"]:
+        assert slip.tests
+        for test in slip.tests:
+            path, name = test.split("::")
+            assert re.search(rf"^def {name}\(", (ROOT / path).read_text(encoding="utf-8"), re.M), test
+
+
+# ---- pages that run
+
+
+@pytest.fixture
+def tables_restored() -> Iterator[None]:
+    tables: list[dict[str, Any]] = [SCORES, NORMALIZERS, SCOPES, ORDERS]
+    before = [dict(table) for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
+@pytest.mark.parametrize("name", ["journey", "extend"])
+def test_the_code_of_a_page_runs(name: str, tables_restored: None) -> None:
+    text = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
+    blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S))
+    assert len(blocks) > 5
+    assert sum("assert " in block[1] for block in blocks) > len(blocks) / 2
+    namespace: dict[str, Any] = {"__name__": name}
+    for block in blocks:
+        above = text.count("\n", 0, block.start(1))  # so that a failure names the page's own line
+        exec(compile("\n" * above + block[1], f"docs/{name}.md", "exec"), namespace)
+
+
+def test_a_new_score_takes_about_fifteen_lines() -> None:
+    text = (ROOT / "docs/extend.md").read_text(encoding="utf-8")
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class Laplace" in block]
+    lines = [line for line in block[block.index("class") :].split("\n") if line.strip()]
+    assert len(lines) <= 15
+
+
+# ---- the index
+
+
+def test_the_index_links_every_page_and_lesson() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+)", (ROOT / "docs/index.md").read_text(encoding="utf-8")))
+    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/lessons/*.py")]
+    assert {page.relative_to(ROOT / "docs").as_posix() for page in pages} - {"index.md"} <= linked
+
+
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/lessons/lesson_*.py")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    if page.suffix == ".py":
+        prose = "\n".join(line for line in prose.split("\n") if line.startswith("# "))
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", prose)
     for link in links:
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
@@ -38,3 +153,171 @@ def test_the_tests_that_the_readme_names_are_there() -> None:
     assert names
     for name in names:
         assert (ROOT / name).exists(), name
+
+
+# ---- words and slips, settled: each test is named by a row of the last table of mechanisms.md
+
+BATCH, QUERY, KEY = 2, 3, 5
+
+
+def weights_of(name: str, query: Tensor, states: Tensor, **settings: int | None) -> Tensor:
+    score = SCORES[name](query_dim=query.shape[-1], key_dim=states.shape[-1], dim=4, **settings).to(query.dtype)
+    weights = attend(query, score.project(states), states, score=score).weights
+    assert weights is not None
+    return weights.detach()
+
+
+def test_linear_concat_ignores_its_query_and_concat_does_not() -> None:
+    query, states = torch.randn(BATCH, QUERY, 6).double(), torch.randn(BATCH, KEY, 7).double()
+    linear, concat = weights_of("linear_concat", query, states), weights_of("concat", query, states)
+    assert torch.allclose(linear, linear[:, :1].expand_as(linear), atol=1e-12)
+    assert not torch.allclose(concat, concat[:, :1].expand_as(concat), atol=1e-3)
+
+
+def test_the_context_is_a_sum_over_the_source_and_nothing_else_happens(capfd: pytest.CaptureFixture[str]) -> None:
+    query, states = torch.randn(BATCH, QUERY, 6), torch.randn(BATCH, KEY, 6)
+    score = SCORES["dot"](query_dim=6, key_dim=6, dim=None)
+    given = query.clone(), states.clone()
+    context, weights, _ = attend(query, states, states, score=score)
+    assert weights is not None
+    summed = sum(weights[..., key, None] * states[:, key, None] for key in range(KEY))  # sum over h, not over s
+    assert torch.allclose(context, torch.as_tensor(summed), atol=1e-6)
+    assert torch.equal(query, given[0])
+    assert torch.equal(states, given[1])
+    assert capfd.readouterr() == ("", "")
+
+
+def small_decoder(order: str) -> tuple[RecurrentEncoder, Any]:
+    encoder = RecurrentEncoder(nn.Embedding(11, 6), Recurrence(nn.GRU, input_dim=6, dim=8, bidirectional=True))
+    score = SCORES["additive"](query_dim=10, key_dim=8, dim=4)
+    attention = SCOPES["global"](score, query_dim=10)
+    return encoder, ORDERS[order](
+        nn.Embedding(11, 5), attention, reader=encoder.recurrence, cell=nn.GRU, dim=10, layers=1
+    )
+
+
+@pytest.mark.parametrize("order", [name for name, order in ORDERS.items() if order.looks()])
+def test_padding_gets_no_attention(order: str) -> None:
+    encoder, decoder = small_decoder(order)
+    source = pad([[4, 5, 6, 7, 3], [8, 9, 3]])
+    seen = decoder(torch.randint(4, 11, (2, QUERY)), encoder(source)).attention
+    assert (seen[1, :, 3:] == 0).all()
+    assert torch.allclose(seen.sum(-1), torch.ones(2, QUERY))
+
+
+def test_the_three_starts_are_three() -> None:
+    assert set(STARTS) == {"zeros", "last", "bridge"}
+    reader, writer = (Recurrence(nn.GRU, input_dim=6, dim=8) for _ in range(2))
+    summary = Recurrent(torch.randn(BATCH, 1, 8), None)
+    first = {name: start(writer, reader)(summary).hidden for name, start in STARTS.items()}
+    assert (first["zeros"] == 0).all()
+    assert torch.equal(first["last"], summary.hidden)
+    assert not torch.allclose(first["bridge"], summary.hidden)
+    assert first["bridge"].abs().max() < 1  # a tanh
+    with pytest.raises(RecipeError, match="the start 'last' hands the encoder's state over as it is"):
+        STARTS["last"](Recurrence(nn.GRU, input_dim=6, dim=9), reader)
+
+
+def test_multiplicative_is_bilinear() -> None:
+    query, states = torch.randn(BATCH, QUERY, 6).double(), torch.randn(BATCH, KEY, 7).double()
+    score: Any = SCORES["multiplicative"](query_dim=6, key_dim=7, dim=4).double()
+    matrix = score.query.weight.T @ score.key.weight  # query_dim, key_dim
+    bilinear = torch.einsum("bqi,ij,bkj->bqk", query, matrix, states)
+    assert torch.allclose(score(query, score.project(states)), bilinear, atol=1e-12)
+    general: Any = SCORES["general"](query_dim=6, key_dim=7, dim=None).double()
+    general.key.weight.data.copy_(matrix)
+    assert torch.allclose(general(query, general.project(states)), bilinear, atol=1e-12)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("source", ["self", "cross"])
+def test_scope_and_source_are_independent(scope: str, source: str) -> None:
+    states = torch.randn(BATCH, KEY, 6)
+    query = states if source == "self" else torch.randn(BATCH, QUERY, 6)
+    attention = SCOPES[scope](SCORES["dot"](query_dim=6, key_dim=6, dim=None), query_dim=6, window=1)
+    weights = attention(query, attention.project(states), attention.content(states), mask=None).weights
+    assert weights.shape == (BATCH, query.shape[1], KEY)
+    assert bool((weights == 0).any()) == (scope != "global")
+
+
+def test_bahdanau_feeds_word_and_context() -> None:
+    encoder, decoder = small_decoder("bahdanau")
+    given: list[tuple[Tensor, Tensor]] = []
+    decoder.recurrence.register_forward_pre_hook(lambda module, inputs: given.append((inputs[0], inputs[1].hidden)))
+    ready = decoder.prepare(encoder(pad([[4, 5, 6, 3]])))
+    state = decoder.start(ready)
+    decoder.step(torch.tensor([[7]]), state, ready)
+    before = state.recurrent.hidden
+    context = attend(
+        before, ready.keys, ready.values, score=decoder.attention.score, mask=masks.over_keys(ready.mask)
+    ).context
+    word = decoder.embedding(torch.tensor([[7]]))
+    assert torch.allclose(given[0][0], torch.cat([word, context], dim=-1), atol=1e-6)
+    assert torch.equal(given[0][1], before)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_a_score_is_one_number_for_each_query_and_key(name: str) -> None:
+    score = SCORES[name](query_dim=6, key_dim=6, dim=4)
+    query, states = torch.randn(BATCH, QUERY, 6), torch.randn(BATCH, KEY, 6)
+    assert score(query, score.project(states)).shape == (BATCH, QUERY, KEY)
+
+
+def test_shared_keys_and_values_are_not_self_attention() -> None:
+    states, query = torch.randn(1, KEY, 6), torch.randn(1, QUERY, 6)
+    score = SCORES["dot"](query_dim=6, key_dim=6, dim=None)
+    shared = attend(query, states, states, score=score)  # keys = values, another's query: cross-attention
+    own = attend(states, states, states, score=score)  # the queries too: self-attention
+    assert shared.context.shape == (1, QUERY, 6)
+    assert own.context.shape == states.shape
+    assert shared.weights is not None
+    assert shared.weights.is_floating_point()  # soft, not boolean
+    assert ((shared.weights > 0) & (shared.weights < 1)).all()
+
+
+def sinusoids(exponents_of_cosine: Tensor, exponents_of_sine: Tensor, positions: Tensor) -> Tensor:
+    sine, cosine = (positions[:, None] / 10000.0**each for each in (exponents_of_sine, exponents_of_cosine))
+    return torch.cat([sine.sin(), cosine.cos()], dim=-1)
+
+
+def test_a_shift_of_sinusoids_is_linear_only_with_the_shared_exponent() -> None:
+    dim, shift = 8, 3
+    pairs = torch.arange(0, dim, 2).double()
+    positions = torch.arange(50).double()
+
+    def unexplained(exponents_of_cosine: Tensor) -> float:
+        """How far the best linear map from each position's encoding to the one `shift` later is off."""
+        here = sinusoids(exponents_of_cosine, pairs / dim, positions)
+        there = sinusoids(exponents_of_cosine, pairs / dim, positions + shift)
+        turn = torch.linalg.lstsq(here, there).solution
+        return (here @ turn - there).abs().max().item()
+
+    assert unexplained(pairs / dim) < 1e-8
+    assert unexplained((pairs + 1) / dim) > 1e-2
+    longest = 2 * torch.pi * 10000 ** ((dim - 2) / dim)
+    assert abs(2 * torch.pi * 10000 ** (pairs[-1].item() / dim) - longest) < 1e-6
+
+
+@pytest.mark.parametrize("name", NORMALIZERS)
+def test_what_is_weighed_is_what_is_summed(name: str) -> None:
+    query, states = torch.randn(1, 1, 6), torch.randn(1, KEY, 6)
+    values = torch.eye(KEY).unsqueeze(0)  # value j says that key j was summed, and how much of it
+    score = SCORES["dot"](query_dim=6, key_dim=6, dim=None)
+    context, weights, _ = attend(query, states, values, score=score, normalize=NORMALIZERS[name].function)
+    assert weights is not None
+    assert torch.allclose(context, weights)
+
+
+def test_gates_do_not_share_a_sum() -> None:
+    squeeze = SqueezeExcite(channels=8, reduction=2)
+    inputs = torch.randn(BATCH, 3, 5, 8)
+    with record(squeeze) as recording:
+        result = squeeze(inputs)
+    (gate,) = recording.weights.values()
+    assert torch.equal(result, squeeze(inputs))
+    lstm = nn.LSTM(6, 8, batch_first=True)
+    words = torch.randn(BATCH, KEY, 6)
+    gates = lstm_gates(lstm, words, lstm(words)[0], torch.zeros(BATCH, 8))
+    for each in (gate, *gates):
+        assert ((each > 0) & (each < 1)).all()
+        assert not torch.allclose(each.sum(-1), torch.ones(()), atol=0.1)

@@ -121,7 +121,10 @@ def test_more_alternatives_than_beams_are_refused(predictor: Predictor) -> None:
         predictor.predict(["abc"], beam=2, n_best=3)
 
 
-@pytest.mark.parametrize("settings", [{"beam": 0}, {"beam": -1}, {"n_best": 0}, {"length_penalty": -1.0}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"beam": 0}, {"beam": -1}, {"n_best": 0}, {"search": {"length_penalty": -1.0}}, {"search": {"tmperature": 1.0}}],
+)
 def test_settings_out_of_range_are_a_sentence(predictor: Predictor, settings: dict[str, float]) -> None:
     with pytest.raises(RecipeError):
         predictor.predict(["abc"], **settings)
@@ -186,7 +189,7 @@ def test_score_in_all_and_by_group(predictor: Predictor) -> None:
 
 
 def test_a_run_that_is_not_there_is_a_sentence(run: Run) -> None:
-    with pytest.raises(DataError, match=r"is not there .*did you mean '.*tiny'\?"):
+    with pytest.raises(DataError, match=r"is not there; did you mean '.*tiny'\?"):
         regard.load(run.path.with_name("tinny"))
 
 
@@ -194,16 +197,14 @@ def test_weights_that_do_not_fit_are_a_sentence(tmp_path: Path) -> None:
     small, large = (
         regard.train(tiny("train.updates=1", f"model.decoder.dim={dim}"), runs=tmp_path, quiet=True) for dim in (20, 28)
     )
-    small.write(MODEL, large.read(MODEL))
-    small.seal()
+    small.replace(MODEL, large.read(MODEL))
     with pytest.raises(CorruptError, match=f"{MODEL} does not fit the run's recipe"):
         regard.load(small)
 
 
 def test_weights_that_are_no_tensors_are_a_sentence(tmp_path: Path) -> None:
     run = regard.train(tiny("train.updates=1"), runs=tmp_path, quiet=True)
-    run.write(MODEL, b"not tensors at all")
-    run.seal()
+    run.replace(MODEL, b"not tensors at all")
     with pytest.raises(CorruptError, match=MODEL):
         regard.load(run)
 

@@ -201,7 +201,7 @@ def test_an_unknown_key_in_a_file_names_the_file() -> None:
 def test_an_unknown_key_far_from_all_lists_what_there_is() -> None:
     message = refused("", "search.zzzzzzzz=1")
     assert "did you mean" not in message
-    assert "there are beam, length_penalty, max_ratio, max_extra" in message
+    assert "there are beam, length_penalty, coverage_penalty, no_repeat, temperature" in message
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Files are written whole or not at all, runs are never overwritten, and damage is noticed."""
 
 import errno
+import fcntl
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,21 +12,37 @@ import pytest
 from regard import storage
 from regard.errors import CorruptError, DataError, RecipeError, StorageError
 from regard.recipe import Recipe, to_toml
-from regard.storage import MANIFEST, METRICS, MODEL, RECIPE, Run
+from regard.storage import CHECKPOINTS, LOCK, MANIFEST, METRICS, MODEL, RECIPE, Folder, Run
+
+CREATED = {RECIPE: to_toml(Recipe()).encode(), "source.tokens": b"[1, 2, 3]", "target.tokens": b"[4, 5, 6]"}
+WEIGHTS = bytes(range(256)) * 8
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A sealed run with made-up content."""
-    run = Run.create(tmp_path, "mine")
-    run.write(RECIPE, to_toml(Recipe()).encode())
-    run.write(MODEL, bytes(range(256)) * 8)
-    run.write("source.tokens", b"[1, 2, 3]")
-    run.write("target.tokens", b"[4, 5, 6]")
-    run.record({"update": 1})
-    run.record({"update": 2})
-    run.seal()
+    """A finished run with made-up content."""
+    run = Run.create(tmp_path, "mine", CREATED)
+    with run.training():
+        run.replace(MODEL, WEIGHTS)
+        run.record({"update": 1})
+        run.record({"update": 2})
+        run.save(2, {"state": b"2"})
+        run.finish()
     return run
+
+
+@pytest.fixture
+def young(tmp_path: Path) -> Run:
+    """A run that has not learned anything yet."""
+    return Run.create(tmp_path, "young", CREATED)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("failing", ["replace", "fsync"])
@@ -33,10 +51,6 @@ def test_a_failing_write_leaves_the_old_content_and_no_litter(
 ) -> None:
     path = tmp_path / "file"
     storage.write(path, b"old")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr(os, failing, full)
     with pytest.raises(StorageError, match="file cannot be written: No space left on device") as caught:
         storage.write(path, b"new")
@@ -71,40 +85,66 @@ def test_writing_where_no_folder_is_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
-    runs = [Run.create(tmp_path / "runs", "mine") for _ in range(3)]
+    runs = [Run.create(tmp_path / "runs", "mine", CREATED) for _ in range(3)]
     assert [run.path.name for run in runs] == ["mine", "mine-2", "mine-3"]
-    assert all(run.path.is_dir() for run in runs)
+    assert all(names(run.path) == sorted([*CREATED, MANIFEST]) for run in runs)
+    assert names(tmp_path / "runs") == ["mine", "mine-2", "mine-3"]
 
 
 def test_a_file_of_that_name_is_not_overwritten_either(tmp_path: Path) -> None:
     (tmp_path / "mine").write_bytes(b"precious")
-    assert Run.create(tmp_path, "mine").path.name == "mine-2"
+    assert Run.create(tmp_path, "mine", CREATED).path.name == "mine-2"
     assert (tmp_path / "mine").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/tmp/a", "a b", ".hidden", "-q", "a\n", "a\0"])
 def test_a_bad_name_is_refused_and_nothing_made(tmp_path: Path, name: str) -> None:
     with pytest.raises(RecipeError, match="the name of a run is made of"):
-        Run.create(tmp_path / "runs", name)
+        Run.create(tmp_path / "runs", name, CREATED)
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("name", ["mine", "2026-11.v1+x", "übung", "日付_2"])
 def test_a_good_name_is_kept(tmp_path: Path, name: str) -> None:
-    assert Run.create(tmp_path, name).path == tmp_path / name
+    assert Run.create(tmp_path, name, CREATED).path == tmp_path / name
 
 
 def test_a_file_in_place_of_the_runs_folder(tmp_path: Path) -> None:
     (tmp_path / "runs").write_bytes(b"precious")
     with pytest.raises(StorageError, match="cannot be written") as caught:
-        Run.create(tmp_path / "runs", "mine")
+        Run.create(tmp_path / "runs", "mine", CREATED)
     assert caught.value.exit_code == 4
     assert (tmp_path / "runs").read_bytes() == b"precious"
 
 
-def test_what_was_sealed_is_read(run: Run) -> None:
+@pytest.mark.parametrize("failing", ["mkdir", "write", "fsync", "rename"])
+def test_a_run_is_created_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setattr(os, failing, full)
+    with pytest.raises(StorageError, match="mine cannot be written: No space left on device"):
+        Run.create(tmp_path / "runs", "mine", CREATED)
+    assert names(tmp_path / "runs") == []
+
+
+def test_what_a_killed_maker_left_is_swept_up_and_takes_no_name(tmp_path: Path) -> None:
+    for left in (f".mine.{os.getpid()}.partial", ".other.7.partial"):
+        (tmp_path / left).mkdir()
+        (tmp_path / left / RECIPE).write_bytes(b"half")
+    (tmp_path / ".picture.svg.7.partial").write_bytes(b"another's file")
+    assert Run.create(tmp_path, "mine", CREATED).path.name == "mine"
+    assert names(tmp_path) == [".picture.svg.7.partial", "mine"]
+
+
+def test_where_folders_cannot_be_locked_a_run_is_created_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", full)
+    assert Run.create(tmp_path, "mine", CREATED).read("source.tokens") == b"[1, 2, 3]"
+
+
+def test_what_was_finished_is_read(run: Run) -> None:
     again = Run.open(run.path)
-    assert again.read(MODEL) == bytes(range(256)) * 8
+    assert again.finished()
+    assert names(run.path) == sorted([*CREATED, MODEL, METRICS, MANIFEST])  # no lock, no checkpoints
+    assert again.read(MODEL) == WEIGHTS
     assert again.recipe() == Recipe()
     assert again.metrics() == [{"update": 1}, {"update": 2}]
 
@@ -156,7 +196,21 @@ def test_a_file_nobody_vouches_for_is_not_read(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\xff", b"[]", b"7", b"null", b"{}", b'{"files": []}', b'{"files": null}'],
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b"7",
+        b"null",
+        b"{}",
+        b'{"files": {}}',
+        b'{"format": 1}',
+        b'{"format": 1, "files": []}',
+        b'{"format": 1, "files": null}',
+        b'{"format": 1, "files": {"model.safetensors": null}}',
+        b'{"format": 2, "files": {}}',
+    ],
 )
 def test_a_damaged_manifest_is_noticed(run: Run, content: bytes) -> None:
     (run.path / MANIFEST).write_bytes(content)
@@ -165,32 +219,184 @@ def test_a_damaged_manifest_is_noticed(run: Run, content: bytes) -> None:
     assert caught.value.exit_code == 5
 
 
-def test_any_change_of_a_manifest_entry_is_noticed(run: Run) -> None:
-    manifest = json.loads((run.path / MANIFEST).read_bytes())
-    for entry in ({"bytes": 1}, {"sha256": "0" * 64}):
-        changed = {"files": manifest["files"] | {MODEL: manifest["files"][MODEL] | entry}}
-        (run.path / MANIFEST).write_text(json.dumps(changed), encoding="utf-8")
-        with pytest.raises(CorruptError, match=f"{MODEL} is damaged"):
-            run.read(MODEL)
+def damaged(run: Run, name: str) -> bool:
+    try:
+        run.read(name)
+    except CorruptError:
+        return True
+    return False
 
 
-def test_pictures_and_leftovers_are_not_sealed(run: Run) -> None:
-    for name in ("map.svg", "map.png", f".{MODEL}.7.partial"):
-        (run.path / name).write_bytes(b"x")
-    run.seal()
+def test_any_flipped_bit_of_a_manifest_is_noticed(run: Run) -> None:
+    content = (run.path / MANIFEST).read_bytes()
+    files = json.loads(content)["files"]
+    for place in range(len(content)):
+        for bit in range(8):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << bit
+            (run.path / MANIFEST).write_bytes(flipped)
+            noticed = any(damaged(run, name) for name in files)
+            assert noticed, (place, bit)
+
+
+def test_what_is_not_said_to_belong_is_not_vouched_for(run: Run) -> None:
+    (run.path / "map.svg").write_bytes(b"x")
+    with run.training():
+        run.replace(MODEL, b"new")
     assert sorted(json.loads((run.path / MANIFEST).read_bytes())["files"]) == sorted([*FILES, "target.tokens"])
 
 
+# Replacing, recording, saving
+
+
+def test_while_a_file_is_replaced_old_and_new_are_vouched_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    real = storage.write
+
+    def write(path: Path, content: bytes) -> None:
+        seen.append(run.read(MODEL))
+        real(path, content)
+        seen.append(run.read(MODEL))
+
+    monkeypatch.setattr(storage, "write", write)
+    run.replace(MODEL, b"new")
+    assert seen == [WEIGHTS] * 3 + [b"new"] * 3
+    assert [len(each) for each in json.loads((run.path / MANIFEST).read_bytes())["files"].values()] == [1] * 5
+
+
+def test_a_reader_is_not_deceived_by_a_file_that_is_replaced_meanwhile(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, times = Folder._manifest, []
+
+    def manifest(self: Folder) -> Mapping[str, list[str]]:
+        told = real(self)
+        times.append(1)
+        if len(times) == 1:
+            run.replace(MODEL, b"new")  # asks for the manifest once more
+        return told
+
+    monkeypatch.setattr(Folder, "_manifest", manifest)
+    assert run.read(MODEL) == b"new"
+
+
+def test_metrics_of_an_unfinished_run_are_the_whole_lines(young: Run) -> None:
+    assert young.metrics() == []
+    young.record({"update": 1})
+    size = young.metrics_size()
+    young.record({"update": 2})
+    with open(young.path / METRICS, "ab") as file:
+        file.write(b'{"upda')
+    assert young.metrics() == [{"update": 1}, {"update": 2}]
+    young.cut_metrics(size)
+    assert young.metrics() == [{"update": 1}]
+    assert young.metrics_size() == size
+    young.cut_metrics(0)
+    assert young.metrics() == []
+    with pytest.raises(CorruptError, match=f"{METRICS} is damaged"):
+        young.cut_metrics(size)
+
+
+def test_the_two_newest_checkpoints_are_kept(young: Run) -> None:
+    for update in (4, 8, 12):
+        young.save(update, {"state": str(update).encode()})
+    assert [each.read("state") for each in young.checkpoints()] == [b"12", b"8"]
+    assert names(young.path / CHECKPOINTS) == ["00000008", "00000012"]
+
+
+def test_a_checkpoint_of_the_same_update_is_replaced(young: Run) -> None:
+    for update, content in [(4, b"4"), (8, b"before validation"), (8, b"after it")]:
+        young.save(update, {"state": content})
+    assert [each.read("state") for each in young.checkpoints()] == [b"after it", b"4"]
+    assert names(young.path / CHECKPOINTS) == ["00000004", "00000008"]
+
+
+@pytest.mark.parametrize("failing", ["mkdir", "write", "fsync", "rename"])
+def test_a_save_that_fails_leaves_the_older_checkpoint(
+    young: Run, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    young.save(4, {"state": b"4"})
+    with monkeypatch.context() as broken:
+        broken.setattr(os, failing, full)
+        with pytest.raises(StorageError, match="checkpoints cannot be written: No space left on device") as caught:
+            young.save(8, {"state": b"8"})
+    assert caught.value.exit_code == 4
+    assert [each.read("state") for each in young.checkpoints()] == [b"4"]
+    assert names(young.path / CHECKPOINTS) == ["00000004"]
+
+
+def test_a_discarded_checkpoint_is_gone(young: Run) -> None:
+    for update in (4, 8):
+        young.save(update, {"state": b"state"})
+    young.discard(young.checkpoints()[0])
+    assert names(young.path / CHECKPOINTS) == ["00000004"]
+
+
+# One trainer at a time
+
+
+def test_two_trainers_are_refused(young: Run) -> None:
+    with young.training():
+        said = "young is being trained by another process; wait for it"
+        with pytest.raises(DataError, match=said) as caught, Run.open(young.path).training():
+            pass
+        assert caught.value.exit_code == 2
+    with young.training():  # the lock went with its holder
+        pass
+
+
+def test_a_trainer_sweeps_up_what_a_killed_one_left(young: Run) -> None:
+    young.save(4, {"state": b"4"})
+    for left in (f".{MODEL}.7.partial", f".{MANIFEST}.8.partial"):
+        (young.path / left).write_bytes(b"half")
+    inside = [f"{CHECKPOINTS}/{each}" for each in (".00000008.7.partial", ".00000002.old.partial")]
+    for left in (*inside, ".checkpoints.old.partial"):
+        (young.path / left).mkdir()
+        (young.path / left / "state").write_bytes(b"half")
+    with young.training():
+        assert names(young.path) == sorted([*CREATED, MANIFEST, LOCK, CHECKPOINTS])
+        assert names(young.path / CHECKPOINTS) == ["00000004"]
+
+
+def test_the_checkpoints_of_a_finished_run_are_swept_up(run: Run) -> None:
+    run.save(2, {"state": b"2"})
+    with run.training():
+        pass
+    assert names(run.path) == sorted([*CREATED, MODEL, METRICS, MANIFEST])
+
+
+def test_errors_that_are_not_of_storage_stay_what_they_are(young: Run) -> None:
+    with pytest.raises(BrokenPipeError), young.training():
+        raise BrokenPipeError("the reader left")
+
+
+def test_a_run_that_cannot_be_locked_is_a_sentence(young: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", full)
+    with pytest.raises(StorageError, match="young cannot be written"), young.training():
+        pass
+
+
+# Opening
+
+
 def test_opening_what_is_not_there_suggests_the_near_one(run: Run) -> None:
-    with pytest.raises(DataError, match=r"is not there .*did you mean '.*/mine'\?$") as caught:
+    with pytest.raises(DataError, match=r"is not there; did you mean '.*/mine'\?$") as caught:
         Run.open(run.path.parent / "mime")
     assert caught.value.exit_code == 2
 
 
-def test_opening_an_unfinished_run_says_so(tmp_path: Path) -> None:
-    Run.create(tmp_path, "mine")
-    with pytest.raises(DataError, match="mine holds no finished run"):
+def test_opening_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(DataError, match=r"mine holds no run \(no manifest.json\)"):
         Run.open(tmp_path / "mine")
+
+
+def test_an_unfinished_run_says_so(young: Run) -> None:
+    again = Run.open(young.path)
+    assert not again.finished()
+    assert again.recipe() == Recipe()
+    with pytest.raises(CorruptError, match=f"{MODEL} is not in {MANIFEST}"):
+        again.read(MODEL)
 
 
 def test_opening_a_file_is_a_sentence(tmp_path: Path) -> None:
@@ -264,10 +470,14 @@ def test_a_cache_that_cannot_be_written_is_done_without(home: Path) -> None:
     assert home.read_bytes() == b"a file, not a folder"
 
 
-def test_a_full_disk_under_the_cache_is_done_without(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_what_a_killed_process_left_in_the_cache_is_swept_up(home: Path) -> None:
+    (home / "kind").mkdir(parents=True)
+    (home / "kind" / ".abc.7.partial").write_bytes(b"half")
+    storage.cached("kind", "abc", Maker())
+    assert names(home / "kind") == ["abc"]
 
+
+def test_a_full_disk_under_the_cache_is_done_without(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "replace", full)
     make = Maker()
     assert storage.cached("kind", "abc", make) == make.content

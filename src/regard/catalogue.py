@@ -16,7 +16,7 @@ TABLES = {
     "orders": ("decoders/recurrent.py", "ORDERS", "model.decoder.order"),
     "starts": ("decoders/start.py", "STARTS", "model.decoder.start"),
     "tokenizers": ("data/tokenizers.py", "TOKENIZERS", "tokens.source, tokens.target"),
-    "corpora": ("data/corpora.py", "CORPORA", "data.corpus"),
+    "corpora": ("data/corpora/__init__.py", "CORPORA", "data.corpus"),
     "schedules": ("training/schedules.py", "SCHEDULES", "train.schedule"),
     "metrics": ("metrics.py", "METRICS", "metric"),
     "tasks": ("tasks/__init__.py", "TASKS", "task"),

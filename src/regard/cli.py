@@ -27,7 +27,7 @@ app = typer.Typer(
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, such as runs/dates.")]
 Runs = Annotated[Path, typer.Option(help="Where run directories go.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No words and no progress on stderr.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="On stderr only what went wrong.")]
 Beam = Annotated[int | None, typer.Option(min=1, help="Width of the beam; 1 is greedy.  [default: as the recipe says]")]
 
 
@@ -114,12 +114,22 @@ def predict(
     ] = None,
     beam: Beam = None,
     n_best: Annotated[int, typer.Option(min=1, help="With --json: as many alternatives.")] = 1,
-    length_penalty: Annotated[float | None, typer.Option(min=0.0, help="Exponent of the length penalty.")] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="A key of the recipe's search, such as temperature=0.8; may be given again."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of outputs drawn at random.")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Answer every line of the input with one line."""
+    """Answer every line of the input with one line.
+
+    A line of more than 5,000 tokens (or data.max_length, if that is more) is answered with an empty one, and named.
+    """
     from regard.predict import load
+    from regard.recipe import assigned
     from regard.training.progress import track
 
     if text and inputs:
@@ -127,8 +137,15 @@ def predict(
     texts = list(text) if text else [line for name in inputs or ["-"] for line in _lines(name)]
     predictor = load(run)
     chunks = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
+    settings = dict(item for each in search or [] for item in assigned(each).items())
+    number = 0
     for chunk in track(chunks, "predicting", quiet=quiet):
-        for each in predictor.predict(chunk, beam=beam, n_best=n_best, length_penalty=length_penalty):
+        answers = predictor.predict(chunk, beam=beam, n_best=n_best, search=settings, seed=seed + number * n_best)
+        for each in answers:
+            number += 1
+            if not each.text and predictor.task.too_long(each.source):
+                most = f"more than {predictor.task.longest:,} tokens"
+                print(f"regard: line {number:,} has {most}; it is answered with an empty line", file=sys.stderr)
             line = json.dumps(_told(each), ensure_ascii=False) if as_json else each.text
             sys.stdout.buffer.write(line.encode() + b"\n")
         sys.stdout.buffer.flush()
@@ -161,12 +178,15 @@ def score(
             scored.metric: scored.measured.value,
             "signature": scored.measured.signature,
             "groups": scored.groups,
+            "alignment_error": {reading: each.value for reading, each in scored.alignment.items()},
         }
         print(json.dumps(told, ensure_ascii=False))
         return
     print(f"{scored.metric} {scored.measured.value:.4f}  {scored.measured.signature}")
     for group, value in scored.groups.items():
         print(f"  {group:<8} {value:.4f}")
+    for reading, each in scored.alignment.items():
+        print(f"alignment error, read at the {reading}: {each.value:.4f}  {each.signature}")
 
 
 @app.command()
@@ -175,7 +195,9 @@ def look(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The source to look at.")],
     out: Annotated[
         list[Path] | None,
-        typer.Option("--out", "-o", help="Also draw to a file, .svg or .png; may be given again."),
+        typer.Option(
+            "--out", "-o", help="Also draw to a file, .svg, .png, .html, .csv or .pharaoh; may be given again."
+        ),
     ] = None,
     beam: Beam = None,
     as_json: Json = False,

@@ -1,14 +1,14 @@
 """The public face of a trained run: load it, ask it, look at how it looked."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 
-from regard import storage
+from regard import alignment, storage
+from regard import recipe as recipes
 from regard.device import choose_device
 from regard.errors import CorruptError, RecipeError, pick
 from regard.metrics import METRICS, Measured
@@ -24,6 +24,7 @@ class Scored(NamedTuple):
     metric: str
     measured: Measured
     groups: dict[str, float]
+    alignment: dict[str, Measured]  # by reading; empty where no gold links are known
 
 
 class Predictor:
@@ -40,23 +41,20 @@ class Predictor:
         *,
         beam: int | None = None,
         n_best: int = 1,
-        length_penalty: float | None = None,
+        search: Mapping[str, Any] | None = None,
+        seed: int = 0,
     ) -> list[Prediction]:
         """The best output for each text, with its map; what is not given is as the recipe says.
 
-        With `n_best` above 1 the others are the prediction's `alternatives`.
+        With `n_best` above 1 the others are the prediction's `alternatives`. `search` changes keys of the recipe's
+        section of that name: `{"temperature": 0.8}` draws outputs at random, by `seed`, and does not search.
         """
         if isinstance(texts, str):
             raise RecipeError("predict takes a list of texts; write predict([text])")
-        if (beam is not None and beam < 1) or (length_penalty is not None and not length_penalty >= 0):
-            raise RecipeError(f"a beam is 1 or wider, a length penalty 0 or more, not {beam} and {length_penalty}")
-        settings = self.task.recipe.search
-        settings = replace(
-            settings,
-            beam=max(settings.beam, n_best) if beam is None else beam,
-            length_penalty=settings.length_penalty if length_penalty is None else length_penalty,
-        )
-        return self.task.answer(self.model, texts, settings, n_best)
+        settings = recipes.fill(self.task.recipe.search, search or {}, "predict", "search.")
+        width = max(settings.beam, n_best) if beam is None else beam
+        settings = recipes.fill(settings, {"beam": width}, "predict", "search.")
+        return self.task.answer(self.model, texts, settings, n_best, seed)
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """How well the outputs for the examples' sources match their targets, in all and by group."""
@@ -68,7 +66,8 @@ class Predictor:
         for output, example in zip(outputs, examples, strict=True):
             grouped.setdefault(example.group, []).append((output, example.target))
         groups = {group: measure(*zip(*pairs, strict=True)).value for group, pairs in grouped.items() if group}
-        return Scored(name, measure(outputs, [example.target for example in examples]), groups)
+        total = measure(outputs, [example.target for example in examples])
+        return Scored(name, total, groups, alignment.measure(answers, examples))
 
 
 def load(run: Run | str | Path, device: str = "auto") -> Predictor:

@@ -165,7 +165,7 @@ def parse(content: str, origin: str, overrides: Iterable[str] = ()) -> Recipe:
         values = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{origin} is not valid TOML: {error}") from error
-    recipe = _fill(Recipe(), values, origin, "")
+    recipe = fill(Recipe(), values, origin, "")
     for text in overrides:
         recipe = override(recipe, text)
     return recipe
@@ -173,15 +173,21 @@ def parse(content: str, origin: str, overrides: Iterable[str] = ()) -> Recipe:
 
 def override(recipe: Recipe, text: str) -> Recipe:
     """The recipe with one key changed, as `model.attention.score=dot` says."""
+    return fill(recipe, assigned(text), "the command line", "")
+
+
+def assigned(text: str) -> dict[str, Any]:
+    """The key and the value of `KEY=VALUE`, for `fill`."""
     key, equals, value = text.partition("=")
     if not equals:
         raise RecipeError(f"an override is KEY=VALUE, such as train.seed=7, not {text!r}")
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
         raise RecipeError(f"an override is UTF-8 text, which {text!r} is not; rename the file")
+    first, *parts = key.strip().split(".")
     values: Any = _Word(value)
-    for part in reversed(key.strip().split(".")):
+    for part in reversed(parts):
         values = {part: values}
-    return _fill(recipe, values, "the command line", "")
+    return {first: values}
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -196,7 +202,7 @@ class _Word(str):
 Section = TypeVar("Section")
 
 
-def _fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) -> Section:
+def fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) -> Section:
     """The section with the given values; nothing unknown, nothing of the wrong kind."""
     known = {item.name: item for item in dataclasses.fields(section)}  # type: ignore[arg-type]
     kinds = get_type_hints(type(section))
@@ -209,7 +215,7 @@ def _fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str)
         if dataclasses.is_dataclass(kinds[key]):
             if not isinstance(value, Mapping):
                 raise RecipeError(f"{name} in {origin} is a section of keys, not a value; write {name}.KEY=VALUE")
-            changed[key] = _fill(getattr(section, key), value, origin, name + ".")
+            changed[key] = fill(getattr(section, key), value, origin, name + ".")
         else:
             changed[key] = _value(value, kinds[key], known[key].metadata, f"{name} in {origin}")
     return dataclasses.replace(section, **changed)  # type: ignore[type-var]

@@ -40,6 +40,8 @@ class Recurrence(nn.Module):
             raise RecipeError("only an lstm has an inner_dim that is projected down")
         if inner_dim and inner_dim <= dim:
             raise RecipeError(f"an inner_dim is wider than the dim it is projected to, {dim}, not {inner_dim}")
+        if inner_dim and bidirectional and inner_dim % 2:
+            raise RecipeError(f"an inner_dim is split between two directions, so it is even, not {inner_dim}")
         self.dim, self.layers, self.directions = dim, layers, 1 + bidirectional
         self.cell_dim = (inner_dim or dim) if cell is nn.LSTM else None  # None where the unit has no cell
         width = dim // self.directions

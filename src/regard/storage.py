@@ -21,6 +21,7 @@ from regard.errors import CorruptError, DataError, RecipeError, StorageError, di
 
 MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
 CHECKPOINTS, LOCK, PARTIAL = "checkpoints", ".lock", ".partial"
+FORMAT = 1  # of the manifest
 KEPT = 2  # checkpoints: the newest, and one to fall back on
 
 Manifest = dict[str, list[str]]  # the SHA-256 a file may have; two only while it is being replaced
@@ -53,6 +54,8 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
     with contextlib.suppress(OSError, StorageError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, _digest(content).encode() + b"\n" + content)
+        for litter in path.parent.glob(f".{digest}.*{PARTIAL}"):  # of a killed process; a living one can do without
+            litter.unlink(missing_ok=True)
     return content
 
 
@@ -71,7 +74,8 @@ class Folder:
             content = (self.path / name).read_bytes()
         except OSError as error:
             raise CorruptError(f"{self.path / name} cannot be read: {error.strerror or error}") from error
-        if _digest(content) not in manifest[name]:
+        digest = _digest(content)
+        if digest not in manifest[name] and digest not in self._manifest().get(name, []):  # was it replaced just now?
             raise CorruptError(
                 f"{self.path / name} is damaged: its SHA-256 is not that of {MANIFEST}; "
                 "copy the run again from where it came, or train it again"
@@ -85,9 +89,12 @@ class Folder:
     def _manifest(self) -> Manifest:
         path = self.path / MANIFEST
         try:
-            files = json.loads(path.read_bytes())["files"]
+            told = json.loads(path.read_bytes())
+            version, files = told["format"], told["files"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptError(f"{path} cannot be read: {error}") from error
+        if version != FORMAT:
+            raise CorruptError(f"{path} is of format {version!r}, and this regard reads {FORMAT}; take one that fits")
         if not isinstance(files, dict) or not all(isinstance(each, list) for each in files.values()):
             raise CorruptError(f"{path} is damaged: it does not list files")
         return files
@@ -104,14 +111,15 @@ class Run(Folder):
             raise RecipeError(f"the name of a run is made of letters, digits, '.', '_', '+' and '-', not {name!r}")
         with _storing(parent / name):
             parent.mkdir(parents=True, exist_ok=True)
-            number = 1
-            while True:
-                path = parent / (name if number == 1 else f"{name}-{number}")
-                if not path.exists():
-                    with contextlib.suppress(FileExistsError):
-                        _put_folder(path, files)
-                        return Run(path)
-                number += 1
+            with _making(parent):
+                number = 1
+                while True:
+                    path = parent / (name if number == 1 else f"{name}-{number}")
+                    if not path.exists():
+                        with contextlib.suppress(FileExistsError):
+                            _put_folder(path, files)
+                            return Run(path)
+                    number += 1
 
     @staticmethod
     def open(path: str | Path) -> "Run":
@@ -130,15 +138,27 @@ class Run(Folder):
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """Hold the run for one trainer alone, and sweep up what a killed one left behind."""
-        with _storing(self.path), open(self.path / LOCK, "ab") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(f"the run {self.path} is being trained by another process; wait for it") from None
-            # The system lets go of the lock when this process ends, however it ends.
-            for litter in [*self.path.glob(f".*{PARTIAL}"), *(self.path / CHECKPOINTS).glob(f".*{PARTIAL}")]:
-                _remove(litter)
+        with _storing(self.path):
+            lock = os.open(self.path / LOCK, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:  # the system lets go of the lock when this process ends, however it ends
+            with _storing(self.path):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise DataError(f"the run {self.path} is being trained by another process; wait for it") from None
+                self._sweep()
             yield
+            if self.finished():
+                with _storing(self.path):
+                    (self.path / LOCK).unlink(missing_ok=True)
+        finally:
+            os.close(lock)
+
+    def _sweep(self) -> None:
+        """Remove what no living process needs."""
+        litter = [*self.path.glob(f".*{PARTIAL}"), *(self.path / CHECKPOINTS).glob(f".*{PARTIAL}")]
+        for each in [*litter, *([self.path / CHECKPOINTS] if self.finished() else [])]:
+            _remove(each)
 
     def replace(self, name: str, content: bytes) -> None:
         """Write a file anew; until it is there, the manifest vouches for the old and the new one."""
@@ -159,10 +179,10 @@ class Run(Folder):
             _write_all(handle, json.dumps(entry).encode() + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """What was measured while it learned."""
+        """What was measured while it learned; a line that is not whole yet is left out."""
         path = self.path / METRICS
         content = self.read(METRICS) if self.holds(METRICS) else path.read_bytes() if path.exists() else b""
-        return [json.loads(line) for line in content.split(b"\n") if line]
+        return [json.loads(line) for line in content.split(b"\n")[:-1]]
 
     def metrics_size(self) -> int:
         """The bytes recorded so far."""
@@ -171,13 +191,15 @@ class Run(Folder):
 
     def cut_metrics(self, size: int) -> None:
         """Forget what was recorded after the first `size` bytes."""
+        if self.metrics_size() < size:
+            raise CorruptError(f"{self.path / METRICS} is damaged: {size:,} bytes were written, fewer are left")
         if self.metrics_size() > size:
             write(self.path / METRICS, (self.path / METRICS).read_bytes()[:size])
 
     def finish(self) -> None:
         """Vouch for the metrics too: the run is complete, and its checkpoints have served."""
-        self._vouch(self._manifest() | {METRICS: [_digest((self.path / METRICS).read_bytes())]})
         with _storing(self.path):
+            self._vouch(self._manifest() | {METRICS: [_digest((self.path / METRICS).read_bytes())]})
             _remove(self.path / CHECKPOINTS)
 
     def finished(self) -> bool:
@@ -187,13 +209,16 @@ class Run(Folder):
     # checkpoints: folders of their own, named by their update
 
     def save(self, update: int, files: Mapping[str, bytes]) -> None:
-        """Keep a checkpoint, and the one before it."""
+        """Keep a checkpoint, and the one before it; one of the same update is replaced."""
         folder = self.path / CHECKPOINTS
         with _storing(folder):
             folder.mkdir(exist_ok=True)
             path = folder / f"{update:08}"
-            if not path.exists():
-                _put_folder(path, files)
+            with _beside(path, files) as beside:
+                if path.exists():
+                    _remove(path)  # the one before it is there still
+                os.rename(beside, path)
+                _sync(folder)
             for old in self.checkpoints()[KEPT:]:
                 _remove(old.path)
 
@@ -206,6 +231,21 @@ class Run(Folder):
         """Remove a damaged checkpoint."""
         with _storing(checkpoint.path):
             _remove(checkpoint.path)
+
+
+@contextlib.contextmanager
+def _making(parent: Path) -> Iterator[None]:
+    """One maker of folders at a time: what stands half made was left by one that was killed, and is swept up."""
+    handle = os.open(parent, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems lock no folders: the litter stays there
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            for litter in parent.glob(f".*{PARTIAL}"):
+                if litter.is_dir():
+                    shutil.rmtree(litter, ignore_errors=True)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _put(path: Path, content: bytes) -> None:
@@ -225,13 +265,7 @@ def _write_all(handle: int, content: bytes) -> None:
 
 def _put_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """A new folder with all its files and their manifest, or FileExistsError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
-    try:
-        os.mkdir(beside)
-        for name, content in files.items():
-            _put(beside / name, content)
-        _put(beside / MANIFEST, _told({name: [_digest(content)] for name, content in files.items()}))
-        _sync(beside)
+    with _beside(path, files) as beside:
         try:
             os.rename(beside, path)
         except OSError as error:
@@ -239,6 +273,19 @@ def _put_folder(path: Path, files: Mapping[str, bytes]) -> None:
                 raise FileExistsError(str(path)) from error
             raise
         _sync(path.parent)
+
+
+@contextlib.contextmanager
+def _beside(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
+    """The folder that is to become `path`, with all its files and their manifest, forced to the disk."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        os.mkdir(beside)
+        for name, content in files.items():
+            _put(beside / name, content)
+        _put(beside / MANIFEST, _told({name: [_digest(content)] for name, content in files.items()}))
+        _sync(beside)
+        yield beside
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
@@ -266,7 +313,7 @@ def _sync(folder: Path) -> None:
 
 
 def _told(manifest: Manifest) -> bytes:
-    return json.dumps({"format": 1, "files": manifest}, indent=1).encode() + b"\n"
+    return json.dumps({"format": FORMAT, "files": manifest}, indent=1).encode() + b"\n"
 
 
 def _digest(content: bytes) -> str:

@@ -149,11 +149,88 @@ class AttentionMap:
         """How spread each row is, in nats: 0 looks at one source, log(columns) at all alike."""
         return torch.special.entr(self.weights).sum(-1)
 
+    def coverage(self) -> Float[Tensor, " columns"]:
+        """How much each source was looked at in all: its weights, summed over the rows."""
+        return self.weights.sum(0)
+
+    def monotonicity(self) -> float:
+        """The share of neighbouring rows between which the gaze does not go back: 1.0 reads strictly onward.
+
+        A row's gaze is its expected column, sum(weight * column) / sum(weight); going back by less than 1e-6 of a
+        column is rounding. Rows that look nowhere have no gaze and are passed over; fewer than two rows give 1.0.
+        """
+        weights = self.weights.double()
+        weights = weights[weights.sum(-1) > 0]
+        places = torch.arange(weights.shape[1], dtype=weights.dtype, device=weights.device)
+        gaze = (weights * places).sum(-1) / weights.sum(-1)
+        onward = gaze[1:] >= gaze[:-1] - 1e-6
+        return onward.double().mean().item() if len(onward) else 1.0
+
+    def links(self) -> list[tuple[int, int]]:
+        """The hard alignment as (column, row) pairs from zero: each row's heaviest column, of equals the first.
+
+        A row has no link if it looks nowhere, or mostly at `<pad>`, `<s>` or `</s>`, or is one of these: they
+        stand for no word of the sentence (`<unk>` does).
+        """
+        wordless = {SPECIALS[token] for token in (PAD, BEGIN, END)}
+        found = []
+        for row, (label, weights) in enumerate(zip(self.rows, self.weights.tolist(), strict=True)):
+            heaviest = max(weights, default=0.0)
+            if label not in wordless and heaviest > 0 and self.columns[weights.index(heaviest)] not in wordless:
+                found.append((weights.index(heaviest), row))
+        return found
+
+    def words(self) -> "AttentionMap":
+        """The map between words: the weights of a word's pieces are summed as columns, averaged as rows.
+
+        So a row keeps its sum. A piece that begins with sentencepiece's `▁` begins a word, the pieces after it go
+        on with it, `<...>` stands alone. An axis without any `▁` stays as it is: characters stay characters.
+        """
+        rows, columns = _words(self.rows), _words(self.columns)
+        weights = self.weights
+        if columns is not None:
+            home = torch.tensor(columns.home, device=weights.device)
+            weights = weights.new_zeros(len(weights), len(columns.labels)).index_add(1, home, weights)
+        if rows is not None:
+            home = torch.tensor(rows.home, device=weights.device)
+            sums = weights.new_zeros(len(rows.labels), weights.shape[1]).index_add(0, home, weights)
+            weights = sums / home.bincount().unsqueeze(-1)
+        return dataclasses.replace(
+            self,
+            weights=weights,
+            rows=rows.labels if rows else self.rows,
+            columns=columns.labels if columns else self.columns,
+        )
+
     def _repr_svg_(self) -> str:
         """How a notebook shows it."""
         from regard.show.maps import svg  # lazily: drawing stands below the nouns
 
         return svg(self)
+
+
+class _Merged(NamedTuple):
+    """The words of an axis, and for each of its pieces the number of the word it belongs to."""
+
+    labels: tuple[str, ...]
+    home: list[int]
+
+
+def _words(pieces: tuple[str, ...]) -> _Merged | None:
+    """The pieces of one axis as words, or None where nothing says where words begin."""
+    if not any("▁" in piece for piece in pieces):
+        return None
+    words: list[str] = []
+    home: list[int] = []
+    alone = True  # whether the piece before can not be gone on with
+    for piece in pieces:
+        special = piece.startswith("<") and piece.endswith(">") and len(piece) > 2
+        if alone or special or piece.startswith("▁"):
+            words.append("")
+        words[-1] += piece
+        home.append(len(words) - 1)
+        alone = special
+    return _Merged(tuple(word.replace("▁", " ").strip(" ") or " " for word in words), home)
 
 
 @dataclass(frozen=True)

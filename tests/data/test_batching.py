@@ -154,6 +154,6 @@ def test_a_batch_marks_begin_and_end_and_knows_its_examples():
     assert batch.source.ids.tolist() == [[9, END, PAD, PAD], [6, 7, 8, END]]
     assert batch.target.ids.tolist() == [[BEGIN, 12, END], [BEGIN, END, PAD]]
     assert batch.target.mask.tolist() == [[True, True, True], [True, True, False]]
-    assert batch.examples == (2, 1)
+    assert batch.examples.tolist() == [2, 1]
     assert sources == [[5], [6, 7, 8], [9]]
     assert targets == [[10, 11], [], [12]]

@@ -12,7 +12,8 @@ from datetime import date, timedelta
 import pytest
 from babel.dates import format_date
 
-from regard.data.corpora import CORPORA, DATE_FORMATS, Splits, dates, reverse
+from regard.data.corpora import CORPORA, Corpus, Splits, copy, dates, reverse
+from regard.data.corpora.dates import DATE_FORMATS
 from regard.errors import MissingExtraError
 
 FINGERPRINT = """
@@ -28,9 +29,9 @@ def some_dates() -> Splits:
     return dates(seed=1, size=3000)
 
 
-@pytest.fixture(scope="module")
-def some_reversals() -> Splits:
-    return reverse(seed=1, size=3000)
+@pytest.fixture(scope="module", params=[reverse, copy])
+def some_letters(request: pytest.FixtureRequest) -> Splits:
+    return request.param(seed=1, size=3000)
 
 
 def leap_year() -> list[date]:
@@ -68,6 +69,15 @@ def test_seed_and_size_change_train_only(name: str) -> None:
 @pytest.mark.parametrize("size", [0, 1, 37])
 def test_size_counts_training_examples(name: str, size: int) -> None:
     assert len(CORPORA[name](seed=5, size=size).train) == size
+
+
+@pytest.mark.parametrize("name", CORPORA)
+def test_links_join_places_that_are_there(name: str) -> None:
+    for example in everything(CORPORA[name](seed=5, size=40)):
+        assert len(set(example.links)) == len(example.links)
+        for source, target in example.links:
+            assert 0 <= source < len(example.source)
+            assert 0 <= target < len(example.target)
 
 
 @pytest.mark.parametrize("name", CORPORA)
@@ -181,14 +191,19 @@ def test_dates_without_babel_say_what_to_install(monkeypatch: pytest.MonkeyPatch
     assert len(reverse(seed=1, size=1).train) == 1
 
 
-def test_reverse_is_the_reverse(some_reversals: Splits) -> None:
-    for example in everything(some_reversals):
-        assert re.fullmatch("[a-z]{1,30}", example.source)
+def test_reverse_is_the_reverse_and_copy_the_same() -> None:
+    for example in everything(reverse(seed=1, size=300)):
         assert list(example.target) == list(reversed(example.source))
+    for example in everything(copy(seed=1, size=300)):
+        assert example.target == example.source
 
 
-def test_reverse_has_every_length_equally_often_and_groups_by_it(some_reversals: Splits) -> None:
-    for part, times in ((some_reversals.train, 100), (some_reversals.dev, 10), (some_reversals.test, 40)):
+def test_strings_are_of_letters(some_letters: Splits) -> None:
+    assert all(re.fullmatch("[a-z]{1,30}", example.source) for example in everything(some_letters))
+
+
+def test_strings_have_every_length_equally_often_and_group_by_it(some_letters: Splits) -> None:
+    for part, times in ((some_letters.train, 100), (some_letters.dev, 10), (some_letters.test, 40)):
         lengths = Counter(len(example.source) for example in part)
         assert lengths == dict.fromkeys(range(1, 31), times)
         groups = Counter(example.group for example in part)
@@ -198,8 +213,22 @@ def test_reverse_has_every_length_equally_often_and_groups_by_it(some_reversals:
             assert shortest <= len(example.source) <= longest
 
 
-def test_reverse_shares_no_string_between_splits() -> None:
-    splits = reverse(seed=1, size=60_000)  # two thousand strings of one letter, and still none is shared
+def test_every_letter_is_linked_with_itself_once(some_letters: Splits) -> None:
+    for example in everything(some_letters):
+        sources, targets = zip(*example.links, strict=True)
+        assert sorted(sources) == sorted(targets) == list(range(len(example.source)))
+        assert all(example.source[source] == example.target[target] for source, target in example.links)
+
+
+def test_letters_draw_a_diagonal_or_an_antidiagonal() -> None:
+    longest = [corpus(seed=1, size=30).train[-1].links for corpus in (copy, reverse)]
+    assert set(longest[0]) == {(place, place) for place in range(30)}
+    assert set(longest[1]) == {(29 - place, place) for place in range(30)}
+
+
+@pytest.mark.parametrize("corpus", [reverse, copy])
+def test_no_string_is_shared_between_splits(corpus: Corpus) -> None:
+    splits = corpus(seed=1, size=60_000)  # two thousand strings of one letter, and still none is shared
     train, dev, test = ({example.source for example in part} for part in (splits.train, splits.dev, splits.test))
     assert not train & dev
     assert not train & test

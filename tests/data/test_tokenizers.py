@@ -12,7 +12,7 @@ from regard.data.tokenizers import TOKENIZERS, Character, SentencePiece, Word
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
-laws = settings(max_examples=100, deadline=None, derandomize=True)
+laws = settings(max_examples=500, deadline=None, derandomize=True)
 TEXTS = [
     "the cat sat  on the mat",
     " the dog\tran <s> off </s> ",

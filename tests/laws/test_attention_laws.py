@@ -1,62 +1,110 @@
 """Laws of attention, over every score, normaliser and scope."""
 
 import math
+from collections.abc import Callable
+from itertools import product
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from small import (
+    ATTENTIONS,
     BATCH,
     KEY,
     LOOKING,
+    PART,
     QUERY,
+    WINDOW,
+    Case,
+    Looks,
     every_attention,
     gradients,
+    inner,
     make_attention,
     make_model,
     make_score,
     make_sources,
     near,
     same,
+    sums_to_one,
     unchecked,
 )
 from torch import Tensor
 
-from regard.attention import NORMALIZERS, SCORES, attend, masks
+from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, attend, masks
 from regard.attention.scores import Additive
 from regard.errors import RecipeError
 from regard.types import Memory
 
 Vector = list[float]
 Matrix = list[Vector]
+Parts = dict[str, Any]  # a learned part of a score or scope, by its name
 JUNK = (1e30, math.inf, -math.inf, math.nan)
+WIDTHS = {"query_dim": 11, "key_dim": 13, "dim": 6}
 
 # The equations once more, in plain Python numbers: a new entry of a table writes its own here.
 
 
-def dot(query: Vector, key: Vector, part: dict[str, Matrix]) -> float:
+def dot(query: Vector, key: Vector, part: Parts) -> float:
     return sum(q * k for q, k in zip(query, key, strict=True))
 
 
-def scaled_dot(query: Vector, key: Vector, part: dict[str, Matrix]) -> float:
+def scaled_dot(query: Vector, key: Vector, part: Parts) -> float:
     return dot(query, key, part) / len(key) ** 0.5
 
 
-def general(query: Vector, key: Vector, part: dict[str, Matrix]) -> float:
+def general(query: Vector, key: Vector, part: Parts) -> float:
     turned = [sum(w * k for w, k in zip(row, key, strict=True)) for row in part["key.weight"]]
     return dot(query, turned, part)
 
 
-def additive(query: Vector, key: Vector, part: dict[str, Matrix]) -> float:
+def additive(query: Vector, key: Vector, part: Parts) -> float:
     total = 0.0
-    for inner, out in enumerate(part["out.weight"][0]):
-        mixed = part["key.bias"][inner]
-        mixed += sum(w * q for w, q in zip(part["query.weight"][inner], query, strict=True))
-        mixed += sum(w * k for w, k in zip(part["key.weight"][inner], key, strict=True))
+    for place, out in enumerate(part["out.weight"][0]):
+        mixed = part["key.bias"][place]
+        mixed += sum(w * q for w, q in zip(part["query.weight"][place], query, strict=True))
+        mixed += sum(w * k for w, k in zip(part["key.weight"][place], key, strict=True))
         total += out * math.tanh(mixed)
     return total
 
 
-EQUATIONS = {"dot": dot, "scaled_dot": scaled_dot, "general": general, "additive": additive}
+def product_of(matrix: Matrix, vector: Vector) -> Vector:
+    return [sum(w * x for w, x in zip(row, vector, strict=True)) for row in matrix]
+
+
+def multiplicative(query: Vector, key: Vector, part: Parts) -> float:
+    return dot(product_of(part["query.weight"], query), product_of(part["key.weight"], key), part)
+
+
+def concat(query: Vector, key: Vector, part: Parts) -> float:
+    inner = product_of(part["weight.weight"], [*query, *key])
+    return sum(out * math.tanh(mixed) for out, mixed in zip(part["out.weight"][0], inner, strict=True))
+
+
+def linear_concat(query: Vector, key: Vector, part: Parts) -> float:
+    return product_of(part["weight.weight"], [*query, *key])[0]
+
+
+def cosine(query: Vector, key: Vector, part: Parts) -> float:
+    return math.exp(part["weight"]) * dot(query, key, part) / math.hypot(*query) / math.hypot(*key)
+
+
+def gaussian(query: Vector, key: Vector, part: Parts) -> float:
+    bandwidth = math.sqrt(len(key)) * math.exp(-part["weight"])
+    return -sum((q - k) ** 2 for q, k in zip(query, key, strict=True)) / (2 * bandwidth**2)
+
+
+EQUATIONS = {
+    "dot": dot,
+    "scaled_dot": scaled_dot,
+    "general": general,
+    "multiplicative": multiplicative,
+    "concat": concat,
+    "linear_concat": linear_concat,
+    "additive": additive,
+    "cosine": cosine,
+    "gaussian": gaussian,
+}
 
 
 def softmax(scores: Vector) -> Vector:
@@ -64,7 +112,79 @@ def softmax(scores: Vector) -> Vector:
     return [math.exp(score) / total for score in scores]
 
 
-NORMALIZED = {"softmax": softmax}
+def threshold(total: Callable[[float], float], low: float, high: float) -> float:
+    """Where the falling `total` is one, by halving."""
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if total(middle) > 1 else (low, middle)
+    return low
+
+
+def sparsemax(scores: Vector) -> Vector:
+    def weights(tau: float) -> Vector:
+        return [max(0.0, score - tau) for score in scores]
+
+    return weights(threshold(lambda tau: sum(weights(tau)), max(scores) - 1, max(scores)))
+
+
+def entmax15(scores: Vector) -> Vector:
+    def weights(tau: float) -> Vector:
+        return [max(0.0, score / 2 - tau) ** 2 for score in scores]
+
+    return weights(threshold(lambda tau: sum(weights(tau)), max(scores) / 2 - 1, max(scores) / 2))
+
+
+def sigmoid(scores: Vector) -> Vector:
+    return [1 / (1 + math.exp(-score)) for score in scores]
+
+
+NORMALIZED = {"softmax": softmax, "sparsemax": sparsemax, "entmax15": entmax15, "sigmoid": sigmoid}
+
+
+class Seen(NamedTuple):
+    """The keys that a query sees, and what their normalised weights are multiplied by."""
+
+    keys: list[int]
+    factors: Vector
+
+
+def everywhere(query: Vector, at: int, allowed: list[int], part: Parts) -> Seen:
+    return Seen(allowed, [1.0] * len(allowed))
+
+
+def local_m(query: Vector, at: int, allowed: list[int], part: Parts) -> Seen:
+    near = [key for key in allowed if at - WINDOW <= key <= at + WINDOW]
+    return Seen(near, [1.0] * len(near))
+
+
+def local_p(query: Vector, at: int, allowed: list[int], part: Parts) -> Seen:
+    inner = [math.tanh(each) for each in product_of(part["query.weight"], query)]
+    centre = len(allowed) / (1 + math.exp(-product_of(part["out.weight"], inner)[0]))
+    near = [key for key in allowed if centre - WINDOW <= key <= centre + WINDOW]
+    deviation = WINDOW / 2
+    return Seen(near, [math.exp(-((key - centre) ** 2) / (2 * deviation**2)) for key in near])
+
+
+SEEN = {"global": everywhere, "local_m": local_m, "local_p": local_p}
+
+
+def retold(
+    looks: Looks, part: Parts, queries: Matrix, keys: Matrix, values: Matrix, mask: list[list[bool]], start: int
+) -> tuple[Matrix, Matrix]:
+    """Weights and contexts of one sentence and one head, straight from the equations."""
+    scored = {name.removeprefix("score."): each for name, each in part.items() if name.startswith("score.")}
+    weights, contexts = [], []
+    for row, (query, allowed) in enumerate(zip(queries, mask, strict=True)):
+        seen, factors = SEEN[looks.scope](query, start + row, [key for key, may in enumerate(allowed) if may], part)
+        shares = [0.0] * len(keys)
+        if seen:
+            scores = [EQUATIONS[looks.score](query, keys[key], scored) for key in seen]
+            normalized = NORMALIZED[looks.normalizer](scores)
+            for key, weight, factor in zip(seen, normalized, factors, strict=True):
+                shares[key] = weight * factor
+        weights.append(shares)
+        contexts.append(product_of([list(column) for column in zip(*values, strict=True)], shares))
+    return weights, contexts
 
 
 def looked(scores: Matrix, values: Matrix, mask: list[list[bool]], name: str) -> tuple[Matrix, Matrix]:
@@ -129,6 +249,63 @@ def test_attend_is_its_definition(name, masked, biased):
         near(context[row], torch.tensor(expected[1], dtype=torch.float64))
 
 
+EVERY_HEAD = [*ATTENTIONS, *(Looks(score, heads=2) for score in SCORES if score not in ("additive", "scaled_dot"))]
+
+
+@pytest.mark.parametrize("looks", EVERY_HEAD, ids=str)
+@pytest.mark.parametrize("start", [0, 4])
+@pytest.mark.parametrize("masked", [True, False])
+def test_an_attention_is_its_equations(looks, start, masked):
+    attention, query_dim = make_attention(looks)
+    attention.double()
+    query, states, _ = inputs(query_dim)
+    mask = some_mask() if masked else None
+    keys, values = attention.project(states), attention.content(states)
+    context, weights, _ = attention(query, keys, values, mask=mask, start=start)
+    part = {name: value.tolist() for name, value in inner(attention).state_dict().items()}
+    for row in range(BATCH):
+        allowed = torch.ones(QUERY, KEY, dtype=torch.bool) if mask is None else mask[row]
+        if looks.heads == 1:
+            asked, answered, said = [query[row]], [states[row]], [states[row]]
+        else:
+            asked, answered, said = (
+                (given @ layer.weight.T + layer.bias).split(PART, dim=-1)
+                for layer, given in (
+                    (attention.query, query[row]),
+                    (attention.key, states[row]),
+                    (attention.value, states[row]),
+                )
+            )
+        told = [
+            retold(looks, part, *(each.tolist() for each in (*head, allowed)), start)
+            for head in zip(asked, answered, said, strict=True)
+        ]
+        contexts = torch.cat([torch.tensor(each[1], dtype=torch.float64) for each in told], dim=-1)
+        if looks.heads > 1:
+            contexts = contexts @ attention.out.weight.T + attention.out.bias
+        near(weights[row], torch.tensor([each[0] for each in told], dtype=torch.float64).mean(0))
+        near(context[row], contexts)
+
+
+def test_local_p_is_multiplied_after_the_softmax_and_not_normalised_again():
+    attention, query_dim = make_attention(Looks(scope="local_p"))
+    attention.double()
+    query, states, _ = inputs(query_dim)
+    sums = attention(query, attention.project(states), states, mask=None).weights.sum(-1)
+    assert (sums < 1).all()
+    assert sums.std() > 0.01
+
+
+@pytest.mark.parametrize("start", [0, 3, KEY + WINDOW - 1, KEY + WINDOW, 100])
+def test_local_m_looks_where_the_target_stands(start):
+    attention, query_dim = make_attention(Looks(scope="local_m"))
+    query, states, _ = inputs(query_dim, torch.float32)
+    weights = attention(query, attention.project(states), states, mask=None, start=start).weights
+    for row in range(QUERY):
+        near_by = [abs(key - start - row) <= WINDOW for key in range(KEY)]
+        assert (weights[:, row] > 0).tolist() == [near_by] * BATCH
+
+
 @pytest.mark.parametrize("name", SCORES)
 @pytest.mark.parametrize("start", [0, 1])
 def test_causal_mask_hides_what_comes_after(name, start):
@@ -146,36 +323,43 @@ def test_causal_mask_hides_what_comes_after(name, start):
 
 
 @every_attention()
-def test_gradients_are_right(score, normalizer, scope):
-    if not NORMALIZERS[normalizer].differentiable:
-        pytest.skip(f"{normalizer} is not differentiable")
-    attention, query_dim = make_attention(score, normalizer, scope, query_dim=4, key_dim=6, dim=7)
+def test_gradients_are_right(looks):
+    if not NORMALIZERS[looks.normalizer].differentiable:
+        pytest.skip(f"{looks.normalizer} is not differentiable")
+    attention, query_dim = make_attention(looks, query_dim=4, key_dim=6, dim=7)
     attention.double()
     query = torch.randn(2, 3, query_dim, dtype=torch.float64, requires_grad=True)
     states = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[[1, 1, 1, 1, 1], [1, 0, 1, 1, 0], [0, 0, 0, 0, 0]], [[1, 1, 0, 0, 0]] * 3]).bool()
 
     def look(query: Tensor, states: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
-        context, weights, _ = attention(query, attention.project(states), states, mask=mask)
+        keys, values = attention.project(states), attention.content(states)
+        context, weights, _ = attention(query, keys, values, mask=mask)
         return context, weights
 
     look(query, states)
     with unchecked():
-        assert torch.autograd.gradcheck(look, (query, states, *attention.parameters()))
+        quick = looks.heads > 1  # by random directions: heads have many parameters, their scopes are checked in full
+        assert torch.autograd.gradcheck(look, (query, states, *attention.parameters()), fast_mode=quick)
 
 
 @every_attention()
-def test_weights_are_weights(score, normalizer, scope):
-    attention, query_dim = make_attention(score, normalizer, scope)
+def test_weights_are_weights(looks):
+    attention, query_dim = make_attention(looks)
     attention.double()
-    query, states, values = inputs(query_dim)
+    query, states, _ = inputs(query_dim)
     mask = some_mask()
-    weights = attention(query, attention.project(states), values, mask=mask).weights
+    weights = attention(query, attention.project(states), attention.content(states), mask=mask).weights
     assert weights.shape == (BATCH, QUERY, KEY)
     assert (weights >= 0).all()
     assert (weights[~mask] == 0).all()
-    if NORMALIZERS[normalizer].sums_to_one:
+    assert (weights > 0).any()
+    if NORMALIZERS[looks.normalizer].sums_to_one:
         assert (weights.sum(-1) <= 1 + 1e-10).all()  # a scope may narrow it afterwards
+    if sums_to_one(looks):
+        sums = weights.sum(-1)
+        near(sums, (sums > 0).double())
+        near(sums[0, 3], torch.ones((), dtype=torch.float64))  # it may see all
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
@@ -200,9 +384,9 @@ def test_a_mask_that_hides_nothing_is_no_mask(name):
 
 @every_attention()
 @pytest.mark.parametrize("junk", JUNK)
-def test_junk_that_no_query_may_see_changes_no_bit(score, normalizer, scope, junk):
-    attention, query_dim = make_attention(score, normalizer, scope)
-    query, states, values = inputs(query_dim, torch.float32)
+def test_junk_that_no_query_may_see_changes_no_bit(looks, junk):
+    attention, query_dim = make_attention(looks)
+    query, states, _ = inputs(query_dim, torch.float32)
     mask = some_mask()
     hidden = ~mask.any(dim=-2)
     assert hidden.any()
@@ -211,11 +395,9 @@ def test_junk_that_no_query_may_see_changes_no_bit(score, normalizer, scope, jun
     def look(filling: float) -> list[Tensor | None]:
         attention.zero_grad()
         asked = query.clone().requires_grad_()
-        keys = attention.project(states).detach()
-        keys[hidden] = filling
-        seen = values.clone()
-        seen[hidden] = filling
-        keys.requires_grad_(), seen.requires_grad_()
+        keys, seen = attention.project(states).detach(), attention.content(states).detach()
+        behind = hidden.view(BATCH, *[1] * (keys.ndim - 3), KEY, 1)
+        keys, seen = (each.masked_fill(behind, filling).requires_grad_() for each in (keys, seen))
         context, weights, _ = attention(asked, keys, seen, mask=mask)
         (context.square().sum() + weights.square().sum()).backward()
         told = [context.detach(), weights.detach(), asked.grad, keys.grad, seen.grad]
@@ -226,11 +408,14 @@ def test_junk_that_no_query_may_see_changes_no_bit(score, normalizer, scope, jun
         assert clean is None or clean.isfinite().all()
 
 
-@pytest.mark.parametrize("order", LOOKING)
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("junk", JUNK)
-def test_junk_behind_the_memory_mask_changes_no_bit(order, score, junk):
-    decoder = make_model(order, score=score, dtype=torch.float32)
+@pytest.mark.parametrize(
+    ("order", "looks"),
+    [(LOOKING[number % len(LOOKING)], looks) for number, looks in enumerate(ATTENTIONS)]
+    + [(order, Looks(scope=scope)) for order, scope in product(LOOKING, SCOPES)],
+    ids=str,
+)
+def test_junk_behind_the_memory_mask_changes_no_bit(order, looks):
+    decoder = make_model(Case(order, looks=looks), dtype=torch.float32)
     source = make_sources(7, 4, 2)
     memory = decoder.encoder(source)
     tokens = torch.randint(4, 11, (BATCH, QUERY))
@@ -246,29 +431,32 @@ def test_junk_behind_the_memory_mask_changes_no_bit(order, score, junk):
         told = [step.logits.detach(), step.attention.detach(), states.grad]
         return told + list(gradients(decoder.decoder).values())
 
-    for clean, dirty in zip(learn(0.0), learn(junk), strict=True):
-        same(dirty, clean)
-        assert clean is not None
-        assert clean.isfinite().all()
+    for junk in JUNK:
+        for clean, dirty in zip(learn(0.0), learn(junk), strict=True):
+            same(dirty, clean)
+            assert clean is not None
+            assert clean.isfinite().all()
 
 
 @every_attention()
-def test_who_sees_nothing_gets_nothing_and_passes_nothing_back(score, normalizer, scope):
-    attention, query_dim = make_attention(score, normalizer, scope)
-    query, states, values = inputs(query_dim, torch.float32)
-    for tensor in (query, states, values):
+def test_who_sees_nothing_gets_nothing_and_passes_nothing_back(looks):
+    attention, query_dim = make_attention(looks)
+    query, states, _ = inputs(query_dim, torch.float32)
+    for tensor in (query, states):
         tensor.requires_grad_()
     mask = some_mask()
     blind = ~mask.any(-1)
     assert blind[0, 2]
     assert blind[2].all()
     with torch.autograd.set_detect_anomaly(True):  # no NaN on the way back either, not even one that is covered
-        context, weights, _ = attention(query, attention.project(states), values, mask=mask)
+        keys, values = attention.project(states), attention.content(states)
+        context, weights, _ = attention(query, keys, values, mask=mask)
         (context.square().sum() + weights.square().sum() + context.sum()).backward()
-    assert (context[blind] == 0).all()
+    nothing = attention.out.bias if looks.heads > 1 else torch.zeros(13)  # what heads join has a bias of its own
+    same(context[blind], nothing.expand_as(context[blind]))
     assert (weights[blind] == 0).all()
     assert (query.grad[blind] == 0).all()
-    for each in (query, states, values, *attention.parameters()):
+    for each in (query, states, *attention.parameters()):
         assert each.grad.isfinite().all()
 
 
@@ -342,29 +530,76 @@ def test_scores_beyond_half_precision_stay_finite(name):
 
 
 @every_attention()
-def test_double_precision_stays_double(score, normalizer, scope):
-    attention, query_dim = make_attention(score, normalizer, scope)
+def test_autocast_changes_no_weight(looks):
+    attention, query_dim = make_attention(looks._replace(heads=1))
+    query, states, _ = inputs(query_dim, torch.float32)
+    keys = attention.project(states)
+    expected = attention(query, keys, states, mask=None).weights
+    with torch.autocast("cpu", torch.bfloat16):
+        same(attention(query, keys, states, mask=None).weights, expected)
+
+
+@every_attention()
+def test_double_precision_stays_double(looks):
+    attention, query_dim = make_attention(looks)
     attention.double()
-    query, states, values = inputs(query_dim)
-    context, weights, _ = attention(query, attention.project(states), values, mask=some_mask())
+    query, states, _ = inputs(query_dim)
+    keys, values = attention.project(states), attention.content(states)
+    context, weights, _ = attention(query, keys, values, mask=some_mask())
     assert context.dtype == weights.dtype == torch.float64
 
 
 @every_attention()
-def test_leading_axes_broadcast(score, normalizer, scope):
-    attention, query_dim = make_attention(score, normalizer, scope)
+def test_leading_axes_broadcast(looks):
+    attention, query_dim = make_attention(looks)
     attention.double()
     width = 2
     query = torch.randn(BATCH, width, QUERY, query_dim, dtype=torch.float64)
-    _, states, values = inputs(query_dim)
+    _, states, _ = inputs(query_dim)
     mask = masks.over_keys(masks.from_lengths(torch.tensor([7, 4, 2]), KEY))
-    keys = attention.project(states)
-    shared = attention(query, keys.unsqueeze(1), values.unsqueeze(1), mask=mask.unsqueeze(1))
-    assert shared.context.shape == (BATCH, width, QUERY, 19)
+    keys, values = attention.project(states), attention.content(states)
+    shared = attention(query, keys.unsqueeze(1), values.unsqueeze(1), mask=mask.unsqueeze(1), start=1)
+    assert shared.context.shape == (BATCH, width, QUERY, 13)
     for beam in range(width):
-        alone = attention(query[:, beam], keys, values, mask=mask)
+        alone = attention(query[:, beam], keys, values, mask=mask, start=1)
         near(shared.context[:, beam], alone.context)
         near(shared.weights[:, beam], alone.weights)
+
+
+@every_attention()
+def test_rows_asked_alone_are_rows_asked_together(looks):
+    attention, query_dim = make_attention(looks)
+    attention.double()
+    query, states, _ = inputs(query_dim)
+    mask = masks.over_keys(masks.from_lengths(torch.tensor([7, 4, 2]), KEY))
+    keys, values = attention.project(states), attention.content(states)
+    together = attention(query, keys, values, mask=mask, start=1)
+    for row in range(QUERY):
+        alone = attention(query[:, row : row + 1], keys, values, mask=mask, start=1 + row)
+        near(alone.context[:, 0], together.context[:, row])
+        near(alone.weights[:, 0], together.weights[:, row])
+
+
+@pytest.mark.parametrize("heads", [4, 5])
+def test_heads_share_the_width_evenly(heads):
+    with pytest.raises(RecipeError, match=f"{heads} heads share a width of 6 evenly only if {heads} divides it"):
+        MultiHead(lambda width: SCOPES["global"](make_score("dot")[0], query_dim=width), **WIDTHS, heads=heads)
+
+
+def test_attentions_are_attentions():
+    for looks in ATTENTIONS:
+        attention, _ = make_attention(looks)
+        assert isinstance(attention, Attention)
+        assert attention.uses_past is False
+
+
+def test_every_entry_meets_the_laws():
+    tables = {"score": SCORES, "normalizer": NORMALIZERS, "scope": SCOPES}
+    for field, table in tables.items():
+        assert {getattr(looks, field) for looks in ATTENTIONS} == set(table)
+    assert set(EQUATIONS) == set(SCORES)
+    assert set(NORMALIZED) == set(NORMALIZERS)
+    assert set(SEEN) == set(SCOPES)
 
 
 @pytest.mark.parametrize("name", SCORES)

@@ -6,17 +6,21 @@ from small import (
     BATCH,
     DEFAULT,
     LOOKING,
+    Case,
     every_decoder,
     leaves,
     make_model,
     make_sources,
     near,
     same,
+    sums_to_one,
 )
 from torch import Tensor, nn
 
-from regard.decoders import ORDERS, RecurrentDecoder
-from regard.recurrence import CELLS
+from regard.attention import SCOPES
+from regard.decoders import ORDERS, STARTS, RecurrentDecoder
+from regard.errors import RecipeError
+from regard.recurrence import CELLS, Recurrence
 from regard.types import BEGIN, Memory, Padded, Recurrent, Step
 
 LENGTHS = (7, 4, 2)
@@ -45,32 +49,68 @@ def states_agree(actual: Step, expected: Step) -> None:
 # The orders once more, one sentence and one token at a time: a new entry of the table writes its own here.
 
 
-def gru(word: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
-    into, over, into_bias, over_bias = weights
-    reset_in, update_in, new_in = (into @ word + into_bias).chunk(3)
-    reset_over, update_over, new_over = (over @ hidden + over_bias).chunk(3)
+Weights = list[Tensor]  # as torch lists them: into, over, then the biases of both, then a projection
+
+
+def affine(word: Tensor, hidden: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
+    """What comes in and what goes over, with their biases where there are any."""
+    into, over, *biases = weights
+    into_bias, over_bias = biases[:2] if len(biases) > 1 else (0.0, 0.0)
+    return into @ word + into_bias, over @ hidden + over_bias
+
+
+def rnn(word: Tensor, hidden: Tensor, cell: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
+    return torch.tanh(sum(affine(word, hidden, weights))), cell
+
+
+def gru(word: Tensor, hidden: Tensor, cell: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
+    into, over = affine(word, hidden, weights)
+    (reset_in, update_in, new_in), (reset_over, update_over, new_over) = into.chunk(3), over.chunk(3)
     reset, update = torch.sigmoid(reset_in + reset_over), torch.sigmoid(update_in + update_over)
     new = torch.tanh(new_in + reset * new_over)
     return (1 - update) * new + update * hidden, cell
 
 
-def lstm(word: Tensor, hidden: Tensor, cell: Tensor, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
-    into, over, into_bias, over_bias = weights
-    write, forget, new, show = (into @ word + into_bias + over @ hidden + over_bias).chunk(4)
+def lstm(word: Tensor, hidden: Tensor, cell: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
+    write, forget, new, show = sum(affine(word, hidden, weights)).chunk(4)
     cell = torch.sigmoid(forget) * cell + torch.sigmoid(write) * torch.tanh(new)
-    return torch.sigmoid(show) * torch.tanh(cell), cell
+    said = torch.sigmoid(show) * torch.tanh(cell)
+    return (weights[-1] @ said if len(weights) in (3, 5) else said), cell
 
 
-UNITS = {"gru": gru, "lstm": lstm}
+UNITS = {"rnn": rnn, "gru": gru, "lstm": lstm}
+
+
+def bridge(decoder: RecurrentDecoder, cell: str, summary: Recurrent, row: int) -> tuple[Tensor, Tensor]:
+    top = summary.hidden[row, -1]
+    hidden = torch.tanh(decoder.bridge.hidden.weight @ top + decoder.bridge.hidden.bias)
+    if cell != "lstm":
+        return hidden, hidden
+    return hidden, torch.tanh(decoder.bridge.cell.weight @ top + decoder.bridge.cell.bias)
+
+
+def last(decoder: RecurrentDecoder, cell: str, summary: Recurrent, row: int) -> tuple[Tensor, Tensor]:
+    return summary.hidden[row].flatten(), summary.hidden[row].flatten() if cell != "lstm" else summary.cell[
+        row
+    ].flatten()
+
+
+def zeros(decoder: RecurrentDecoder, cell: str, summary: Recurrent, row: int) -> tuple[Tensor, Tensor]:
+    nothing = torch.zeros(decoder.recurrence.layers * decoder.recurrence.dim, dtype=torch.float64)
+    return nothing, nothing
+
+
+BEGINNINGS = {"bridge": bridge, "last": last, "zeros": zeros}
 
 
 class Retold:
     """A decoder told again from its parameters, for one sentence without padding."""
 
-    def __init__(self, decoder: RecurrentDecoder, cell: str, layers: int, states: Tensor, top: Tensor):
-        self.decoder, self.unit, self.states = decoder, UNITS[cell], states
-        self.hidden = list(torch.tanh(decoder.bridge.hidden(top)).chunk(layers))
-        self.cell = list(torch.tanh(decoder.bridge.cell(top)).chunk(layers)) if cell == "lstm" else list(self.hidden)
+    def __init__(self, decoder: RecurrentDecoder, case: Case, memory: Memory, row: int, length: int):
+        self.decoder, self.unit, self.states = decoder, UNITS[case.cell], memory.states[row, :length]
+        hidden, cell = BEGINNINGS[case.start](decoder, case.cell, memory.summary, row)
+        self.hidden, self.cell = list(hidden.chunk(case.layers)), list(cell.chunk(case.layers))
+        self.summary = memory.summary.hidden[row, -1]
         self.feed = torch.zeros_like(self.hidden[-1])
         self.map: list[Tensor] = []
 
@@ -81,11 +121,17 @@ class Retold:
         return word
 
     def look(self, query: Tensor) -> Tensor:
-        score = self.decoder.attention.score
-        scores = score(query.unsqueeze(0), score.project(self.states))[0]
-        weights = torch.exp(scores) / torch.exp(scores).sum()
-        self.map.append(weights)
-        return weights @ self.states
+        """By one query alone, without padding; the laws of attention say what that is."""
+        attention, states = self.decoder.attention, self.states.unsqueeze(0)
+        context, weights, _ = attention(
+            query.view(1, 1, -1),
+            attention.project(states),
+            attention.content(states),
+            mask=None,
+            start=len(self.map),
+        )
+        self.map.append(weights[0, 0])
+        return context[0, 0]
 
     def predict(self, *parts: Tensor) -> Tensor:
         self.feed = torch.tanh(self.decoder.readout(torch.cat(parts)))
@@ -103,29 +149,31 @@ class Retold:
         state = self.move(torch.cat([word, self.feed]))
         return self.predict(self.look(state), state)
 
+    def context(self, word: Tensor) -> Tensor:
+        return self.predict(self.move(torch.cat([word, self.summary])), self.summary, word)
+
     def none(self, word: Tensor) -> Tensor:
         return self.predict(self.move(word))
 
 
 @every_decoder()
-def test_an_order_is_its_equations(order, cell, layers, score):
-    model = make_model(order, cell, layers, score)
+def test_an_order_is_its_equations(case):
+    model = make_model(case)
     source, tokens = make_sources(*LENGTHS), make_tokens(BATCH)
     memory = model.encoder(source)
     step = model.decoder(tokens, memory)
     for row, length in enumerate(LENGTHS):
-        states, top = memory.states[row, :length], memory.summary.hidden[row, -1]
-        retold = Retold(model.decoder, cell, layers, states, top)
-        logits = [getattr(retold, order)(model.decoder.embedding.weight[token]) for token in tokens[row]]
+        retold = Retold(model.decoder, case, memory, row, length)
+        logits = [getattr(retold, case.order)(model.decoder.embedding.weight[token]) for token in tokens[row]]
         near(step.logits[row], torch.stack(logits))
-        if order in LOOKING:
+        if case.order in LOOKING:
             near(step.attention[row, :, :length], torch.stack(retold.map))
 
 
 @every_decoder()
-@pytest.mark.parametrize("chunks", [(1,) * TARGET, (1, 2, 3), (3, 2, 1), (5, 1)])
-def test_stepping_retells_forward(order, cell, layers, score, chunks):
-    model = make_model(order, cell, layers, score)
+@pytest.mark.parametrize("chunks", [(1,) * TARGET, (2, 1, 3), (5, 1)], ids=len)
+def test_stepping_retells_forward(case, chunks):
+    model = make_model(case)
     memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH)
     expected = model.decoder(tokens, memory)
     ready = model.decoder.prepare(memory)
@@ -140,8 +188,8 @@ def test_stepping_retells_forward(order, cell, layers, score, chunks):
 
 @every_decoder()
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_batch_mates_change_nothing(order, cell, layers, score, dtype):
-    model = make_model(order, cell, layers, score, dtype=dtype)
+def test_batch_mates_change_nothing(case, dtype):
+    model = make_model(case, dtype=dtype)
     tolerance = 1e-10 if dtype == torch.float64 else 1e-5
     source, tokens = make_sources(*LENGTHS), make_tokens(BATCH)
     together = model.decoder(tokens, model.encoder(source))
@@ -157,12 +205,12 @@ def test_batch_mates_change_nothing(order, cell, layers, score, dtype):
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_padding_changes_nothing_in_the_encoder(cell, layers, bidirectional):
-    model = make_model(cell=cell, layers=layers, bidirectional=bidirectional)
+    model = make_model(Case(cell=cell, layers=layers), bidirectional=bidirectional)
     source = make_sources(*LENGTHS)
     together = model.encoder(source)
     assert together.states.shape == (BATCH, max(LENGTHS), 14)
     assert together.summary.hidden.shape == (BATCH, layers, 14)
-    assert (together.summary.cell is None) == (cell == "gru")
+    assert (together.summary.cell is None) == (cell != "lstm")
     assert (together.states[~source.mask] == 0).all()
     same(together.mask, source.mask)
     for row, length in enumerate(LENGTHS):
@@ -177,7 +225,7 @@ def test_padding_changes_nothing_in_the_encoder(cell, layers, bidirectional):
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_what_stands_in_the_padding_does_not_matter(cell, layers, bidirectional):
-    model = make_model(cell=cell, layers=layers, bidirectional=bidirectional)
+    model = make_model(Case(cell=cell, layers=layers), bidirectional=bidirectional)
     source = make_sources(*LENGTHS)
     other = Padded(source.ids.masked_fill(~source.mask, 5), source.mask)
     for mine, others in zip(leaves(model.encoder(other)), leaves(model.encoder(source)), strict=True):
@@ -188,21 +236,22 @@ def test_what_stands_in_the_padding_does_not_matter(cell, layers, bidirectional)
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_the_summary_is_where_the_reading_ended(cell, layers, bidirectional):
-    memory = make_model(cell=cell, layers=layers, bidirectional=bidirectional).encoder(make_sources(*LENGTHS))
+    memory = make_model(Case(cell=cell, layers=layers), bidirectional=bidirectional).encoder(make_sources(*LENGTHS))
     top, half = memory.summary.hidden[:, -1], 7 if bidirectional else 14
     for row, length in enumerate(LENGTHS):
         near(top[row, :half], memory.states[row, length - 1, :half])
         near(top[row, half:], memory.states[row, 0, half:])
 
 
-@pytest.mark.parametrize("cell", CELLS)
-def test_the_encoder_is_its_equations(cell):
-    model = make_model(cell=cell, layers=2, bidirectional=False)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("cell", "wide"), [*((cell, 0) for cell in CELLS), ("lstm", 17)])
+def test_the_encoder_is_its_equations(cell, wide, bias):
+    model = make_model(Case(cell=cell, layers=2, inner=wide, bias=bias), bidirectional=False)
     source = make_sources(*LENGTHS)
     memory = model.encoder(source)
     for row, length in enumerate(LENGTHS):
         hidden = list(torch.zeros(2, 14, dtype=torch.float64))
-        cells = list(hidden)
+        cells = list(torch.zeros(2, wide or 14, dtype=torch.float64))
         for at in range(length):
             word = model.encoder.embedding.weight[source.ids[row, at]]
             for layer, weights in enumerate(model.encoder.recurrence.rnn.all_weights):
@@ -210,11 +259,50 @@ def test_the_encoder_is_its_equations(cell):
                 hidden[layer] = word
             near(memory.states[row, at], word)
         near(memory.summary.hidden[row], torch.stack(hidden))
+        if cell == "lstm":
+            near(memory.summary.cell[row], torch.stack(cells))
+
+
+@pytest.mark.parametrize(
+    ("cell", "wide", "bidirectional", "said"),
+    [
+        ("gru", 20, True, "only an lstm has an inner_dim"),
+        ("rnn", 20, False, "only an lstm has an inner_dim"),
+        ("lstm", 14, False, "an inner_dim is wider than the dim it is projected to, 14, not 14"),
+        ("lstm", 17, True, "an inner_dim is split between two directions, so it is even, not 17"),
+    ],
+)
+def test_a_projection_that_cannot_be_is_refused(cell, wide, bidirectional, said):
+    with pytest.raises(RecipeError, match=said):
+        make_model(Case(cell=cell, inner=wide), bidirectional=bidirectional)
+
+
+@pytest.mark.parametrize("wide", [16, 18])
+def test_a_projected_summary_is_as_wide_as_it_says(wide):
+    model = make_model(Case("none", "lstm", 2, inner=wide))
+    summary = model.encoder(make_sources(*LENGTHS)).summary
+    assert model.encoder.recurrence.cell_dim == summary.cell.shape[-1] == wide
+    assert summary.hidden.shape == (BATCH, 2, 14)
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer"),
+    [
+        ({"dim": 14}, {"dim": 12}),
+        ({"dim": 14, "layers": 2}, {"dim": 14}),
+        ({"dim": 14, "cell": CELLS["lstm"]}, {"dim": 14}),
+        ({"dim": 14, "cell": CELLS["lstm"], "inner_dim": 16}, {"dim": 14, "cell": CELLS["lstm"]}),
+    ],
+)
+def test_the_start_last_needs_states_of_one_shape(reader, writer):
+    made = [Recurrence(**{"cell": CELLS["gru"], "input_dim": 5} | each) for each in (writer, reader)]
+    with pytest.raises(RecipeError, match=r"the start 'last' hands the encoder's state over as it is.*choose 'bridge'"):
+        STARTS["last"](*made)
 
 
 @every_decoder()
-def test_select_takes_the_whole_state(order, cell, layers, score):
-    model = make_model(order, cell, layers, score)
+def test_select_takes_the_whole_state(case):
+    model = make_model(case)
     memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH)
     ready = model.decoder.prepare(memory)
     before = model.decoder.step(tokens, model.decoder.start(ready), ready).state
@@ -228,8 +316,8 @@ def test_select_takes_the_whole_state(order, cell, layers, score):
 
 
 @every_decoder()
-def test_beams_share_what_is_ready(order, cell, layers, score):
-    model, width = make_model(order, cell, layers, score), 2
+def test_beams_share_what_is_ready(case):
+    model, width = make_model(case), 2
     memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH * width)
     ready = model.decoder.prepare(memory)
     shared = model.decoder.step(tokens, model.decoder.start(ready).repeat(width), ready)
@@ -252,22 +340,27 @@ def test_repeat_puts_copies_side_by_side():
 
 
 @every_decoder()
-def test_the_map_is_a_map(order, cell, layers, score):
-    model, source = make_model(order, cell, layers, score), make_sources(*LENGTHS)
+def test_the_map_is_a_map(case):
+    model, source = make_model(case), make_sources(*LENGTHS)
     step = model.decoder(make_tokens(BATCH), model.encoder(source))
     assert step.logits.shape == (BATCH, TARGET, 11)
-    if order not in LOOKING:
+    if case.order not in LOOKING:
         assert step.attention is None
         return
     assert step.attention.shape == (BATCH, TARGET, max(LENGTHS))
-    near(step.attention.sum(-1), torch.ones(BATCH, TARGET, dtype=torch.float64))
+    sums = step.attention.sum(-1)
+    if sums_to_one(case.looks):
+        near(sums, ((sums > 0) if case.looks.scope == "local_m" else torch.ones_like(sums)).double())
+    elif case.looks.normalizer != "sigmoid":
+        assert (sums <= 1).all()
     assert (step.attention >= 0).all()
     assert (step.attention.transpose(1, 2)[~source.mask] == 0).all()
 
 
-def test_the_order_none_never_looks():
-    assert not ORDERS["none"].looks()
-    model = make_model("none")
+@pytest.mark.parametrize("order", [order for order in ORDERS if order not in LOOKING])
+def test_who_never_looks_sees_the_summary_alone(order):
+    assert not ORDERS[order].looks()
+    model = make_model(Case(order))
     assert model.decoder.attention is None
     memory = model.encoder(make_sources(*LENGTHS))
     blind = Memory(torch.randn_like(memory.states), memory.mask, memory.summary)
@@ -275,12 +368,19 @@ def test_the_order_none_never_looks():
     same(model.decoder(tokens, blind).logits, model.decoder(tokens, memory).logits)
 
 
+def test_the_start_zeros_and_no_look_know_nothing_of_the_source():
+    model, tokens = make_model(Case("none", start="zeros")), make_tokens(BATCH)
+    logits = [model.decoder(tokens, model.encoder(make_sources(*lengths))).logits for lengths in (LENGTHS, (3, 3, 3))]
+    same(*logits)
+
+
 @every_decoder()
-def test_every_parameter_learns_under_dropout(order, cell, layers, score):
-    model = make_model(order, cell, layers, score, dropout=0.3, dtype=torch.float32).train()
+def test_every_parameter_learns_under_dropout(case):
+    model = make_model(case, dropout=0.3, dtype=torch.float32).train()
     step = model.decoder(make_tokens(BATCH), model.encoder(make_sources(*LENGTHS)))
     step.logits.log_softmax(-1)[..., 5].sum().backward()
-    for name, parameter in model.named_parameters():
+    reached = model.decoder if (case.order, case.start) == ("none", "zeros") else model
+    for name, parameter in reached.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.any(), name
@@ -288,7 +388,7 @@ def test_every_parameter_learns_under_dropout(order, cell, layers, score):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_dropout_acts_in_training_alone(order):
-    model, source, tokens = make_model(order, dropout=0.3), make_sources(*LENGTHS), make_tokens(BATCH)
+    model, source, tokens = make_model(Case(order), dropout=0.3), make_sources(*LENGTHS), make_tokens(BATCH)
     memory = model.encoder(source)
     same(model.encoder(source).states, memory.states)
     same(model.decoder(tokens, memory).logits, model.decoder(tokens, memory).logits)
@@ -299,7 +399,7 @@ def test_dropout_acts_in_training_alone(order):
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_later_tokens_do_not_reach_earlier_predictions(order):
-    model, tokens = make_model(order), make_tokens(BATCH)
+    model, tokens = make_model(Case(order)), make_tokens(BATCH)
     memory = model.encoder(make_sources(*LENGTHS))
     other = tokens.clone()
     other[:, 3:] = tokens[:, 3:] % 7 + 4
@@ -309,7 +409,7 @@ def test_later_tokens_do_not_reach_earlier_predictions(order):
 
 def test_a_step_changes_no_argument():
     for order in ORDERS:
-        model = make_model(order)
+        model = make_model(Case(order))
         ready = model.decoder.prepare(model.encoder(make_sources(*LENGTHS)))
         state = model.decoder.start(ready)
         before = [leaf.clone() for noun in (ready, state) for leaf in leaves(noun)]
@@ -321,7 +421,7 @@ def test_a_step_changes_no_argument():
 
 def test_autocast_runs_and_keeps_the_map_in_full_precision():
     for order in LOOKING:
-        model = make_model(order, dtype=torch.float32)
+        model = make_model(Case(order), dtype=torch.float32)
         with torch.autocast("cpu", torch.bfloat16):
             step = model.decoder(make_tokens(BATCH), model.encoder(make_sources(*LENGTHS)))
         assert step.attention.dtype == torch.float32
@@ -331,4 +431,8 @@ def test_autocast_runs_and_keeps_the_map_in_full_precision():
 def test_defaults_are_entries():
     assert DEFAULT.decoder.order in LOOKING
     assert DEFAULT.decoder.cell in CELLS
+    assert DEFAULT.decoder.start in STARTS
+    assert DEFAULT.attention.scope in SCOPES
+    assert set(BEGINNINGS) == set(STARTS)
+    assert set(UNITS) == set(CELLS)
     assert all(issubclass(order, nn.Module) for order in ORDERS.values())

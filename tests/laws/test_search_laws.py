@@ -1,59 +1,31 @@
 """Laws of search, over every order that search can meet, on small models that say varied things."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
 import pytest
 import torch
-from small import make_model, make_sources, near, unchecked
+from small import near, unchecked
+from worlds import (
+    DTYPES,
+    LENGTHS,
+    LIMITS,
+    SEEDS,
+    all_worlds,
+    greedy,
+    log_probs,
+    make_world,
+    penalty,
+    rescored,
+    worlds,
+)
 
 from regard.decoders import ORDERS
 from regard.errors import NotFiniteError, RecipeError
 from regard.models import Seq2Seq
 from regard.search import beam
-from regard.types import BEGIN, END, PAD, Hypothesis, Memory, Padded
-
-LENGTHS = (7, 4, 2)
-LIMITS = (9, 6, 8)
-DTYPES = {torch.float64: 1e-10, torch.float32: 1e-5}
-SEEDS = range(3)
-
-
-@dataclass(frozen=True)
-class World:
-    """A model and what it is asked, together and one by one."""
-
-    model: Seq2Seq
-    source: Padded
-    memory: Memory
-    alone: list[Memory]
-    tolerance: float
-
-
-def make_world(order: str, seed: int = 0, dtype: torch.dtype = torch.float64, vocabulary: int = 10) -> World:
-    torch.manual_seed(seed)
-    model = make_model(
-        order,
-        layers=1 + seed % 2,
-        cell=("gru", "lstm", "lstm")[seed % 3],
-        vocabulary=vocabulary,
-        dtype=dtype,
-        scale=0.8,
-    )
-    with torch.no_grad():  # each word changes what is said next; some end early, some are cut
-        model.encoder.embedding.weight *= 3
-        model.decoder.embedding.weight *= 3
-        model.decoder.out.bias.zero_()[END] = 0.5
-    source = make_sources(*LENGTHS)
-    owns = [
-        Padded(source.ids[row : row + 1, :length], source.mask[row : row + 1, :length])
-        for row, length in enumerate(LENGTHS)
-    ]
-    with torch.no_grad():
-        memory, alone = model.encoder(source), [model.encoder(own) for own in owns]
-    return World(model, source, memory, alone, DTYPES[dtype])
+from regard.types import BEGIN, END, PAD, Memory
 
 
 @pytest.fixture(autouse=True)
@@ -61,38 +33,6 @@ def fast() -> Iterator[None]:
     """Decoders are checked in their own laws; `TestWithCheckedShapes` checks the search's shapes."""
     with unchecked():
         yield
-
-
-worlds = pytest.mark.parametrize(("order", "seed"), list(product(ORDERS, SEEDS)))
-
-
-@torch.no_grad()
-def log_probs(model: Seq2Seq, memory: Memory, rows: list[list[int]]) -> torch.Tensor:
-    """By teacher forcing, the log-probability of every word after BEGIN and after each token of each row."""
-    tokens = torch.tensor([[BEGIN, *row] for row in rows])
-    return model.decoder(tokens, memory.repeat(len(rows))).logits.log_softmax(-1)
-
-
-def penalty(tokens: int, exponent: float) -> float:
-    return ((5 + tokens) / 6) ** exponent
-
-
-def rescored(model: Seq2Seq, memory: Memory, found: Hypothesis, exponent: float) -> float:
-    said = [*found.tokens, END] if found.finished else found.tokens
-    rows = log_probs(model, memory, [found.tokens])[0]
-    return sum(rows[at, word].item() for at, word in enumerate(said)) / penalty(len(said), exponent)
-
-
-def greedy(model: Seq2Seq, memory: Memory, limit: int) -> tuple[list[int], bool]:
-    tokens: list[int] = []
-    while len(tokens) < limit:
-        row = log_probs(model, memory, [tokens])[0, -1]
-        row[PAD] = row[BEGIN] = -torch.inf
-        word = int(row.argmax())
-        if word == END:
-            return tokens, True
-        tokens.append(word)
-    return tokens, False
 
 
 class Known(NamedTuple):
@@ -164,7 +104,7 @@ def test_a_score_is_its_rescoring_and_a_map_its_forward_map(order, seed, exponen
             assert (each.map[:, LENGTHS[row] :] == 0).all()
 
 
-@worlds
+@all_worlds
 @pytest.mark.parametrize(("width", "n_best"), [(2, 1), (3, 2), (4, 4)])
 @pytest.mark.parametrize("exponent", [0.0, 1.0])
 def test_beam_is_the_plain_beam(order, seed, width, n_best, exponent):

@@ -1,15 +1,15 @@
-"""The whole spine, over every order x score x cell: each combination is built, and learns."""
+"""The whole spine, over every order with every cell and every way to look: each combination is built, and learns."""
 
 from itertools import product
 
 import pytest
 import torch
-from small import DEFAULT, LOOKING, make_model, near, unchecked
+from small import LOOKING, Case, Looks, make_model, near, unchecked
 from torch.nn import functional
 
-from regard.attention import SCORES
+from regard.attention import NORMALIZERS, SCOPES, SCORES
 from regard.data.batching import collate
-from regard.decoders import ORDERS
+from regard.decoders import ORDERS, STARTS
 from regard.recurrence import CELLS
 from regard.types import PAD
 
@@ -17,16 +17,20 @@ SOURCES = [[4, 5, 6], [6, 5], [7, 8, 4, 5], [8], [5, 5, 7, 4, 6]]
 TARGETS = [[9, 4], [5, 7, 10], [6], [8, 8, 4, 5], [10, 9, 8]]
 
 
-CASES = [
-    (order, score, cell)
-    for order, score, cell in product(ORDERS, SCORES, CELLS)
-    if order in LOOKING or score == DEFAULT.attention.score  # who never looks has no score
-]
+def cases() -> list[Case]:
+    """Every order with every cell, every looking order with every score, scope and normaliser."""
+    found = [Case(order, cell) for order, cell in product(ORDERS, CELLS)]
+    found += [Case(order, looks=Looks(score)) for order, score in product(LOOKING, SCORES)]
+    found += [Case(order, "lstm", looks=Looks(scope=scope)) for order, scope in product(LOOKING, SCOPES)]
+    found += [Case("luong", looks=Looks(normalizer=normalizer)) for normalizer in NORMALIZERS]
+    found += [Case("bahdanau", looks=Looks("dot", "entmax15", "local_p", 2)), Case("luong", looks=Looks(heads=3))]
+    found += [Case("luong_feeding", start=start) for start in STARTS]
+    return list(dict.fromkeys(found))
 
 
-@pytest.mark.parametrize(("order", "score", "cell"), CASES)
-def test_every_combination_learns(order, score, cell):
-    model = make_model(order, cell, score=score, scale=None, dtype=torch.float32).train()
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_every_combination_learns(case):
+    model = make_model(case, scale=None, dtype=torch.float32).train()
     batch = collate(SOURCES, TARGETS, range(len(SOURCES)))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 
@@ -47,7 +51,7 @@ def test_every_combination_learns(order, score, cell):
 @pytest.mark.parametrize("order", ORDERS)
 def test_nothing_predicted_is_read_beforehand(order):
     """Row t of the logits follows from BEGIN and the t target tokens before it, and from nothing later."""
-    model, batch = make_model(order), collate(SOURCES, TARGETS, range(len(SOURCES)))
+    model, batch = make_model(Case(order)), collate(SOURCES, TARGETS, range(len(SOURCES)))
     logits = model(batch).logits
     length = batch.target.ids.shape[1]
     assert logits.shape == (len(SOURCES), length - 1, 11)

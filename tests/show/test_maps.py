@@ -10,7 +10,8 @@ import torch
 from rich.cells import cell_len
 
 from regard.errors import MissingExtraError, RecipeError
-from regard.show.maps import DRAWINGS, draw, legible, png, svg, terminal
+from regard.show.labels import legible
+from regard.show.maps import DRAWINGS, draw, png, svg, terminal
 from regard.types import AttentionMap
 
 PAINT = re.compile(r"\x1b\[48;2;\d+;\d+;\d+m|\x1b\[0m")
@@ -216,6 +217,12 @@ def test_draw_chooses_by_the_ending() -> None:
     attention = LABELS["latin"]
     assert draw(attention, ".svg", "t") == svg(attention, "t").encode()
     assert draw(attention, ".PNG", "t") == png(attention, "t")
+
+
+@pytest.mark.parametrize("ending", DRAWINGS)
+def test_every_form_takes_every_map_and_tells_it_the_same_each_time(ending: str) -> None:
+    for attention in LABELS.values():
+        assert draw(attention, ending, "t") == draw(attention, ending, "t") != b""
 
 
 def test_an_unknown_ending_names_the_endings_there_are() -> None:

@@ -1,5 +1,6 @@
 """Every command through the installed script: what it prints, what it refuses, what it leaves on disk."""
 
+import gzip
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import pytest
 
 from conftest import SCRIPT, Answer, Command
 from regard import __version__
+from regard.attention.scores import SCORES
 
 TINY = (
     "name=upper",
@@ -82,7 +84,8 @@ def test_training_says_what_it_does_and_prints_the_run(trained: tuple[Path, Answ
     assert "180 pairs to learn from, 20 dev pairs" in said.error
     assert "parameters" in said.error
     assert "150 updates of at most 400 tokens" in said.error
-    assert "device cpu, run runs/upper" in said.error
+    assert "parameters on cpu" in said.error
+    assert "run runs/upper" in said.error
     assert "character_errors|n:20|" in said.error
     assert "regard look runs/upper" in said.error
     assert "\x1b" not in said.error
@@ -184,6 +187,19 @@ def test_a_carriage_return_before_the_newline_is_no_letter(regard: Command, run:
     assert regard("predict", run, stdin=b"abc\r\nbed\r\n").out == regard("predict", run, stdin=b"abc\nbed\n").out
 
 
+@pytest.mark.parametrize("options", [[], ["--quiet", "--json"]])
+def test_a_line_of_ten_megabytes_gets_an_empty_line_and_a_notice(
+    regard: Command, run: Path, options: list[str]
+) -> None:
+    long = b"abcdefgh" * 1_250_000
+    said = regard("predict", run, *options, stdin=b"abc\n\n" + long + b"\nbed\n" + b"a" * 5001)
+    assert said.code == 0, said.error
+    lines = [json.loads(line)["text"] for line in said.lines] if options else said.lines
+    assert [bool(line) for line in lines] == [True, False, False, True, False]
+    told = "has more than 5,000 tokens; it is answered with an empty line"
+    assert said.error == f"regard: line 3 {told}\nregard: line 5 {told}\n"
+
+
 # Score
 
 
@@ -233,7 +249,8 @@ def test_look_writes_pictures_by_their_ending(regard: Command, run: Path, tmp_pa
 
 def test_look_refuses_an_unknown_ending_before_any_work(regard: Command, tmp_path: Path) -> None:
     said = regard("look", "no-such-run", "fade", "-o", "x.svg", "-o", "x.svgg", folder=tmp_path)
-    assert refused(said) == ("unknown picture ending '.svgg'; choose from .svg, .png; did you mean '.svg'?")
+    endings = ".svg, .png, .html, .csv, .pharaoh"
+    assert refused(said) == f"unknown picture ending '.svgg'; choose from {endings}; did you mean '.svg'?"
     assert os.listdir(tmp_path) == []
 
 
@@ -267,7 +284,8 @@ def test_list_tells_every_table(regard: Command) -> None:
 def test_list_tells_one_table(regard: Command) -> None:
     said = regard("list", "scores")
     assert said.lines[0] == "scores  (model.attention.score)"
-    assert [line.split()[0] for line in said.lines[1:]] == ["dot", "scaled_dot", "general", "additive"]
+    assert [line.split()[0] for line in said.lines[1:]] == list(SCORES)
+    assert {"dot", "scaled_dot", "general", "additive"} <= SCORES.keys()
     assert "did you mean 'scores'?" in refused(regard("list", "score"))
 
 
@@ -329,6 +347,7 @@ BAD = {
     "uneven": (["data.train=a.txt,b.txt"], r"a.txt has 1,000 lines, b.txt 999; they must be parallel"),
     "not utf-8": (["data.train=latin.tsv"], r"latin.tsv:2:4: not valid UTF-8 \(byte 0xe9\)"),
     "bad name": (["data.train=pairs.tsv", "name=a/b"], "the name of a run is made of"),
+    "gzip cut short": (["data.train=cut.tsv.gz"], "cut.tsv.gz is not a whole gzip file"),
     "one pair": (["data.train=short.tsv"], "no dev part can be split off"),
 }
 
@@ -344,6 +363,7 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "b.txt": b"A\n" * 999,
         "latin.tsv": b"a\tA\ncaf\xe9\tX\n",
         "short.tsv": b"a\tA\n",
+        "cut.tsv.gz": gzip.compress(pairs(200).encode())[:-9],
     }
     for name, content in contents.items():
         (folder / name).write_bytes(content)

@@ -19,7 +19,12 @@ from regard.types import AttentionMap
 class Recording:
     """The weights of every attention that ran, by the name of its module, and of every gate."""
 
-    weights: dict[str, Float[Tensor, "batch *heads query key"]] = field(default_factory=dict)
+    calls: dict[str, list[Float[Tensor, "batch *heads query key"]]] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> dict[str, Float[Tensor, "batch *heads query key"]]:
+        """All rows of each: a decoder that steps is called again and again, a row or more at a time."""
+        return {name: _joined(name, calls) for name, calls in self.calls.items()}
 
     def map(
         self,
@@ -31,9 +36,10 @@ class Recording:
         columns: Sequence[str] = (),
     ) -> AttentionMap:
         """One map: of one row of the batch, of one head or the mean of all, with labels or numbers on its axes."""
-        weights = self.weights[name][row]
-        while weights.ndim > 2:
-            weights = weights.mean(0) if head is None else weights[head]
+        weights = _joined(name, self.calls[name])[row]
+        if head is not None:
+            weights = weights.select(-3, head)
+        weights = weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights  # heads, and the axis of beams
         queries, keys = weights.shape
         return AttentionMap(
             weights,
@@ -42,9 +48,18 @@ class Recording:
         )
 
     def add(self, name: str, weights: Tensor) -> None:
-        """What one call gave: a decoder that steps calls again and again, a row or more at a time."""
-        before = self.weights.get(name)
-        self.weights[name] = weights if before is None else torch.cat([before, weights], dim=-2)
+        """What one call gave."""
+        self.calls.setdefault(name, []).append(weights)
+
+
+def _joined(name: str, calls: Sequence[Tensor]) -> Tensor:
+    others = {(*each.shape[:-2], each.shape[-1]) for each in calls}
+    if len(others) > 1:
+        raise ValueError(
+            f"{name} ran on batches of several sizes, which make no one map; record each batch on its own, "
+            "and in a search take the map of each hypothesis"
+        )
+    return torch.cat(list(calls), dim=-2)
 
 
 @contextmanager
@@ -57,7 +72,7 @@ def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator
     handles = []
     for name, module in model.named_modules():
         if isinstance(module, Scope | SqueezeExcite) and (layers is None or name in layers):
-            handles.append(module.register_forward_hook(_keeper(recording, name)))
+            handles.append(module.register_forward_hook(_keeper(recording, name), with_kwargs=True))
     try:
         yield recording
     finally:
@@ -66,10 +81,10 @@ def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator
 
 
 def _keeper(recording: Recording, name: str) -> Any:
-    def keep(module: nn.Module, inputs: tuple[Any, ...], result: Any) -> None:
+    def keep(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         with torch.no_grad():
             if isinstance(module, SqueezeExcite):
-                recording.add(name, module.gate(inputs[0]).unsqueeze(-2))
+                recording.add(name, module.gate(*inputs, **named).unsqueeze(-2))
             elif isinstance(result, Attended) and result.weights is not None:
                 recording.add(name, result.weights.detach().clone())
 

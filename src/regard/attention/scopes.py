@@ -113,7 +113,9 @@ class LocalP(Scope):
     ) -> Attended:
         """Look around where the query expects its answer."""
         length = keys.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
-        centres = length * torch.sigmoid(self.out(torch.tanh(self.query(query))))  # *batch query 1
+        with torch.autocast(query.device.type, enabled=False):  # half precision cannot tell far places apart
+            asked = query.to(torch.promote_types(query.dtype, torch.float32))
+            centres = length * torch.sigmoid(self.out(torch.tanh(self.query(asked))))  # *batch query 1
         near = _within(self.window, centres, keys)
         seen = near if mask is None else near & mask
         places = torch.arange(keys.shape[-2], device=keys.device)

@@ -162,12 +162,12 @@ class LinearConcat(Score):
 
 
 class Cosine(Score):
-    """Graves et al. 2014, eq. 5-6:  e = g query . key / (|query| |key|), with a learned g, first 1."""
+    """Graves et al. 2014, eq. 5-6:  e = g query . key / (|query| |key|), with a learned g = exp(w), first 1."""
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         _equal_widths("cosine", query_dim, key_dim)
-        self.weight = nn.Parameter(torch.ones(()))
+        self.weight = nn.Parameter(torch.zeros(()))
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
         """The states, each of length one."""
@@ -177,19 +177,19 @@ class Cosine(Score):
         self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
     ) -> Float[Tensor, "*batch query key"]:
         """The cosine of the angle between them, scaled."""
-        return self.weight * functional.normalize(query, dim=-1) @ keys.transpose(-1, -2)
+        return self.weight.exp() * functional.normalize(query, dim=-1) @ keys.transpose(-1, -2)
 
 
 class Gaussian(Score):
-    """Nadaraya 1964, Watson 1964:  e = -|w (query - key)|^2 / 2; under softmax, kernel regression.
+    """Nadaraya 1964, Watson 1964:  e = -|query - key|^2 / (2 h^2); under softmax, kernel regression.
 
-    The learned w is one over the kernel's bandwidth; it starts at 1 / sqrt(dim).
+    The bandwidth h = sqrt(dim) exp(-w) is learned; w starts at 0.
     """
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         _equal_widths("gaussian", query_dim, key_dim)
-        self.weight = nn.Parameter(torch.tensor(1.0 / math.sqrt(key_dim)))
+        self.weight = nn.Parameter(torch.zeros(()))
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
         """The states themselves."""
@@ -200,7 +200,7 @@ class Gaussian(Score):
     ) -> Float[Tensor, "*batch query key"]:
         """The squared distance, multiplied out, so that no array of all differences is needed."""
         lengths = query.square().sum(-1, keepdim=True) + keys.square().sum(-1).unsqueeze(-2)
-        return self.weight.square() * (query @ keys.transpose(-1, -2) - lengths / 2)
+        return (query @ keys.transpose(-1, -2) - lengths / 2) * (2 * self.weight).exp() / query.shape[-1]
 
 
 SCORES: dict[str, type[Score]] = {

@@ -24,7 +24,7 @@ class RecurrentReady(Ready):
     values: Float[Tensor, "batch *heads source dim"] | None
     mask: Bool[Tensor, "batch source"]
     start: Recurrent
-    summary: Float[Tensor, "batch 1 dim"]  # the encoder's top layer at its end
+    summary: Float[Tensor, "batch 1 read"]  # the encoder's top layer at its end
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ def beam(
             found.sort(key=lambda hypothesis: -hypothesis.score)
             if length == limit:
                 cut = [_end(beams, each, judge, real) for each in going if each.score > float("-inf")]
+                cut.sort(key=lambda hypothesis: -hypothesis.score)  # coverage may have changed their order
                 found += cut[: max(0, n_best - len(found))]
             elif len(found) < n_best or (
                 len(found) < width and found[n_best - 1].score < judge.reachable(going[0].score, limit)

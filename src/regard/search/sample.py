@@ -74,13 +74,14 @@ def shape(
     words: Float[Tensor, "rows vocabulary"], temperature: float, top_k: int, top_p: float
 ) -> Float[Tensor, "rows vocabulary"]:
     """Log-probabilities to the chances words are drawn with; never PAD or BEGIN."""
-    words = words.index_fill(-1, torch.tensor(NEVER, device=words.device), float("-inf")) / temperature
-    chances = torch.softmax(words, dim=-1)
+    words = words.index_fill(-1, torch.tensor(NEVER, device=words.device), float("-inf"))
+    best = words.amax(-1, keepdim=True)  # taken off first, so that a tiny temperature does not overflow
+    chances = torch.softmax((words - best) / temperature, dim=-1)
     if bool(chances.isnan().any()):
         raise NotFiniteError("the model's predictions are not finite numbers; nothing can be drawn from them")
     falling, order = chances.sort(dim=-1, descending=True, stable=True)
     before = falling.cumsum(-1) - falling  # what the likelier words hold
-    keep = before < top_p
+    keep = (before < top_p) | (top_p == 1.0)  # rounded sums reach 1 too early
     if top_k:
         keep &= torch.arange(keep.shape[-1], device=keep.device) < top_k
     kept = torch.zeros_like(keep).scatter(-1, order, keep)

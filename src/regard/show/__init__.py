@@ -1,1 +1,1 @@
-"""AttentionMap to terminal, SVG and PNG."""
+"""AttentionMap to terminal, SVG, PNG, HTML, CSV and Pharaoh."""

@@ -22,6 +22,7 @@ from regard.recipe import Recipe, Search
 from regard.types import END, PAD, SPECIALS, UNKNOWN, AttentionMap, Batch, Example, Hypothesis, Memory, Prediction
 
 SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
+LONGEST = 5000  # tokens of a source that is answered, or data.max_length where that is more: maps grow with the square
 
 
 class Examples(NamedTuple):
@@ -144,20 +145,20 @@ class Translate:
     ) -> Float[Tensor, ""]:
         """What the logits cost, summed over all target tokens."""
         wanted = batch.target.ids[:, 1:].flatten()
-        return functional.cross_entropy(
-            logits.flatten(0, 1).float(), wanted, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
-        )
+        precise = logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32))
+        return functional.cross_entropy(precise, wanted, ignore_index=PAD, reduction="sum", label_smoothing=smoothing)
 
     @torch.no_grad()
     def answer(
         self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
     ) -> list[Prediction]:
-        """The best outputs for each text, with their maps; a blank text gets a blank answer."""
+        """The best outputs for each text, with their maps; a blank text, or one too long, gets a blank answer."""
         model.eval()
         device = next(model.parameters()).device
         answers = [Prediction(text, "", 0.0, (), None) for text in texts]
-        asked = [index for index, text in enumerate(texts) if text.strip()]
-        ids = [self.source.encode(texts[index]) for index in asked]
+        encoded = {index: self.source.encode(text) for index, text in enumerate(texts) if text.strip()}
+        asked = [index for index, row in encoded.items() if len(row) <= self.longest]
+        ids = [encoded[index] for index in asked]
         for group in batching.in_order([(len(row) + 1, 0) for row in ids], max(1, SEARCH_TOKENS // settings.beam)):
             source = batching.pad([[*ids[index], END] for index in group]).to(device)
             limits = [int(settings.max_ratio * len(ids[index])) + settings.max_extra for index in group]
@@ -167,6 +168,15 @@ class Translate:
                 best, *others = [self.tell(texts[asked[index]], ids[index], each) for each in hypotheses]
                 answers[asked[index]] = replace(best, alternatives=tuple(others))
         return answers
+
+    @property
+    def longest(self) -> int:
+        """The tokens of a source that is still answered."""
+        return max(LONGEST, self.recipe.data.max_length)
+
+    def too_long(self, text: str) -> bool:
+        """Whether a text is answered with nothing because of its length."""
+        return len(self.source.encode(text)) > self.longest
 
     def tell(self, text: str, ids: Sequence[int], hypothesis: Hypothesis) -> Prediction:
         """A hypothesis in words, with the labels of its map."""

@@ -36,7 +36,7 @@ class Averager:
         """The model with its mean weights, while in the block."""
         own = _copy(model)
         if self.snapshots:
-            rows = {name: torch.stack([each[name] for each in self.snapshots]) for name in own}
+            rows = {name: torch.stack([each[name].to(own[name]) for each in self.snapshots]) for name in own}
             model.load_state_dict({name: row.mean(0) for name, row in rows.items()})
         elif self.moving is not None:
             model.load_state_dict(self.moving)
@@ -53,9 +53,9 @@ class Averager:
         return kept
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint."""
+        """Go on from a checkpoint, whose tensors are where the model is."""
         if self.moving is not None:
-            self.moving = {name: tensors[f"moving.{name}"].to(value.device) for name, value in self.moving.items()}
+            self.moving = {name: tensors[f"moving.{name}"] for name in self.moving}
         index = 0
         while snapshot := under(f"snapshot.{index}.", tensors):
             self.snapshots.append(snapshot)

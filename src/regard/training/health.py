@@ -30,7 +30,7 @@ class Health(NamedTuple):
         return f"attention entropy {self.attention_entropy:.2f} of 1, {end}"
 
 
-def health(seen: Sequence[tuple[Float[Tensor, "batch tokens source"], Batch]]) -> Health | None:
+def health(seen: Sequence[tuple[Float[Tensor, "_batch _tokens _source"], Batch]]) -> Health | None:
     """The health of maps and the batches they belong to; None where nothing was looked at."""
     if not seen:
         return None
@@ -38,7 +38,8 @@ def health(seen: Sequence[tuple[Float[Tensor, "batch tokens source"], Batch]]) -
     for attention, batch in seen:
         rows = batch.target.mask[:, 1:]
         lengths = batch.source.mask.sum(-1)
-        entropy = torch.special.entr(attention).sum(-1) / lengths.clamp(min=2).log().unsqueeze(-1)
+        shares = attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny)
+        entropy = torch.special.entr(shares).sum(-1) / lengths.clamp(min=2).log().unsqueeze(-1)
         end = _column(attention, lengths - 1)
         before = _column(attention, (lengths - 2).clamp(min=0))
         values = torch.stack([entropy, end, before, torch.ones_like(end)])

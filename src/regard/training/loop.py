@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -46,8 +47,10 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         task = kind.learn(recipe, examples.train)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode()} | task.files()
         data = task.within_length(task.encode(examples.train))
-        run = Run.create(Path(runs), recipe.name, files)
-        return _learn(task, examples, data, run, teller, stopper)
+        with stopper.deferred():
+            run = Run.create(Path(runs), recipe.name, files)
+            with _resumable(run), run.training():
+                return _learn(task, examples, data, run, teller, stopper)
 
 
 def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
@@ -55,14 +58,26 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
     _check(recipe)
-    with Stopper().listening() as stopper, Teller(quiet=quiet) as teller:
+    with Stopper().listening() as stopper, Teller(quiet=quiet) as teller, _resumable(run), run.training():
         if run.finished():
             teller.say(f"the run {run.path} is finished already")
             return run
         task = TASKS[recipe.task].restore(recipe, run.read)
         examples = task.examples(recipe)
         data = task.within_length(task.encode(examples.train))
-        return _learn(task, examples, data, run, teller, stopper)
+        with stopper.deferred():
+            return _learn(task, examples, data, run, teller, stopper)
+
+
+@contextmanager
+def _resumable(run: Run) -> Iterator[None]:
+    """Let the word that training was stopped say how to go on."""
+    try:
+        yield
+    except StoppedError as stopped:
+        update = int(run.checkpoints()[0].path.name) if run.checkpoints() else 0
+        saved = f"{update:,} updates are saved; go on with: regard train --resume {run.path}"
+        raise StoppedError(stopped.number, saved) from None
 
 
 def _check(recipe: Recipe) -> None:
@@ -80,28 +95,24 @@ def _learn(task: Translate, examples: Examples, data: Encoded, run: Run, teller:
         torch.set_num_threads(recipe.train.threads)
     torch.manual_seed(recipe.train.seed)
     dev = task.encode(examples.dev)
-    with run.training():
-        session = Session.begin(task.build().to(choose_device(recipe.train.device)), recipe.train)
-        notes = [*examples.notes, *_intent(task, session.model, data, dev, len(examples.train)), f"run {run.path}"]
-        for line in (*notes, *_take_up(run, session)):
-            teller.say(line)
-        clock = Clock()
-        try:
-            fit(task, session, data, dev, run, teller, stopper, clock)
-        except StoppedError as stopped:
-            saved = f"{session.progress.update:,} updates are saved; go on with: regard train --resume {run.path}"
-            raise StoppedError(stopped.number, saved) from None
+    session = Session.begin(task.build().to(choose_device(recipe.train.device)), recipe.train)
+    for line in (*examples.notes, *_intent(task, session.model, data, dev, len(examples.train)), f"run {run.path}"):
+        teller.say(line)
+    _take_up(run, session, teller)
+    clock = Clock()
+    fit(task, session, data, dev, run, teller, stopper, clock)
+    with stopper.at_once():
         session.model.load_state_dict(load_tensors(run.read(storage.MODEL)))
         answers = task.answer(session.model, [each.source for each in dev.examples], recipe.search)
         measured = METRICS[recipe.metric]([each.text for each in answers], [each.target for each in dev.examples])
-        run.cut_metrics(session.progress.metrics_size)
-        run.record({recipe.metric: measured.value, "signature": measured.signature, "train_seconds": clock.seconds()})
-        run.finish()
-        teller.say(f"learned in {clock.seconds():.1f} s; best on dev: {measured.value:.4f} ({measured.signature})")
+    run.cut_metrics(session.progress.metrics_size)
+    run.record({recipe.metric: measured.value, "signature": measured.signature, "train_seconds": clock.seconds()})
+    run.finish()
+    teller.say(f"learned in {clock.seconds():.1f} s; best on dev: {measured.value:.4f} ({measured.signature})")
     return run
 
 
-def _take_up(run: Run, session: Session) -> Iterator[str]:
+def _take_up(run: Run, session: Session, teller: Teller) -> None:
     """Go on from the newest checkpoint that is whole."""
     damaged: list[tuple[Folder, CorruptError]] = []
     for checkpoint in run.checkpoints():
@@ -111,12 +122,12 @@ def _take_up(run: Run, session: Session) -> Iterator[str]:
             damaged.append((checkpoint, error))
             continue
         for broken, why in damaged:
-            yield f"{why}; an older checkpoint is used instead"
+            teller.warn(f"{why}; an older checkpoint is used instead")
             run.discard(broken)
         if session.progress.validated:
             run.read(storage.MODEL)  # the best weights so far: better to know now if they are damaged
         run.cut_metrics(session.progress.metrics_size)
-        yield f"going on after update {session.progress.update:,}"
+        teller.say(f"going on after update {session.progress.update:,}")
         return
     if damaged:
         raise damaged[0][1]
@@ -137,22 +148,22 @@ def fit(
     settings, progress = task.recipe.train, session.progress
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed)
     teller.begin(settings.updates, progress.update)
-    with stopper.deferred():
-        try:
-            while True:
-                if _due(settings, progress.update) and progress.validated < progress.update:
-                    validate(task, session, dev, run, teller, stopper, clock)
-                    progress.metrics_size = run.metrics_size()
-                    run.save(progress.update, session.files())
-                patience_gone = settings.patience and progress.waited >= settings.patience
-                if progress.update == settings.updates or patience_gone:
-                    return
-                stopper.check()
-                learn_once(task, session, data, batches)
-                teller.advance(progress.total / progress.tokens, clock.rate(progress.tokens))
-        except StoppedError:
+    try:
+        while True:
+            if _due(settings, progress.update) and progress.validated < progress.update:
+                validate(task, session, dev, run, teller, stopper, clock)
+                progress.metrics_size = run.metrics_size()
+                run.save(progress.update, session.files())
+            patience_gone = settings.patience and progress.waited >= settings.patience
+            if progress.update == settings.updates or patience_gone:
+                return
+            stopper.check()
+            learn_once(task, session, data, batches)
+            teller.advance(progress.total / progress.tokens, clock.rate(progress.tokens))
+    except StoppedError:
+        if not stopper.hurried:  # else an update may be half done: the last checkpoint is the better one
             run.save(progress.update, session.files())
-            raise
+        raise
 
 
 def learn_once(task: Translate, session: Session, data: Encoded, batches: Batches) -> None:
@@ -183,14 +194,20 @@ def _gradient(task: Translate, session: Session, pieces: Sequence[Batch], sampli
             loss = task.loss(session.model, piece, task.recipe.train.smoothing, sampling)
             (loss / tokens).backward()
             total += loss.item()
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "memory" not in str(error):
-                raise  # torch has no class of its own for the CPU's memory
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
             split = [*pieces[:index], *_halves(piece), *pieces[index + 1 :]]
         else:
             continue
         return _gradient(task, session, split, sampling)  # outside of `except`, which holds on to the failed tensors
     return total, tokens
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether it is that, and not, say, an illegal memory access; torch has no class of its own for the CPU's."""
+    said = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in said)
 
 
 def _halves(piece: Batch) -> list[Batch]:

@@ -32,6 +32,12 @@ class Teller:
         """One line of words."""
         self.console.print(text, markup=False)
 
+    def warn(self, text: str) -> None:
+        """One line of words that is said even where quiet was asked for."""
+        before, self.console.quiet = self.console.quiet, False
+        self.say(text)
+        self.console.quiet = before
+
     def begin(self, updates: int, done: int = 0) -> None:
         """Show the bar, for so many updates, of which some may be done."""
         self._task = self._bar.add_task("", total=updates, completed=done, words="")

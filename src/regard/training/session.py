@@ -12,6 +12,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from regard.errors import CorruptError
 from regard.models import Seq2Seq
 from regard.recipe import Train
 from regard.storage import MODEL, Folder
@@ -62,15 +63,17 @@ class Session:
 
     def restore(self, checkpoint: Folder) -> None:
         """Go on from a checkpoint."""
-        content = {
-            name: checkpoint.read(name) for name in (MODEL, OPTIMIZER, STATE)
-        }  # all are checked before any is used
+        content = {name: checkpoint.read(name) for name in (MODEL, OPTIMIZER, STATE)}  # all checked before any is used
+        progress = Progress(**json.loads(content[STATE]))
+        if progress.update != int(checkpoint.path.name):
+            raise CorruptError(f"{checkpoint.path} is damaged: it holds update {progress.update:,}")
         tensors = load_tensors(content[OPTIMIZER])
+        device = next(self.model.parameters()).device
         self.model.load_state_dict(load_tensors(content[MODEL]))
         self._load_optimizer(tensors)
-        self.averager.load(under("average.", tensors))
+        self.averager.load({name: each.to(device) for name, each in under("average.", tensors).items()})
         _set_generators(under("generator.", tensors))
-        self.progress = Progress(**json.loads(content[STATE]))
+        self.progress = progress
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         names = dict(enumerate(name for name, _ in self.model.named_parameters()))

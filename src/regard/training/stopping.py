@@ -14,10 +14,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Stopper:
     """Turns signals into a StoppedError: at once, or inside `deferred()` at the next `check()`.
 
-    A second signal is obeyed at once in any case.
+    A second signal is obeyed at once in any case; `hurried` tells that it was, and that work may be half done.
     """
 
     def __init__(self) -> None:
+        self.hurried = False
         self._deferring = False
         self._signal: int | None = None
 
@@ -37,11 +38,21 @@ class Stopper:
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Only note signals while in the block."""
-        self._deferring = True
+        before, self._deferring = self._deferring, True
         try:
             yield
         finally:
-            self._deferring = False
+            self._deferring = before
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Obey the signals noted so far, and all that come while in the block."""
+        before, self._deferring = self._deferring, False
+        try:
+            self.check()
+            yield
+        finally:
+            self._deferring = before
 
     def check(self) -> None:
         """A safe place to stop."""
@@ -50,5 +61,6 @@ class Stopper:
 
     def _obey(self, number: int, frame: FrameType | None) -> None:
         if not self._deferring or self._signal is not None:
+            self.hurried = True
             raise StoppedError(number)
         self._signal = number

@@ -2,8 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable
-from functools import partial
-from itertools import chain, product
+from functools import cache, partial
 from typing import NamedTuple
 
 from regard.data.corpora.core import Splits
@@ -13,6 +12,7 @@ from regard.types import Example
 DIGITS = range(1, 7)  # how many a number has
 TEST_NUMBERS = {1: 2, 2: 18, 3: 180, 4: 200, 5: 250, 6: 350}  # by digits; 1,000 in all
 DEV_NUMBERS = {1: 1, 2: 9, 3: 90, 4: 100, 5: 125, 6: 175}  # 500 in all
+LONGEST = 100  # no German number of six digits has more characters
 ATOMS = (*range(20), *range(20, 100, 10))  # the numbers that both languages write as one piece
 
 Render = Callable[..., str]
@@ -126,7 +126,7 @@ def _german(values: list[int], german: dict[int, str]) -> list[Piece]:
     place = 0
     while place < len(values):
         value, after = values[place], values[place + 1] if place + 1 < len(values) else 0
-        if value >= 20 and 0 < after < 10:  # units before tens
+        if 20 <= value < 100 and 0 < after < 10:  # units before tens
             units = one if after == 1 else german[after]
             pieces += [Piece(units, place + 1), Piece("und", None), Piece(german[value], place)]
             place += 2
@@ -143,11 +143,19 @@ def _links(words: list[str], pieces: list[Piece]) -> tuple[tuple[int, int], ...]
     for word in words:
         starts.append(start)
         start += len(word) + 1  # a space follows
-    blocks, start = [], 0
+    links: list[tuple[int, int]] = []
+    start = 0
     for piece in pieces:
         stop = start + len(piece.text)
         if piece.word is not None:
             first = starts[piece.word]
-            blocks.append(product(range(first, first + len(words[piece.word])), range(start, stop)))
+            for character in range(first, first + len(words[piece.word])):
+                links += _links_from(character)[start:stop]
         start = stop
-    return tuple(chain.from_iterable(blocks))
+    return tuple(links)
+
+
+@cache
+def _links_from(character: int) -> tuple[tuple[int, int], ...]:
+    """A source character with every place of a target: a corpus has millions of links, but few distinct ones."""
+    return tuple((character, place) for place in range(LONGEST))

@@ -1,0 +1,824 @@
+"""Exercises that check themselves: `check(name, your_function)` names the first property that fails.
+
+    >>> print(check("look", my_look))
+    look: not yet: mask ignored. Keys that the mask hides must get weight 0.
+
+An exercise is a row of properties. Each has a name that says what went wrong, a test, and a hint.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.decoders import Decoder
+from regard.types import BEGIN, END, PAD, UNKNOWN, Memory, Ready, Recurrent, State, Step
+
+Answer = Callable[..., Any]
+
+
+class Property(NamedTuple):
+    """What an answer must do; `name` says what is wrong if it does not."""
+
+    name: str
+    holds: Callable[[Answer], bool]
+    hint: str
+
+
+class Verdict(NamedTuple):
+    """What came of a check: the name of the first property that failed, or None."""
+
+    exercise: str
+    failed: str | None
+    hint: str = ""
+
+    def __str__(self) -> str:
+        if self.failed is None:
+            return f"{self.exercise}: right."
+        return f"{self.exercise}: not yet: {self.failed}. {self.hint}"
+
+
+def check(exercise: str, answer: Answer) -> Verdict:
+    """Try an answer; properties are tried in order, and the first that fails is named."""
+    if exercise not in EXERCISES:
+        raise ValueError(f"there is no exercise {exercise!r}; choose from {', '.join(EXERCISES)}")
+    for each in EXERCISES[exercise]:
+        try:
+            held = each.holds(answer)
+        except _NothingError:
+            return Verdict(exercise, "nothing returned", "Fill the function in, then run this cell again.")
+        except Exception as error:  # whatever the answer did, its author should read it
+            return Verdict(exercise, "an error was raised", f"{type(error).__name__}: {error}")
+        if not held:
+            return Verdict(exercise, each.name, each.hint)
+    return Verdict(exercise, None)
+
+
+class _NothingError(Exception):
+    """The answer gave None: it is still to be written."""
+
+
+def _given(result: Any) -> Any:
+    if result is None or result is ...:
+        raise _NothingError
+    return result
+
+
+def _same(one: Any, other: Any) -> bool:
+    one, other = torch.as_tensor(one), torch.as_tensor(other)
+    return one.shape == other.shape and torch.allclose(one.double(), other.double(), atol=1e-7)
+
+
+def _random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# ---- lesson 1: teacher forcing, greedy decoding
+
+TARGETS = torch.tensor([[BEGIN, 5, 9, 7, END], [BEGIN, 8, END, PAD, PAD]])
+
+
+def _forced(answer: Answer) -> tuple[Tensor, Tensor]:
+    return _given(answer(TARGETS.clone()))
+
+
+TEACHER_FORCING = (
+    Property(
+        "the word to predict is given away",
+        lambda answer: not torch.equal(*_forced(answer)),
+        "Inputs and wanted words are the same, so the model only has to copy; shift them by one.",
+    ),
+    Property(
+        "wrong order",
+        lambda answer: not torch.equal(_forced(answer)[0], TARGETS[:, 1:]),
+        "The inputs come first, then what is wanted after each of them.",
+    ),
+    Property(
+        "<s> is missing",
+        lambda answer: bool((_forced(answer)[0][:, 0] == BEGIN).all()),
+        "The first word is predicted after <s>.",
+    ),
+    Property(
+        "</s> is never wanted",
+        lambda answer: bool((_forced(answer)[1] == END).any(-1).all()),
+        "A model that never has to predict the end will never end.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_forced(answer)[0], TARGETS[:, :-1]) and _same(_forced(answer)[1], TARGETS[:, 1:]),
+        "Inputs are all tokens but the last, wanted are all but the first.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class _NoReady(Ready):
+    pass
+
+
+@dataclass(frozen=True)
+class _Counted(State):
+    steps: int
+
+
+class _Spied(Decoder[_NoReady, _Counted]):
+    """Writes a known sentence if it is decoded rightly, and keeps what it was fed."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+        self.fed: list[tuple[int, int]] = []  # the token and how many steps its state had seen
+
+    def prepare(self, memory: Memory) -> _NoReady:
+        return _NoReady()
+
+    def start(self, ready: _NoReady) -> _Counted:
+        return _Counted(0)
+
+    def step(self, tokens: Tensor, state: _Counted, ready: _NoReady) -> Step:
+        last = int(tokens[0, -1])
+        self.fed.append((last, state.steps))
+        word = END if state.steps == self.length else 4 + (5 * last + state.steps) % 7
+        logits = torch.zeros(1, 1, 11)
+        logits[0, 0, word] = 1.0
+        logits[0, 0, UNKNOWN] = 0.5
+        return Step(logits, replace(state, steps=state.steps + 1), None)
+
+
+def _spy(answer: Answer, length: int = 4, limit: int = 9) -> tuple[list[int], list[tuple[int, int]]]:
+    decoder = _Spied(length)
+    hidden = torch.zeros(1, 1, 1)
+    memory = Memory(hidden, torch.ones(1, 1, dtype=torch.bool), Recurrent(hidden, None))
+    written = _given(answer(decoder, memory, limit))
+    return list(map(int, written)), decoder.fed
+
+
+def _output_is_fed(answer: Answer) -> bool:
+    written, fed = _spy(answer, length=10**6, limit=6)
+    return [token for token, _ in fed[1:]] == written[: len(fed) - 1]
+
+
+GREEDY = (
+    Property(
+        "<s> is missing",
+        lambda answer: _spy(answer)[1][0][0] == BEGIN,
+        "The first token that the decoder reads is <s>, the id BEGIN.",
+    ),
+    Property(
+        "the state is not carried on",
+        lambda answer: [steps for _, steps in _spy(answer)[1]] == list(range(len(_spy(answer)[1]))),
+        "Every step gives a new state; hand it to the next.",
+    ),
+    Property(
+        "the limit is ignored",
+        lambda answer: len(_spy(answer, length=30, limit=6)[0]) <= 6,
+        "A decoder need not end by itself: stop after `limit` tokens.",
+    ),
+    Property(
+        "the output is not fed back",
+        _output_is_fed,
+        "What was written becomes the next token that is read.",
+    ),
+    Property(
+        "</s> is part of the output",
+        lambda answer: END not in _spy(answer)[0],
+        "The end is a sign, not a word: stop there and leave it out.",
+    ),
+    Property(
+        "does not stop at </s>",
+        lambda answer: len(_spy(answer)[0]) == 4,
+        "Stop when the likeliest word is the id END.",
+    ),
+)
+
+# ---- lesson 2: query, key, value
+
+ASKED, KEPT, WORTH = _random(3, 4, seed=1), _random(5, 4, seed=2), _random(5, 4, seed=3)
+ALL, SOME = torch.ones(3, 5, dtype=torch.bool), torch.tensor([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 1, 1, 1, 1]]).bool()
+NONE = SOME & torch.tensor([[True], [False], [True]])
+
+
+def _looked(answer: Answer, mask: Tensor = ALL) -> tuple[Tensor, Tensor]:
+    context, weights = _given(answer(ASKED.clone(), KEPT.clone(), WORTH.clone(), mask.clone()))
+    return context, weights
+
+
+def _sums(weights: Tensor, dim: int = -1) -> bool:
+    return torch.allclose(weights.sum(dim), torch.ones((), dtype=weights.dtype))
+
+
+LOOK = (
+    Property(
+        "wrong order",
+        lambda answer: _looked(answer)[1].shape == (3, 5),
+        "Give the context first, then the weights, which have a row for each query and a column for each key.",
+    ),
+    Property(
+        "softmax over the wrong axis",
+        lambda answer: not _sums(_looked(answer)[1], dim=-2),
+        "A query shares its attention among the keys; the keys do not share theirs among queries.",
+    ),
+    Property(
+        "weights not summing to one",
+        lambda answer: _sums(_looked(answer)[1]),
+        "Softmax over the keys makes each row sum to one.",
+    ),
+    Property(
+        "mask ignored",
+        lambda answer: bool((_looked(answer, SOME)[1][~SOME] == 0).all()),
+        "Keys that the mask hides must get weight 0.",
+    ),
+    Property(
+        "masked after the softmax",
+        lambda answer: _sums(_looked(answer, SOME)[1]),
+        "What is left does not sum to one: hide keys before they are normalised.",
+    ),
+    Property(
+        "keys returned in place of values",
+        lambda answer: not _same(_looked(answer)[0], _looked(answer)[1] @ KEPT),
+        "Keys are compared, values are what one gets.",
+    ),
+    Property(
+        "padding seen",
+        lambda answer: _same(_looked(answer, SOME)[0], _looked(answer, SOME)[1] @ WORTH),
+        "The context is the sum of the values by exactly these weights.",
+    ),
+    Property(
+        "a query that sees nothing is not a number",
+        lambda answer: bool((_looked(answer, NONE)[1][1] == 0).all() and (_looked(answer, NONE)[0][1] == 0).all()),
+        "A softmax over nothing is 0 / 0. Such a query gets zeros.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_looked(answer)[1], torch.softmax(ASKED @ KEPT.T, dim=-1)),
+        "The scores are plain dot products.",
+    ),
+)
+
+SENTENCE = _random(5, 3, seed=4)
+SELF_WEIGHTS = torch.softmax(SENTENCE @ SENTENCE.T, dim=-1)
+
+
+def _own(answer: Answer) -> tuple[Tensor, Tensor]:
+    output, weights = _given(answer(SENTENCE.clone()))
+    return output, weights
+
+
+SELF_ATTENTION = (
+    Property(
+        "wrong order",
+        lambda answer: _own(answer)[0].shape == (5, 3) and _own(answer)[1].shape == (5, 5),
+        "Give the new vectors first, then the weights.",
+    ),
+    Property(
+        "softmax over the wrong axis",
+        lambda answer: not _same(_own(answer)[1], SELF_WEIGHTS.T),
+        "Row i holds the weights with which word i looks at all words.",
+    ),
+    Property(
+        "weights not summing to one",
+        lambda answer: _sums(_own(answer)[1]),
+        "Scores are not weights yet: normalise each row.",
+    ),
+    Property(
+        "a word does not see itself",
+        lambda answer: bool((_own(answer)[1].diagonal() > 0).all()),
+        "In plain self-attention every word is among the words it looks at.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_own(answer)[1], SELF_WEIGHTS),
+        "The score of words i and j is x_i . x_j.",
+    ),
+    Property(
+        "not everything that is weighed is summed",
+        lambda answer: _same(_own(answer)[0], SELF_WEIGHTS @ SENTENCE),
+        "Sum over the same words that were normalised over, the first one included.",
+    ),
+)
+
+PADDED, LENGTHS = _random(3, 5, 2, seed=5), torch.tensor([5, 3, 1])
+MEANS = torch.stack([row[:length].mean(0) for row, length in zip(PADDED, LENGTHS, strict=True)])
+
+
+def _mean(answer: Answer, junk: float = 0.0) -> Tensor:
+    states = PADDED.clone()
+    states[torch.arange(5) >= LENGTHS.unsqueeze(-1)] = junk
+    return _given(answer(states, LENGTHS.clone()))
+
+
+PADDED_MEAN = (
+    Property(
+        "wrong shape",
+        lambda answer: _mean(answer).shape == MEANS.shape,
+        "One vector for each sentence: batch, dim.",
+    ),
+    Property(
+        "padding seen",
+        lambda answer: _same(_mean(answer, junk=7.0), _mean(answer, junk=-3.0)),
+        "What stands in the padding changes the result.",
+    ),
+    Property(
+        "divided by the padded length",
+        lambda answer: not _same(_mean(answer), MEANS * LENGTHS.unsqueeze(-1) / 5),
+        "The padding is not summed, but it is counted.",
+    ),
+    Property("differs from the definition", lambda answer: _same(_mean(answer), MEANS), "Mean over the real words."),
+)
+
+# ---- lesson 3: scores
+
+INNER, QUERY_DIM, KEY_DIM = 4, 3, 5
+MIXING, OUT = _random(INNER, QUERY_DIM + KEY_DIM, seed=6), _random(INNER, seed=7)
+QUERIES, KEYS = _random(2, QUERY_DIM, seed=8), _random(6, KEY_DIM, seed=9)
+
+
+def _pairs(first: Tensor, second: Tensor) -> Tensor:
+    """Every pair of rows, concatenated."""
+    wide = first.unsqueeze(1).expand(-1, len(second), -1), second.unsqueeze(0).expand(len(first), -1, -1)
+    return torch.cat(wide, dim=-1)
+
+
+MIXED = _pairs(QUERIES, KEYS) @ MIXING.T
+
+
+def _split(answer: Answer) -> Tensor:
+    return _given(answer(MIXING.clone(), OUT.clone(), QUERIES.clone(), KEYS.clone()))
+
+
+ADDITIVE_FROM_CONCAT = (
+    Property(
+        "v forgotten",
+        lambda answer: _split(answer).shape[-1:] != (INNER,) or _split(answer).ndim == 2,
+        "tanh(...) is a vector; its product with v makes it one number.",
+    ),
+    Property(
+        "wrong shape",
+        lambda answer: _split(answer).shape == MIXED.shape[:-1],
+        "One number for each query (row) and key (column).",
+    ),
+    Property(
+        "tanh forgotten",
+        lambda answer: not _same(_split(answer), MIXED @ OUT),
+        "Without it the query adds the same to every key and cancels in softmax.",
+    ),
+    Property(
+        "W cut in the wrong place",
+        lambda answer: _same(_split(answer), torch.tanh(MIXED) @ OUT),
+        "The first columns of W, as many as a query is wide, belong to the query; the others to the key.",
+    ),
+)
+
+LEFT, RIGHT = _random(4, QUERY_DIM, seed=10), _random(4, KEY_DIM, seed=11)
+
+
+def _form(answer: Answer) -> Tensor:
+    return _given(answer(LEFT.clone(), RIGHT.clone()))
+
+
+BILINEAR = (
+    Property(
+        "transposed",
+        lambda answer: not _same(_form(answer), RIGHT.T @ LEFT),
+        "Rows belong to the query, columns to the key.",
+    ),
+    Property(
+        "wrong shape",
+        lambda answer: _form(answer).shape == (QUERY_DIM, KEY_DIM),
+        "W stands between a query and a key: query_dim x key_dim.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(QUERIES @ _form(answer) @ KEYS.T, (QUERIES @ LEFT.T) @ (KEYS @ RIGHT.T).T),
+        "queryᵀ W key must equal (W_q query) . (W_k key) for every query and key.",
+    ),
+)
+
+TO_QUERY, TO_KEY = _random(4, 3, seed=12), _random(4, 3, seed=13)
+ASKING, ANSWERING = SENTENCE @ TO_QUERY.T, SENTENCE @ TO_KEY.T
+
+
+def _chosen(answer: Answer) -> Tensor:
+    return _given(answer(SENTENCE.clone(), TO_QUERY.clone(), TO_KEY.clone()))
+
+
+WHICH_WEIGHT = (
+    Property(
+        "scores, not weights",
+        lambda answer: not _same(_chosen(answer), ASKING @ ANSWERING.T),
+        "These are the scores e_ij; the weights a_ij are their softmax.",
+    ),
+    Property(
+        "query and key exchanged",
+        lambda answer: not _same(_chosen(answer), torch.softmax(ANSWERING @ ASKING.T, dim=-1)),
+        "Word i asks with W_q x_i; word j answers with W_k x_j.",
+    ),
+    Property(
+        "softmax over the wrong axis",
+        lambda answer: not _sums(_chosen(answer), dim=-2),
+        "For a given i, the softmax runs over j.",
+    ),
+    Property(
+        "weights not summing to one", lambda answer: _sums(_chosen(answer)), "Each row i is a softmax over all j."
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_chosen(answer), torch.softmax(ASKING @ ANSWERING.T, dim=-1)),
+        "a_ij = softmax over j of (W_q x_i) . (W_k x_j).",
+    ),
+)
+
+# ---- lesson 4: orders
+
+STATE, WORD = _random(4, seed=14), _random(3, seed=15)
+READING = _random(4, 6, seed=16)
+
+
+class _Watched:
+    """A look and a cell that keep what they were given, in the order in which they were called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.query = self.inputs = self.before = self.context = self.after = torch.zeros(0)
+
+    def look(self, query: Tensor) -> Tensor:
+        self.calls.append("look")
+        self.query = query.clone()
+        self.context = torch.tanh(query[:2] * 3 + 0.5)
+        return self.context.clone()
+
+    def cell(self, inputs: Tensor, state: Tensor) -> Tensor:
+        self.calls.append("cell")
+        self.inputs, self.before = inputs.clone(), state.clone()
+        self.after = torch.tanh(state + inputs.sum() / 2)
+        return self.after.clone()
+
+    def holds(self, part: Tensor) -> bool:
+        """Whether the cell's input contains a part, as it is, at any place."""
+        places = range(len(self.inputs) - len(part) + 1)
+        return any(_same(self.inputs[place : place + len(part)], part) for place in places)
+
+
+def _bahdanau(answer: Answer) -> tuple[_Watched, Tensor, Tensor]:
+    watched = _Watched()
+    state, context = _given(answer(STATE.clone(), WORD.clone(), watched.look, watched.cell))
+    return watched, state, context
+
+
+def _luong(answer: Answer) -> tuple[_Watched, Tensor, Tensor]:
+    watched = _Watched()
+    state, attentional = _given(answer(STATE.clone(), WORD.clone(), watched.look, watched.cell, READING.clone()))
+    return watched, state, attentional
+
+
+def _reading(watched: _Watched) -> Tensor:
+    return READING @ torch.cat([watched.context, watched.after])
+
+
+BAHDANAU_STEP = (
+    Property(
+        "wrong order",
+        lambda answer: _bahdanau(answer)[0].calls == ["look", "cell"],
+        "Bahdanau's decoder looks first, then moves: each once.",
+    ),
+    Property(
+        "wrong query",
+        lambda answer: _same(_bahdanau(answer)[0].query, STATE),
+        "The state of before asks.",
+    ),
+    Property(
+        "the word does not enter the cell",
+        lambda answer: _bahdanau(answer)[0].holds(WORD),
+        "The input of the cell is [word; context]; the last state is its state, not its input.",
+    ),
+    Property(
+        "the context does not enter the cell",
+        lambda answer: _bahdanau(answer)[0].holds(_bahdanau(answer)[0].context),
+        "The input of the cell is [word; context].",
+    ),
+    Property(
+        "wrong input of the cell",
+        lambda answer: _same(_bahdanau(answer)[0].inputs, torch.cat([WORD, _bahdanau(answer)[0].context])),
+        "The input of the cell is [word; context], in this order, and nothing else.",
+    ),
+    Property(
+        "wrong result",
+        lambda answer: (
+            _same(_bahdanau(answer)[1], _bahdanau(answer)[0].after)
+            and _same(_bahdanau(answer)[2], _bahdanau(answer)[0].context)
+        ),
+        "Give the new state and the context.",
+    ),
+)
+
+LUONG_STEP = (
+    Property(
+        "wrong order",
+        lambda answer: _luong(answer)[0].calls == ["cell", "look"],
+        "Luong's decoder moves first, then looks: each once.",
+    ),
+    Property(
+        "wrong query",
+        lambda answer: _same(_luong(answer)[0].query, _luong(answer)[0].after),
+        "The state of now asks.",
+    ),
+    Property(
+        "wrong input of the cell",
+        lambda answer: _same(_luong(answer)[0].inputs, WORD),
+        "Without input feeding, only the word enters the cell.",
+    ),
+    Property(
+        "tanh forgotten",
+        lambda answer: not _same(_luong(answer)[2], _reading(_luong(answer)[0])),
+        "The attentional state is tanh(W [context; state]).",
+    ),
+    Property(
+        "wrong result",
+        lambda answer: (
+            _same(_luong(answer)[1], _luong(answer)[0].after)
+            and _same(_luong(answer)[2], torch.tanh(_reading(_luong(answer)[0])))
+        ),
+        "Give the new state and tanh(W [context; state]), the context first.",
+    ),
+)
+
+# ---- lesson 5: scopes
+
+ROWS_AND_COLUMNS = "A row for each query, a column for each key."
+
+
+def _future(answer: Answer) -> Tensor:
+    return _given(answer(4))
+
+
+PAST = torch.ones(4, 4).tril().bool()
+
+CAUSAL = (
+    Property(
+        "not boolean",
+        lambda answer: _future(answer).dtype == torch.bool,
+        "A mask is boolean, True = may be attended.",
+    ),
+    Property("wrong shape", lambda answer: _future(answer).shape == (4, 4), ROWS_AND_COLUMNS),
+    Property(
+        "mask upside down",
+        lambda answer: not torch.equal(_future(answer), ~PAST),
+        "True means may be attended; this one hides what may be seen.",
+    ),
+    Property(
+        "the future is seen",
+        lambda answer: not _future(answer).triu(1).any(),
+        "Query t may see keys up to t and none after it.",
+    ),
+    Property(
+        "own position hidden",
+        lambda answer: bool(_future(answer).diagonal().all()),
+        "Query t may see key t: otherwise the first sees nothing at all.",
+    ),
+    Property("differs from the definition", lambda answer: torch.equal(_future(answer), PAST), "All of the past."),
+)
+
+
+def _window(answer: Answer, window: int = 2, start: int = 0) -> Tensor:
+    return _given(answer(4, 9, window, start))
+
+
+def _near(window: int, start: int) -> Tensor:
+    return (torch.arange(9) - torch.arange(start, start + 4).unsqueeze(-1)).abs() <= window
+
+
+LOCAL_M = (
+    Property(
+        "not boolean",
+        lambda answer: _window(answer).dtype == torch.bool,
+        "A mask is boolean, True = may be attended.",
+    ),
+    Property("wrong shape", lambda answer: _window(answer).shape == (4, 9), ROWS_AND_COLUMNS),
+    Property(
+        "start ignored",
+        lambda answer: not torch.equal(_window(answer, start=0), _window(answer, start=3)),
+        "The first query stands at position `start`: a decoder that steps asks one query at a time.",
+    ),
+    Property(
+        "window too narrow",
+        lambda answer: bool(_window(answer, start=3)[_near(2, 3)].all()),
+        "Query t sees keys from t - window to t + window, both included.",
+    ),
+    Property(
+        "window too wide",
+        lambda answer: not _window(answer, start=3)[~_near(2, 3)].any(),
+        "Query t sees nothing beyond t - window and t + window.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: all(torch.equal(_window(answer, w, s), _near(w, s)) for w in (1, 3) for s in (0, 5)),
+        "|key - (start + row)| <= window.",
+    ),
+)
+
+CENTRE, WINDOW = 3.4, 2
+WRONG_WIDTHS = (WINDOW, WINDOW / 4, WINDOW**0.5 / 2, 1e9)
+INSIDE = torch.softmax(_random(8, seed=17).masked_fill((torch.arange(8) - CENTRE).abs() > WINDOW, -1e9), dim=-1)
+
+
+def _bell(width: float) -> Tensor:
+    return torch.exp(-(torch.arange(8).double() - CENTRE).square() / (2 * width**2))
+
+
+def _favoured(answer: Answer) -> Tensor:
+    return _given(answer(INSIDE.clone(), CENTRE, WINDOW))
+
+
+LOCAL_P = (
+    Property(
+        "weights normalised again",
+        lambda answer: not _sums(_favoured(answer)),
+        "The paper multiplies the weights by the bell and leaves them so; they sum to less than one.",
+    ),
+    Property(
+        "wrong width of the bell",
+        lambda answer: not any(_same(_favoured(answer), INSIDE * _bell(width)) for width in WRONG_WIDTHS),
+        "Its standard deviation is half the window.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_favoured(answer), INSIDE * _bell(WINDOW / 2)),
+        "weight * exp(-(s - p)^2 / (2 (window / 2)^2)) for every source position s.",
+    ),
+)
+
+# ---- lesson 6: kernel regression
+
+PLACES, HEIGHTS, WANTED = _random(7, seed=18), _random(7, seed=19), torch.linspace(-1, 1, 4).double()
+
+
+def _kernel(wanted: Tensor, places: Tensor, heights: Tensor, bandwidth: float) -> Tensor:
+    squares = (wanted.unsqueeze(-1) - places).square()
+    return torch.softmax(-squares / (2 * bandwidth**2), dim=-1) @ heights
+
+
+def _smooth(answer: Answer, bandwidth: float = 0.5, heights: Tensor = HEIGHTS) -> Tensor:
+    return _given(answer(WANTED.clone(), PLACES.clone(), heights.clone(), bandwidth))
+
+
+KERNEL_REGRESSION = (
+    Property("wrong shape", lambda answer: _smooth(answer).shape == WANTED.shape, "One prediction for each wanted x."),
+    Property(
+        "weights not summing to one",
+        lambda answer: _same(_smooth(answer, heights=torch.full((7,), 2.0).double()), torch.full((4,), 2.0)),
+        "If all y are 2, every weighted mean of them is 2.",
+    ),
+    Property(
+        "bandwidth ignored",
+        lambda answer: not _same(_smooth(answer, 0.2), _smooth(answer, 2.0)),
+        "A wider kernel must look further.",
+    ),
+    Property(
+        "bandwidth upside down",
+        lambda answer: bool(_smooth(answer, 50.0).std() < _smooth(answer, 0.1).std()),
+        "A very wide kernel must give nearly the mean of all y everywhere.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_smooth(answer), _kernel(WANTED, PLACES, HEIGHTS, 0.5)),
+        "weights = softmax of -(x - x_j)^2 / (2 bandwidth^2).",
+    ),
+)
+
+
+def _left_out(bandwidth: float) -> Tensor:
+    others = ~torch.eye(7, dtype=torch.bool)
+    told = [_kernel(PLACES[n : n + 1], PLACES[others[n]], HEIGHTS[others[n]], bandwidth) for n in range(7)]
+    return (torch.cat(told) - HEIGHTS).square().mean()
+
+
+def _error(answer: Answer, bandwidth: float) -> Tensor:
+    return torch.as_tensor(_given(answer(PLACES.clone(), HEIGHTS.clone(), bandwidth)))
+
+
+LEAVE_ONE_OUT = (
+    Property(
+        "the point itself is seen",
+        lambda answer: bool(_error(answer, 1e-4).double() > 1e-6),
+        "With a narrow kernel the error is 0: each point predicts itself. Hide it from its own query.",
+    ),
+    Property(
+        "summed, not averaged",
+        lambda answer: not _same(_error(answer, 0.5), 7 * _left_out(0.5)),
+        "Give the mean of the squared errors.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_error(answer, 0.5), _left_out(0.5)),
+        "The mean over all points of (prediction without the point - y)^2.",
+    ),
+)
+
+# ---- lesson 7: gates
+
+X, H, C = _random(3, seed=20), _random(2, seed=21), _random(2, seed=22)
+W, U, B = _random(8, 3, seed=23), _random(8, 2, seed=24), _random(8, seed=25)
+
+
+def _lstm(order: tuple[int, int, int, int] = (0, 1, 2, 3), squash: Answer = torch.sigmoid) -> tuple[Tensor, Tensor]:
+    chunks = (W @ X + U @ H + B).chunk(4)
+    let_in, keep, new, show = (chunks[place] for place in order)
+    cell = squash(keep) * C + squash(let_in) * torch.tanh(new)
+    return squash(show) * torch.tanh(cell), cell
+
+
+def _stepped(answer: Answer) -> tuple[Tensor, Tensor]:
+    hidden, cell = _given(answer(X.clone(), H.clone(), C.clone(), W.clone(), U.clone(), B.clone()))
+    return hidden, cell
+
+
+LSTM_STEP = (
+    Property(
+        "wrong order",
+        lambda answer: not _same(_stepped(answer)[0], _lstm()[1]),
+        "Give the hidden state first, then the cell.",
+    ),
+    Property(
+        "input and forget gate exchanged",
+        lambda answer: not _same(_stepped(answer)[1], _lstm((1, 0, 2, 3))[1]),
+        "torch stacks input, forget, new, output; the forget gate multiplies the old cell.",
+    ),
+    Property(
+        "a gate that is not between 0 and 1",
+        lambda answer: not _same(_stepped(answer)[1], _lstm(squash=torch.tanh)[1]),
+        "Gates are sigmoids; only the new content is a tanh.",
+    ),
+    Property(
+        "the cell is shown without tanh",
+        lambda answer: not _same(_stepped(answer)[0], _lstm()[0] / torch.tanh(_lstm()[1]) * _lstm()[1]),
+        "h = output gate * tanh(cell).",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_stepped(answer)[0], _lstm()[0]) and _same(_stepped(answer)[1], _lstm()[1]),
+        "cell = forget * cell + input * tanh(new), h = output * tanh(cell).",
+    ),
+)
+
+IMAGE = _random(6, 4, seed=26)
+V, VB, E, EB = _random(2, 4, seed=27), torch.tensor([1.0, -1.0]).double(), _random(4, 2, seed=29), _random(4, seed=30)
+
+
+def _gate(inputs: Tensor, inner: Answer = torch.relu, outer: Answer = torch.sigmoid) -> Tensor:
+    return outer(inner(inputs @ V.T + VB) @ E.T + EB)
+
+
+def _excited(answer: Answer) -> Tensor:
+    return _given(answer(IMAGE.clone(), V.clone(), VB.clone(), E.clone(), EB.clone()))
+
+
+SQUEEZE_EXCITE = (
+    Property(
+        "the gate itself returned",
+        lambda answer: not _same(_excited(answer), _gate(IMAGE.mean(0))),
+        "The gate is multiplied into the input.",
+    ),
+    Property("wrong shape", lambda answer: _excited(answer).shape == IMAGE.shape, "The output is shaped as the input."),
+    Property(
+        "each position has its own gate",
+        lambda answer: not _same(_excited(answer), IMAGE * _gate(IMAGE)),
+        "Squeeze first: the gate is made of the mean over all positions.",
+    ),
+    Property(
+        "relu forgotten",
+        lambda answer: not _same(_excited(answer), IMAGE * _gate(IMAGE.mean(0), inner=lambda x: x)),
+        "Two linear layers without anything between them are one.",
+    ),
+    Property(
+        "channels compete",
+        lambda answer: not _same(_excited(answer), IMAGE * _gate(IMAGE.mean(0), outer=lambda x: x.softmax(-1))),
+        "A gate is a sigmoid, each channel for itself; a softmax would make it attention over channels.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_excited(answer), IMAGE * _gate(IMAGE.mean(0))),
+        "x * sigmoid(W relu(V mean(x) + c) + b).",
+    ),
+)
+
+EXERCISES: dict[str, tuple[Property, ...]] = {
+    "teacher_forcing": TEACHER_FORCING,
+    "greedy": GREEDY,
+    "look": LOOK,
+    "self_attention": SELF_ATTENTION,
+    "padded_mean": PADDED_MEAN,
+    "additive_from_concat": ADDITIVE_FROM_CONCAT,
+    "bilinear": BILINEAR,
+    "which_weight": WHICH_WEIGHT,
+    "bahdanau_step": BAHDANAU_STEP,
+    "luong_step": LUONG_STEP,
+    "causal": CAUSAL,
+    "local_m": LOCAL_M,
+    "local_p": LOCAL_P,
+    "kernel_regression": KERNEL_REGRESSION,
+    "leave_one_out": LEAVE_ONE_OUT,
+    "lstm_step": LSTM_STEP,
+    "squeeze_excite": SQUEEZE_EXCITE,
+}

@@ -1,0 +1,123 @@
+# %% [markdown]
+# # 1. Sequence to sequence, and its bottleneck
+#
+# A sequence-to-sequence model has two parts. The **encoder** reads the source, word by word. The **decoder** writes
+# the target, word by word: it is a language model that was told something about the source. It begins with a sign,
+# `<s>`, and what it wrote last is what it reads next, until it writes `</s>`. So the target may be longer or shorter
+# than the source.
+#
+# In the first models (Sutskever et al. 2014; Cho et al. 2014) all that the decoder was told is one vector, the
+# encoder's last state. This lesson shows what that costs.
+#
+# Run it as a script, or open it as a notebook with jupytext. Pictures go to `./lessons-out`, or to where
+# `REGARD_LESSON_OUT` says.
+
+# %%
+import tempfile
+from dataclasses import replace
+
+import torch
+from exercises import check
+from pictures import BLUE, GREEN, ORANGE, keep, plot
+
+import regard
+from regard import recipe as recipes
+from regard.data.batching import pad
+from regard.models import build
+from regard.tasks import Translate
+
+torch.manual_seed(1)
+
+# %% [markdown]
+# ## A summary has one size
+#
+# Whatever the encoder reads, its summary is as wide as ever. Every state it passes through is kept in `states`, one
+# for each word; but a decoder without attention never sees them.
+
+# %%
+model = build(recipes.load("reverse").model, source_size=30, target_size=30)
+for length in (3, 30):
+    memory = model.encoder(pad([torch.randint(4, 30, (length,)).tolist()]))
+    states, summary = tuple(memory.states.shape), tuple(memory.summary.hidden.shape)
+    print(f"{length:2} letters: states {states}, summary {summary}")
+
+# %% [markdown]
+# ## Three decoders, one task
+#
+# The task is to write a string of letters backwards. There is nothing to guess: each letter must be remembered.
+#
+# - `none`: the decoder starts from the summary and never sees it again (Sutskever et al. 2014).
+# - `context`: the summary is at hand at every step (Cho et al. 2014).
+# - `bahdanau`: the decoder looks back at all states, at every step (Bahdanau et al. 2015).
+#
+# Encoder, sizes, data and number of updates are the same. The models are tiny and the training lasts seconds, so
+# expect no perfection; [the page on the bottleneck](../bottleneck.md) has the same picture after a longer training.
+
+# %%
+LONGEST = 8
+SETTINGS = (
+    *("data.size=5000", f"data.max_length={LONGEST}", "train.updates=130", "train.validate=130", "train.threads=1"),
+    *("train.batch_tokens=1000", "train.learning_rate=0.01", "train.warmup=15"),
+    *("model.embedding=32", "model.encoder.dim=64", "model.decoder.dim=64", "model.attention.dim=32"),
+)
+runs = tempfile.mkdtemp()
+predictors = {}
+for order in ("none", "context", "bahdanau"):
+    changes = (*SETTINGS, f"model.decoder.order={order}", f"name={order}")
+    predictors[order] = regard.load(regard.train("reverse", *changes, runs=runs, quiet=True))
+
+# %% [markdown]
+# ## Quality by length
+#
+# Exact match on strings that were not in the training data, 40 of each length.
+
+# %%
+test = Translate.examples(predictors["none"].task.recipe).test
+test = [replace(each, group=str(len(each.source))) for each in test if len(each.source) <= LONGEST]
+figure, axes = plot("The same training, with and without a look back", x="letters to reverse", y="exact match")
+for (order, predictor), colour in zip(predictors.items(), (ORANGE, GREEN, BLUE), strict=True):
+    groups = predictor.score(test).groups
+    axes.plot(list(map(int, groups)), list(groups.values()), marker="o", ms=4, color=colour, label=f"order = {order}")
+    print(f"{order:9}", "  ".join(f"{length}: {value:.2f}" for length, value in groups.items()))
+axes.set_ylim(-0.03, 1.05)
+axes.legend(frameon=False)
+keep(figure, "lesson_1_bottleneck")
+
+# %% [markdown]
+# A vector of 64 numbers could hold eight letters. But to put them there, and to take them out in the right order, has
+# to be learned, and every letter more makes it harder. With attention the letters stay where they are, and the
+# decoder has only to learn where to look. This is what it learned: rows are what it wrote, columns what it looked at.
+
+# %%
+prediction = predictors["bahdanau"].predict(["decoder"])[0]
+print(prediction.source, "->", prediction.text)
+keep(prediction.map, "lesson_1_map")
+
+# %% [markdown]
+# ## Exercise 1: teacher forcing
+#
+# In training the decoder does not read what it wrote, but what it should have written. Given rows of target ids that
+# begin with `<s>` and end with `</s>` and padding, shape (batch, length), return two tensors: what the decoder reads,
+# and what is wanted of it after each of these tokens.
+
+
+# %%
+def teacher_forcing(target): ...  # your turn
+
+
+print(check("teacher_forcing", teacher_forcing))
+
+# %% [markdown]
+# ## Exercise 2: greedy decoding
+#
+# Write one sentence with the verbs of a decoder: `decoder.prepare(memory)`, `decoder.start(ready)` and
+# `decoder.step(tokens, state, ready)`, which gives `logits` of shape (1, 1, vocabulary) and the next `state`. Tokens
+# are a tensor of shape (1, 1). Return the list of ids, without `<s>` and `</s>`, at most `limit` of them. The ids of
+# `<s>` and `</s>` are `regard.types.BEGIN` and `END`.
+
+
+# %%
+def greedy(decoder, memory, limit): ...  # your turn
+
+
+print(check("greedy", greedy))

@@ -1,0 +1,148 @@
+# %% [markdown]
+# # 3. The scores, side by side
+#
+# A score says how well a key answers a query, in one number. regard keeps them in the table `SCORES`; [the page of
+# mechanisms](../mechanisms.md) gives paper, equation and picture of each. This lesson shows how they are related, and
+# why one of them is divided by the square root of the width.
+
+# %%
+import torch
+from exercises import check
+from pictures import BLUE, ORANGE, keep, plot, side_by_side
+
+from regard import AttentionMap, attend
+from regard.attention import SCORES
+
+torch.manual_seed(3)
+
+# %% [markdown]
+# ## All scores before any training
+#
+# The same queries and keys, 8 numbers wide, scored by all. Key n is query n with some noise, so a score that measures
+# likeness draws a diagonal. `linear_concat` draws columns: it does not listen to its query.
+
+# %%
+queries = torch.randn(6, 8)
+keys = queries + 0.3 * torch.randn(6, 8)
+labels = tuple("123456")
+seen = {}
+for name, kind in SCORES.items():
+    score = kind(query_dim=8, key_dim=8, dim=8)
+    weights = attend(queries, score.project(keys), keys, score=score).weights
+    seen[name] = AttentionMap(weights.detach(), labels, labels)
+    learned = sum(parameter.numel() for parameter in score.parameters())
+    entropy = seen[name].entropy().mean() / torch.tensor(6.0).log()
+    print(f"{name:15} learns {learned:3} numbers; entropy {entropy:.2f} of 1")
+keep(side_by_side(seen, columns=5), "lesson_3_scores")
+
+# %% [markdown]
+# Those with a learned matrix (`general`, `multiplicative`, `concat`, `additive`) do not know yet what likeness is;
+# they have to learn it, and can then find other things alike than what points the same way.
+#
+# ## Additive = a perceptron on the concatenation
+#
+# Bahdanau's v . tanh(W query + U key) is often drawn as a network on [query; key]. It is the same: a matrix times a
+# concatenation is the sum of two products, `W [q; k] = W[:, :n] q + W[:, n:] k`. But the sum is cheaper. U key is
+# computed once per source (`project`), and W query once per query; only the tanh is computed for each pair.
+
+# %%
+concat = SCORES["concat"](query_dim=8, key_dim=8, dim=5)
+additive = SCORES["additive"](query_dim=8, key_dim=8, dim=5)
+with torch.no_grad():
+    additive.query.weight.copy_(concat.weight.weight[:, :8])
+    additive.key.weight.copy_(concat.weight.weight[:, 8:])
+    additive.key.bias.zero_()
+    additive.out.weight.copy_(concat.out.weight)
+    pairs = torch.cat([queries.unsqueeze(1).expand(6, 6, 8), keys.unsqueeze(0).expand(6, 6, 8)], dim=-1)
+    perceptron = concat.out(torch.tanh(concat.weight(pairs))).squeeze(-1)
+    print("concat - perceptron:", (concat(queries, concat.project(keys)) - perceptron).abs().max().item())
+    print("additive - perceptron:", (additive(queries, additive.project(keys)) - perceptron).abs().max().item())
+
+# %% [markdown]
+# ## Multiplicative = bilinear
+#
+# (W query) . (U key) = queryᵀ (Wᵀ U) key. So `multiplicative` is `general` with a matrix written as a product of two.
+# If the inner width is smaller than the query, the matrix has a low rank: fewer numbers, and less that can be told
+# apart.
+
+# %%
+multiplicative = SCORES["multiplicative"](query_dim=8, key_dim=8, dim=3)
+general = SCORES["general"](query_dim=8, key_dim=8, dim=None)
+with torch.no_grad():
+    matrix = multiplicative.query.weight.T @ multiplicative.key.weight  # query_dim, key_dim
+    general.key.weight.copy_(matrix)
+    apart = multiplicative(queries, multiplicative.project(keys)) - general(queries, general.project(keys))
+    print("multiplicative - general:", apart.abs().max().item(), "rank:", torch.linalg.matrix_rank(matrix).item())
+
+# %% [markdown]
+# ## Why the scale
+#
+# The dot product of two vectors of d independent numbers of variance 1 has variance d. So with growing width the
+# scores drift apart, the softmax gives all weight to one key, and its gradient dies: a weight that is 0 or 1 does not
+# move. Divided by sqrt(d) the variance is 1 at every width (Vaswani et al. 2017, 3.2.1). Measured, on 64 random keys:
+
+# %%
+widths = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+largest, moved = {"dot": [], "scaled_dot": []}, {"dot": [], "scaled_dot": []}
+for width in widths:
+    asked, kept = torch.randn(200, 1, width), torch.randn(200, 64, width)
+    for name in largest:
+        scores = SCORES[name](query_dim=width, key_dim=width, dim=None)(asked, kept).requires_grad_()
+        weights = torch.softmax(scores, dim=-1)
+        largest[name].append(weights.amax(-1).mean().item())
+        # A weight moves with its own score by w (1 - w); where all of these are 0, nothing is learned.
+        moved[name].append((weights * (1 - weights)).sum(-1).mean().item())
+figure, axes = plot("What the softmax does with wide vectors", x="width d", y="mean over 200 queries, 64 keys")
+for name, colour in (("dot", ORANGE), ("scaled_dot", BLUE)):
+    axes.plot(widths, largest[name], color=colour, marker="o", ms=4, label=f"{name}: largest weight")
+    axes.plot(widths, moved[name], color=colour, ls="--", label=f"{name}: gradient, sum of w (1 - w)")
+axes.set_xscale("log", base=2)
+axes.set_ylim(-0.03, 1.05)
+axes.legend(frameon=False, fontsize=8)
+keep(figure, "lesson_3_scale")
+print(f"at d = 1024: largest weight {largest['dot'][-1]:.2f} unscaled, {largest['scaled_dot'][-1]:.2f} scaled")
+
+# %% [markdown]
+# ## Exercise 1: the additive form of a concatenation
+#
+# Given W (inner, query_dim + key_dim), v (inner), queries (query, query_dim) and keys (key, key_dim), return the
+# scores v . tanh(W [query; key]), shape (query, key), without concatenating anything.
+
+
+# %%
+def additive_from_concat(W, v, queries, keys): ...  # noqa: N803  # your turn
+
+
+print(check("additive_from_concat", additive_from_concat))
+
+# %% [markdown]
+# ## Exercise 2: the bilinear form of a product
+#
+# Given W_q (inner, query_dim) and W_k (inner, key_dim), return the matrix M with queryᵀ M key = (W_q query) . (W_k
+# key).
+
+
+# %%
+def bilinear(W_q, W_k): ...  # noqa: N803  # your turn
+
+
+print(check("bilinear", bilinear))
+
+# %% [markdown]
+# ## Exercise 3: which of these is a_ij?
+#
+# In self-attention, word i asks with its query W_q x_i, and word j answers with its key W_k x_j. Which of these is
+# a_ij, the *weight* with which word i looks at word j? Return it for all i (rows) and j (columns), given `x` (words,
+# dim).
+#
+# - (W_q x_i) . (W_k x_j)
+# - (W_k x_i) . (W_q x_j)
+# - softmax over i of (W_q x_i) . (W_k x_j)
+# - softmax over j of (W_q x_i) . (W_k x_j)
+
+
+# %%
+def which_weight(x, W_q, W_k): ...  # noqa: N803  # your turn
+
+
+print(check("which_weight", which_weight))

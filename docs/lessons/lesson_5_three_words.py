@@ -1,0 +1,123 @@
+# %% [markdown]
+# # 5. Global, local, self: three words settled
+#
+# Some texts use "global" and "cross" as one word, and "local" and "self" as another. They answer different questions:
+#
+# - **Scope**: *which keys* may a query see? All of them (global), or a window (local).
+# - **Source**: *whose states* are the keys? Those of another sequence (cross), or of the query's own (self).
+# - **Order**: *when* does a decoder look, before or after its state moves? That was [lesson
+#   4](lesson_4_bahdanau_luong.py).
+#
+# Each can be chosen without the others. A self-attention may be global (in a Transformer's encoder it is), and a
+# cross-attention may be local (in Luong's paper it is).
+
+# %%
+import torch
+from exercises import check
+from pictures import BLUE, ORANGE, keep, plot, side_by_side
+
+from regard import AttentionMap
+from regard.attention import SCOPES, SCORES
+
+torch.manual_seed(5)
+
+# %% [markdown]
+# ## Scope x source: all six
+#
+# The scopes of regard around one score. The columns are the same twelve letters each time. In the first row of
+# pictures other vectors ask (cross); in the second the letters themselves do (self), and look at themselves if they
+# may.
+
+# %%
+text = tuple("abcdefghijkl")
+letters = torch.randn(12, 6)
+others = torch.randn(12, 6)
+seen = {}
+for source, asking in (("cross", others), ("self", letters)):
+    for name, kind in SCOPES.items():
+        score = SCORES["scaled_dot"](query_dim=6, key_dim=6, dim=None)
+        attention = kind(score, query_dim=6, window=2)
+        with torch.no_grad():
+            weights = attention(asking, attention.project(letters), attention.content(letters), mask=None).weights
+        rows = text if source == "self" else tuple(map(str, range(12)))
+        seen[f"{source}, {name}"] = AttentionMap(weights, rows, text)
+keep(side_by_side(seen, columns=3), "lesson_5_scope_and_source")
+
+# %% [markdown]
+# ## local-m: a window that walks along
+#
+# Query t sees the keys from t - window to t + window (Luong et al. 2015, 3.2, "monotonic"). Nothing is learned. It
+# suits tasks in which the answer stands about where it is written, such as `copy`. The query's position is part of
+# the call: a decoder that steps says with `start` where it is.
+
+# %%
+local_m = SCOPES["local_m"](SCORES["dot"](query_dim=6, key_dim=6, dim=None), query_dim=6, window=2)
+flat = torch.zeros(12, 6)  # queries that find all keys alike: what is left is the window
+at_once = local_m(flat, local_m.project(letters), letters, mask=None).weights
+steps = [local_m(flat[t : t + 1], local_m.project(letters), letters, mask=None, start=t).weights for t in range(12)]
+print("stepping retells all at once:", torch.equal(at_once, torch.cat(steps)))
+
+# %% [markdown]
+# ## local-p: a window that is aimed
+#
+# The query predicts its place, p = S sigmoid(v . tanh(W query)), for S source words. The weights inside the window
+# are multiplied by a bell around p, whose standard deviation is half the window. As in the paper they are not
+# normalised again, so they sum to less than one; how much less says how far from p the look went.
+
+# %%
+local_p = SCOPES["local_p"](SCORES["dot"](query_dim=6, key_dim=6, dim=None), query_dim=6, window=4)
+with torch.no_grad():
+    local_p.query.weight.copy_(torch.eye(6))
+    local_p.out.weight.copy_(torch.tensor([[4.0, 0, 0, 0, 0, 0]]))  # the first number of a query aims
+    aims = torch.zeros(5, 6)
+    aims[:, 0] = torch.tensor([-0.6, -0.2, 0.0, 0.2, 0.6])
+    plain = torch.zeros(12, 6)  # keys that are all alike: what is left is the bell
+    aimed = local_p(aims, plain, plain, mask=None).weights
+    centres = 12 * torch.sigmoid(4 * torch.tanh(aims[:, 0]))
+figure, axes = plot("local-p: five queries aim at five places", x="source position", y="weight")
+for row, (weights, centre) in enumerate(zip(aimed, centres.tolist(), strict=True)):
+    colour = (BLUE, ORANGE)[row % 2]
+    axes.plot(weights.tolist(), marker="o", ms=3, color=colour)
+    axes.axvline(centre, color=colour, lw=0.8, ls=":")
+    print(f"aimed at {centre:5.2f}: the weights sum to {weights.sum():.2f}")
+keep(figure, "lesson_5_local_p")
+windows = {"local_m": AttentionMap(at_once, text, text)}
+windows["local_p"] = AttentionMap(aimed, tuple(f"{centre:.1f}" for centre in centres), text)
+keep(side_by_side(windows), "lesson_5_windows")
+
+# %% [markdown]
+# ## Exercise 1: a mask for self-attention that must not see the future
+#
+# Return a boolean mask of shape (length, length), True where query t (row) may see a key (column): up to its own
+# position.
+
+
+# %%
+def causal(length): ...  # your turn
+
+
+print(check("causal", causal))
+
+# %% [markdown]
+# ## Exercise 2: the window of local-m
+#
+# Return a boolean mask of shape (queries, keys). The first query stands at position `start`.
+
+
+# %%
+def local_m_mask(queries, keys, window, start): ...  # your turn
+
+
+print(check("local_m", local_m_mask))
+
+# %% [markdown]
+# ## Exercise 3: the bell of local-p
+#
+# `weights` (key) were normalised inside the window around `centre`. Return what local-p makes of them.
+
+
+# %%
+def local_p_weights(weights, centre, window): ...  # your turn
+
+
+print(check("local_p", local_p_weights))

@@ -1,0 +1,129 @@
+# %% [markdown]
+# # 6. Kernel regression: attention of 1964
+#
+# Given points (x_j, y_j), what is y at a new x? Nadaraya and Watson answered in 1964: a mean of all y_j, each weighed
+# by how near its x_j is,
+#
+# y(x) = sum_j K(x - x_j) y_j / sum_k K(x - x_k).
+#
+# With a Gaussian kernel K the fraction is a softmax of -(x - x_j)^2 / (2 h^2). So this is attention: the query is x,
+# the keys are x_j, the values y_j, the score is `gaussian`, and h is the **bandwidth**. Nothing has to be added to
+# regard for it.
+
+# %%
+import math
+
+import torch
+from exercises import check
+from pictures import BLUE, GREEN, GREY, ORANGE, keep, plot, side_by_side
+
+from regard import AttentionMap, attend
+from regard.attention import SCORES
+
+torch.manual_seed(6)
+
+
+def truth(x):
+    return torch.sin(2 * x) + 0.4 * x
+
+
+places = torch.sort(5 * torch.rand(40)).values.unsqueeze(-1)  # key, 1
+heights = truth(places) + 0.25 * torch.randn(40, 1)  # key, 1
+wanted = torch.linspace(0, 5, 101).unsqueeze(-1)  # query, 1
+
+# %% [markdown]
+# ## Three bandwidths
+#
+# Narrow, the curve follows every point and its noise. Wide, it is the mean of everything. Between lies what we want.
+# For keys of one number, h = exp(-w), and w is the score's only learned number, `weight`.
+
+
+# %%
+def regress(x, keys, values, bandwidth):
+    score = SCORES["gaussian"](query_dim=1, key_dim=1, dim=None)
+    score.weight.data.fill_(-math.log(bandwidth))
+    return attend(x, score.project(keys), values, score=score)
+
+
+figure, axes = plot("Nadaraya-Watson regression is attention", x="x (query)", y="y (context)")
+axes.plot(places, heights, "o", ms=4, color=GREY, label="points (keys, values)")
+axes.plot(wanted, truth(wanted), color=GREY, lw=0.8, ls="--", label="truth")
+seen = {}
+for bandwidth, colour in ((0.03, ORANGE), (0.2, BLUE), (1.5, GREEN)):
+    looked = regress(wanted, places, heights, bandwidth)
+    axes.plot(wanted, looked.context.detach(), color=colour, lw=1.5, label=f"bandwidth {bandwidth}")
+    few = looked.weights[::10, ::2].detach()
+    columns, rows = (tuple(f"{x:.1f}" for x in each.flatten().tolist()) for each in (places[::2], wanted[::10]))
+    seen[f"bandwidth {bandwidth}"] = AttentionMap(few, rows, columns)
+axes.legend(frameon=False, fontsize=8)
+keep(figure, "lesson_6_regression")
+keep(side_by_side(seen), "lesson_6_maps")
+
+# %% [markdown]
+# The maps show it as well: rows are queries, columns every second point. The bandwidth is how far a query looks.
+#
+# ## Learning the bandwidth
+#
+# The bandwidth is a weight like any other and can be learned by gradient descent. But not by asking the points for
+# themselves: then the best bandwidth is 0, for each point predicts itself perfectly. Each point has to be hidden from
+# its own query, by a mask.
+
+# %%
+score = SCORES["gaussian"](query_dim=1, key_dim=1, dim=None)
+others = ~torch.eye(40, dtype=torch.bool)
+optimizer = torch.optim.Adam(score.parameters(), lr=0.1)
+history = []
+for _ in range(60):
+    optimizer.zero_grad()
+    looked = attend(places, score.project(places), heights, score=score, mask=others)
+    loss = (looked.context - heights).square().mean()
+    loss.backward()
+    history.append((math.exp(-score.weight.item()), loss.item()))
+    optimizer.step()
+print(
+    f"bandwidth {history[0][0]:.2f} -> {history[-1][0]:.2f}, error left out {history[0][1]:.3f} -> {history[-1][1]:.3f}"
+)
+
+bandwidths = torch.logspace(-2, 0.5, 40)
+left_out, itself = [], []
+with torch.no_grad():
+    for bandwidth in bandwidths:
+        score.weight.fill_(-math.log(bandwidth))
+        for mask, errors in ((others, left_out), (None, itself)):
+            told = attend(places, places, heights, score=score, mask=mask).context
+            errors.append((told - heights).square().mean().item())
+figure, axes = plot("Which bandwidth? Ask points that do not know the answer", x="bandwidth", y="mean squared error")
+axes.plot(bandwidths, left_out, color=BLUE, label="each point left out")
+axes.plot(bandwidths, itself, color=ORANGE, label="each point sees itself")
+axes.plot(*zip(*history, strict=True), "o", ms=3, color=GREEN, label="learning")
+axes.set_xscale("log")
+axes.legend(frameon=False)
+keep(figure, "lesson_6_bandwidth")
+
+# %% [markdown]
+# What was new fifty years later is that queries, keys and values are computed by networks that learn, and that the
+# distance is learned with them.
+#
+# ## Exercise 1: kernel regression
+#
+# `x` (query), `places` (key), `heights` (key). Return one prediction for each x, with a Gaussian kernel of that
+# bandwidth.
+
+
+# %%
+def kernel_regression(x, places, heights, bandwidth): ...  # your turn
+
+
+print(check("kernel_regression", kernel_regression))
+
+# %% [markdown]
+# ## Exercise 2: leave one out
+#
+# Return the mean squared error of predicting each point from all others.
+
+
+# %%
+def leave_one_out(places, heights, bandwidth): ...  # your turn
+
+
+print(check("leave_one_out", leave_one_out))

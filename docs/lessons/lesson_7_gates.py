@@ -1,0 +1,148 @@
+# %% [markdown]
+# # 7. Gates
+#
+# A **gate** is a number from 0 to 1 by which a part of a vector is let through. Gates are made by a small network
+# from what is there at the moment, so like attention they choose softly, and are learned by back-propagation. Some
+# call them attention for that. regard keeps them apart, for two reasons: gates do not compete (each is a sigmoid of
+# its own; they need not sum to one), and no query is compared with keys. But they have maps, and looking at these is
+# as instructive.
+
+# %%
+import torch
+from exercises import check
+from pictures import BLUE, ORANGE, keep, plot, side_by_side
+from torch import nn
+
+from regard import AttentionMap
+from regard.attention.gates import SqueezeExcite, lstm_gates
+from regard.attention.record import record
+
+torch.manual_seed(7)
+
+# %% [markdown]
+# ## A task that needs a gate
+#
+# An LSTM reads digits. Where a star stands beside a digit, that digit has to be remembered, until the next star.
+# After every step it is asked for the last starred digit. To do so it must let a digit in at a star (**input gate**),
+# and keep it at all other steps (**forget gate** near 1: it should be called the keep gate).
+
+# %%
+DIGITS, LENGTH, UNITS = 5, 12, 12
+
+
+def examples(count):
+    digits = torch.randint(DIGITS, (count, LENGTH))
+    stars = torch.rand(count, LENGTH) < 0.25
+    stars[:, 0] = True
+    last = torch.where(stars, torch.arange(LENGTH), 0).cummax(dim=1).values  # where the last star stood
+    inputs = torch.cat([nn.functional.one_hot(digits, DIGITS), stars.unsqueeze(-1)], dim=-1).float()
+    return inputs, digits.gather(1, last), digits, stars
+
+
+lstm, reader = nn.LSTM(DIGITS + 1, UNITS, batch_first=True), nn.Linear(UNITS, DIGITS)
+optimizer = torch.optim.Adam([*lstm.parameters(), *reader.parameters()], lr=0.02)
+for _ in range(250):
+    inputs, wanted, _, _ = examples(64)
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(reader(lstm(inputs)[0]).flatten(0, 1), wanted.flatten())
+    loss.backward()
+    optimizer.step()
+inputs, wanted, digits, stars = examples(500)
+with torch.no_grad():
+    hidden, _ = lstm(inputs)
+    right = (reader(hidden).argmax(-1) == wanted).float().mean()
+    gates = lstm_gates(lstm, inputs, hidden, torch.zeros(500, UNITS))
+print(f"right at {right:.0%} of the steps")
+
+# %% [markdown]
+# `lstm_gates` computes the gates beside the layer, from what it read and said; the layer itself is not touched. Rows
+# are units, columns are the steps of one sequence, stars included.
+
+# %%
+columns = tuple(
+    f"{digit}{'*' if star else ''}" for digit, star in zip(digits[0].tolist(), stars[0].tolist(), strict=True)
+)
+units = tuple(f"unit {number}" for number in range(UNITS))
+seen = {name: AttentionMap(gate[0].T, units, columns) for name, gate in zip(gates._fields, gates, strict=True)}
+keep(side_by_side(seen), "lesson_7_lstm_gates")
+
+figure, axes = plot("The gates open and close at the stars", x="unit", y="mean gate")
+for name, colour in (("input", ORANGE), ("forget", BLUE)):
+    gate = getattr(gates, name)
+    axes.plot(gate[stars].mean(0), color=colour, marker="*", ms=8, label=f"{name} gate at a star")
+    axes.plot(gate[~stars].mean(0), color=colour, ls=":", marker="o", ms=4, label=f"{name} gate elsewhere")
+axes.set_ylim(0, 1)
+axes.legend(frameon=False, fontsize=8, ncols=2)
+keep(figure, "lesson_7_stars")
+for name in ("input", "forget"):
+    gate = getattr(gates, name)
+    print(f"{name:6} gate, mean of all units: {gate[stars].mean():.2f} at a star, {gate[~stars].mean():.2f} elsewhere")
+
+# %% [markdown]
+# ## Squeeze and excitation
+#
+# Hu et al. 2018 put a gate on every channel of an image. *Squeeze*: the mean of each channel over all positions.
+# *Excite*: two small layers make a gate for each channel out of all these means. So what is seen anywhere decides
+# which features count everywhere.
+#
+# Here, "images" of 5 x 5 with four channels. Two channels tell an answer each, yes or no, by how bright they are. A
+# third is the cue: it says which of the two is to be believed. The fourth is noise. The classifier behind the gates
+# is linear and could not choose between channels by itself.
+
+# %%
+CHANNELS = ("cue", "first", "second", "noise")
+
+
+def images(count):
+    means = torch.randint(2, (count, 1, 1, 4)) * 2.0 - 1.0  # image, height, width, channel: -1 or 1
+    means[..., 3] = 0.0
+    cue, first, second, _ = means.flatten(1).T
+    return means + 0.5 * torch.randn(count, 5, 5, 4), torch.where(cue > 0, first, second) > 0, cue > 0
+
+
+squeeze, classify = SqueezeExcite(channels=4, reduction=1), nn.Linear(4, 1)
+optimizer = torch.optim.Adam([*squeeze.parameters(), *classify.parameters()], lr=0.05)
+for _ in range(200):
+    pictures, answer, _ = images(64)
+    optimizer.zero_grad()
+    told = classify(squeeze(pictures).mean((1, 2))).squeeze(-1)
+    loss = nn.functional.binary_cross_entropy_with_logits(told, answer.float())
+    loss.backward()
+    optimizer.step()
+pictures, answer, cue = images(600)
+with torch.no_grad(), record(squeeze) as recording:
+    right = ((classify(squeeze(pictures).mean((1, 2))).squeeze(-1) > 0) == answer).float().mean()
+opened = recording.weights[""].squeeze(1)  # image, channel
+print(f"right for {right:.0%} of the images; an image's gates sum to {opened.sum(-1).mean():.2f} on average, not to 1")
+mean = torch.stack([opened[cue].mean(0), opened[~cue].mean(0)])
+keep(AttentionMap(mean, ("cue says first", "cue says second"), CHANNELS), "lesson_7_squeeze_excite")
+
+# %% [markdown]
+# `record` keeps the gates of a forward pass as it keeps the weights of attentions, and changes no result. A row is
+# the mean over all images of one cue. The gates differ from image to image, as weights of attention do; but they are
+# not shares of a whole.
+#
+# ## Exercise 1: a step of an LSTM
+#
+# Vectors `x`, `h`, `c`; W, U and b hold four blocks, as torch stacks them: input gate, forget gate, new content,
+# output gate. Return the new h and c.
+
+
+# %%
+def lstm_step(x, h, c, W, U, b): ...  # noqa: N803  # your turn
+
+
+print(check("lstm_step", lstm_step))
+
+# %% [markdown]
+# ## Exercise 2: squeeze and excite
+#
+# `x` is (positions, channels); V and c are the first layer (inner x channels), W and b the second (channels x inner).
+# Return x with its channels gated.
+
+
+# %%
+def squeeze_excite(x, V, c, W, b): ...  # noqa: N803  # your turn
+
+
+print(check("squeeze_excite", squeeze_excite))

@@ -1,0 +1,77 @@
+"""Alignments: the links that a map draws between source and target, and how far they are from the true ones."""
+
+from collections.abc import Sequence, Set
+
+from regard.metrics import Measured
+from regard.types import BEGIN, END, PAD, SPECIALS, AttentionMap, Example, Prediction
+
+Link = tuple[int, int]  # source position, target position: (column, row)
+
+READINGS = {"output step": 0, "input step": 1}  # how many steps after a token was written its row is read
+NO_SOURCE = {SPECIALS[PAD], SPECIALS[BEGIN], SPECIALS[END]}
+
+
+def links_of(seen: AttentionMap, shift: int = 0) -> set[Link]:
+    """Each row's link to the column that it looks at most; marks of beginning and end are no source.
+
+    Shift 0 reads the step that writes a token, shift 1 the step that is then fed this token (Chen et al. 2020).
+    Which is better is a matter of the model: measure both. The map ends with the last token, which reads its own
+    row. A row that sees nothing links nothing.
+    """
+    columns = [column for column, label in enumerate(seen.columns) if label not in NO_SOURCE]
+    if not columns or not seen.rows:
+        return set()
+    most, places = seen.weights[:, columns].max(dim=-1)
+    read = [min(row + shift, len(seen.rows) - 1) for row in range(len(seen.rows))]
+    return {(columns[int(places[row])], target) for target, row in enumerate(read) if most[row] > 0}
+
+
+def alignment_error(found: Sequence[Set[Link]], gold: Sequence[Set[Link]]) -> Measured:
+    """The share of the linked target positions that found no link of theirs; lower is better.
+
+    For gold that joins whole blocks, each character of a word with each of its rendering. `found` has at most one
+    link to a target position, as `links_of` draws them, so any link inside the block is right; positions without a
+    gold link are not judged. Where each has its link, this is 1 - |A & S| / |A| over the judged positions. (The
+    usual rate would also ask for all the other links of the block.) Counts are summed over the sentences.
+    """
+    judged = right = 0
+    for links, sure in zip(found, gold, strict=True):
+        judged += len({target for _, target in sure})
+        right += len({target for _, target in links & sure})
+    return Measured(1 - right / judged if judged else 0.0, f"alignment_error|n:{len(gold)}|positions:{judged}")
+
+
+def alignment_error_rate(
+    found: Sequence[Set[Link]], sure: Sequence[Set[Link]], possible: Sequence[Set[Link]] | None = None
+) -> Measured:
+    """Och and Ney 2003: AER = 1 - (|A & S| + |A & P|) / (|A| + |S|); lower is better.
+
+    For gold drawn by people: sure links S ought to be found, possible ones P may be, and the sure are possible.
+    Counts are summed over the sentences.
+    """
+    agreed = total = 0
+    for links, must, may in zip(found, sure, sure if possible is None else possible, strict=True):
+        agreed += len(links & must) + len(links & (must | may))
+        total += len(links) + len(must)
+    return Measured(1 - agreed / total if total else 0.0, f"alignment_error_rate|n:{len(sure)}")
+
+
+def measure(answers: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Measured]:
+    """The alignment error of the answers' maps by each reading; empty where no example can be judged.
+
+    The links of an example are those of its target, character by character: judged are answers that equal it,
+    with maps of characters.
+    """
+    pairs = zip(answers, examples, strict=True)
+    judged = [(answer.map, example) for answer, example in pairs if example.links and answer.text == example.target]
+    fitting = [(seen, set(example.links)) for seen, example in judged if seen is not None and _fits(seen, example)]
+    if not fitting:
+        return {}
+    maps, gold = zip(*fitting, strict=True)
+    return {name: alignment_error([links_of(seen, shift) for seen in maps], gold) for name, shift in READINGS.items()}
+
+
+def _fits(seen: AttentionMap, example: Example) -> bool:
+    """Whether a map's tokens are the characters that the links count."""
+    sources = [label for label in seen.columns if label not in NO_SOURCE]
+    return (len(sources), len(seen.rows)) == (len(example.source), len(example.target))

@@ -1,0 +1,94 @@
+"""Where every square and word of a picture stands; SVG and PNG draw the same."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+
+from regard.show.labels import LONGEST, clipped, legible, letters, shown
+from regard.types import AttentionMap
+
+INK, PALE, HAIRLINE = "#24303f", "#6b7788", "#e3e9f0"
+CELL, SIZE, MARGIN = 24.0, 13.0, 20.0  # pixels
+SINE, COSINE = 0.866, 0.5  # of the 60 degrees at which long column labels stand
+FONTS = (
+    *("DejaVu Sans Mono", "DejaVu Sans", "Noto Sans Mono CJK JP", "Noto Sans CJK JP", "Hiragino Sans"),
+    *("Yu Gothic", "Meiryo", "Apple SD Gothic Neo", "Malgun Gothic", "PingFang SC", "Microsoft YaHei"),
+)
+
+
+@dataclass(frozen=True)
+class Square:
+    """A coloured square of a picture, placed by its upper left corner."""
+
+    x: float
+    y: float
+    size: float
+    weight: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A text of a picture, placed by its baseline; it lies level, or rises to the right at 60 degrees."""
+
+    x: float
+    y: float
+    text: str
+    size: float = SIZE
+    anchor: str = "left"
+    angle: int = 0
+    ink: str = INK
+
+    @property
+    def length(self) -> float:
+        """How long it is drawn at most: the letters of monospaced fonts are 0.6 of their size wide."""
+        return 0.61 * self.size * cell_len(self.text)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a file shows, in pixels right of and below the upper left corner of the first cell."""
+
+    squares: list[Square]
+    words: list[Word]
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = str) -> Picture:
+    """Lays the map out; what `spell` replaces, because no font holds it, is set in small type."""
+
+    def word(x: float, y: float, label: str, anchor: str = "left", angle: int = 0) -> Word:
+        text = spell(label)
+        return Word(x, y, clipped(text, LONGEST), SIZE if text == label else 9.0, anchor, angle)
+
+    def heading(x: float, label: str) -> Word:
+        upright = len(letters(spell(label))) == 1
+        return word(x, -9, label, "center") if upright else word(x + 4, -8, label, angle=60)
+
+    rows = [word(-10, (n + 0.68) * CELL, shown(row), "right") for n, row in enumerate(attention.rows)]
+    columns = [heading((n + 0.5) * CELL, shown(column)) for n, column in enumerate(attention.columns)]
+    under = len(rows) * CELL + 16
+    legend = [Square(13 + 10 * step, under, 10, step / 10) for step in range(11)]
+    ends = [Word(x, under + 9, text, 11, ink=PALE) for x, text in ((1, "0"), (129, "1"))]
+    left = -max([10 + row.length for row in rows], default=0)
+    top = -9 - max([SINE * column.length + SIZE for column in columns if column.angle], default=SIZE)
+    named = legible(title)
+    titles = [Word(left, top - 18, spell(named), 15 if spell(named) == named else 10)] if title else []
+    words = [*titles, *columns, *ends]
+    reaches = [word.x + word.length * (COSINE if word.angle else 1) for word in words]
+    right = max(len(columns) * CELL, *reaches)
+    top -= 18 + 15 if title else 0
+    width, height = right - left + 2 * MARGIN, under + 10 - top + 2 * MARGIN
+    return Picture(_cells(attention) + legend, words + rows, left - MARGIN, top - MARGIN, width, height)
+
+
+def _cells(attention: AttentionMap) -> list[Square]:
+    return [
+        Square(column * CELL, row * CELL, CELL, weight, f"{shown(output)} ← {shown(source)} {weight:.2f}")
+        for row, (output, weights) in enumerate(attention)
+        for column, (source, weight) in enumerate(weights)
+    ]

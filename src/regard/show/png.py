@@ -1,0 +1,72 @@
+"""The map as PNG, through matplotlib."""
+
+from io import BytesIO
+
+from regard.errors import MissingExtraError
+from regard.show.labels import legible
+from regard.show.layout import FONTS, HAIRLINE, Square, lay_out
+from regard.show.ramp import tint
+from regard.types import AttentionMap
+
+
+def png(attention: AttentionMap, title: str = "") -> bytes:
+    """The map as a PNG that looks like the SVG; a character no installed font holds is told by its code."""
+    try:
+        from matplotlib import collections, figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "plot", "drawing a PNG") from error
+    drawn = (title, *attention.rows, *attention.columns)
+    families, missing = _fonts(set("".join(map(legible, drawn))) | set("␣…"))
+    picture = lay_out(attention, title, lambda text: _coded(text, missing))
+    dots = min(200, 100 * 8000 / max(picture.width, picture.height))  # a long map becomes fine, not huge
+    canvas = figure.Figure((picture.width / 100, picture.height / 100), dpi=dots, facecolor="white")
+    axes = canvas.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[])
+    axes.set_xlim(picture.left, picture.left + picture.width)
+    axes.set_ylim(picture.top + picture.height, picture.top)
+    fills = [tuple(part / 255 for part in tint(square.weight)) for square in picture.squares]
+    corners = list(map(_corners, picture.squares))
+    axes.add_collection(collections.PolyCollection(corners, facecolors=fills, edgecolors=HAIRLINE, lw=0.72))
+    for word in picture.words:
+        place, points = (word.x, word.y, word.text), word.size * 0.72  # 100 pixels of ours are an inch
+        style = axes.text(*place, color=word.ink, fontsize=points, fontfamily=families, ha=word.anchor)
+        style.set(rotation=word.angle, rotation_mode="anchor", parse_math=False)  # a dollar is a dollar
+    file = BytesIO()
+    canvas.savefig(file, format="png", metadata={"Software": None})  # no stamp: equal maps, equal bytes
+    return file.getvalue()
+
+
+def _corners(square: Square) -> list[tuple[float, float]]:
+    right, bottom = square.x + square.size, square.y + square.size
+    return [(square.x, square.y), (right, square.y), (right, bottom), (square.x, bottom)]
+
+
+def _coded(text: str, missing: set[str]) -> str:
+    if missing.isdisjoint(text):
+        return text
+    return " ".join("".join(f" U+{ord(one):04X} " if one in missing else one for one in text).split())
+
+
+def _fonts(characters: set[str]) -> tuple[list[str], set[str]]:
+    """Installed families that together hold the characters, and the characters that none holds."""
+    from matplotlib import font_manager, get_data_path
+
+    regular = [f for f in font_manager.fontManager.ttflist if (f.style, f.weight) == ("normal", 400)]
+    # Most fonts that come with matplotlib are for formulas; one, the Last Resort, has a box for everything.
+    others = {f.name for f in regular if not f.fname.startswith(get_data_path()) and "Resort" not in f.name}
+    names = [name for name in FONTS if name in {f.name for f in regular}] + sorted(others - set(FONTS))
+    families, missing = names[:1], set(characters) - _glyphs(names[0])
+    for name in names[1:]:
+        if held := missing and missing & _glyphs(name):
+            families.append(name)
+            missing -= held
+    return families, missing
+
+
+def _glyphs(name: str) -> set[str]:
+    from matplotlib import font_manager
+
+    try:
+        font = font_manager.get_font(font_manager.findfont(name))
+    except (OSError, RuntimeError):  # gone since the list was made, or damaged: as if it held nothing
+        return set()
+    return set(map(chr, font.get_charmap())) if font.scalable else set()

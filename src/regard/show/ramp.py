@@ -1,0 +1,12 @@
+"""The colours of weights."""
+
+RAMP = ((255, 255, 255), (208, 224, 243), (146, 182, 225), (78, 130, 196), (20, 62, 125))
+
+
+def tint(weight: float) -> tuple[int, int, int]:
+    """The ramp's colour, even in lightness from paper to deep blue."""
+    place = min(max(weight, 0.0), 1.0) * (len(RAMP) - 1)
+    lower = min(int(place), len(RAMP) - 2)
+    ends = zip(RAMP[lower], RAMP[lower + 1], strict=True)
+    red, green, blue = (round(start + (stop - start) * (place - lower)) for start, stop in ends)
+    return red, green, blue

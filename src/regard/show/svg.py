@@ -1,0 +1,46 @@
+"""The map as SVG."""
+
+from html import escape
+
+from regard.show.labels import legible
+from regard.show.layout import FONTS, HAIRLINE, Square, Word, lay_out
+from regard.show.ramp import tint
+from regard.types import AttentionMap
+
+FAMILY = ", ".join(["ui-monospace", "Menlo", "Consolas", *(f"'{name}'" for name in FONTS), "monospace"])
+
+
+def svg(attention: AttentionMap, title: str = "") -> str:
+    """The map as a self-contained SVG; resting on a cell tells its labels and weight."""
+    picture = lay_out(attention, title)
+    said = title or f"attention map: {len(attention.rows)} outputs over {len(attention.columns)} sources"
+    place = f"{picture.left:.1f} {picture.top:.1f} {picture.width:.1f} {picture.height:.1f}"
+    x, y, width, height = place.split()
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{place}" width="{width}" height="{height}" '
+            f'role="img" aria-label="{escape(legible(said))}" font-family="{FAMILY}">',
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="10" fill="#ffffff"/>',
+            *map(_rectangle, picture.squares),
+            *map(_text, picture.words),
+            "</svg>\n",
+        ]
+    )
+
+
+def _rectangle(square: Square) -> str:
+    red, green, blue = tint(square.weight)
+    return (
+        f'<rect x="{square.x:g}" y="{square.y:g}" width="{square.size:g}" height="{square.size:g}" '
+        f'fill="#{red:02x}{green:02x}{blue:02x}" stroke="{HAIRLINE}">'
+        f"{f'<title>{escape(square.note)}</title>' if square.note else ''}</rect>"
+    )
+
+
+def _text(word: Word) -> str:
+    anchor = {"left": "start", "center": "middle", "right": "end"}[word.anchor]
+    turn = f' transform="rotate({-word.angle} {word.x:g} {word.y:g})"' if word.angle else ""
+    return (
+        f'<text x="{word.x:g}" y="{word.y:g}" font-size="{word.size:g}" text-anchor="{anchor}" '
+        f'fill="{word.ink}"{turn}>{escape(word.text)}</text>'
+    )

@@ -1,0 +1,64 @@
+"""The map as text for a terminal."""
+
+from collections.abc import Iterable, Iterator
+
+from rich.cells import cell_len, set_cell_size
+
+from regard.show.labels import LONGEST, clipped, letters, shown
+from regard.show.ramp import tint
+from regard.types import AttentionMap
+
+SHADES = "·░▒▓█"  # a dot, not a blank, leads the eye along a row to its column
+
+
+def terminal(attention: AttentionMap, *, width: int, colour: bool) -> str:
+    """The map as text for a terminal of so many columns; a wider map comes in several blocks."""
+    rows = [clipped(shown(row), max(1, min(LONGEST, width // 3))) for row in attention.rows]
+    margin = max(map(cell_len, rows), default=0)
+    room = width - margin - 1
+    header, widths = _header(attention.columns, room)
+    cell = _painted if colour else _shaded
+    lines = []
+    for start, stop in _blocks(widths, room):
+        if stop - start < len(widths):
+            lines.append(clipped(f"columns {start + 1}–{stop} of {len(widths)}", width))
+        labels = ["".join(line[start:stop]) for line in header]
+        lines += [" " * (margin + 1) + line for line in labels if line.strip()]
+        for row, weights in zip(rows, attention.weights.tolist(), strict=True):
+            cells = map(cell, weights[start:stop], widths[start:stop])
+            lines.append(" " * (margin - cell_len(row)) + row + " " + "".join(cells))
+        lines.append("")
+    ramp = "".join(cell(step / 4, 2) for step in range(5))
+    return "\n".join([*lines, f"0 {ramp} 1"]) + "\n"
+
+
+def _header(columns: Iterable[str], room: int) -> tuple[list[list[str]], list[int]]:
+    """The lines of column labels, each label filled up to the width of its column, and those widths."""
+    labels = [clipped(shown(column), LONGEST) for column in columns]
+    widths = [max(2, cell_len(label) + (len(letters(label)) > 1)) for label in labels]
+    stacks = [[label] for label in labels]
+    if sum(widths) > room:  # lying they are too wide: let them stand, one letter under the other
+        widths, stacks = [2] * len(labels), [letters(label) for label in labels]
+    height = max(map(len, stacks), default=0)
+    lines = zip(*([""] * (height - len(stack)) + stack for stack in stacks), strict=True)
+    return [list(map(set_cell_size, line, widths)) for line in lines], widths
+
+
+def _blocks(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
+    start = used = 0
+    for index, cells in enumerate(widths):
+        if index > start and used + cells > room:
+            yield start, index
+            start, used = index, 0
+        used += cells
+    yield start, len(widths)
+
+
+def _painted(weight: float, cells: int) -> str:
+    red, green, blue = tint(0.08 + 0.92 * weight)  # zero is tinted, to be seen on a white terminal too
+    return f"\x1b[48;2;{red};{green};{blue}m{' ' * cells}\x1b[0m"
+
+
+def _shaded(weight: float, cells: int) -> str:
+    shade = SHADES[round(min(max(weight, 0.0), 1.0) * (len(SHADES) - 1))]
+    return shade.ljust(cells) if shade == SHADES[0] else shade * cells

@@ -1,0 +1,347 @@
+// The viewer of attention maps: a heat map and word-to-word lines, with the numbers at hand.
+// One plain module, no dependencies. Labels are data: they go in as text, never as markup.
+
+const NAMESPACE = "http://www.w3.org/2000/svg";
+const LONGEST = 24; // the letters of a label that are drawn; the readout tells it whole
+const SINE = 0.866, COSINE = 0.5; // of the 60 degrees at which long column labels stand
+const FAINTEST = 0.01; // a lighter line could not be seen
+const NOTABLE = 0.05; // partners below it stay in the background when a word is lit
+const TABLE_CELLS = 40000; // beyond, a table of all numbers is more than a screen reader can use
+const SEEN = 4; // partners that the readout names
+const HINT = "Rest on a cell or a word for its numbers, or focus the picture and use the arrow keys.";
+const VIEWS = { heat: "Heat map", lines: "Lines" };
+
+/** Shows `page` ({title, maps: [{name, rows, columns, weights, entropy, coverage, monotonicity}]}) inside `root`. */
+export function view(root, page, start = "heat") {
+  const state = { view: start, map: page.maps[0] };
+  const readout = make("p", { class: "readout", role: "status" });
+  const stage = make("div", { class: "stage" });
+  const caption = make("p", { class: "caption" });
+  const say = (parts) => readout.replaceChildren(...(parts ?? [HINT]));
+
+  const turn = () => {
+    for (const figure of stage.querySelectorAll("figure")) figure.hidden = figure.dataset.view !== state.view;
+    say(null);
+  };
+  const draw = () => {
+    stage.replaceChildren(heatMap(state.map, say), lineDrawing(state.map, say), table(state.map));
+    caption.textContent = summary(state.map);
+    turn();
+  };
+  const views = choice("View", Object.entries(VIEWS), start, (name) => {
+    state.view = name;
+    turn();
+  });
+  const maps = choice("Unit", page.maps.map((map, index) => [String(index), capital(map.name)]), "0", (index) => {
+    state.map = page.maps[Number(index)];
+    draw();
+  });
+  const bar = make("div", { class: "bar" }, [views, ...(page.maps.length > 1 ? [maps] : [])]);
+  const title = make("h1", {}, [page.title || "Attention map"]);
+  root.classList.add("regard");
+  root.replaceChildren(make("header", {}, [title, bar]), readout, stage, caption);
+  draw();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+}
+
+// What both views are made of.
+
+function make(name, attributes = {}, children = [], namespace = "http://www.w3.org/1999/xhtml") {
+  const element = document.createElementNS(namespace, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+const shape = (name, attributes, children) => make(name, attributes, children, NAMESPACE);
+
+function choice(label, options, chosen, choose) {
+  const group = make("div", { class: "choice", role: "group", "aria-label": label });
+  for (const [value, text] of options) {
+    const button = make("button", { type: "button", "aria-pressed": value === chosen, value }, [text]);
+    button.addEventListener("click", () => {
+      for (const each of group.children) each.setAttribute("aria-pressed", each === button);
+      choose(value);
+    });
+    group.append(button);
+  }
+  return group;
+}
+
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+const digits = (number) => (number === null ? "NaN" : number.toFixed(3));
+const mean = (numbers) => (numbers.includes(null) ? null : numbers.reduce((sum, each) => sum + each, 0) / numbers.length);
+const within = (number, least, most) => Math.min(Math.max(number, least), most);
+
+function clipped(label) {
+  const letters = [...label];
+  return letters.length > LONGEST ? letters.slice(0, LONGEST - 1).join("") + "…" : label;
+}
+
+const single = (label) => [...label.normalize("NFC")].length === 1;
+
+const ruler = document.createElement("canvas").getContext("2d");
+
+function widest(labels, size) {
+  ruler.font = `${size}px ${getComputedStyle(document.documentElement).getPropertyValue("--letters")}`;
+  return Math.max(0, ...labels.map((label) => ruler.measureText(clipped(label)).width));
+}
+
+function counted(map) {
+  const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+  return `${plural(map.rows.length, "output")} over ${plural(map.columns.length, "source")}`;
+}
+
+function summary(map) {
+  if (!map.rows.length || !map.columns.length) return counted(map);
+  const entropy = `mean entropy ${digits(mean(map.entropy))} nats`;
+  return `${counted(map)} · ${entropy} · monotonicity ${digits(map.monotonicity)}`;
+}
+
+function table(map) {
+  const body = make("table", { class: "unseen" }, [make("caption", {}, [`Attention weights: ${counted(map)}`])]);
+  if (map.rows.length * map.columns.length > TABLE_CELLS) return body;
+  const heads = map.columns.map((label) => make("th", { scope: "col" }, [label]));
+  body.append(make("tr", {}, [make("td"), ...heads]));
+  map.rows.forEach((label, row) => {
+    const cells = map.weights[row].map((weight) => make("td", {}, [digits(weight)]));
+    body.append(make("tr", {}, [make("th", { scope: "row" }, [label]), ...cells]));
+  });
+  return body;
+}
+
+/** What there is to say of a place: {row, column} is a cell, {row} an output, {column} a source. */
+function told(map, { row, column }) {
+  const strong = (text) => make("strong", {}, [text]);
+  const number = (value) => make("b", { class: "number" }, [digits(value)]);
+  if (row !== null && column !== null) {
+    return [strong(map.rows[row]), " ← ", strong(map.columns[column]), " ", number(map.weights[row][column])];
+  }
+  const outward = row !== null;
+  const labels = outward ? map.columns : map.rows;
+  const weights = outward ? map.weights[row] : map.weights.map((each) => each[column]);
+  const order = [...weights.keys()].sort((one, other) => weights[other] - weights[one]).slice(0, SEEN);
+  const partners = order.flatMap((index) => ["  ", labels[index], " ", number(weights[index])]);
+  const rest = weights.length > SEEN ? "  …" : "";
+  return outward
+    ? [strong(map.rows[row]), " ←", ...partners, rest, "  · entropy ", number(map.entropy[row])]
+    : [strong(map.columns[column]), " →", ...partners, rest, "  · coverage ", number(map.coverage[column])];
+}
+
+/** Makes a picture answer to pointer and keyboard: `find` places an event, `move` a key, `mark` shows the place. */
+function explore(picture, { find, move, mark }) {
+  let here = null;
+  const go = (place) => {
+    if (place?.row === here?.row && place?.column === here?.column) return; // a small move within one cell
+    mark((here = place));
+  };
+  picture.addEventListener("pointermove", (event) => go(find(event)));
+  picture.addEventListener("pointerdown", (event) => go(find(event)));
+  picture.addEventListener("pointerleave", () => go(null));
+  picture.addEventListener("blur", () => go(null));
+  picture.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (event.key !== "Escape" && !step) return;
+    event.preventDefault();
+    go(step ? move(here, ...step) : null);
+  });
+}
+
+function labelled(target) {
+  const number = (text) => (text === undefined ? null : Number(text));
+  const place = { row: number(target.dataset.row), column: number(target.dataset.column) };
+  return place.row === null && place.column === null ? null : place;
+}
+
+// The heat map: cells on a canvas, labels and marks in an SVG above it.
+
+function heatMap(map, say) {
+  const [rows, columns] = [map.rows.length, map.columns.length];
+  const cell = within(Math.floor(760 / Math.max(rows, columns, 1)), 11, 32);
+  const size = within(cell * 0.55, 9, 14);
+  const turned = map.columns.filter((label) => !single(label));
+  const rise = widest(turned, size);
+  const left = Math.ceil(widest(map.rows, size)) + 14;
+  const top = Math.ceil(turned.length ? SINE * rise + size : size) + 12;
+  const [across, down] = [columns * cell, rows * cell];
+  const width = left + across + Math.ceil(COSINE * rise) + 12;
+
+  const canvas = paint(map, cell);
+  Object.assign(canvas.style, { left: `${left}px`, top: `${top}px`, width: `${across}px`, height: `${down}px` });
+  const rowLabels = map.rows.map((label, row) => {
+    const y = top + (row + 0.5) * cell;
+    const place = { x: left - 8, y, "text-anchor": "end", "dominant-baseline": "central", "data-row": row };
+    return shape("text", place, [clipped(label)]);
+  });
+  const columnLabels = map.columns.map((label, column) => {
+    const [x, y] = [left + (column + 0.5) * cell, top - 9];
+    const place = { x: x + size * 0.3, y, transform: `rotate(-60 ${x} ${y})` };
+    const upright = { x, y, "text-anchor": "middle" };
+    return shape("text", { ...(single(label) ? upright : place), "data-column": column }, [clipped(label)]);
+  });
+  const band = shape("rect", { class: "band", visibility: "hidden", rx: 3 });
+  const frame = { class: "labels", width, height: top + down + 4, "font-size": size, "aria-hidden": "true" };
+  const overlay = shape("svg", frame, [...rowLabels, ...columnLabels, band]);
+  const tip = make("div", { class: "tip", "aria-hidden": "true", hidden: "" });
+  const keys = `Heat map, ${counted(map)}. The arrow keys move over its cells.`;
+  const picture = make("div", { class: "picture", tabindex: 0, role: "application", "aria-label": keys });
+  Object.assign(picture.style, { width: `${width}px`, height: `${top + down + 4}px` });
+  picture.append(canvas, overlay, tip);
+
+  const find = (event) => {
+    if (event.target !== canvas) return labelled(event.target);
+    const box = canvas.getBoundingClientRect();
+    const row = within(Math.floor((event.clientY - box.top) / cell), 0, rows - 1);
+    return { row, column: within(Math.floor((event.clientX - box.left) / cell), 0, columns - 1) };
+  };
+  const move = (here, downward, onward) => {
+    if (!rows || !columns) return null;
+    if (!here) return { row: 0, column: 0 };
+    const row = within((here.row ?? 0) + downward, 0, rows - 1);
+    return { row, column: within((here.column ?? 0) + onward, 0, columns - 1) };
+  };
+  const mark = (place) => {
+    const { row, column } = place ?? { row: null, column: null };
+    rowLabels.forEach((label, index) => label.classList.toggle("on", index === row));
+    columnLabels.forEach((label, index) => label.classList.toggle("on", index === column));
+    const box = {
+      x: left + (column ?? 0) * cell, width: column === null ? across : cell,
+      y: top + (row ?? 0) * cell, height: row === null ? down : cell,
+      visibility: place ? "visible" : "hidden",
+    };
+    for (const [key, value] of Object.entries(box)) band.setAttribute(key, value);
+    tip.hidden = row === null || column === null;
+    if (!tip.hidden) {
+      tip.textContent = digits(map.weights[row][column]);
+      Object.assign(tip.style, { left: `${box.x + cell / 2}px`, top: `${box.y - 6}px` });
+    }
+    say(place && told(map, place));
+  };
+  explore(picture, { find, move, mark });
+  return make("figure", { "data-view": "heat" }, [make("div", { class: "scroll" }, [picture]), legend()]);
+}
+
+function paint(map, cell) {
+  const [across, down] = [map.columns.length * cell, map.rows.length * cell];
+  const canvas = make("canvas", { role: "img", "aria-label": `Heat map of attention weights, ${counted(map)}` });
+  const dots = Math.min(devicePixelRatio, 16000 / Math.max(across, down, 1)); // browsers refuse larger ones
+  [canvas.width, canvas.height] = [Math.ceil(across * dots), Math.ceil(down * dots)];
+  const pen = canvas.getContext("2d");
+  const style = getComputedStyle(document.documentElement);
+  const ramp = [0, 1, 2, 3, 4].map((step) => style.getPropertyValue(`--ramp-${step}`).trim());
+  pen.scale(dots, dots);
+  pen.fillStyle = style.getPropertyValue("--hairline");
+  pen.fillRect(0, 0, across, down);
+  map.weights.forEach((weights, row) =>
+    weights.forEach((weight, column) => {
+      pen.fillStyle = tint(ramp, weight ?? 0);
+      pen.fillRect(column * cell + 0.5, row * cell + 0.5, cell - 1, cell - 1);
+    }),
+  );
+  return canvas;
+}
+
+function tint(ramp, weight) {
+  const place = within(weight, 0, 1) * (ramp.length - 1);
+  const lower = Math.min(Math.floor(place), ramp.length - 2);
+  const parts = (colour) => [1, 3, 5].map((start) => parseInt(colour.slice(start, start + 2), 16));
+  const [from, to] = [parts(ramp[lower]), parts(ramp[lower + 1])];
+  return `rgb(${from.map((part, index) => Math.round(part + (to[index] - part) * (place - lower))).join(" ")})`;
+}
+
+function legend() {
+  return make("figcaption", { class: "legend" }, ["rows: outputs · columns: sources", make("span"), "0", make("span", { class: "ramp" }), "1"]);
+}
+
+// The lines: sources on the left, outputs on the right; a line is as thick as its weight.
+
+function lineDrawing(map, say) {
+  const [size, pitch, gap, edge, top] = [15, 28, 260, 70, 34];
+  const height = top + pitch * Math.max(map.rows.length, map.columns.length, 1) + 8;
+  const start = edge + Math.ceil(widest(map.columns, size)) + 12; // where lines leave the sources
+  const stop = start + gap;
+  const width = stop + 12 + Math.ceil(widest(map.rows, size)) + edge;
+  const level = (index, count) => top + (height - 8 - top - pitch * count) / 2 + (index + 0.5) * pitch;
+
+  const lines = [];
+  map.weights.forEach((weights, row) =>
+    weights.forEach((weight, column) => {
+      if (weight === null || weight < FAINTEST) return;
+      const [from, to] = [level(column, map.columns.length), level(row, map.rows.length)];
+      const bend = gap * 0.45;
+      const d = `M${start} ${from}C${start + bend} ${from} ${stop - bend} ${to} ${stop} ${to}`;
+      const strong = within(weight, 0, 1);
+      const line = shape("path", { d, "data-row": row, "data-column": column, "stroke-width": 0.8 + 5.2 * strong });
+      line.style.setProperty("--weight", 0.06 + 0.84 * strong);
+      lines.push([weight, line]);
+    }),
+  );
+  lines.sort(([one], [other]) => one - other); // the strongest lie on top
+  const paths = lines.map(([, line]) => line);
+
+  const side = (labels, axis, x, anchor, outer) =>
+    labels.map((label, index) => {
+      const y = level(index, labels.length);
+      const common = { y, "text-anchor": anchor, "dominant-baseline": "central" };
+      const word = shape("text", { ...common, class: "word", x, [`data-${axis}`]: index }, [clipped(label)]);
+      return { word, number: shape("text", { ...common, class: "number", x: outer }) };
+    });
+  const sources = side(map.columns, "column", start - 10, "end", edge - 10);
+  const outputs = side(map.rows, "row", stop + 10, "start", width - edge + 10);
+  const heads = [[start - 10, "end", "Source"], [stop + 10, "start", "Output"]].map(([x, anchor, text]) =>
+    shape("text", { class: "head", x, y: 18, "text-anchor": anchor }, [text]),
+  );
+  const described = `Lines from sources to outputs, as thick as their weights: ${counted(map)}`;
+  const svg = shape("svg", { class: "lines", width, height, "font-size": size, role: "img", "aria-label": described }, [
+    shape("g", { class: "paths" }, paths),
+    ...heads,
+    ...[...sources, ...outputs].flatMap(({ word, number }) => [word, number]),
+  ]);
+  const keys = `Lines, ${counted(map)}. Up and down move over words, left and right between sources and outputs.`;
+  const picture = make("div", { class: "picture", tabindex: 0, role: "application", "aria-label": keys }, [svg]);
+
+  const move = (here, downward, onward) => {
+    if (!map.rows.length || !map.columns.length) return null;
+    if (!here) return { row: null, column: 0 };
+    const right = onward ? onward > 0 : here.row !== null;
+    const [at, from] = here.row !== null ? [here.row, map.rows.length] : [here.column, map.columns.length];
+    const count = (right ? map.rows : map.columns).length;
+    const crossed = Math.round(at + (count - from) / 2); // both sides are centred: go straight across
+    const index = within(right === (here.row !== null) ? at + downward : crossed, 0, count - 1);
+    return right ? { row: index, column: null } : { row: null, column: index };
+  };
+  const mark = (place) => {
+    const { row, column } = place ?? { row: null, column: null };
+    const meets = (other, own) => own === null || own === other;
+    svg.classList.toggle("some", place !== null);
+    for (const path of paths) {
+      const ends = labelled(path);
+      path.classList.toggle("on", place !== null && meets(ends.row, row) && meets(ends.column, column));
+    }
+    const light = ({ word, number }, own, partner, weight) => {
+      word.classList.toggle("on", own);
+      word.classList.toggle("partner", partner && weight >= NOTABLE);
+      number.textContent = partner ? digits(weight) : "";
+      number.classList.toggle("partner", partner && weight >= NOTABLE);
+    };
+    sources.forEach((each, index) => {
+      const partner = row !== null && meets(index, column);
+      light(each, index === column, partner, partner ? map.weights[row][index] : 0);
+    });
+    outputs.forEach((each, index) => {
+      const partner = column !== null && meets(index, row);
+      light(each, index === row, partner, partner ? map.weights[index][column] : 0);
+    });
+    say(place && told(map, place));
+  };
+  explore(picture, { find: (event) => labelled(event.target), move, mark });
+  return make("figure", { "data-view": "lines" }, [make("div", { class: "scroll" }, [picture])]);
+}
+
+// A page of ours carries its map as JSON, and the viewer shows it there.
+
+for (const block of document.querySelectorAll("script.regard-map")) {
+  const root = document.createElement("main");
+  block.after(root);
+  view(root, JSON.parse(block.textContent), location.hash === "#lines" ? "lines" : "heat");
+}

@@ -1,0 +1,188 @@
+"""Looking never changes the result: over every order and every way to look."""
+
+import pytest
+import torch
+from small import (
+    BATCH,
+    LOOKING,
+    Case,
+    Looks,
+    every_decoder,
+    gradients,
+    make_attention,
+    make_model,
+    make_sources,
+    near,
+    same,
+    unchecked,
+)
+from torch import Tensor
+from worlds import LIMITS, make_world
+
+from regard.attention.record import Recording, record
+from regard.decoders import ORDERS
+from regard.models import Seq2Seq
+from regard.search import beam, sample
+from regard.types import BEGIN, Step
+
+LENGTHS = (7, 4, 2)
+TARGET = 6
+NAME = "decoder.attention"
+
+
+def make_tokens() -> Tensor:
+    tokens = torch.randint(4, 11, (BATCH, TARGET))
+    tokens[:, 0] = BEGIN
+    return tokens
+
+
+def name_of(case: Case) -> str:
+    return f"{NAME}.attention" if case.looks.heads > 1 else NAME
+
+
+def learn(model: Seq2Seq, tokens: Tensor) -> tuple[Step, dict[str, Tensor | None]]:
+    """One pass in training, with its chance, and back."""
+    torch.manual_seed(5)
+    model.zero_grad()
+    torch.manual_seed(6)
+    step = model.decoder(tokens, model.encoder(make_sources(*LENGTHS)))
+    step.logits.logsumexp(-1).sum().backward()
+    return step, gradients(model)
+
+
+@every_decoder()
+def test_looking_changes_no_bit(case):
+    model = make_model(case, dropout=0.3, dtype=torch.float32).train()
+    tokens = make_tokens()
+    plain, expected = learn(model, tokens)
+    with record(model) as seen:
+        step, found = learn(model, tokens)
+    same(step.logits, plain.logits)
+    same(step.attention, plain.attention)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        same(found[name], expected[name])
+    if case.order not in LOOKING:
+        assert seen.weights == {}
+        return
+    assert list(seen.weights) == [name_of(case)]
+    weights = seen.weights[name_of(case)]
+    assert weights.shape == (BATCH, 1, *[case.looks.heads] * (case.looks.heads > 1), TARGET, max(LENGTHS))
+    assert not weights.requires_grad
+    near(weights.flatten(1, -3).mean(1), step.attention.detach(), 0.0 if case.looks.heads == 1 else 1e-6)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_looking_changes_no_decoded_token(order, seed):
+    world = make_world(order, seed, torch.float32)
+    decoder, memory = world.model.decoder, world.memory
+
+    def found() -> list[list[object]]:
+        settings = {"limits": LIMITS, "prefix": None}
+        searches = [
+            beam(decoder, memory, width=1, **settings),
+            beam(decoder, memory, width=3, n_best=3, **settings),
+            sample(decoder, memory, seeds=(1, 2, 3), count=2, **settings),
+        ]
+        hypotheses = [each for search in searches for row in search for each in row]
+        return [
+            [each.tokens, each.score, each.finished, None if each.map is None else each.map.tolist()]
+            for each in hypotheses
+        ]
+
+    with unchecked():
+        expected = found()
+        with record(world.model):
+            assert found() == expected
+
+
+def test_what_a_search_recorded_is_no_one_map():
+    world = make_world("luong")
+    with unchecked(), record(world.model) as seen:
+        beam(world.model.decoder, world.memory, width=2, limits=(9, 1, 4))
+    with pytest.raises(
+        ValueError, match=r"ran on batches of several sizes.*in a search take the map of each hypothesis"
+    ):
+        _ = seen.weights
+
+
+@pytest.mark.parametrize("order", LOOKING)
+def test_stepping_is_recorded_row_by_row(order):
+    model, tokens = make_model(Case(order)), make_tokens()
+    memory = model.encoder(make_sources(*LENGTHS))
+    with record(model) as whole:
+        expected = model.decoder(tokens, memory)
+    ready = model.decoder.prepare(memory)
+    state = model.decoder.start(ready)
+    with record(model) as stepped:
+        for piece in tokens.split((1, 3, 2), dim=1):
+            state = model.decoder.step(piece, state, ready).state
+    near(stepped.weights[NAME], whole.weights[NAME])
+    near(stepped.weights[NAME][:, 0], expected.attention)
+
+
+@pytest.mark.parametrize("order", LOOKING)
+def test_every_head_has_a_map_of_its_own(order):
+    case = Case(order, looks=Looks(heads=3))
+    model, tokens = make_model(case), make_tokens()
+    with record(model) as seen:
+        step = model.decoder(tokens, model.encoder(make_sources(*LENGTHS)))
+    weights = seen.weights[name_of(case)]
+    maps = [seen.map(name_of(case), 1, head=head).weights for head in range(3)]
+    for head, each in enumerate(maps):
+        same(each, weights[1, 0, head])
+        near(each.sum(-1), torch.ones(TARGET, dtype=torch.float64))
+    assert (maps[0] - maps[1]).abs().max() > 1e-3
+    near(sum(maps) / 3, step.attention[1])
+    near(seen.map(name_of(case), 1).weights, step.attention[1])
+    with pytest.raises(IndexError):
+        seen.map(name_of(case), 1, head=3)
+
+
+def test_a_map_has_labels_or_numbers():
+    model, tokens = make_model(), make_tokens()
+    with record(model) as seen:
+        step = model.decoder(tokens, model.encoder(make_sources(*LENGTHS)))
+    plain = seen.map(NAME, 2)
+    assert plain.rows == ("0", "1", "2", "3", "4", "5")
+    assert plain.columns == ("0", "1", "2", "3", "4", "5", "6")
+    near(plain.weights, step.attention[2])
+    labelled = seen.map(NAME, 2, rows="abcdef", columns="tuvwxyz")
+    assert (labelled.rows, labelled.columns) == (tuple("abcdef"), tuple("tuvwxyz"))
+    same(labelled.weights, plain.weights)
+
+
+def run(model: Seq2Seq, **settings: object) -> Recording:
+    with record(model, **settings) as seen:
+        model.decoder(make_tokens(), model.encoder(make_sources(*LENGTHS)))
+    return seen
+
+
+def test_only_the_layers_asked_for_are_kept():
+    model = make_model()
+    assert list(run(model).weights) == [NAME]
+    assert list(run(model, layers=[NAME]).weights) == [NAME]
+    assert run(model, layers=["decoder"]).weights == {}
+    assert run(model, layers=[]).weights == {}
+
+
+def test_after_the_block_nothing_is_kept_even_after_an_error():
+    model = make_model()
+    with pytest.raises(RuntimeError, match="on purpose"), record(model) as seen:  # noqa: PT012
+        model.decoder(make_tokens(), model.encoder(make_sources(*LENGTHS)))
+        raise RuntimeError("on purpose")
+    before = seen.weights[NAME]
+    model.decoder(make_tokens(), model.encoder(make_sources(*LENGTHS)))
+    same(seen.weights[NAME], before)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_what_is_kept_is_a_copy():
+    attention, query_dim = make_attention(Looks())
+    query, states = torch.randn(BATCH, TARGET, query_dim), torch.randn(BATCH, 7, 13)
+    with torch.no_grad(), record(attention) as seen:
+        weights = attention(query, attention.project(states), states, mask=None).weights
+        before = weights.clone()
+        weights.zero_()  # whatever becomes of the model's own
+    same(seen.weights[""], before)

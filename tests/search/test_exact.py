@@ -1,0 +1,236 @@
+"""Search on a decoder that is a table of chances: every number can be worked out by hand."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.decoders import Decoder
+from regard.errors import RecipeError
+from regard.search import beam, sample
+from regard.search.penalties import coverage, forbid_repeats, length
+from regard.search.sample import shape
+from regard.types import BEGIN, END, PAD, Memory, Ready, Recurrent, State, Step
+
+
+@dataclass(frozen=True)
+class TableReady(Ready):
+    """Nothing but how many sources there are."""
+
+    mask: Tensor
+
+
+@dataclass(frozen=True)
+class TableState(State):
+    """Nothing: the last token is all that counts."""
+
+    nothing: Tensor
+
+
+class Table(Decoder[TableReady, TableState]):
+    """The next word depends on the last alone; word w looks at source w, as far as there is one."""
+
+    def __init__(self, chances: Tensor) -> None:
+        super().__init__()
+        self.chances = chances
+
+    def prepare(self, memory: Memory) -> TableReady:
+        return TableReady(memory.mask)
+
+    def start(self, ready: TableReady) -> TableState:
+        return TableState(torch.zeros(len(ready.mask), 1))
+
+    def step(self, tokens: Tensor, state: TableState, ready: TableReady) -> Step:
+        seen = torch.nn.functional.one_hot(tokens % ready.mask.shape[1], ready.mask.shape[1]).double()
+        return Step(self.chances[tokens].log(), state, seen)
+
+
+WORDS = 8
+ROW = (0.0, 0.02, 0.0, 0.08, 0.4, 0.25, 0.15, 0.1)  # of <pad>, <unk>, <s>, </s>, 4, 5, 6, 7
+
+
+def table(row: tuple[float, ...] = ROW) -> Table:
+    return Table(torch.tensor([row] * WORDS, dtype=torch.float64))
+
+
+def memory(*lengths: int) -> Memory:
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    summary = Recurrent(torch.zeros(len(lengths), 1, 2), None)
+    return Memory(torch.zeros(len(lengths), max(lengths), 2), mask, summary)
+
+
+# The shaped distribution
+
+
+def shaped(row: tuple[float, ...], temperature: float, top_k: int, top_p: float) -> list[float]:
+    """Temperature, top-k and top-p, straight from their papers, one word after another."""
+    powered = [0.0 if word in (PAD, BEGIN) else chance ** (1 / temperature) for word, chance in enumerate(row)]
+    powered = [chance / sum(powered) for chance in powered]
+    kept, held = [], 0.0
+    for word in sorted(range(len(row)), key=lambda word: -powered[word]):
+        if held >= top_p or (top_k and len(kept) == top_k):
+            break
+        kept.append(word)
+        held += powered[word]
+    held = sum(powered[word] for word in kept)
+    return [powered[word] / held if word in kept else 0.0 for word in range(len(row))]
+
+
+SHAPES = [
+    (1.0, 0, 1.0),
+    (0.5, 0, 1.0),
+    (2.0, 0, 1.0),
+    (1.0, 3, 1.0),
+    (1.0, 0, 0.7),
+    (1.0, 0, 0.65 - 1e-9),
+    (1.3, 4, 0.8),
+    (0.7, 2, 0.99),
+    (1.0, 100, 1.0),
+]
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), SHAPES)
+def test_the_shaped_distribution_is_its_definition(temperature, top_k, top_p):
+    row = tuple(chance or 1e-12 for chance in ROW)  # <pad> and <s> have a chance, and lose it
+    found = shape(torch.tensor([row], dtype=torch.float64).log(), temperature, top_k, top_p)[0]
+    assert found.tolist() == pytest.approx(shaped(row, temperature, top_k, top_p), abs=1e-12)
+    assert found[PAD] == found[BEGIN] == 0
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), SHAPES)
+def test_draws_are_as_frequent_as_the_shaped_distribution_says(temperature, top_k, top_p):
+    count = 2000
+    (found,) = sample(
+        table(),
+        memory(5),
+        limits=[1],
+        seeds=[0],
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        count=count,
+    )
+    drawn = Counter(each.tokens[0] if each.tokens else END for each in found)
+    expected = shaped(ROW, temperature, top_k, top_p)
+    assert all(expected[word] > 0 for word in drawn)
+    kinds = [word for word in range(WORDS) if expected[word] > 0]
+    distance = sum((drawn[word] - count * expected[word]) ** 2 / (count * expected[word]) for word in kinds)
+    freedom = len(kinds) - 1
+    assert distance < freedom + 4 * math.sqrt(2 * freedom) + 4  # chi-square: its mean and its spread
+
+
+def test_top_p_of_one_cuts_nothing_even_where_rounded_sums_reach_one():
+    row = torch.tensor([[0.0, 1e-9, 0.0, 1e-9, 1 - 4e-9, 1e-9, 1e-9, 0.0]])
+    assert (shape(row.log(), 1.0, 0, 1.0)[0] > 0).tolist() == [False, True, False, True, True, True, True, False]
+
+
+@pytest.mark.parametrize("temperature", [1e-4, 1e-30, 1e-37])
+def test_a_tiny_temperature_leaves_the_best(temperature):
+    assert shape(torch.tensor([ROW]).log(), temperature, 0, 1.0)[0].tolist() == [0, 0, 0, 0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"temperature": 0.0}, {"temperature": -1.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}, {"count": 0}],
+)
+def test_settings_that_mean_nothing_are_refused(settings):
+    with pytest.raises(RecipeError, match="sampling needs temperature > 0, top_k >= 0, 0 < top_p <= 1 and a count"):
+        sample(table(), memory(5), limits=[3], seeds=[0], **settings)
+
+
+def test_a_sample_ends_at_its_limit_or_at_the_end():
+    (found,) = sample(table(), memory(5), limits=[4], seeds=[1], count=200)
+    assert {len(each.tokens) + each.finished for each in found} == {1, 2, 3, 4}
+    for each in found:
+        assert each.finished or len(each.tokens) == 4
+        said = [*each.tokens, *[END] * each.finished]
+        assert each.score == pytest.approx(sum(math.log(ROW[word]) for word in said), abs=1e-12)
+        read = [BEGIN, *each.tokens][: len(said)]
+        assert each.map.argmax(-1).tolist() == [word % 5 for word in read]
+
+
+# The penalties
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.6, 1.0])
+def test_length_is_eq_14(exponent):
+    for tokens in (1, 7, 40):
+        assert length(tokens, exponent) == pytest.approx((5 + tokens) ** exponent / (5 + 1) ** exponent, rel=1e-12)
+
+
+def test_coverage_is_eq_14_over_real_columns_alone():
+    seen = torch.rand(4, 6, dtype=torch.float64) * 0.4
+    seen[:, 2] = 0.5  # more than enough
+    real = torch.tensor([True, True, True, True, False, False])
+    expected = sum(math.log(min(1.0, sum(row[column] for row in seen.tolist()))) for column in range(4))
+    assert coverage(seen, real, 1.0) == pytest.approx(expected, abs=1e-12)
+    assert coverage(seen, real, 0.3) == pytest.approx(0.3 * expected, abs=1e-12)
+    assert coverage(torch.ones(1, 6), real, 2.0) == 0.0
+    assert coverage(torch.zeros(3, 6, dtype=torch.float64), real, 1.0) == pytest.approx(4 * math.log(1e-6))
+
+
+def test_coverage_without_a_map_is_refused():
+    with pytest.raises(RecipeError, match="a coverage penalty needs a model that looks; this one's order never does"):
+        coverage(None, torch.ones(3, dtype=torch.bool), 1.0)
+
+
+def test_coverage_lets_the_better_covering_win():
+    chances = torch.zeros(WORDS, WORDS, dtype=torch.float64)
+    chances[BEGIN, 4], chances[BEGIN, 5] = 0.6, 0.4  # of two sources, 4 looks at the first, 5 at the second
+    chances[4, END] = chances[5, END] = 1.0
+    decoder, asked = Table(chances), memory(2)
+    ((plain,),) = beam(decoder, asked, width=3, limits=[4])
+    assert plain.tokens == [4]  # <s> and 4 look at the first source twice
+    ((covering,),) = beam(decoder, asked, width=3, limits=[4], coverage_penalty=0.1)
+    assert covering.tokens == [5]
+    assert covering.score == pytest.approx(math.log(0.4), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("written", "size", "forbidden"),
+    [
+        ([4, 5, 4], 1, {4, 5}),
+        ([4, 5, 4], 2, {5}),
+        ([4, 5, 4, 6, 4], 2, {5, 6}),
+        ([4, 5, 6, 4, 5], 3, {6}),
+        ([4, 5, 6, 5, 4], 3, set()),
+        ([4, 4], 2, {4}),
+        ([4], 2, set()),
+        ([], 1, set()),
+        ([4, 5, 4], 0, set()),
+    ],
+)
+def test_what_would_repeat_an_n_gram_is_forbidden(written, size, forbidden):
+    words = torch.zeros(1, WORDS)
+    found = forbid_repeats(words, torch.tensor([written], dtype=torch.long), size)
+    assert {word for word in range(WORDS) if found[0, word] == -math.inf} == forbidden
+    assert (words == 0).all()  # the argument stays as it was
+
+
+def test_rows_are_forbidden_apart():
+    found = forbid_repeats(torch.zeros(2, WORDS), torch.tensor([[4, 4], [5, 6]]), 1)
+    assert [(row == -math.inf).nonzero().flatten().tolist() for row in found] == [[4], [5, 6]]
+
+
+def test_where_every_word_is_used_up_it_ends():
+    likely = (0.0, 0.0, 0.0, 1e-6, 0.6, 0.4, 0.0, 0.0)
+    ((found,),) = beam(table(likely), memory(2), width=2, limits=[9], no_repeat=1)
+    assert found.tokens in ([4, 5], [5, 4])
+    assert found.finished
+
+
+# Prefixes
+
+
+def test_a_prefix_counts_in_the_score_and_has_rows_in_the_map():
+    prefix = torch.tensor([[5, 6], [7, 7]])
+    best = beam(table(), memory(5, 3), width=2, limits=[4, 5], prefix=prefix)
+    for (each,), given in zip(best, prefix.tolist(), strict=True):
+        said = [*each.tokens, *[END] * each.finished]
+        assert each.tokens[:2] == given
+        assert each.score == pytest.approx(sum(math.log(ROW[word]) for word in said), abs=1e-12)
+        assert each.map.argmax(-1).tolist()[:3] == [word % 5 for word in (BEGIN, *given)]
+        assert len(each.map) == len(said)

@@ -1,0 +1,245 @@
+"""Laws of the page: it needs nothing from outside, no label can act, and a real browser draws it all."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.show.maps import html
+from regard.show.ramp import RAMP
+from regard.types import AttentionMap
+
+VIEWER = {name: files("regard.show").joinpath(name).read_text("utf-8") for name in ("viewer.js", "viewer.css")}
+POLICY = re.compile('<meta http-equiv="Content-Security-Policy" content="(.*?)">')
+NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
+HOSTILE = (
+    "</script><script>document.title='owned'</script>",
+    "<!--<script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "\u2028\u2029",
+    "]]>&amp;",
+    "\ud800",
+    "'\"`${1}",
+)
+PIECES = AttentionMap(
+    torch.tensor([[0.9, 0.06, 0.04, 0.0], [0.25, 0.625, 0.125, 0.0], [0.005, 0.3, 0.445, 0.25]]),
+    ("▁un", "▁mo", "t"),
+    ("▁a", "▁wo", "rd", "</s>"),
+)
+
+chromium = shutil.which("chromium")
+in_a_browser = pytest.mark.skipif(chromium is None, reason="chromium is not on the PATH: no browser to draw the page")
+
+
+class Page(HTMLParser):
+    """The elements of a page in order, with their attributes and the text that each begins with."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs), []))
+        self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.found[-1][2].append(data)
+
+    def all(self, tag: str, **wanted: str) -> list[tuple[dict[str, str | None], str]]:
+        named = [(attributes, "".join(text)) for name, attributes, text in self.found if name == tag]
+        return [each for each in named if all(wanted[key] in (each[0].get(key) or "").split() for key in wanted)]
+
+
+def content(page: bytes) -> dict:
+    [(_, told)] = Page(page.decode()).all("script", type="application/json")
+    return json.loads(told)
+
+
+def test_the_page_holds_the_map() -> None:
+    told = content(html(PIECES, "a title"))
+    assert told["title"] == "a title"
+    tokens, words = told["maps"]
+    for name, each, attention in (("tokens", tokens, PIECES), ("words", words, PIECES.words())):
+        assert each["name"] == name
+        assert (tuple(each["rows"]), tuple(each["columns"])) == (attention.rows, attention.columns)
+        torch.testing.assert_close(torch.tensor(each["weights"]), attention.weights)
+        torch.testing.assert_close(torch.tensor(each["entropy"]), attention.entropy())
+        torch.testing.assert_close(torch.tensor(each["coverage"]), attention.coverage())
+        assert each["monotonicity"] == attention.monotonicity()
+
+
+def test_words_come_beside_tokens_only_where_they_differ() -> None:
+    assert len(content(html(AttentionMap(torch.eye(3), tuple("abc"), tuple("def"))))["maps"]) == 1
+
+
+def test_what_is_not_finite_is_said_and_breaks_no_page() -> None:
+    weights = torch.tensor([[float("nan"), 1.0], [0.5, 0.5]])
+    assert content(html(AttentionMap(weights, tuple("ab"), tuple("cd"))))["maps"][0]["weights"][0] == [None, 1.0]
+
+
+def test_the_page_needs_nothing_from_outside() -> None:
+    page = html(PIECES, "a title").decode()
+    assert set(re.findall(r"https?://[^\s\"'<>`]+", page)) <= NAMESPACES
+    assert not re.search(r"\b(src|href|srcset|action)\s*=|@import|url\(|\bimport\b[^a-z]|\bfetch\b", page)
+    [policy] = POLICY.findall(page)
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+
+
+def test_labels_cannot_leave_their_block() -> None:
+    plain = Page(html(AttentionMap(torch.eye(7), tuple("abcdefg"), tuple("abcdefg")), "t").decode())
+    page = html(AttentionMap(torch.eye(7), HOSTILE, HOSTILE), HOSTILE[0])
+    hostile = Page(page.decode())
+    assert [(tag, sorted(attributes)) for tag, attributes, _ in hostile.found] == [
+        (tag, sorted(attributes)) for tag, attributes, _ in plain.found
+    ]
+    assert content(page)["maps"][0]["rows"][0] == HOSTILE[0].replace(" ", "␣")
+    assert "\u2028" not in page.decode()
+
+
+def test_the_viewer_makes_no_markup_of_texts_and_can_stand_inside_a_page() -> None:
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", VIEWER["viewer.js"]
+    )
+    assert "</script" not in VIEWER["viewer.js"]
+    assert "</style" not in VIEWER["viewer.css"]
+
+
+def test_the_ramp_of_the_page_is_that_of_the_other_pictures() -> None:
+    light, *_ = VIEWER["viewer.css"].split("@media")
+    assert re.findall(r"--ramp-\d: (#\w+);", light) == [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in RAMP]
+
+
+# In a real browser.
+
+
+def browse(folder: Path, page: bytes, *flags: str, after: str = "", place: str = "") -> str:
+    """What chromium answers to flags after it loaded the page; `after` is a script that runs at its end."""
+    assert chromium is not None
+    text = page.decode()
+    if after:  # the page's own policy forbids it, rightly: only this copy goes without
+        text = POLICY.sub("", text).replace("</body>", f'<script type="module">{after}</script></body>')
+    file = folder / "map.html"
+    file.write_text(text, "utf-8")
+    calm = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+    quiet = ("--disable-component-update", "--disable-sync", f"--user-data-dir={folder / 'profile'}")
+    time = "--virtual-time-budget=2000"
+    command = [chromium, "--headless", *calm, *quiet, time, *flags, file.as_uri() + place]
+    return subprocess.run(command, capture_output=True, check=True, timeout=120, text=True).stdout
+
+
+@in_a_browser
+def test_a_browser_draws_every_cell_word_and_line(tmp_path: Path) -> None:
+    page = Page(browse(tmp_path, html(PIECES, "a <title>"), "--dump-dom", place="#lines"))
+    assert [text for _, text in page.all("h1")] == ["a <title>"]
+    assert [text for _, text in page.all("td") if text] == [f"{weight:.3f}" for weight in PIECES.weights.flatten()]
+    assert [text for _, text in page.all("th")] == [*PIECES.columns, *PIECES.rows]
+    labels = [text for attributes, text in page.all("text") if "word" not in (attributes.get("class") or "")]
+    assert [label for label in labels if label][:7] == [*PIECES.rows, *PIECES.columns]
+    assert [text for _, text in page.all("text", **{"class": "word"})] == [*PIECES.columns, *PIECES.rows]
+    lines = {
+        (int(line["data-row"] or ""), int(line["data-column"] or "")): float(line["stroke-width"] or "")
+        for line, _ in page.all("path")
+    }
+    seen = {(row, column): PIECES.weights[row, column].item() for row in range(3) for column in range(4)}
+    seen = {place: weight for place, weight in seen.items() if weight >= 0.01}
+    assert sorted(seen, key=seen.__getitem__) == sorted(lines, key=lines.__getitem__) == list(lines)
+    assert len(set(lines.values())) == len(set(seen.values()))
+    assert all(("hidden" in figure) == (figure["data-view"] != "lines") for figure, _ in page.all("figure"))
+    [(canvas, _)] = page.all("canvas")
+    assert canvas["role"] == "img"
+    assert "3 outputs over 4 sources" in (canvas["aria-label"] or "")
+
+
+@in_a_browser
+def test_a_browser_runs_nothing_that_a_label_says(tmp_path: Path) -> None:
+    attention = AttentionMap(torch.eye(7), HOSTILE, HOSTILE)
+    page = Page(browse(tmp_path, html(attention, HOSTILE[0]), "--dump-dom"))
+    assert [text for _, text in page.all("title")] == [HOSTILE[0]]
+    assert page.all("img") == []
+    assert len(page.all("script")) == 2
+    assert page.all("th")[0][1] == HOSTILE[0].replace(" ", "␣")
+
+
+REST = """
+const said = [], note = () => said.push(document.querySelector(".readout").textContent);
+const rest = (target, box = {left: 0, top: 0}) => {
+  target.dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: box.left + 1, clientY: box.top + 1}));
+  note();
+};
+const press = (key) => {
+  document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+  note();
+};
+const shown = () => said.push([...document.querySelectorAll("figure")].map((each) => each.hidden).join());
+const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
+rest(canvas, {left: box.left + 2 * box.width / 4, top: box.top + box.height / 3});
+said.push(document.querySelector(".tip").textContent);
+rest(document.querySelector(".labels text[data-row='1']"));
+document.querySelector(".picture").focus();
+press("Escape"), press("ArrowDown"), press("ArrowDown"), press("ArrowRight");
+shown();
+document.querySelector("button[value='lines']").click();
+shown();
+rest(document.querySelector(".word[data-column='1']"));
+said.push([...document.querySelectorAll(".lines .number")].map((each) => each.textContent).filter(Boolean).join());
+said.push([...document.querySelectorAll("path.on")].map((each) => each.dataset.row).sort().join());
+document.querySelectorAll(".picture")[1].focus();
+press("ArrowRight"), press("ArrowDown");
+document.querySelector("button[value='1']").click();
+said.push([...document.querySelectorAll(".word")].map((each) => each.textContent).join());
+document.body.append(Object.assign(document.createElement("pre"), {textContent: JSON.stringify(said)}));
+"""
+
+
+@in_a_browser
+def test_pointer_and_keys_tell_the_numbers(tmp_path: Path) -> None:
+    page = Page(browse(tmp_path, html(PIECES, "t"), "--dump-dom", after=REST))
+    [(_, said)] = page.all("pre")
+    hint = "Rest on a cell or a word for its numbers, or focus the picture and use the arrow keys."
+    assert json.loads(said) == [
+        "▁mo ← rd 0.125",
+        "0.125",
+        "▁mo ←  ▁wo 0.625  ▁a 0.250  rd 0.125  </s> 0.000  · entropy 0.900",
+        hint,
+        "▁un ← ▁a 0.900",
+        "▁mo ← ▁a 0.250",
+        "▁mo ← ▁wo 0.625",
+        "false,true",
+        "true,false",
+        "▁wo →  ▁mo 0.625  t 0.300  ▁un 0.060  · coverage 0.985",
+        "0.060,0.625,0.300",
+        "0,1,2",
+        "▁mo ←  ▁wo 0.625  ▁a 0.250  rd 0.125  </s> 0.000  · entropy 0.900",
+        "t ←  rd 0.445  ▁wo 0.300  </s> 0.250  ▁a 0.005  · entropy 1.095",
+        "a,word,</s>,un,mot",
+    ]
+
+
+@in_a_browser
+@pytest.mark.parametrize(("scheme", "deepest"), [(1, "#143e7d"), (0, "#dceeff")], ids=["light", "dark"])
+def test_the_canvas_shows_the_weights_in_light_and_dark(tmp_path: Path, scheme: int, deepest: str) -> None:
+    image = pytest.importorskip("matplotlib.image")
+    attention = AttentionMap(torch.eye(5)[:3], tuple("abc"), tuple("defgh"))
+    picture = tmp_path / "map.png"
+    flags = (f"--screenshot={picture}", "--window-size=900,700", "--force-device-scale-factor=1")
+    browse(tmp_path, html(attention), *flags, f"--blink-settings=preferredColorScheme={scheme}")
+    colour = torch.tensor([int(deepest[place : place + 2], 16) for place in (1, 3, 5)])
+    pixels = (torch.from_numpy(image.imread(picture))[..., :3] * 255).round().int()
+    deep = (pixels == colour).all(-1)
+    inner = deep.nonzero()
+    rows, columns = inner[:, 0].unique(), inner[:, 1].unique()
+    assert 3 * 30 * 30 <= len(inner) <= 3 * 32 * 32 + 200  # three cells; the legend's end is the rest
+    assert len(rows) >= 90 <= len(columns)  # they lie on a diagonal

@@ -1,0 +1,138 @@
+"""Laws of a map's own numbers: words keep the weight of their pieces, measures retell straight loops."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from regard.types import AttentionMap
+
+ROWS = ("▁L", "'", "accord", "▁sign", "é", "</s>")
+COLUMNS = ("▁the", "▁at", "tention", "<unk>", "s", "▁", "▁of▁the", "</s>")
+
+
+def some_map(rows: tuple[str, ...], columns: tuple[str, ...]) -> AttentionMap:
+    return AttentionMap(torch.randn(len(rows), len(columns), dtype=torch.float64).softmax(-1), rows, columns)
+
+
+AXES = {
+    "pieces": (ROWS, COLUMNS),
+    "characters": (tuple("abc"), (*"defgh", "</s>")),
+    "pieces over characters": (ROWS, (*"abcdefg", "</s>")),
+    "characters over pieces": (tuple("abc"), COLUMNS),
+    "one row": (("▁a",), ("b", "▁c", "d")),
+    "no rows": ((), COLUMNS),
+    "no columns": (ROWS, ()),
+    "nothing": ((), ()),
+}
+every_axes = pytest.mark.parametrize(("rows", "columns"), AXES.values(), ids=AXES)
+
+
+def test_pieces_become_words() -> None:
+    words = some_map(ROWS, COLUMNS).words()
+    assert words.rows == ("L'accord", "signé", "</s>")
+    assert words.columns == ("the", "attention", "<unk>", "s", " ", "of the", "</s>")
+
+
+def test_pieces_that_begin_no_word_go_on_with_the_first() -> None:
+    assert some_map(("at", "tention", "▁is"), ("a",)).words().rows == ("attention", "is")
+
+
+def test_an_axis_without_marks_stays_as_it_is() -> None:
+    attention = some_map(tuple("abc"), (*"defgh", "</s>"))
+    assert attention.words() == attention
+    half = some_map(tuple("abc"), COLUMNS).words()
+    assert half.rows == tuple("abc")
+    assert len(half.columns) == 7
+
+
+def test_columns_are_summed_and_rows_averaged() -> None:
+    attention = some_map(ROWS, COLUMNS)
+    rows, columns = [[0, 1, 2], [3, 4], [5]], [[0], [1, 2], [3], [4], [5], [6], [7]]
+    wanted = [
+        [sum(attention.weights[row, column].item() for row in some for column in many) / len(some) for many in columns]
+        for some in rows
+    ]
+    torch.testing.assert_close(attention.words().weights, torch.tensor(wanted, dtype=torch.float64))
+
+
+@every_axes
+def test_merging_keeps_sums_and_shapes_and_is_done_once(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
+    attention = some_map(rows, columns)
+    words = attention.words()
+    assert words.weights.shape == (len(words.rows), len(words.columns))
+    assert words.weights.dtype == attention.weights.dtype
+    sums = torch.full((len(words.rows),), 1.0 if columns else 0.0, dtype=torch.float64)
+    torch.testing.assert_close(words.weights.sum(-1), sums)
+    twice = words.words()
+    assert (twice.rows, twice.columns) == (words.rows, words.columns)
+    assert torch.equal(twice.weights, words.weights)
+    assert not any("▁" in label for label in (*words.rows, *words.columns))
+
+
+def test_merging_leaves_the_map_it_came_from_alone() -> None:
+    attention = some_map(ROWS, COLUMNS)
+    before = attention.weights.clone()
+    attention.words()
+    assert torch.equal(attention.weights, before)
+    assert attention.rows == ROWS
+
+
+@every_axes
+def test_coverage_and_entropy_retell_loops(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
+    attention = some_map(rows, columns)
+    table = attention.weights.tolist()
+    coverage = [sum(weights[column] for weights in table) for column in range(len(columns))]
+    assert attention.coverage().tolist() == pytest.approx(coverage)
+    entropy = [-sum(weight * math.log(weight) for weight in weights) for weights in table]
+    assert attention.entropy().tolist() == pytest.approx(entropy)
+
+
+@every_axes
+def test_monotonicity_retells_a_loop(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
+    attention = some_map(rows, columns)
+    gaze = [
+        sum(place * weight for place, weight in enumerate(row)) / sum(row) for row in attention.weights.tolist() if row
+    ]
+    onward = [after >= before - 1e-6 for before, after in pairwise(gaze)]
+    assert attention.monotonicity() == pytest.approx(sum(onward) / len(onward) if onward else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("places", "share"),
+    [([0, 1, 2, 3], 1.0), ([3, 2, 1, 0], 0.0), ([1, 1, 1, 1], 1.0), ([0, 2, 1, 3], 2 / 3), ([2], 1.0), ([], 1.0)],
+)
+def test_monotonicity_is_the_share_of_steps_that_do_not_go_back(places: list[int], share: float) -> None:
+    weights = 0.3 * torch.eye(5)[places]  # rows need not sum to one
+    assert AttentionMap(weights, ("x",) * len(places), tuple("abcde")).monotonicity() == pytest.approx(share)
+
+
+def test_a_row_that_looks_nowhere_neither_goes_on_nor_back() -> None:
+    weights = torch.tensor([[0.0, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1]])
+    attention = AttentionMap(weights, tuple("wxyz"), tuple("abc"))
+    assert attention.monotonicity() == 0.5
+    assert attention.links() == [(2, 0), (1, 2), (2, 3)]
+
+
+@every_axes
+def test_links_retell_a_loop(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
+    attention = some_map(rows, columns)
+    wanted = []
+    for row, weights in enumerate(attention.weights.tolist()):
+        best = 0
+        for column, weight in enumerate(weights):
+            best = column if weight > weights[best] else best
+        if weights and columns[best] != "</s>" and rows[row] != "</s>":
+            wanted.append((best, row))
+    assert attention.links() == wanted
+
+
+def test_links_take_the_first_of_equals_and_skip_what_is_no_word() -> None:
+    columns = ("<s>", "a", "<unk>", "b", "</s>", "<pad>")
+    heaviest = [[1, 3], [0], [2, 3], [4], [5], [3], [1]]
+    weights = torch.zeros(7, 6)
+    for row, places in enumerate(heaviest):
+        weights[row, places] = 0.5
+    attention = AttentionMap(weights, (*"tuvwxy", "</s>"), columns)
+    assert attention.links() == [(1, 0), (2, 2), (3, 5)]

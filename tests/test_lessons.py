@@ -1,0 +1,486 @@
+"""Every lesson runs as it is and leaves its pictures; every exercise knows right from wrong, and what is wrong."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from regard.attention import SCORES, attend
+from regard.types import BEGIN, END
+
+ROOT = Path(__file__).parent.parent
+LESSONS = sorted((ROOT / "docs/lessons").glob("lesson_*.py"))
+SECONDS = 240  # a lesson takes far less than a minute; a busy machine may take its time
+ANYTHING = "differs from the definition"
+
+
+@pytest.fixture(scope="module")
+def exercises() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "docs/lessons"))
+    try:
+        import exercises
+    finally:
+        sys.path.pop(0)
+    return exercises
+
+
+def test_there_are_seven_lessons_each_with_exercises(exercises: ModuleType) -> None:
+    assert len(LESSONS) == 7
+    asked = []
+    for lesson in LESSONS:
+        names = re.findall(r'^print\(check\("(\w+)", \w+\)\)$', lesson.read_text("utf-8"), re.M)
+        assert 2 <= len(names) <= 3, lesson.name
+        asked += names
+    assert asked == list(exercises.EXERCISES)
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_runs_and_leaves_its_pictures(lesson: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"REGARD_LESSON_OUT": str(tmp_path / "out"), "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(lesson)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    promised = set(re.findall(r'keep\(.*, "(\w+)"\)$', lesson.read_text("utf-8"), re.M))
+    assert promised
+    made = {path.stem: path.read_bytes() for path in (tmp_path / "out").glob("*.png")}
+    assert set(made) == promised
+    for content in made.values():
+        assert content.startswith(b"\x89PNG")
+        assert len(content) > 1000
+    assert (tmp_path / "out/.gitignore").read_text() == "*\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "a lesson writes nowhere else"
+    asked = re.findall(r'check\("(\w+)"', lesson.read_text("utf-8"))
+    assert [line for line in done.stdout.splitlines() if ": not yet: nothing returned." in line] == [
+        f"{name}: not yet: nothing returned. Fill the function in, then run this cell again." for name in asked
+    ]
+
+
+# ---- right answers
+
+
+def teacher_forcing(target):
+    return target[:, :-1], target[:, 1:]
+
+
+def greedy(decoder, memory, limit):
+    ready = decoder.prepare(memory)
+    state, token, written = decoder.start(ready), BEGIN, []
+    while len(written) < limit:
+        step = decoder.step(torch.tensor([[token]]), state, ready)
+        state, token = step.state, int(step.logits[0, -1].argmax())
+        if token == END:
+            break
+        written.append(token)
+    return written
+
+
+def look(query, keys, values, mask):
+    attended = attend(query, keys, values, score=lambda query, keys: query @ keys.T, mask=mask)
+    return attended.context, attended.weights
+
+
+def self_attention(x):
+    weights = torch.softmax(x @ x.T, dim=-1)
+    return weights @ x, weights
+
+
+def padded_mean(states, lengths):
+    mask = torch.arange(states.shape[1]) < lengths.unsqueeze(-1)
+    return (states * mask.unsqueeze(-1)).sum(1) / lengths.unsqueeze(-1)
+
+
+def additive_from_concat(W, v, queries, keys):
+    width = queries.shape[-1]
+    return torch.tanh((queries @ W[:, :width].T).unsqueeze(1) + keys @ W[:, width:].T) @ v
+
+
+def bilinear(W_q, W_k):
+    return W_q.T @ W_k
+
+
+def which_weight(x, W_q, W_k):
+    return torch.softmax((x @ W_q.T) @ (x @ W_k.T).T, dim=-1)
+
+
+def bahdanau_step(state, word, look, cell):
+    context = look(state)
+    return cell(torch.cat([word, context]), state), context
+
+
+def luong_step(state, word, look, cell, W):
+    state = cell(word, state)
+    return state, torch.tanh(W @ torch.cat([look(state), state]))
+
+
+def causal(length):
+    return torch.ones(length, length).tril().bool()
+
+
+def local_m(queries, keys, window, start):
+    return (torch.arange(keys) - torch.arange(start, start + queries).unsqueeze(-1)).abs() <= window
+
+
+def local_p(weights, centre, window):
+    places = torch.arange(len(weights))
+    return weights * torch.exp(-((places - centre) ** 2) / (2 * (window / 2) ** 2))
+
+
+def kernel_regression(x, places, heights, bandwidth):
+    return torch.softmax(-((x.unsqueeze(-1) - places) ** 2) / (2 * bandwidth**2), dim=-1) @ heights
+
+
+def leave_one_out(places, heights, bandwidth):
+    scores = -((places.unsqueeze(-1) - places) ** 2) / (2 * bandwidth**2)
+    weights = torch.softmax(scores.fill_diagonal_(-torch.inf), dim=-1)
+    return (weights @ heights - heights).square().mean()
+
+
+def lstm_step(x, h, c, W, U, b):
+    let_in, keep, new, show = (W @ x + U @ h + b).chunk(4)
+    c = torch.sigmoid(keep) * c + torch.sigmoid(let_in) * torch.tanh(new)
+    return torch.sigmoid(show) * torch.tanh(c), c
+
+
+def squeeze_excite(x, V, c, W, b):
+    return x * torch.sigmoid(W @ torch.relu(V @ x.mean(0) + c) + b)
+
+
+RIGHT = {
+    each.__name__: each
+    for each in (
+        *(teacher_forcing, greedy, look, self_attention, padded_mean, additive_from_concat, bilinear, which_weight),
+        *(bahdanau_step, luong_step, causal, local_m, local_p, kernel_regression, leave_one_out),
+        *(lstm_step, squeeze_excite),
+    )
+}
+
+
+def test_right_answers_pass(exercises: ModuleType) -> None:
+    assert list(RIGHT) == list(exercises.EXERCISES)
+    for name, answer in RIGHT.items():
+        verdict = exercises.check(name, answer)
+        assert verdict.failed is None, str(verdict)
+        assert str(verdict) == f"{name}: right."
+
+
+# ---- wrong answers, by the name of what is wrong
+
+
+def greedy_with(*, first=BEGIN, carry=True, feed=True, limited=True, keep_end=False, stop=True):
+    """Greedy decoding with one thing left out."""
+
+    def answer(decoder, memory, limit):
+        ready = decoder.prepare(memory)
+        state, token, written = decoder.start(ready), first, []
+        while len(written) < (limit if limited else 40):
+            step = decoder.step(torch.tensor([[token if feed else BEGIN]]), state, ready)
+            state, token = (step.state if carry else state), int(step.logits[0, -1].argmax())
+            if token == END and stop:
+                return [*written, token] if keep_end else written
+            if token != END:
+                written.append(token)
+        return written
+
+    return answer
+
+
+def masked_after(query, keys, values, mask):
+    weights = torch.softmax(query @ keys.T, dim=-1) * mask
+    return weights @ values, weights
+
+
+def unmasked(query, keys, values, mask):
+    weights = torch.softmax(query @ keys.T, dim=-1)
+    return weights @ values, weights
+
+
+def minus_infinity(query, keys, values, mask):
+    weights = torch.softmax((query @ keys.T).masked_fill(~mask, -torch.inf), dim=-1)
+    return weights @ values, weights
+
+
+def over_queries(query, keys, values, mask):
+    weights = torch.softmax((query @ keys.T).masked_fill(~mask, -1e9), dim=0)
+    return weights @ values, weights
+
+
+def unnormalised(query, keys, values, mask):
+    weights = (query @ keys.T).exp() * mask
+    return weights @ values, weights
+
+
+def keys_for_values(query, keys, values, mask):
+    _, weights = look(query, keys, values, mask)
+    return weights @ keys, weights
+
+
+def padding_summed(query, keys, values, mask):
+    _, weights = look(query, keys, values, mask)
+    return torch.softmax(query @ keys.T, dim=-1) @ values, weights
+
+
+def scaled(query, keys, values, mask):
+    return look(query / 2, keys, values, mask)
+
+
+def selfless(x):
+    scores = (x @ x.T).fill_diagonal_(-torch.inf)
+    weights = torch.softmax(scores, dim=-1)
+    return weights @ x, weights
+
+
+def from_one(x):
+    weights = torch.softmax(x @ x.T, dim=-1)
+    return weights[:, 1:] @ x[1:], weights
+
+
+def columnwise(x):
+    weights = torch.softmax(x @ x.T, dim=0)
+    return weights @ x, weights
+
+
+def cell_first(state, word, look, cell):
+    after = cell(torch.cat([word, word[:2]]), state)
+    return after, look(after)
+
+
+def state_as_input(state, word, look, cell):
+    context = look(state)
+    return cell(torch.cat([context, state]), state), context
+
+
+def no_context(state, word, look, cell):
+    context = look(state)
+    return cell(torch.cat([word, state]), state), context
+
+
+def exchanged(state, word, look, cell):
+    context = look(state)
+    return cell(torch.cat([context, word]), state), context
+
+
+def old_state(state, word, look, cell):
+    context = look(state)
+    cell(torch.cat([word, context]), state)
+    return state, context
+
+
+def zero_query(state, word, look, cell):
+    context = look(torch.zeros_like(state))
+    return cell(torch.cat([word, context]), state), context
+
+
+def look_first(state, word, look, cell, W):
+    context = look(state)
+    after = cell(word, state)
+    return after, torch.tanh(W @ torch.cat([context, after]))
+
+
+def old_asks(state, word, look, cell, W):
+    after = cell(word, state)
+    return after, torch.tanh(W @ torch.cat([look(state), after]))
+
+
+def state_enters(state, word, look, cell, W):
+    after = cell(torch.cat([word, state]), state)
+    return after, torch.tanh(W @ torch.cat([look(after), after]))
+
+
+def linear_reading(state, word, look, cell, W):
+    after = cell(word, state)
+    return after, W @ torch.cat([look(after), after])
+
+
+def state_before_context(state, word, look, cell, W):
+    after = cell(word, state)
+    return after, torch.tanh(W @ torch.cat([after, look(after)]))
+
+
+def kernel(x, places, bandwidth):
+    return torch.exp(-((x.unsqueeze(-1) - places) ** 2) / (2 * bandwidth**2))
+
+
+def lstm_with(order=(0, 1, 2, 3), squash=torch.sigmoid, shown=torch.tanh):
+    def answer(x, h, c, W, U, b):
+        chunks = (W @ x + U @ h + b).chunk(4)
+        let_in, keep, new, show = (chunks[place] for place in order)
+        c = squash(keep) * c + squash(let_in) * torch.tanh(new)
+        return squash(show) * shown(c), c
+
+    return answer
+
+
+def excite_with(inner=torch.relu, outer=torch.sigmoid):
+    return lambda x, V, c, W, b: x * outer(W @ inner(V @ x.mean(0) + c) + b)
+
+
+WRONG = [
+    ("teacher_forcing", "the word to predict is given away", lambda target: (target, target)),
+    ("teacher_forcing", "wrong order", lambda target: (target[:, 1:], target[:, :-1])),
+    ("teacher_forcing", "<s> is missing", lambda target: (target[:, 1:-1], target[:, 2:])),
+    ("teacher_forcing", "</s> is never wanted", lambda target: (target[:, :-2], target[:, 1:].clamp(min=4)[:, :-1])),
+    ("teacher_forcing", ANYTHING, lambda target: (target, target[:, 1:])),
+    ("greedy", "<s> is missing", greedy_with(first=END)),
+    ("greedy", "the state is not carried on", greedy_with(carry=False)),
+    ("greedy", "the limit is ignored", greedy_with(limited=False)),
+    ("greedy", "the output is not fed back", greedy_with(feed=False)),
+    ("greedy", "</s> is part of the output", greedy_with(keep_end=True)),
+    ("greedy", "does not stop at </s>", greedy_with(stop=False)),
+    ("look", "wrong order", lambda *given: look(*given)[::-1]),
+    ("look", "softmax over the wrong axis", over_queries),
+    ("look", "weights not summing to one", unnormalised),
+    ("look", "mask ignored", unmasked),
+    ("look", "masked after the softmax", masked_after),
+    ("look", "a query that sees nothing is not a number", minus_infinity),
+    ("look", "keys returned in place of values", keys_for_values),
+    ("look", "padding seen", padding_summed),
+    ("look", ANYTHING, scaled),
+    ("self_attention", "wrong order", lambda x: self_attention(x)[::-1]),
+    ("self_attention", "softmax over the wrong axis", columnwise),
+    ("self_attention", "weights not summing to one", lambda x: (x @ x.T @ x, x @ x.T)),
+    ("self_attention", "a word does not see itself", selfless),
+    ("self_attention", ANYTHING, lambda x: (x, self_attention(x / 2)[1])),
+    ("self_attention", "not everything that is weighed is summed", from_one),
+    ("padded_mean", "wrong shape", lambda states, lengths: states.mean()),
+    ("padded_mean", "padding seen", lambda states, lengths: states.mean(1)),
+    ("padded_mean", "divided by the padded length", lambda s, n: padded_mean(s, n) * n.unsqueeze(-1) / s.shape[1]),
+    ("padded_mean", ANYTHING, lambda states, lengths: 2 * padded_mean(states, lengths)),
+    (
+        "additive_from_concat",
+        "v forgotten",
+        lambda W, v, q, k: torch.tanh((q @ W[:, :3].T).unsqueeze(1) + k @ W[:, 3:].T),
+    ),
+    ("additive_from_concat", "wrong shape", lambda W, v, q, k: additive_from_concat(W, v, q, k).T),
+    (
+        "additive_from_concat",
+        "tanh forgotten",
+        lambda W, v, q, k: ((q @ W[:, :3].T).unsqueeze(1) + k @ W[:, 3:].T) @ v,
+    ),
+    (
+        "additive_from_concat",
+        "W cut in the wrong place",
+        lambda W, v, q, k: torch.tanh((q @ W[:, 5:].T).unsqueeze(1) + k @ W[:, :5].T) @ v,
+    ),
+    ("bilinear", "transposed", lambda W_q, W_k: W_k.T @ W_q),
+    ("bilinear", "wrong shape", lambda W_q, W_k: W_q.T @ W_q),
+    ("bilinear", ANYTHING, lambda W_q, W_k: W_q.T @ W_k / 2),
+    ("bilinear", "an error was raised", lambda W_q, W_k: W_q @ W_k),
+    ("bahdanau_step", "wrong order", cell_first),
+    ("bahdanau_step", "wrong query", zero_query),
+    ("bahdanau_step", "the word does not enter the cell", state_as_input),
+    ("bahdanau_step", "the context does not enter the cell", no_context),
+    ("bahdanau_step", "wrong input of the cell", exchanged),
+    ("bahdanau_step", "wrong result", old_state),
+    ("luong_step", "wrong order", look_first),
+    ("luong_step", "wrong query", old_asks),
+    ("luong_step", "wrong input of the cell", state_enters),
+    ("luong_step", "tanh forgotten", linear_reading),
+    ("luong_step", "wrong result", state_before_context),
+    ("causal", "not boolean", lambda length: torch.ones(length, length).tril()),
+    ("causal", "wrong shape", lambda length: causal(length + 1)),
+    ("causal", "mask upside down", lambda length: ~causal(length)),
+    ("causal", "the future is seen", lambda length: causal(length).T),
+    ("causal", "own position hidden", lambda length: causal(length).tril(-1)),
+    ("causal", ANYTHING, lambda length: torch.eye(length).bool()),
+    ("local_m", "not boolean", lambda *given: local_m(*given).float()),
+    ("local_m", "wrong shape", lambda *given: local_m(*given).T),
+    ("local_m", "start ignored", lambda queries, keys, window, start: local_m(queries, keys, window, 0)),
+    ("local_m", "window too narrow", lambda queries, keys, window, start: local_m(queries, keys, window - 1, start)),
+    ("local_m", "window too wide", lambda queries, keys, window, start: local_m(queries, keys, window + 1, start)),
+    ("local_m", ANYTHING, lambda queries, keys, window, start: local_m(queries, keys, 2, start)),
+    ("local_p", "weights normalised again", lambda *given: local_p(*given) / local_p(*given).sum()),
+    ("local_p", "wrong width of the bell", lambda weights, p, window: local_p(weights, p, 2 * window)),
+    ("local_p", ANYTHING, lambda weights, p, window: local_p(weights, p + 1, window)),
+    ("kernel_regression", "wrong shape", lambda x, places, heights, h: heights),
+    ("kernel_regression", "weights not summing to one", lambda x, places, heights, h: kernel(x, places, h) @ heights),
+    ("kernel_regression", "bandwidth ignored", lambda x, places, heights, h: kernel_regression(x, places, heights, 1)),
+    (
+        "kernel_regression",
+        "bandwidth upside down",
+        lambda x, places, heights, h: kernel_regression(x, places, heights, 1 / h),
+    ),
+    ("kernel_regression", ANYTHING, lambda x, places, heights, h: kernel_regression(x, places, heights, h**0.5)),
+    (
+        "leave_one_out",
+        "the point itself is seen",
+        lambda places, heights, h: (kernel_regression(places, places, heights, h) - heights).square().mean(),
+    ),
+    ("leave_one_out", "summed, not averaged", lambda places, heights, h: 7 * leave_one_out(places, heights, h)),
+    ("leave_one_out", ANYTHING, lambda places, heights, h: leave_one_out(places, heights, h).sqrt()),
+    ("lstm_step", "wrong order", lambda *given: lstm_step(*given)[::-1]),
+    ("lstm_step", "input and forget gate exchanged", lstm_with(order=(1, 0, 2, 3))),
+    ("lstm_step", "a gate that is not between 0 and 1", lstm_with(squash=torch.tanh)),
+    ("lstm_step", "the cell is shown without tanh", lstm_with(shown=lambda c: c)),
+    ("lstm_step", ANYTHING, lstm_with(order=(0, 1, 3, 2))),
+    ("squeeze_excite", "the gate itself returned", lambda x, *parts: squeeze_excite(x, *parts)[0] / x[0]),
+    ("squeeze_excite", "wrong shape", lambda x, *parts: squeeze_excite(x, *parts).T),
+    (
+        "squeeze_excite",
+        "each position has its own gate",
+        lambda x, V, c, W, b: x * torch.sigmoid(torch.relu(x @ V.T + c) @ W.T + b),
+    ),
+    ("squeeze_excite", "relu forgotten", excite_with(inner=lambda x: x)),
+    ("squeeze_excite", "channels compete", excite_with(outer=lambda x: x.softmax(-1))),
+    ("squeeze_excite", ANYTHING, excite_with(outer=torch.tanh)),
+]
+
+QUIZ = [
+    ("scores, not weights", lambda x, W_q, W_k: (x @ W_q.T) @ (x @ W_k.T).T),
+    ("query and key exchanged", lambda x, W_q, W_k: which_weight(x, W_k, W_q)),
+    ("softmax over the wrong axis", lambda x, W_q, W_k: torch.softmax((x @ W_q.T) @ (x @ W_k.T).T, dim=0)),
+    ("weights not summing to one", lambda x, W_q, W_k: torch.sigmoid((x @ W_q.T) @ (x @ W_k.T).T)),
+    (ANYTHING, lambda x, W_q, W_k: which_weight(x, W_q / 2, W_k)),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong", "answer"), WRONG, ids=lambda part: part if isinstance(part, str) else "")
+def test_a_wrong_answer_is_named(exercises: ModuleType, name: str, wrong: str, answer) -> None:
+    verdict = exercises.check(name, answer)
+    assert verdict.failed == wrong, str(verdict)
+    assert str(verdict) == f"{name}: not yet: {wrong}. {verdict.hint}"
+    assert verdict.hint
+
+
+@pytest.mark.parametrize(("wrong", "answer"), QUIZ, ids=lambda part: part if isinstance(part, str) else "")
+def test_the_quiz_names_the_usual_wrong_choices(exercises: ModuleType, wrong: str, answer) -> None:
+    assert exercises.check("which_weight", answer).failed == wrong
+
+
+def test_every_property_has_its_wrong_answer(exercises: ModuleType) -> None:
+    tried = {(name, wrong) for name, wrong, _ in WRONG} | {("which_weight", wrong) for wrong, _ in QUIZ}
+    for name, properties in exercises.EXERCISES.items():
+        for each in properties:
+            assert (name, each.name) in tried
+
+
+def test_an_answer_still_to_be_written_is_told_so(exercises: ModuleType) -> None:
+    for name in exercises.EXERCISES:
+        assert exercises.check(name, lambda *given: None).failed == "nothing returned"
+
+
+def test_an_exercise_that_is_not_there_is_a_sentence(exercises: ModuleType) -> None:
+    with pytest.raises(ValueError, match="there is no exercise 'lok'; choose from teacher_forcing"):
+        exercises.check("lok", look)
+
+
+def test_regard_itself_is_a_right_answer(exercises: ModuleType) -> None:
+    def scored(W, v, queries, keys):
+        score = SCORES["additive"](query_dim=3, key_dim=5, dim=4).double()
+        parts = {"query.weight": W[:, :3], "key.weight": W[:, 3:], "key.bias": torch.zeros(4), "out.weight": v[None]}
+        score.load_state_dict(parts)
+        return score(queries, score.project(keys)).detach()
+
+    assert exercises.check("additive_from_concat", scored).failed is None

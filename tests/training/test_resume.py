@@ -1,0 +1,323 @@
+"""Stopped anywhere and resumed, training ends with the same bits as if it never had been stopped."""
+
+import errno
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard import recipe as recipes
+from regard import storage
+from regard.errors import CorruptError, StoppedError, StorageError
+from regard.recipe import Recipe
+from regard.storage import Run
+from regard.tasks import Translate
+from regard.training import loop, resume, train
+from regard.training.session import OPTIMIZER
+from regard.training.stopping import Stopper
+
+WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
+CHECKS = 15  # of a run: one before each of 8 updates, one for each of 2 dev batches of 3 validations, one at the end
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+Outcome = tuple[object, ...]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    """All that has a state of its own: dropout, sampling, a moving mean, an average, accumulation, patience."""
+    folder = tmp_path_factory.mktemp("pairs")
+    generator = random.Random(7)
+    for name, count in {"train.tsv": 40, "dev.tsv": 10}.items():
+        words = ["".join(generator.choices("abcdef", k=generator.randint(2, 5))) for _ in range(count)]
+        (folder / name).write_text("".join(f"{word}\t{word[::-1]}\n" for word in words), encoding="utf-8")
+    data = ["name=tiny", f"data.train={folder}/train.tsv", f"data.dev={folder}/dev.tsv"]
+    sizes = ["model.embedding=8", "model.encoder.dim=12", "model.decoder.dim=10", "model.attention.dim=6"]
+    settings = ["train.updates=8", "train.validate=3", "train.batch_tokens=36", "train.threads=1", "train.device=cpu"]
+    states = ["model.encoder.dropout=0.1", "train.ema=0.8", "train.average=2", "train.sampling=0.5"]
+    more = ["train.accumulate=2", "train.patience=5", "train.schedule=linear", "train.warmup=3"]
+    search = ["search.max_ratio=0", "search.max_extra=3"]
+    return recipes.parse("", "tiny", [*data, *sizes, *settings, *states, *more, *search])
+
+
+class Ends:
+    """What runs held when they were finished: their last checkpoint is gone thereafter."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Path, list[bytes]] = {}
+
+    def of(self, run: Run) -> Outcome:
+        """Weights, optimizer, means, generators and metrics, but for the clock's."""
+        assert sorted(each.name for each in run.path.iterdir()) == [
+            "manifest.json",
+            "metrics.jsonl",
+            "model.safetensors",
+            "recipe.toml",
+            "source.tokens",
+            "target.tokens",
+        ]
+        told = [{key: value for key, value in entry.items() if key not in WALL_CLOCK} for entry in run.metrics()]
+        return run.read(storage.MODEL), *self.kept[run.path], told
+
+
+@pytest.fixture(scope="module")
+def ends() -> Iterator[Ends]:
+    found = Ends()
+    finish = Run.finish
+
+    def keep(self: Run) -> None:
+        last = self.checkpoints()[0]
+        found.kept[self.path] = [last.read(storage.MODEL), last.read(OPTIMIZER)]
+        finish(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "finish", keep)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Recipe, ends: Ends, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The end of a run that nobody disturbed."""
+    return ends.of(train(recipe, runs=tmp_path_factory.mktemp("whole"), quiet=True))
+
+
+class Counting(Stopper):
+    """Raises at its `last`-th check."""
+
+    last = 0
+    seen = 0
+
+    def check(self) -> None:
+        Counting.seen += 1
+        if Counting.seen == Counting.last:
+            raise StoppedError(signal.SIGINT)
+        super().check()
+
+
+def stop_at(check: int, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Counting, "last", check)
+    patch.setattr(Counting, "seen", 0)
+    patch.setattr(loop, "Stopper", Counting)
+
+
+def stopped(runs: Path, recipe: Recipe) -> Run:
+    """A run that was stopped on its way."""
+    with pytest.raises(StoppedError):
+        train(recipe, runs=runs, quiet=True)
+    return Run.open(runs / "tiny")
+
+
+def on_call(number: int, owner: Any, name: str, act: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+    """Act just before the n-th call of a function."""
+    real, calls = getattr(owner, name), []
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == number:
+            act()
+        return real(*arguments, **named)
+
+    patch.setattr(owner, name, called)
+
+
+def test_the_same_run_twice_is_the_same(recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path) -> None:
+    assert ends.of(train(recipe, runs=tmp_path, quiet=True)) == whole
+
+
+@pytest.mark.parametrize("check", range(1, CHECKS + 1))
+def test_stopped_at_any_safe_place_and_resumed(
+    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: int
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(check, patch)
+        run = stopped(tmp_path, recipe)
+    assert not run.finished()
+    assert ends.of(resume(run, quiet=True)) == whole
+
+
+def test_there_are_no_more_safe_places(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_at(0, monkeypatch)
+    train(recipe, runs=tmp_path, quiet=True)
+    assert Counting.seen == CHECKS
+
+
+def test_stopped_again_and_again(
+    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = 0
+    with monkeypatch.context() as patch:
+        stop_at(3, patch)
+        run = stopped(tmp_path, recipe)
+        while not run.finished():
+            Counting.seen = 0
+            times += 1
+            try:
+                resume(run, quiet=True)
+            except StoppedError:
+                continue
+    assert times > 3
+    assert ends.of(run) == whole
+
+
+@SIGNALS
+@pytest.mark.parametrize("place", ["learn_once", "evaluate"])
+def test_a_signal_while_learning_or_validating(
+    recipe: Recipe,
+    ends: Ends,
+    whole: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    number: signal.Signals,
+) -> None:
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        on_call(2, loop, place, lambda: signal.raise_signal(number), patch)
+        with pytest.raises(StoppedError) as caught:
+            train(recipe, runs=tmp_path, quiet=True)
+    assert caught.value.exit_code == 128 + number
+    saved = 2 if place == "learn_once" else 6
+    how = f"{saved} updates are saved; go on with: regard train --resume {tmp_path / 'tiny'}"
+    assert str(caught.value) == f"stopped by {number.name}; {how}"
+    assert signal.getsignal(number) == before
+    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+
+
+@SIGNALS
+def test_a_signal_during_the_last_decoding_is_obeyed_at_once(
+    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    with monkeypatch.context() as patch:
+        on_call(3, Translate, "tell", lambda: signal.raise_signal(number), patch)
+        with pytest.raises(StoppedError, match="8 updates are saved; go on with: regard train --resume"):
+            train(recipe, runs=tmp_path, quiet=True)
+    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+
+
+@SIGNALS
+@pytest.mark.parametrize("place", ["examples", "learn", "encode"])
+def test_a_signal_while_data_are_prepared_leaves_nothing(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: signal.Signals
+) -> None:
+    def noted(*_: Any) -> None:
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(Translate, place, noted)
+    with pytest.raises(StoppedError, match=f"stopped by {number.name}; nothing was written") as caught:
+        train(recipe, runs=tmp_path / "runs", quiet=True)
+    assert caught.value.exit_code == 128 + number
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_signal_while_data_are_prepared_again_says_what_is_saved(
+    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(5, patch)
+        run = stopped(tmp_path, recipe)
+    with monkeypatch.context() as patch:
+        on_call(1, Translate, "encode", lambda: signal.raise_signal(signal.SIGINT), patch)
+        with pytest.raises(StoppedError, match="3 updates are saved; go on with"):
+            resume(run, quiet=True)
+    assert ends.of(resume(run, quiet=True)) == whole
+
+
+def test_a_signal_while_the_run_is_created_says_how_to_go_on(
+    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        on_call(1, storage, "_put_folder", lambda: signal.raise_signal(signal.SIGINT), patch)
+        with pytest.raises(StoppedError, match="0 updates are saved; go on with"):
+            train(recipe, runs=tmp_path, quiet=True)
+    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+
+
+def test_a_signal_while_the_run_is_finished_comes_too_late(
+    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_call(1, Run, "finish", lambda: signal.raise_signal(signal.SIGINT), monkeypatch)
+    assert ends.of(train(recipe, runs=tmp_path, quiet=True)) == whole
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "saved"),
+    [(torch.optim.AdamW, "step", 5, 3), (loop, "evaluate", 2, 3), (Run, "record", 2, 3), (Run, "save", 2, 3)],
+    ids=["update", "validation", "record", "save"],
+)
+def test_a_second_signal_is_obeyed_at_once_and_nothing_half_done_is_saved(
+    recipe: Recipe,
+    ends: Ends,
+    whole: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    call: int,
+    saved: int,
+) -> None:
+    def twice() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it went on")
+
+    with monkeypatch.context() as patch:
+        on_call(call, owner, name, twice, patch)
+        with pytest.raises(StoppedError, match=f"stopped by SIGINT; {saved} updates are saved") as caught:
+            train(recipe, runs=tmp_path, quiet=True)
+    assert caught.value.exit_code == 130
+    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+
+
+def test_resuming_a_finished_run_changes_nothing(
+    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(recipe, runs=tmp_path, quiet=True)
+    before = {each.name: each.read_bytes() for each in run.path.iterdir()}
+    assert resume(run).path == run.path
+    assert "is finished already" in capsys.readouterr().err
+    assert {each.name: each.read_bytes() for each in run.path.iterdir()} == before
+    assert ends.of(run) == whole
+
+
+@pytest.mark.parametrize(
+    "call",
+    [1, 7, 10, 27, 29],  # of 29: replacing, recording, saving, the last record, finishing
+)
+def test_a_disk_that_cannot_sync_is_a_sentence_and_nothing_is_lost(
+    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(5, patch)
+        run = stopped(tmp_path, recipe)
+    [checkpoint] = run.checkpoints()
+
+    def broken() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        on_call(call, os, "fsync", broken, patch)
+        with pytest.raises(StorageError, match="cannot be written: Input/output error") as caught:
+            resume(run, quiet=True)
+    assert caught.value.exit_code == 4
+    assert run.checkpoints()
+    for each in run.checkpoints():
+        assert each.read(OPTIMIZER)
+    assert checkpoint.path.name == "00000003"
+    assert ends.of(resume(run, quiet=True)) == whole
+
+
+def test_metrics_that_were_cut_short_are_noticed(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(8, patch)
+        run = stopped(tmp_path, recipe)
+    path = run.path / storage.METRICS
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptError, match=r"metrics.jsonl is damaged"):
+        resume(run, quiet=True)
