@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types docs figures sweep clean
+.PHONY: help demo test lint types browser docs lessons figures sweep clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -13,7 +13,7 @@ help:  ## say what there is
 demo: $(READY)  ## learn to read dates in a minute and show the attention map
 	$(BIN)/regard demo
 
-test: $(READY) lint types  ## ruff, mypy and all tests
+test: $(READY) lint types browser  ## ruff, mypy and all tests
 	$(BIN)/pytest
 
 lint: $(READY)
@@ -29,6 +29,12 @@ docs: $(READY)  ## write the pages that are made from the source
 
 lessons: $(READY)  ## run all lessons; pictures go to lessons-out
 	for lesson in docs/lessons/lesson_*.py; do $(BIN)/python "$$lesson" || exit 1; done
+
+browser:  # the tests of HTML maps look at them in chromium
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	  echo "Installing chromium, which the tests of HTML maps use; once." && \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	  echo "No chromium here and none could be installed: the tests of HTML maps that need it are skipped."
 
 figures: $(READY)  ## make the pictures of the docs anew (some minutes)
 	$(BIN)/python docs/figures/bottleneck.py

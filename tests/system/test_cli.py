@@ -209,7 +209,8 @@ def test_score_a_file_plain_and_json(regard: Command, run: Path, trained: tuple[
     assert (plain.code, told.code) == (0, 0)
     [line] = told.lines
     scored = json.loads(line)
-    assert scored.keys() == {"character_errors", "signature", "groups"}
+    assert scored.keys() == {"character_errors", "signature", "groups", "alignment_error"}
+    assert scored["alignment_error"] == {}  # files tell no alignment
     assert scored["signature"].startswith("character_errors|n:200|")
     assert 0 <= scored["character_errors"] < 0.5  # it has learned something
     assert plain.lines == [f"character_errors {scored['character_errors']:.4f}  {scored['signature']}"]

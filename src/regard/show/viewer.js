@@ -24,7 +24,7 @@ export function view(root, page, start = "heat") {
     say(null);
   };
   const draw = () => {
-    stage.replaceChildren(heatMap(state.map, say), lineDrawing(state.map, say), table(state.map));
+    stage.replaceChildren(heatMap(state.map, say), lineDrawing(state.map, say), make("div", { class: "unseen" }, [table(state.map)]));
     caption.textContent = summary(state.map);
     turn();
   };
@@ -99,7 +99,7 @@ function summary(map) {
 }
 
 function table(map) {
-  const body = make("table", { class: "unseen" }, [make("caption", {}, [`Attention weights: ${counted(map)}`])]);
+  const body = make("table", {}, [make("caption", {}, [`Attention weights: ${counted(map)}`])]);
   if (map.rows.length * map.columns.length > TABLE_CELLS) return body;
   const heads = map.columns.map((label) => make("th", { scope: "col" }, [label]));
   body.append(make("tr", {}, [make("td"), ...heads]));
