@@ -101,14 +101,15 @@ def _learn(task: Translate, examples: Examples, data: Encoded, run: Run, teller:
     _take_up(run, session, teller)
     clock = Clock()
     fit(task, session, data, dev, run, teller, stopper, clock)
+    seconds = clock.seconds()
     with stopper.at_once():
         session.model.load_state_dict(load_tensors(run.read(storage.MODEL)))
         answers = task.answer(session.model, [each.source for each in dev.examples], recipe.search)
         measured = METRICS[recipe.metric]([each.text for each in answers], [each.target for each in dev.examples])
     run.cut_metrics(session.progress.metrics_size)
-    run.record({recipe.metric: measured.value, "signature": measured.signature, "train_seconds": clock.seconds()})
+    run.record({recipe.metric: measured.value, "signature": measured.signature, "train_seconds": seconds})
     run.finish()
-    teller.say(f"learned in {clock.seconds():.1f} s; best on dev: {measured.value:.4f} ({measured.signature})")
+    teller.say(f"learned in {seconds:.1f} s; best on dev: {measured.value:.4f} ({measured.signature})")
     return run
 
 
@@ -154,8 +155,10 @@ def fit(
                 validate(task, session, dev, run, teller, stopper, clock)
                 progress.metrics_size = run.metrics_size()
                 run.save(progress.update, session.files())
-            patience_gone = settings.patience and progress.waited >= settings.patience
-            if progress.update == settings.updates or patience_gone:
+            if progress.update == settings.updates:
+                return
+            if settings.patience and progress.waited >= settings.patience:
+                teller.say(f"stopping: the dev loss has not fallen for {progress.waited} validations")
                 return
             stopper.check()
             learn_once(task, session, data, batches)
