@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -408,3 +409,12 @@ def test_every_way_to_look_has_an_entropy_from_zero_to_one(normalizer, scope):
     found = health([(bench.model(batch).attention, batch)])
     assert 0 <= found.attention_entropy <= 1 + 1e-6
     assert math.isfinite(found.attention_on_end)
+
+
+def test_dev_and_test_files_stand_in_for_those_of_a_corpus(tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("ab\tba\n", encoding="utf-8")
+    given = Translate.examples(recipes.load("reverse", [f"data.dev={pairs}", "data.size=30"]))
+    assert [each.source for each in given.dev] == ["ab"]
+    assert len(given.train) == 30
+    assert len(given.test) > 1

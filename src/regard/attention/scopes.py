@@ -1,7 +1,7 @@
 """Scopes: which keys a query may see. Each is one class and one line in the table."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -9,6 +9,13 @@ from torch import Tensor, nn
 
 from regard.attention.core import Attended, Past, Score, attend
 from regard.attention.normalizers import Normalizer, softmax
+
+
+class Focus(NamedTuple):
+    """What a scope makes of a look."""
+
+    mask: Bool[Tensor, "*mask"] | None
+    normalize: Normalizer
 
 
 class Scope(nn.Module):
@@ -33,7 +40,6 @@ class Scope(nn.Module):
         """The values of the states: the states themselves."""
         return states
 
-    @abstractmethod
     def forward(
         self,
         query: Float[Tensor, "*batch query query_dim"],
@@ -44,45 +50,32 @@ class Scope(nn.Module):
         start: int = 0,
         past: Past | None = None,
     ) -> Attended:
-        """Look."""
+        """Look where the scope lets the query look."""
+        focus = self.focus(query, keys, mask, start)
+        return attend(query, keys, values, score=self.score, mask=focus.mask, normalize=focus.normalize)
+
+    @abstractmethod
+    def focus(self, query: Tensor, keys: Tensor, mask: Tensor | None, start: int) -> Focus:
+        """Which keys each query may see, and how its scores become weights."""
 
 
 class Global(Scope):
     """Bahdanau et al. 2015; Luong et al. 2015, 3.1: every query sees every key that the mask allows."""
 
-    def forward(
-        self,
-        query: Float[Tensor, "*batch query query_dim"],
-        keys: Float[Tensor, "*keys key projected"],
-        values: Float[Tensor, "*keys key dim"],
-        *,
-        mask: Bool[Tensor, "*mask"] | None,
-        start: int = 0,
-        past: Past | None = None,
-    ) -> Attended:
-        """Look everywhere; where the query stands and where it looked before do not matter."""
-        return attend(query, keys, values, score=self.score, mask=mask, normalize=self.normalize)
+    def focus(self, query: Tensor, keys: Tensor, mask: Tensor | None, start: int) -> Focus:
+        """Everywhere."""
+        return Focus(mask, self.normalize)
 
 
 class LocalM(Scope):
     """Luong et al. 2015, 3.2, local-m: query t sees the keys from t - window to t + window."""
 
-    def forward(
-        self,
-        query: Float[Tensor, "*batch query query_dim"],
-        keys: Float[Tensor, "*keys key projected"],
-        values: Float[Tensor, "*keys key dim"],
-        *,
-        mask: Bool[Tensor, "*mask"] | None,
-        start: int = 0,
-        past: Past | None = None,
-    ) -> Attended:
-        """Look around the query's own position; past the source's end there is nothing to see."""
+    def focus(self, query: Tensor, keys: Tensor, mask: Tensor | None, start: int) -> Focus:
+        """Around the query's own position; past the source's end there is nothing to see."""
         centres = torch.arange(start, start + query.shape[-2], device=query.device).unsqueeze(-1)
         near = _within(self.window, centres, keys)
         near = near.view(*[1] * (query.ndim - 2), *near.shape)
-        seen = near if mask is None else near & mask
-        return attend(query, keys, values, score=self.score, mask=seen, normalize=self.normalize)
+        return Focus(near if mask is None else near & mask, self.normalize)
 
 
 class LocalP(Scope):
@@ -101,30 +94,20 @@ class LocalP(Scope):
         self.query = nn.Linear(query_dim, query_dim, bias=False)
         self.out = nn.Linear(query_dim, 1, bias=False)
 
-    def forward(
-        self,
-        query: Float[Tensor, "*batch query query_dim"],
-        keys: Float[Tensor, "*keys key projected"],
-        values: Float[Tensor, "*keys key dim"],
-        *,
-        mask: Bool[Tensor, "*mask"] | None,
-        start: int = 0,
-        past: Past | None = None,
-    ) -> Attended:
-        """Look around where the query expects its answer."""
+    def focus(self, query: Tensor, keys: Tensor, mask: Tensor | None, start: int) -> Focus:
+        """Around where the query expects its answer."""
         length = keys.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
         with torch.autocast(query.device.type, enabled=False):  # half precision cannot tell far places apart
             asked = query.to(torch.promote_types(query.dtype, torch.float32))
             centres = length * torch.sigmoid(self.out(torch.tanh(self.query(asked))))  # *batch query 1
         near = _within(self.window, centres, keys)
-        seen = near if mask is None else near & mask
         places = torch.arange(keys.shape[-2], device=keys.device)
         bell = torch.exp(-(places - centres).square() / (2 * (self.window / 2) ** 2))
 
         def favoured(scores: Tensor, mask: Tensor | None) -> Tensor:
             return self.normalize(scores, mask) * bell
 
-        return attend(query, keys, values, score=self.score, mask=seen, normalize=favoured)
+        return Focus(near if mask is None else near & mask, favoured)
 
 
 def _within(window: int, centres: Tensor, keys: Tensor) -> Bool[Tensor, "*batch query key"]:

@@ -69,15 +69,17 @@ class Translate:
         """Read or generate all pairs; where there is no dev set, one is split off."""
         data, notes = recipe.data, []
         test = files.pairs(data.test).examples if data.test else []
+        dev = files.pairs(data.dev).examples if data.dev else []
         if not data.train:
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
-            return Examples(splits.train, splits.dev, test or splits.test, [f"corpus {data.corpus}, generated"])
+            notes.append(f"corpus {data.corpus}, generated")
+            return Examples(splits.train, dev or splits.dev, test or splits.test, notes)
         train, dropped = files.pairs(data.train)
         notes.append(" and ".join(data.train) + (f", {dropped:,} pairs with an empty side dropped" if dropped else ""))
-        if data.dev:
-            return Examples(train, files.pairs(data.dev).examples, test, notes)
+        if dev:
+            return Examples(train, dev, test, notes)
         part = files.split(train, recipe.train.seed)
         notes.append(f"no data.dev given: {len(part.dev):,} pairs split off for it")
         return Examples(part.train, part.dev, test, notes)
@@ -220,16 +222,14 @@ def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch
     decoder: Decoder[Any, Any] = model.decoder
     ready = decoder.prepare(model.encoder(batch.source))
     state = decoder.start(ready)
-    given = batch.target.ids[:, :-1]
+    given = batch.target.ids
     tokens, logits = given[:, :1], []
-    for place in range(1, given.shape[1] + 1):
+    for place in range(1, given.shape[1]):
         step = decoder.step(tokens, state, ready)
         state = step.state
         logits.append(step.logits)
         own = torch.rand(len(given), 1, device=given.device) < share
-        tokens = (
-            torch.where(own, step.logits.argmax(-1), given[:, place : place + 1]) if place < given.shape[1] else tokens
-        )
+        tokens = torch.where(own, step.logits.argmax(-1), given[:, place : place + 1])
     return torch.cat(logits, dim=1)
 
 
