@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import NORMALIZERS, SCOPES, SCORES, MultiHead, Score, attend
-from regard.attention.gates import LSTMGates, SqueezeExcite, lstm_gates
+from regard.attention.gates import GATES, SqueezeExcite, lstm_gates
 from regard.attention.normalizers import softmax
+from regard.attention.record import record
 from regard.decoders import ORDERS, STARTS, RecurrentDecoder
 from regard.errors import RecipeError
 from regard.recurrence import CELLS, Recurrence
@@ -163,8 +164,7 @@ SLIPS = (
         "The gates of an LSTM and squeeze-and-excitation are attention",
         "They are *gates*: each number is for itself, from 0 to 1; they do not compete for a sum of one and compare"
         " no query with a key. They have maps, as a family of their own: `record` keeps those of "
-        "squeeze-and-excitation, `lstm_gates` computes those of an LSTM beside it. [Lesson "
-        "7](lessons/lesson_7_gates.py)",
+        "squeeze-and-excitation and of every LSTM. [Lesson 7](lessons/lesson_7_gates.py)",
         ("tests/test_docs.py::test_gates_do_not_share_a_sum",),
     ),
 )
@@ -500,17 +500,17 @@ def gates(figures: Figures) -> str:
     page += entry("SqueezeExcite", told(SqueezeExcite), laws, drawn)
 
     lstm = settle(nn.LSTM(WIDTH, WIDTH, batch_first=True), scale=1.0)
-    with torch.no_grad():
-        hidden, _ = lstm(STATES.unsqueeze(0))
-        opened = lstm_gates(lstm, STATES.unsqueeze(0), hidden, torch.zeros(1, WIDTH).double())
-    rows = [f"{gate} {number}" for gate, number in itertools.product(opened._fields, range(WIDTH))]
-    figures["gate_lstm"] = picture(torch.cat([gate[0].T for gate in opened]), rows)
+    with record(lstm) as seen:
+        lstm(STATES.unsqueeze(0))
+    rows = [f"{gate} {number}" for gate, number in itertools.product(GATES, range(WIDTH))]
+    figures["gate_lstm"] = picture(torch.cat([seen.weights[f"{gate}_l0"][0].T for gate in GATES]), rows)
     laws = {
-        "learned": "what the LSTM learns; the gates are computed beside it and do not touch it",
-        "sums to one": said(torch.allclose(opened.forget.sum(-1), torch.ones(1).double())),
+        "learned": "what the LSTM learns; `record` has the gates computed beside it and does not touch it",
+        "sums to one": said(torch.allclose(seen.weights["forget_l0"].sum(-1), torch.ones(1).double())),
     }
-    text = f"{told(LSTMGates)}\n\n{told(lstm_gates)}"
-    page += entry("lstm_gates", text, laws, {"gate_lstm": "Three gates of four units while the sentence is read"})
+    page += entry(
+        "lstm_gates", told(lstm_gates), laws, {"gate_lstm": "Three gates of four units while the sentence is read"}
+    )
     return page
 
 

@@ -14,7 +14,7 @@ from pictures import BLUE, ORANGE, keep, plot, side_by_side
 from torch import nn
 
 from regard import AttentionMap
-from regard.attention.gates import SqueezeExcite, lstm_gates
+from regard.attention.gates import SqueezeExcite
 from regard.attention.record import record
 
 torch.manual_seed(7)
@@ -48,14 +48,14 @@ for _ in range(250):
     loss.backward()
     optimizer.step()
 inputs, wanted, digits, stars = examples(500)
-with torch.no_grad():
-    hidden, _ = lstm(inputs)
-    right = (reader(hidden).argmax(-1) == wanted).float().mean()
-    gates = lstm_gates(lstm, inputs, hidden, torch.zeros(500, UNITS))
+with torch.no_grad(), record(lstm) as recording:
+    right = (reader(lstm(inputs)[0]).argmax(-1) == wanted).float().mean()
+gates = {name: recording.weights[f"{name}_l0"] for name in ("input", "forget", "output")}  # example, step, unit
 print(f"right at {right:.0%} of the steps")
 
 # %% [markdown]
-# `lstm_gates` computes the gates beside the layer, from what it read and said; the layer itself is not touched. Rows
+# `record` keeps the gates of every LSTM that runs in its block. They are computed beside it, from what it reads; the
+# layer itself is not touched. `l0` is the lowest layer, as in torch's names of weights; here there is no other. Rows
 # are units, columns are the steps of one sequence, stars included.
 
 # %%
@@ -63,19 +63,19 @@ columns = tuple(
     f"{digit}{'*' if star else ''}" for digit, star in zip(digits[0].tolist(), stars[0].tolist(), strict=True)
 )
 units = tuple(f"unit {number}" for number in range(UNITS))
-seen = {name: AttentionMap(gate[0].T, units, columns) for name, gate in zip(gates._fields, gates, strict=True)}
+seen = {name: AttentionMap(gate[0].T, units, columns) for name, gate in gates.items()}
 keep(side_by_side(seen), "lesson_7_lstm_gates")
 
 figure, axes = plot("The gates open and close at the stars", x="unit", y="mean gate")
 for name, colour in (("input", ORANGE), ("forget", BLUE)):
-    gate = getattr(gates, name)
+    gate = gates[name]
     axes.plot(gate[stars].mean(0), color=colour, marker="*", ms=8, label=f"{name} gate at a star")
     axes.plot(gate[~stars].mean(0), color=colour, ls=":", marker="o", ms=4, label=f"{name} gate elsewhere")
 axes.set_ylim(0, 1)
 axes.legend(frameon=False, fontsize=8, ncols=2)
 keep(figure, "lesson_7_stars")
 for name in ("input", "forget"):
-    gate = getattr(gates, name)
+    gate = gates[name]
     print(f"{name:6} gate, mean of all units: {gate[stars].mean():.2f} at a star, {gate[~stars].mean():.2f} elsewhere")
 
 # %% [markdown]
@@ -118,9 +118,9 @@ mean = torch.stack([opened[cue].mean(0), opened[~cue].mean(0)])
 keep(AttentionMap(mean, ("cue says first", "cue says second"), CHANNELS), "lesson_7_squeeze_excite")
 
 # %% [markdown]
-# `record` keeps the gates of a forward pass as it keeps the weights of attentions, and changes no result. A row is
-# the mean over all images of one cue. The gates differ from image to image, as weights of attention do; but they are
-# not shares of a whole.
+# Here too `record` keeps the gates, as it keeps the weights of attentions, and changes no result. A row is the mean
+# over all images of one cue. The gates differ from image to image, as weights of attention do; but they are not
+# shares of a whole.
 #
 # ## Exercise 1: a step of an LSTM
 #

@@ -19,6 +19,7 @@ from small import (
 from torch import Tensor
 from worlds import LIMITS, make_world
 
+from regard.attention.gates import GATES
 from regard.attention.record import Recording, record
 from regard.decoders import ORDERS
 from regard.models import Seq2Seq
@@ -38,6 +39,18 @@ def make_tokens() -> Tensor:
 
 def name_of(case: Case) -> str:
     return f"{NAME}.attention" if case.looks.heads > 1 else NAME
+
+
+def gates_of(case: Case, *, learning: bool = False) -> set[str]:
+    """The names of all gates of a model; while dropout falls between the layers, of the lowest alone."""
+    layers = range(1 if learning else case.layers) if case.cell == "lstm" else ()
+    sides = ("encoder", ""), ("encoder", "_reverse"), ("decoder", "")
+    return {
+        f"{side}.recurrence.rnn.{gate}_l{layer}{direction}"
+        for layer in layers
+        for side, direction in sides
+        for gate in GATES
+    }
 
 
 def learn(model: Seq2Seq, tokens: Tensor) -> tuple[Step, dict[str, Tensor | None]]:
@@ -62,10 +75,10 @@ def test_looking_changes_no_bit(case):
     assert found.keys() == expected.keys()
     for name in expected:
         same(found[name], expected[name])
-    if case.order not in LOOKING:
-        assert seen.weights == {}
+    looks = {name_of(case)} if case.order in LOOKING else set()
+    assert set(seen.weights) == gates_of(case, learning=True) | looks
+    if not looks:
         return
-    assert list(seen.weights) == [name_of(case)]
     weights = seen.weights[name_of(case)]
     assert weights.shape == (BATCH, 1, *[case.looks.heads] * (case.looks.heads > 1), TARGET, max(LENGTHS))
     assert not weights.requires_grad
@@ -122,6 +135,30 @@ def test_stepping_is_recorded_row_by_row(order):
     near(stepped.weights[NAME][:, 0], expected.attention)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_gates_of_every_order_are_recorded_in_whole_and_in_steps(order, layers):
+    case = Case(order, "lstm", layers)
+    model, tokens = make_model(case), make_tokens()
+    with record(model) as whole:
+        memory = model.encoder(make_sources(*LENGTHS))
+        model.decoder(tokens, memory)
+    assert gates_of(case) == set(whole.weights) - {NAME}
+    ready = model.decoder.prepare(memory)
+    state = model.decoder.start(ready)
+    with record(model.decoder) as stepped:
+        for piece in tokens.split((1, 3, 2), dim=1):
+            state = model.decoder.step(piece, state, ready).state
+    for name in gates_of(case):
+        gate = whole.weights[name]
+        if name.startswith("decoder"):
+            assert gate.shape[:2] == (BATCH, TARGET)
+            near(stepped.weights[name.removeprefix("decoder.")], gate)
+        else:
+            assert gate.shape == (BATCH, max(LENGTHS), 7)
+            assert [int(row.any(-1).sum()) for row in gate] == list(LENGTHS)  # zeros at padding
+
+
 @pytest.mark.parametrize("order", LOOKING)
 def test_every_head_has_a_map_of_its_own(order):
     case = Case(order, looks=Looks(heads=3))
@@ -164,6 +201,8 @@ def test_only_the_layers_asked_for_are_kept():
     assert list(run(model).weights) == [NAME]
     assert list(run(model, layers=[NAME]).weights) == [NAME]
     assert run(model, layers=["decoder"]).weights == {}
+    rnn = "decoder.recurrence.rnn"
+    assert list(run(make_model(Case(cell="lstm")), layers=[rnn]).weights) == [f"{rnn}.{gate}_l0" for gate in GATES]
     assert run(model, layers=[]).weights == {}
 
 

@@ -10,14 +10,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.attention.core import Attended
-from regard.attention.gates import SqueezeExcite
+from regard.attention.gates import SqueezeExcite, lstm_gates
 from regard.attention.scopes import Scope
 from regard.types import AttentionMap
 
 
 @dataclass
 class Recording:
-    """The weights of every attention that ran, by the name of its module, and of every gate."""
+    """The weights of every attention that ran, and every gate, by the name of its module.
+
+    An LSTM has several gates, (batch, time, units) each, and a name for each: `encoder.recurrence.rnn.forget_l0`.
+    """
 
     calls: dict[str, list[Float[Tensor, "batch *heads query key"]]] = field(default_factory=dict)
 
@@ -64,14 +67,15 @@ def _joined(name: str, calls: Sequence[Tensor]) -> Tensor:
 
 @contextmanager
 def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator[Recording]:
-    """Keep the weights of all attentions in `model`, or of those whose names are in `layers`, while in the block.
+    """Keep the weights of all attentions and gates in `model`, or of those modules whose names are in `layers`.
 
-    Results, gradients and speed of the model stay the same, bit for bit: the weights are copies of what it used.
+    While in the block, results and gradients of the model stay the same, bit for bit: weights are copies of what it
+    used, and gates are computed beside it. Those of an LSTM take time, about that of stepping through it once more.
     """
     recording = Recording()
     handles = []
     for name, module in model.named_modules():
-        if isinstance(module, Scope | SqueezeExcite) and (layers is None or name in layers):
+        if isinstance(module, Scope | SqueezeExcite | nn.LSTM) and (layers is None or name in layers):
             handles.append(module.register_forward_hook(_keeper(recording, name), with_kwargs=True))
     try:
         yield recording
@@ -85,6 +89,10 @@ def _keeper(recording: Recording, name: str) -> Any:
         with torch.no_grad():
             if isinstance(module, SqueezeExcite):
                 recording.add(name, module.gate(*inputs, **named).unsqueeze(-2))
+            elif isinstance(module, nn.LSTM):
+                given = dict(zip(("input", "hx"), inputs, strict=False)) | named  # as torch calls them
+                for gate, opened in lstm_gates(module, given["input"], given.get("hx")).items():
+                    recording.add(f"{name}.{gate}" if name else gate, opened)
             elif isinstance(result, Attended) and result.weights is not None:
                 recording.add(name, result.weights.detach().clone())
 
