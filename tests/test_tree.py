@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "regard"
 ORDER = (
     *("errors", "types", "recipe", "device", "storage", "data", "kernels"),
-    *("attention", "recurrence", "encoders", "decoders", "models", "search", "metrics", "alignment", "tasks"),
+    *("attention", "recurrence", "transformer", "encoders", "decoders", "models", "search", "metrics", "alignment", "tasks"),
     *("training", "predict", "show", "demo", "catalogue", "serve", "interop", "cli"),
 )
 LAZY = {("types.py", "show")}  # a map in a notebook draws itself

@@ -45,36 +45,40 @@ class Tokens:
 class Encoder:
     """The reader of the source; `dim` is the width of a state, both directions together."""
 
-    cell: str = "gru"  # `regard list cells`
+    kind: str = "recurrent"  # `regard list encoders`
+    cell: str = "gru"  # of a recurrent one; `regard list cells`
     dim: int = _number(128, least=1)  # width of a state
     layers: int = _number(1, least=1)  # on top of each other
-    bidirectional: bool = True  # read in both directions
+    bidirectional: bool = True  # read in both directions; a Transformer always does
     bias: bool = True  # of the recurrent layers
-    inner_dim: int = _number(0, least=0)  # of an LSTM whose output is projected down to dim; 0 for none
+    inner_dim: int = _number(0, least=0)  # of an LSTM projected down to dim, 0 for none; of feed-forward, 0 for 4 x dim
     dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
 
 
 @dataclass(frozen=True)
 class Attention:
-    """How the decoder looks at the source; `dim` is the inner width of scores that have one."""
+    """How the decoder looks at the source, and a Transformer at itself; `dim` is the inner width of scores with one."""
 
     score: str = "additive"  # `regard list scores`
-    dim: int = _number(128, least=1)  # inner width
+    dim: int = _number(128, least=1)  # inner width; the heads of a Transformer share its own dim instead
     normalizer: str = "softmax"  # `regard list normalizers`
     scope: str = "global"  # `regard list scopes`
     window: int = _number(10, least=1)  # how far local scopes see to either side
     heads: int = _number(1, least=1)  # looks at once, which share dim
+    groups: int = _number(0, least=0)  # heads of keys and values, which the heads share; 0 for as many as heads
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """The writer of the target; `order` says when it looks."""
+    """The writer of the target; `order` says when a recurrent one looks."""
 
-    order: str = "bahdanau"  # `regard list orders`
-    start: str = "bridge"  # `regard list starts`
-    cell: str = "gru"  # `regard list cells`
+    kind: str = "recurrent"  # `regard list decoders`
+    order: str = "bahdanau"  # of a recurrent one; `regard list orders`
+    start: str = "bridge"  # of a recurrent one; `regard list starts`
+    cell: str = "gru"  # of a recurrent one; `regard list cells`
     dim: int = _number(128, least=1)  # width of a state
     layers: int = _number(1, least=1)  # on top of each other
+    inner_dim: int = _number(0, least=0)  # of a Transformer's feed-forward layers; 0 for 4 x dim
     dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
 
 
@@ -82,7 +86,12 @@ class Decoder:
 class Model:
     """The parts of a model."""
 
-    embedding: int = _number(64, least=1)  # width of a token
+    embedding: int = _number(64, least=1)  # width of a token; a Transformer's dim is taken instead
+    tied: bool = False  # words are predicted with the matrix that embeds them; on both sides where tokens.shared
+    norm: str = "pre"  # pre or post: where a Transformer normalises
+    activation: str = "relu"  # `regard list activations`
+    positions: str = "sinusoidal"  # `regard list positions`
+    longest: int = _number(1024, least=1)  # positions that are learned, where they are
     encoder: Encoder = Encoder()
     attention: Attention = Attention()
     decoder: Decoder = Decoder()
@@ -105,6 +114,7 @@ class Train:
     average: int = _number(1, least=1)  # validations whose weights are averaged
     sampling: float = _number(0.0, least=0.0, most=1.0)  # share of own predictions fed at the end; it grows from 0
     patience: int = _number(0, least=0)  # validations without a better dev loss before stopping; 0 for never
+    start_from: str = ""  # a run: what fits of its weights, and its tokenizers, are taken to begin with
     seed: int = _number(1, least=0)  # of weights, batches, dropout and embedded corpora
     device: str = "auto"  # cpu, cuda, or auto: the GPU where there is one
     threads: int = _number(0, least=0)  # of the CPU; 0 leaves it to torch

@@ -54,6 +54,8 @@ def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return change(value)
     if isinstance(value, BatchFirst):
         return value.each(change)
+    if isinstance(value, tuple):
+        return tuple(_each(item, change) for item in value)
     return value
 
 
@@ -98,6 +100,13 @@ class Memory(BatchFirst):
     mask: Bool[Tensor, "batch source"]  # True = may be attended
     summary: Recurrent  # the encoder's final state, for decoders that start from it
     layout: Layout = Tokens()  # what a source position is
+
+    @staticmethod
+    def none(batch: int, device: torch.device) -> "Memory":
+        """Nothing to look at, and a summary that says nothing: what a language model starts from."""
+        nothing = torch.zeros(batch, 1, 1, device=device)
+        mask = torch.ones(batch, 0, dtype=torch.bool, device=device)
+        return Memory(nothing[:, :0], mask, Recurrent(nothing, None))
 
 
 class State(BatchFirst):

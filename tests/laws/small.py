@@ -165,10 +165,18 @@ def make_model(
     recipe = recipes.Model(
         embedding=10,
         encoder=recipes.Encoder(
-            case.cell, 14, case.layers, bidirectional, bias=case.bias, inner_dim=case.inner, dropout=dropout
+            cell=case.cell,
+            dim=14,
+            layers=case.layers,
+            bidirectional=bidirectional,
+            bias=case.bias,
+            inner_dim=case.inner,
+            dropout=dropout,
         ),
         attention=recipes.Attention(score, width, normalizer, scope, WINDOW, heads),
-        decoder=recipes.Decoder(case.order, case.start, case.cell, 12, case.layers, dropout),
+        decoder=recipes.Decoder(
+            order=case.order, start=case.start, cell=case.cell, dim=12, layers=case.layers, dropout=dropout
+        ),
     )
     try:
         model = build(recipe, source_size=9, target_size=vocabulary)

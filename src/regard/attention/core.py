@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.attention import masks
+from regard.attention import fused, masks
+from regard.attention.masks import Mask
 from regard.attention.normalizers import Normalizer, softmax
 
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
@@ -34,6 +35,8 @@ class Score(ABC, nn.Module):
 
     Every score is made with `query_dim`, `key_dim` and `dim` (the inner width, where it has one).
     """
+
+    dot_scale: float | None = None  # where it is query . key times a number: that number; a fused path can do it
 
     @abstractmethod
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None) -> None:
@@ -68,11 +71,16 @@ class Attention(Protocol):
         keys: Float[Tensor, "*keys key projected"],
         values: Float[Tensor, "*keys key dim"],
         *,
-        mask: Bool[Tensor, "*mask"] | None,
+        mask: Mask,
+        bias: Float[Tensor, "*bias"] | None = None,
         start: int = 0,
         past: Past | None = None,
+        cleared: bool = False,
     ) -> Attended:
-        """Look: `start` is the target index of the first query; `past` is given only to those that use it."""
+        """Look: `start` is the target index of the first query; `past` is given only to those that use it.
+
+        `cleared` says that what the mask hides is finite already, as where a decoder emptied it once for all steps.
+        """
 
 
 def attend(
@@ -81,25 +89,57 @@ def attend(
     values: Float[Tensor, "*keys key dim"],
     *,
     score: ScoreFunction,
-    mask: Bool[Tensor, "*mask"] | None = None,
+    mask: Mask = None,
     bias: Float[Tensor, "*bias"] | None = None,
     normalize: Normalizer = softmax,
+    cleared: bool = False,
 ) -> Attended:
     """The definition of attention: context = sum over keys of normalize(score(query, key) + bias) * value.
 
     `keys` come from `score.project(states)`. `mask` is boolean, True where a query may see a key, and has an
     axis for each of (*batch, query, key). What no query may see is emptied before it is scored, so that junk
-    there reaches neither the result nor a gradient. A query that may see nothing gets a zero context.
+    there reaches neither the result nor a gradient; `cleared` says that this was done before. A query that may
+    see nothing gets a zero context.
     """
+    mask = masks.drawn(mask, query, keys)
     if mask is not None:
         masks.check(mask, query, keys)
+    if mask is not None and not cleared:
         seen = mask.any(dim=-2).unsqueeze(-1)
         keys, values = keys.masked_fill(~seen, 0.0), values.masked_fill(~seen, 0.0)
+    weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=normalize)
+    with torch.autocast(query.device.type, enabled=False):
+        context = weights.to(values.dtype) @ values
+    return Attended(context, weights)
+
+
+def weigh(
+    query: Float[Tensor, "*batch query query_dim"],
+    keys: Float[Tensor, "*keys key projected"],
+    *,
+    score: ScoreFunction,
+    mask: Bool[Tensor, "*mask"] | None,
+    bias: Float[Tensor, "*bias"] | None,
+    normalize: Normalizer,
+) -> Float[Tensor, "*batch query key"]:
+    """The weights alone, from keys without junk; computed in single precision at least."""
     precision = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
         scores = score(query.to(precision), keys.to(precision))
-        if bias is not None:
-            scores = scores + bias
-        weights = normalize(scores, mask)
-        context = weights.to(values.dtype) @ values
-    return Attended(context, weights)
+        return normalize(scores if bias is None else scores + bias, mask)
+
+
+def attend_unseen(
+    query: Float[Tensor, "*batch query query_dim"],
+    keys: Float[Tensor, "*keys key projected"],
+    values: Float[Tensor, "*keys key dim"],
+    *,
+    score: Score,
+    mask: Mask,
+    bias: Float[Tensor, "*bias"] | None,
+    normalize: Normalizer,
+) -> Attended:
+    """Like `attend` on keys without junk, where nobody needs the weights: a fused path runs if there is one."""
+    if score.dot_scale is None or normalize is not softmax:
+        return attend(query, keys, values, score=score, mask=mask, bias=bias, normalize=normalize, cleared=True)
+    return Attended(fused.dot(query, keys, values, scale=score.dot_scale, mask=mask, bias=bias), None)

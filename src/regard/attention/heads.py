@@ -1,41 +1,58 @@
 """Several looks at once: any scope and score, in subspaces of their own."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.attention.core import Attended, Attention, Past
+from regard.attention.core import Attended, Past
+from regard.attention.masks import Mask
+from regard.attention.positions import Positions
+from regard.attention.scopes import Scope
 from regard.errors import RecipeError
+from regard.types import BatchFirst
+
+Make = Callable[[int], Scope]  # an attention for heads of that width
 
 
 class MultiHead(nn.Module):
     """Vaswani et al. 2017, 3.2.2: project, attend in every head with one score of the head's width, join.
 
     context = W_o [head_1; ...; head_h],  head_i = attention(W_q query, W_k states, W_v states) in subspace i
+    Ainslie et al. 2023: with fewer `groups` than heads, so many heads of keys and values are shared by the queries'.
     """
 
     uses_past: ClassVar[bool] = False
 
-    def __init__(self, make: Callable[[int], Attention], *, query_dim: int, key_dim: int, dim: int, heads: int) -> None:
+    def __init__(
+        self,
+        make: Make,
+        *,
+        query_dim: int,
+        key_dim: int,
+        dim: int,
+        heads: int,
+        out_dim: int | None = None,
+        groups: int | None = None,
+    ) -> None:
         super().__init__()
-        if dim % heads:
-            raise RecipeError(f"{heads} heads share a width of {dim} evenly only if {heads} divides it")
-        self.heads = heads
-        self.attention = make(dim // heads)
+        self.heads, self.groups, width = shares(dim, heads, groups)
+        self.attention = make(width)
         self.query = nn.Linear(query_dim, dim)
-        self.key = nn.Linear(key_dim, dim)
-        self.value = nn.Linear(key_dim, dim)
-        self.out = nn.Linear(dim, key_dim)
+        self.key = nn.Linear(key_dim, self.groups * width)
+        self.value = nn.Linear(key_dim, self.groups * width)
+        self.out = nn.Linear(dim, out_dim or key_dim)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch heads key part"]:
         """The keys of every head."""
-        return self.attention.project(self._split(self.key(states)))
+        return self.attention.project(spread(split(self.key(states), self.groups), self.heads))
 
     def content(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch heads key part"]:
         """The values of every head."""
-        return self.attention.content(self._split(self.value(states)))
+        return self.attention.content(spread(split(self.value(states), self.groups), self.heads))
 
     def forward(
         self,
@@ -43,16 +60,99 @@ class MultiHead(nn.Module):
         keys: Float[Tensor, "*keys heads key part"],
         values: Float[Tensor, "*keys heads key part2"],
         *,
-        mask: Bool[Tensor, "*mask"] | None,
+        mask: Mask,
+        bias: Float[Tensor, "*bias"] | None = None,
         start: int = 0,
         past: Past | None = None,
+        cleared: bool = False,
     ) -> Attended:
         """Look with all heads; the weights are their mean, `record` has each head's own."""
-        asked = self._split(self.query(query))
-        seen = None if mask is None else mask.unsqueeze(-3)
-        attended = self.attention(asked, keys, values, mask=seen, start=start)
-        context = self.out(attended.context.transpose(-2, -3).flatten(-2))
+        asked = split(self.query(query), self.heads)
+        seen = mask.unsqueeze(-3) if isinstance(mask, Tensor) else mask
+        attended = self.attention(asked, keys, values, mask=seen, bias=bias, start=start, cleared=cleared)
+        context = self.out(join(attended.context))
         return Attended(context, None if attended.weights is None else attended.weights.mean(-3))
 
-    def _split(self, wide: Float[Tensor, "*batch length dim"]) -> Float[Tensor, "*batch heads length part"]:
-        return wide.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+    def weigh(
+        self,
+        query: Float[Tensor, "*batch query query_dim"],
+        keys: Float[Tensor, "*keys heads key part"],
+        *,
+        mask: Mask,
+        start: int = 0,
+    ) -> Float[Tensor, "*batch query key"]:
+        """The weights of a look whose context came from a fused path: the mean of all heads."""
+        seen = mask.unsqueeze(-3) if isinstance(mask, Tensor) else mask
+        return self.attention.weigh(split(self.query(query), self.heads), keys, mask=seen, start=start).mean(-3)
+
+
+@dataclass(frozen=True)
+class Seen(BatchFirst):
+    """What one layer looks at, of the tokens so far or of a memory: the keys and values of its heads or groups."""
+
+    keys: Float[Tensor, "batch heads time part"]
+    values: Float[Tensor, "batch heads time part"]
+
+
+class SelfAttention(nn.Module):
+    """Vaswani et al. 2017, 3.2.3: queries, keys and values of every head all come from the same states.
+
+    W_q, W_k and W_v lie on top of each other in one matrix `all`, so that one product makes the three.
+    """
+
+    def __init__(self, make: Make, *, dim: int, heads: int, groups: int | None = None) -> None:
+        super().__init__()
+        self.heads, self.groups, self.width = shares(dim, heads, groups)
+        self.attention = make(self.width)
+        self.all = nn.Linear(dim, (self.heads + 2 * self.groups) * self.width)
+        self.out = nn.Linear(dim, dim)
+
+    def forward(
+        self,
+        states: Float[Tensor, "batch time dim"],
+        *,
+        mask: Mask,
+        bias: Float[Tensor, "heads time all"] | None,
+        positions: Positions,
+        start: int = 0,
+        before: Seen | None = None,
+    ) -> tuple[Float[Tensor, "batch time dim"], Seen]:
+        """Look at these states and at those `before` them; what is kept of both goes with the result."""
+        shares = [self.heads, self.groups, self.groups]
+        query, keys, values = split(self.all(states), sum(shares)).split(shares, dim=-3)
+        query, keys = positions.rotate(query, start), positions.rotate(keys, start)
+        if before is not None:
+            keys, values = torch.cat([before.keys, keys], dim=-2), torch.cat([before.values, values], dim=-2)
+        projected = self.attention.project(spread(keys, self.heads))
+        context, _, _ = self.attention(
+            query, projected, spread(values, self.heads), mask=mask, bias=bias, start=start, cleared=True
+        )
+        return self.out(join(context)), Seen(keys, values)
+
+
+def shares(dim: int, heads: int, groups: int | None) -> tuple[int, int, int]:
+    """Heads, groups and the width of each, if they come out even."""
+    if dim % heads:
+        raise RecipeError(f"{heads} heads share a width of {dim} evenly only if {heads} divides it")
+    groups = groups or heads
+    if heads % groups:
+        raise RecipeError(f"{heads} heads share {groups} groups of keys evenly only if {groups} divides {heads}")
+    return heads, groups, dim // heads
+
+
+def split(wide: Float[Tensor, "*batch length dim"], heads: int) -> Float[Tensor, "*batch heads length part"]:
+    """A wide vector as so many narrow ones."""
+    return wide.unflatten(-1, (heads, -1)).transpose(-2, -3)
+
+
+def join(narrow: Float[Tensor, "*batch heads length part"]) -> Float[Tensor, "*batch length dim"]:
+    """The narrow vectors side by side again."""
+    return narrow.transpose(-2, -3).flatten(-2)
+
+
+def spread(
+    grouped: Float[Tensor, "*batch groups length part"], heads: int
+) -> Float[Tensor, "*batch heads length part"]:
+    """A group's keys or values for each of the heads that share it."""
+    groups = grouped.shape[-3]
+    return grouped if groups == heads else grouped.repeat_interleave(heads // groups, dim=-3)

@@ -1,8 +1,34 @@
 """Masks: boolean, True = may be attended, one axis for each of (*batch, query, key)."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Causal:
+    """The mask of a decoder that must not see the future, told and not drawn: fused paths need no tensor for it."""
+
+    start: int = 0  # the position of the first query
+
+    def hides_nothing(self, queries: int, keys: int) -> bool:
+        """Whether every query sees every key, as where the newest token looks back."""
+        return keys <= self.start + 1 or queries == 0
+
+    def drawn(self, query: Tensor, keys: Tensor) -> Bool[Tensor, "*ones queries keys"]:
+        """The same as a tensor, with an axis for each of (*batch, query, key)."""
+        mask = causal(query.shape[-2], keys.shape[-2], self.start, query.device)
+        return mask.view(*[1] * (query.ndim - 2), *mask.shape[-2:])
+
+
+Mask = Bool[Tensor, "*mask"] | Causal | None
+
+
+def drawn(mask: "Tensor | Causal | None", query: Tensor, keys: Tensor) -> Tensor | None:
+    """Any mask as a tensor, or None where nothing is hidden."""
+    return mask.drawn(query, keys) if isinstance(mask, Causal) else mask
 
 
 def from_lengths(lengths: Int[Tensor, " batch"], longest: int) -> Bool[Tensor, "batch {longest}"]:

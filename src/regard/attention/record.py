@@ -70,7 +70,7 @@ def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator
     """Keep the weights of all attentions and gates in `model`, or of those modules whose names are in `layers`.
 
     While in the block, results and gradients of the model stay the same, bit for bit: weights are copies of what it
-    used, and gates are computed beside it. Those of an LSTM take time, about that of stepping through it once more.
+    used, or computed beside a fused path, and gates are computed beside it. Those of an LSTM take time, about that of stepping through it once more.
     """
     recording = Recording()
     handles = []
@@ -95,5 +95,9 @@ def _keeper(recording: Recording, name: str) -> Any:
                     recording.add(f"{name}.{gate}" if name else gate, opened)
             elif isinstance(result, Attended) and result.weights is not None:
                 recording.add(name, result.weights.detach().clone())
+            elif isinstance(module, Scope):
+                query, keys, *_ = inputs
+                asked = {key: named[key] for key in ("mask", "bias", "start") if key in named}
+                recording.add(name, module.weigh(query, keys, **asked))
 
     return keep

@@ -1,20 +1,22 @@
 """Scopes: which keys a query may see. Each is one class and one line in the table."""
 
 from abc import abstractmethod
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.attention.core import Attended, Past, Score, attend
+from regard.attention.core import Attended, Past, Score, attend, attend_unseen, weigh
+from regard.attention.masks import Mask, drawn
 from regard.attention.normalizers import Normalizer, softmax
 
 
 class Focus(NamedTuple):
     """What a scope makes of a look."""
 
-    mask: Bool[Tensor, "*mask"] | None
+    mask: Mask
     normalize: Normalizer
 
 
@@ -25,12 +27,19 @@ class Scope(nn.Module):
     keeps_sum: ClassVar[bool] = True  # whether weights sum to one wherever the normaliser makes them
 
     def __init__(
-        self, score: Score, normalize: Normalizer = softmax, *, query_dim: int, window: int | None = None
+        self,
+        score: Score,
+        normalize: Normalizer = softmax,
+        *,
+        query_dim: int,
+        window: int | None = None,
+        fused: bool = False,
     ) -> None:
         super().__init__()
         self.score = score
         self.normalize = normalize
         self.window = window or 10
+        self.fused = fused  # whether a fused path may run, which gives no weights; `weigh` gives them beside it
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
         """The keys of the states, as the score wants them."""
@@ -46,23 +55,40 @@ class Scope(nn.Module):
         keys: Float[Tensor, "*keys key projected"],
         values: Float[Tensor, "*keys key dim"],
         *,
-        mask: Bool[Tensor, "*mask"] | None,
+        mask: Mask,
+        bias: Float[Tensor, "*bias"] | None = None,
         start: int = 0,
         past: Past | None = None,
+        cleared: bool = False,
     ) -> Attended:
         """Look where the scope lets the query look."""
         focus = self.focus(query, keys, mask, start)
-        return attend(query, keys, values, score=self.score, mask=focus.mask, normalize=focus.normalize)
+        look = attend_unseen if self.fused and cleared else partial(attend, cleared=cleared)
+        return look(query, keys, values, score=self.score, mask=focus.mask, bias=bias, normalize=focus.normalize)
+
+    def weigh(
+        self,
+        query: Float[Tensor, "*batch query query_dim"],
+        keys: Float[Tensor, "*keys key projected"],
+        *,
+        mask: Mask,
+        bias: Float[Tensor, "*bias"] | None = None,
+        start: int = 0,
+    ) -> Float[Tensor, "*batch query key"]:
+        """The weights of a look whose context came from a fused path, computed beside it."""
+        focus = self.focus(query, keys, mask, start)
+        seen = drawn(focus.mask, query, keys)
+        return weigh(query, keys, score=self.score, mask=seen, bias=bias, normalize=focus.normalize)
 
     @abstractmethod
-    def focus(self, query: Tensor, keys: Tensor, mask: Tensor | None, start: int) -> Focus:
+    def focus(self, query: Tensor, keys: Tensor, mask: Mask, start: int) -> Focus:
         """Which keys each query may see, and how its scores become weights."""
 
 
 class Global(Scope):
     """Bahdanau et al. 2015; Luong et al. 2015, 3.1: every query sees every key that the mask allows."""
 
-    def focus(self, query: Tensor, keys: Tensor, mask: Tensor | None, start: int) -> Focus:
+    def focus(self, query: Tensor, keys: Tensor, mask: Mask, start: int) -> Focus:
         """Everywhere."""
         return Focus(mask, self.normalize)
 
@@ -70,11 +96,12 @@ class Global(Scope):
 class LocalM(Scope):
     """Luong et al. 2015, 3.2, local-m: query t sees the keys from t - window to t + window."""
 
-    def focus(self, query: Tensor, keys: Tensor, mask: Tensor | None, start: int) -> Focus:
+    def focus(self, query: Tensor, keys: Tensor, mask: Mask, start: int) -> Focus:
         """Around the query's own position; past the source's end there is nothing to see."""
         centres = torch.arange(start, start + query.shape[-2], device=query.device).unsqueeze(-1)
         near = _within(self.window, centres, keys)
         near = near.view(*[1] * (query.ndim - 2), *near.shape)
+        mask = drawn(mask, query, keys)
         return Focus(near if mask is None else near & mask, self.normalize)
 
 
@@ -88,14 +115,21 @@ class LocalP(Scope):
     keeps_sum = False
 
     def __init__(
-        self, score: Score, normalize: Normalizer = softmax, *, query_dim: int, window: int | None = None
+        self,
+        score: Score,
+        normalize: Normalizer = softmax,
+        *,
+        query_dim: int,
+        window: int | None = None,
+        fused: bool = False,
     ) -> None:
-        super().__init__(score, normalize, query_dim=query_dim, window=window)
+        super().__init__(score, normalize, query_dim=query_dim, window=window, fused=fused)
         self.query = nn.Linear(query_dim, query_dim, bias=False)
         self.out = nn.Linear(query_dim, 1, bias=False)
 
-    def focus(self, query: Tensor, keys: Tensor, mask: Tensor | None, start: int) -> Focus:
+    def focus(self, query: Tensor, keys: Tensor, mask: Mask, start: int) -> Focus:
         """Around where the query expects its answer."""
+        mask = drawn(mask, query, keys)
         length = keys.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
         with torch.autocast(query.device.type, enabled=False):  # half precision cannot tell far places apart
             asked = query.to(torch.promote_types(query.dtype, torch.float32))

@@ -22,6 +22,8 @@ def _equal_widths(name: str, query_dim: int, key_dim: int) -> None:
 class Dot(Score):
     """Luong et al. 2015, eq. 8:  e = query . key."""
 
+    dot_scale = 1.0
+
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         _equal_widths("dot", query_dim, key_dim)
@@ -43,7 +45,7 @@ class ScaledDot(Score):
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         _equal_widths("scaled_dot", query_dim, key_dim)
-        self.scale = 1.0 / math.sqrt(key_dim)
+        self.dot_scale = self.scale = 1.0 / math.sqrt(key_dim)
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
         """The states themselves."""
@@ -58,6 +60,8 @@ class ScaledDot(Score):
 
 class General(Score):
     """Luong et al. 2015, eq. 8:  e = query . (W key)."""
+
+    dot_scale = 1.0
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)

@@ -1,7 +1,13 @@
 """Memory + tokens -> Step."""
 
-from regard.decoders.core import Decoder
+from regard.decoders.core import AnyDecoder, Decoder
 from regard.decoders.recurrent import ORDERS, RecurrentDecoder
 from regard.decoders.start import STARTS
+from regard.decoders.transformer import TransformerDecoder
 
-__all__ = ["ORDERS", "STARTS", "Decoder", "RecurrentDecoder"]
+DECODERS: dict[str, type[RecurrentDecoder] | type[TransformerDecoder]] = {
+    "recurrent": RecurrentDecoder,
+    "transformer": TransformerDecoder,
+}
+
+__all__ = ["DECODERS", "ORDERS", "STARTS", "AnyDecoder", "Decoder", "RecurrentDecoder", "TransformerDecoder"]

@@ -1,7 +1,7 @@
 """The four verbs of every decoder; search and training know no others."""
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from jaxtyping import Int
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ StateKind = TypeVar("StateKind", bound=State)
 
 class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
     """Predicts the next token from those before it and from what it sees of the memory."""
+
+    embedding: nn.Embedding
 
     @abstractmethod
     def prepare(self, memory: Memory) -> ReadyKind:
@@ -31,3 +33,6 @@ class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
         """Teacher forcing: one step over all tokens."""
         ready = self.prepare(memory)
         return self.step(tokens, self.start(ready), ready)
+
+
+AnyDecoder = Decoder[Any, Any]

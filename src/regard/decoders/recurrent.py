@@ -12,6 +12,8 @@ from torch.nn import functional
 from regard.attention import Attended, Attention
 from regard.decoders.core import Decoder
 from regard.decoders.start import Bridge, Start
+from regard.encoders import Reader
+from regard.kernels.dropout import dropout
 from regard.recurrence import Cell, Recurrence
 from regard.types import Memory, Ready, Recurrent, State, Step
 
@@ -59,12 +61,13 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         embedding: nn.Embedding,
         attention: Attention | None,
         *,
-        reader: Recurrence,
+        reader: Reader,
         cell: Cell,
         dim: int,
         layers: int = 1,
         dropout: float = 0.0,
         start: type[Start] = Bridge,
+        tied: bool = False,
     ) -> None:
         super().__init__()
         read = {"context": reader.dim, "summary": reader.dim}
@@ -78,13 +81,18 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         self.recurrence = Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
         self.bridge = start(self.recurrence, reader)
         self.readout = nn.Linear(reading, dim)
-        self.out = nn.Linear(dim, embedding.num_embeddings)
+        self.out = None if tied else nn.Linear(dim, embedding.num_embeddings)
         self.dropout = dropout
 
     @classmethod
     def looks(cls) -> bool:
         """Whether the order attends at all."""
         return "context" in cls.reads
+
+    @classmethod
+    def needs_source(cls) -> bool:
+        """Whether there must be a source, looked at or summed up."""
+        return not {"context", "summary"}.isdisjoint(cls.enters + cls.reads)
 
     def prepare(self, memory: Memory) -> RecurrentReady:
         """Project the keys once; what the mask hides is emptied first, so that no gradient meets it."""
@@ -104,15 +112,19 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def step(self, tokens: Int[Tensor, "rows tokens"], state: RecurrentState, ready: RecurrentReady) -> Step:
         """Read the tokens in stretches as long as the order allows."""
-        words = functional.dropout(self.embedding(tokens), self.dropout, self.training)
+        words = dropout(self.embedding(tokens), self.dropout, self.training)
         advances = []
         for stretch in [words] if self.parallel else words.split(1, dim=1):
             advance = self.advance(stretch, state, ready)
             state = replace(advance.state, length=state.length + stretch.shape[1])
             advances.append(advance)
-        read = functional.dropout(torch.cat([each.read for each in advances], dim=1), self.dropout, self.training)
+        read = dropout(torch.cat([each.read for each in advances], dim=1), self.dropout, self.training)
         maps = [each.weights for each in advances if each.weights is not None]
-        return Step(self.out(read), state, torch.cat(maps, dim=1) if maps else None)
+        return Step(self.predict(read), state, torch.cat(maps, dim=1) if maps else None)
+
+    def predict(self, read: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
+        """A number for every word."""
+        return functional.linear(read, self.embedding.weight) if self.out is None else self.out(read)
 
     @abstractmethod
     def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
@@ -129,6 +141,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
             ready.values.unsqueeze(1),
             mask=ready.mask[:, None, None],
             start=state.length,
+            cleared=True,
         )
         weights = None if attended.weights is None else attended.weights.flatten(0, 1)
         return Attended(attended.context.flatten(0, 1), weights)

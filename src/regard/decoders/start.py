@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import nn
 
+from regard.encoders import Reader
 from regard.errors import RecipeError
 from regard.recurrence import Recurrence
 from regard.types import Recurrent
@@ -14,7 +15,7 @@ class Start(ABC, nn.Module):
     """Makes a decoder's first state; `writer` is the decoder's recurrence, `reader` the encoder's."""
 
     @abstractmethod
-    def __init__(self, writer: Recurrence, reader: Recurrence) -> None:
+    def __init__(self, writer: Recurrence, reader: Reader) -> None:
         super().__init__()
 
     @abstractmethod
@@ -25,7 +26,7 @@ class Start(ABC, nn.Module):
 class Bridge(Start):
     """Bahdanau et al. 2015, A.2.2:  s_0 = tanh(W summary + b), for each layer of the decoder its own W."""
 
-    def __init__(self, writer: Recurrence, reader: Recurrence) -> None:
+    def __init__(self, writer: Recurrence, reader: Reader) -> None:
         super().__init__(writer, reader)
         self.layers = writer.layers
         self.hidden = nn.Linear(reader.dim, writer.layers * writer.dim)
@@ -42,7 +43,7 @@ class Bridge(Start):
 class Last(Start):
     """Sutskever et al. 2014: the encoder's final state itself, layer by layer; both must be of one shape."""
 
-    def __init__(self, writer: Recurrence, reader: Recurrence) -> None:
+    def __init__(self, writer: Recurrence, reader: Reader) -> None:
         super().__init__(writer, reader)
         shapes = [(each.layers, each.dim, each.cell_dim) for each in (reader, writer)]
         if shapes[0] != shapes[1]:
@@ -59,7 +60,7 @@ class Last(Start):
 class Zeros(Start):
     """Nothing: the decoder learns of the source only by looking."""
 
-    def __init__(self, writer: Recurrence, reader: Recurrence) -> None:
+    def __init__(self, writer: Recurrence, reader: Reader) -> None:
         super().__init__(writer, reader)
         self.layers, self.dim, self.cell_dim = writer.layers, writer.dim, writer.cell_dim
 

@@ -1,18 +1,12 @@
 """Batch.source -> Memory."""
 
-from typing import Protocol
-
+from regard.encoders.core import Encoder, Reader
 from regard.encoders.recurrent import RecurrentEncoder
-from regard.types import Memory, Padded
+from regard.encoders.transformer import TransformerEncoder
 
+ENCODERS: dict[str, type[Encoder]] = {
+    "recurrent": RecurrentEncoder,
+    "transformer": TransformerEncoder,
+}
 
-class Encoder(Protocol):
-    """Reads a source and leaves a memory to be looked at."""
-
-    dim: int
-
-    def __call__(self, source: Padded) -> Memory:
-        """Read the source."""
-
-
-__all__ = ["Encoder", "RecurrentEncoder"]
+__all__ = ["ENCODERS", "Encoder", "Reader", "RecurrentEncoder", "TransformerEncoder"]

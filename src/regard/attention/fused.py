@@ -1,0 +1,41 @@
+"""Dot-product attention through PyTorch's fused kernels: the same context, no weights."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from regard.attention.masks import Causal, Mask, drawn
+
+
+def dot(
+    query: Float[Tensor, "*batch query dim"],
+    keys: Float[Tensor, "*keys key dim"],
+    values: Float[Tensor, "*keys key width"],
+    *,
+    scale: float,
+    mask: Mask,
+    bias: Float[Tensor, "*bias"] | None,
+) -> Float[Tensor, "*batch query width"]:
+    """softmax(scale query . keys + bias) values, with `attend` as its definition."""
+    beams = query.shape[1] if query.ndim == 5 and keys.shape[1] == 1 else 0
+    if beams and bias is None and (mask is None or isinstance(mask, Tensor)):
+        return _shared(query, keys, values, scale, mask)
+    if isinstance(mask, Causal) and mask.hides_nothing(query.shape[-2], keys.shape[-2]):
+        mask = None
+    causal = isinstance(mask, Causal) and mask.start == 0 and query.shape[-2] == keys.shape[-2] and bias is None
+    hidden = None if causal else drawn(mask, query, keys)
+    if bias is not None:
+        bias = bias.to(query.dtype)
+        hidden = bias if hidden is None else torch.where(hidden, bias, float("-inf"))
+    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=hidden, is_causal=causal, scale=scale)
+
+
+def _shared(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+    """Beams (batch, beams, heads, ...) that look at one source, with a mask over keys alone, are so many more queries."""
+    batch, beams, heads, queries, _ = query.shape
+    asked = query.transpose(1, 2).reshape(batch, heads, beams * queries, -1)
+    seen = functional.scaled_dot_product_attention(
+        asked, keys[:, 0], values[:, 0], attn_mask=None if mask is None else mask[:, 0], scale=scale
+    )
+    return seen.unflatten(2, (beams, queries)).transpose(1, 2)

@@ -1,0 +1,149 @@
+"""The Transformer's decoder: every token looks at those before it, then at the memory."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import cast
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.attention import MultiHead
+from regard.attention.heads import Seen
+from regard.attention.masks import Causal
+from regard.attention.positions import Positions
+from regard.decoders.core import Decoder
+from regard.kernels.dropout import dropout
+from regard.transformer import Around, FeedForward, Shape, start_weights
+from regard.types import Memory, Ready, State, Step
+
+
+@dataclass(frozen=True)
+class TransformerReady(Ready):
+    """The memory as every layer looks at it; no layers where the decoder looks at none."""
+
+    layers: tuple[Seen, ...]
+    mask: Bool[Tensor, "batch source"]
+
+
+@dataclass(frozen=True)
+class TransformerState(State):
+    """What every layer keeps of the tokens so far."""
+
+    layers: tuple[Seen, ...]
+    length: int = 0  # tokens read so far
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention to the memory where there is one, a feed-forward layer."""
+
+    def __init__(self, shape: Shape, memory_dim: int | None) -> None:
+        super().__init__()
+        self.attention, self.around_attention = shape.self_attention(), Around(shape)
+        self.cross = shape.cross_attention(memory_dim) if memory_dim else None
+        self.around_cross = Around(shape) if memory_dim else None
+        self.feed, self.around_feed = FeedForward(shape), Around(shape)
+
+    def forward(
+        self,
+        states: Float[Tensor, "rows tokens dim"],
+        before: Seen,
+        memory: Seen | None,
+        hidden: Bool[Tensor, "batch source"],
+        bias: Float[Tensor, "heads tokens all"] | None,
+        positions: Positions,
+    ) -> tuple[Float[Tensor, "rows tokens dim"], Seen, Float[Tensor, "rows tokens dim"] | None]:
+        """The states after the layer, what it keeps of them, and what it asked the memory with."""
+        start = before.keys.shape[-2]
+        looked, seen = self.attention(
+            self.around_attention.enter(states),
+            mask=Causal(start),
+            bias=bias,
+            positions=positions,
+            start=start,
+            before=before if start else None,
+        )
+        states = self.around_attention.leave(states, looked)
+        asked = None
+        if memory is not None:
+            assert self.cross is not None
+            assert self.around_cross is not None
+            asked = self.around_cross.enter(states)
+            states = self.around_cross.leave(states, look(self.cross, asked, memory, hidden, start))
+        states = self.around_feed.leave(states, self.feed(self.around_feed.enter(states)))
+        return states, seen, asked
+
+
+def look(
+    cross: MultiHead, asked: Float[Tensor, "rows tokens dim"], memory: Seen, mask: Tensor, start: int
+) -> Float[Tensor, "rows tokens dim"]:
+    """Attend with every row to the memory of its source, which beams share and nobody copies."""
+    beams = asked.unflatten(0, (len(mask), -1))
+    keys, values = memory.keys.unsqueeze(1), memory.values.unsqueeze(1)
+    attended = cross(beams, keys, values, mask=mask[:, None, None], start=start, cleared=True)
+    return attended.context.flatten(0, 1)
+
+
+class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
+    """Vaswani et al. 2017, 3.1: all tokens at once under a mask, or one by one with all that went before kept.
+
+    Without a memory (`memory_dim` None) it is a language model. Where `tied`, words are predicted with the matrix
+    that embeds them (Press and Wolf 2017).
+    """
+
+    def __init__(self, embedding: nn.Embedding, shape: Shape, *, memory_dim: int | None, tied: bool) -> None:
+        super().__init__()
+        self.stack = nn.ModuleList(DecoderLayer(shape, memory_dim) for _ in range(shape.layers))
+        self.norm = shape.last_norm()
+        start_weights(self)
+        self.positions = shape.placed(onward=True)
+        self.embedding = embedding
+        self.out = None if tied else nn.Linear(shape.dim, embedding.num_embeddings)
+        self.shape, self.looks = shape, memory_dim is not None
+
+    @property
+    def layers(self) -> list[DecoderLayer]:
+        """From the bottom to the top."""
+        return cast(list[DecoderLayer], list(self.stack))
+
+    def prepare(self, memory: Memory) -> TransformerReady:
+        """The keys and values of every layer; what the mask hides is emptied first."""
+        states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
+        crosses = [layer.cross for layer in self.layers if layer.cross is not None]
+        layers = tuple(Seen(cross.project(states), cross.content(states)) for cross in crosses)
+        return TransformerReady(layers, memory.mask)
+
+    def start(self, ready: TransformerReady) -> TransformerState:
+        """Nothing seen yet."""
+        groups = self.shape.groups or self.shape.heads
+        nothing = self.embedding.weight.new_empty(len(ready.mask), groups, 0, self.shape.dim // self.shape.heads)
+        return TransformerState(tuple(Seen(nothing, nothing) for _ in self.stack))
+
+    def step(self, tokens: Int[Tensor, "rows tokens"], state: TransformerState, ready: TransformerReady) -> Step:
+        """Read the tokens, all at once; the map is that of the top layer, its heads' mean."""
+        words = self.embedding(tokens) * math.sqrt(self.shape.dim)
+        states = dropout(self.positions.embed(words, state.length), self.shape.dropout, self.training)
+        bias = self.positions.bias(tokens.shape[1], state.length + tokens.shape[1], state.length)
+        kept, asked = [], None
+        for index, layer in enumerate(self.layers):
+            memory = ready.layers[index] if self.looks else None
+            states, seen, asked = layer(states, state.layers[index], memory, ready.mask, bias, self.positions)
+            kept.append(seen)
+        after = replace(state, layers=tuple(kept), length=state.length + tokens.shape[1])
+        return Step(self.predict(self.norm(states)), after, self.map(asked, state, ready))
+
+    def predict(self, states: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
+        """A number for every word."""
+        return functional.linear(states, self.embedding.weight) if self.out is None else self.out(states)
+
+    def map(
+        self, asked: Float[Tensor, "rows tokens dim"] | None, state: TransformerState, ready: TransformerReady
+    ) -> Float[Tensor, "rows tokens source"] | None:
+        """Where the top layer looked, computed beside its fused path; in training nobody asks."""
+        if asked is None or self.training:
+            return None
+        cross, memory = self.layers[-1].cross, ready.layers[-1]
+        assert cross is not None
+        beams = asked.unflatten(0, (len(ready.mask), -1))
+        mask = ready.mask[:, None, None]
+        return cross.weigh(beams, memory.keys.unsqueeze(1), mask=mask, start=state.length).flatten(0, 1)

@@ -1,0 +1,1 @@
+"""Fast exact twins of plain definitions."""

@@ -1,0 +1,7 @@
+"""Models: parts put together for what is to be learned."""
+
+from regard.models.core import load_weights, weights
+from regard.models.language import LanguageModel
+from regard.models.seq2seq import Seq2Seq, build
+
+__all__ = ["LanguageModel", "Seq2Seq", "build", "load_weights", "weights"]

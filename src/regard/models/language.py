@@ -1,0 +1,26 @@
+"""Language models: a decoder with nothing to look at but what it wrote."""
+
+from torch import nn
+
+from regard import recipe as recipes
+from regard.decoders import AnyDecoder
+from regard.models import core
+from regard.types import Batch, Memory, Step
+
+
+class LanguageModel(nn.Module):
+    """Predicts every token from those before it."""
+
+    def __init__(self, decoder: AnyDecoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, batch: Batch) -> Step:
+        """What is predicted after each token but the last."""
+        tokens = batch.target.ids[:, :-1]
+        return self.decoder(tokens, Memory.none(len(tokens), tokens.device))
+
+
+def build(recipe: recipes.Model, *, size: int) -> LanguageModel:
+    """The language model of a recipe for a vocabulary of that size."""
+    return LanguageModel(core.decoder(recipe, size, None))

@@ -1,0 +1,34 @@
+"""Sequence to sequence: an encoder and a decoder."""
+
+from torch import nn
+
+from regard import recipe as recipes
+from regard.decoders import AnyDecoder
+from regard.encoders import Encoder
+from regard.errors import RecipeError
+from regard.models import core
+from regard.types import Batch, Step
+
+
+class Seq2Seq(nn.Module):
+    """Reads a source into a memory, writes the target from it."""
+
+    def __init__(self, encoder: Encoder, decoder: AnyDecoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+
+    def forward(self, batch: Batch) -> Step:
+        """Teacher forcing: what is predicted after each target token but the last."""
+        return self.decoder(batch.target.ids[:, :-1], self.encoder(batch.source))
+
+
+def build(recipe: recipes.Model, *, source_size: int, target_size: int, shared: bool = False) -> Seq2Seq:
+    """The model of a recipe for vocabularies of these sizes; `shared` where they are one vocabulary."""
+    encoder = core.encoder(recipe, source_size)
+    decoder = core.decoder(recipe, target_size, encoder)
+    if shared and recipe.tied:
+        if encoder.embedding.weight.shape != decoder.embedding.weight.shape:
+            raise RecipeError("model.tied with tokens.shared needs encoder and decoder of one width")
+        encoder.embedding = decoder.embedding
+    return Seq2Seq(encoder, decoder)

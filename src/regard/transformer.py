@@ -1,0 +1,106 @@
+"""The layers of a Transformer, in the one form that encoders and decoders share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.attention import POSITIONS, MultiHead, SelfAttention
+from regard.attention.heads import Make
+from regard.attention.positions import Positions
+from regard.errors import pick
+from regard.kernels.dropout import dropout
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+}
+NORMS = ("pre", "post")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes and choices of a stack of layers."""
+
+    make: Make  # the attention of its heads
+    dim: int
+    layers: int
+    heads: int
+    groups: int
+    inner_dim: int  # of the feed-forward layers
+    dropout: float
+    norm: str  # before each sub-layer, or after
+    activation: str
+    positions: str
+    longest: int
+
+    def placed(self, *, onward: bool) -> Positions:
+        """The positions of the stack; `onward` where no token sees a later one."""
+        kind = pick(POSITIONS, self.positions, "positions")
+        return kind(dim=self.dim, heads=self.heads, longest=self.longest, onward=onward)
+
+    def self_attention(self) -> SelfAttention:
+        """The look at one's own states."""
+        return SelfAttention(self.make, dim=self.dim, heads=self.heads, groups=self.groups or None)
+
+    def cross_attention(self, key_dim: int) -> MultiHead:
+        """The look at a memory."""
+        return MultiHead(
+            self.make,
+            query_dim=self.dim,
+            key_dim=key_dim,
+            dim=self.dim,
+            heads=self.heads,
+            out_dim=self.dim,
+            groups=self.groups or None,
+        )
+
+    def last_norm(self) -> nn.Module:
+        """What normalises the top layer's states, where the layers normalise only what they read."""
+        return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
+
+
+class Around(nn.Module):
+    """What stands around a sub-layer f: pre-norm x + dropout(f(norm(x))), post-norm norm(x + dropout(f(x)))."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.dim)
+        self.before = shape.norm == "pre"
+        self.dropout = shape.dropout
+
+    def enter(self, states: Float[Tensor, "batch time dim"]) -> Float[Tensor, "batch time dim"]:
+        """What f reads."""
+        return self.norm(states) if self.before else states
+
+    def leave(
+        self, states: Float[Tensor, "batch time dim"], change: Float[Tensor, "batch time dim"]
+    ) -> Float[Tensor, "batch time dim"]:
+        """What comes of the states and of what f said."""
+        changed = states + dropout(change, self.dropout, self.training)
+        return changed if self.before else self.norm(changed)
+
+
+class FeedForward(nn.Module):
+    """Vaswani et al. 2017, 3.3:  W_2 activation(W_1 x + b_1) + b_2, for each position by itself."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.inner = nn.Linear(shape.dim, shape.inner_dim)
+        self.out = nn.Linear(shape.inner_dim, shape.dim)
+        self.activation = pick(ACTIVATIONS, shape.activation, "activation")
+
+    def forward(self, states: Float[Tensor, "batch time dim"]) -> Float[Tensor, "batch time dim"]:
+        """One hidden layer."""
+        return self.out(self.activation(self.inner(states)))
+
+
+def start_weights(stack: nn.Module) -> None:
+    """Glorot and Bengio 2010: matrices of layers from a uniform distribution, biases from zero."""
+    for module in stack.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
