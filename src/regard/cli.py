@@ -163,7 +163,6 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Score a run against references, in all and by group."""
-    from regard.data.files import pairs
     from regard.predict import load
 
     predictor = load(run)
@@ -171,7 +170,7 @@ def score(
     if not files and recipe.data.train and not recipe.data.test:
         raise DataError(f"the recipe of {run} names no test set; write: regard score {run} FILE.tsv")
     named = tuple(files or recipe.data.test)
-    examples = pairs(named).examples if named else predictor.task.examples(recipe).test
+    examples = predictor.task.read(named).examples if named else predictor.task.examples(recipe).test
     scored = predictor.score(examples, metric=metric, beam=beam)
     if as_json:
         told = {

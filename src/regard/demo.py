@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard import storage
-from regard.predict import Scored, load
+from regard.predict import load
 from regard.show import maps
 from regard.storage import Run
-from regard.tasks import Translate
+from regard.tasks import Scored
 from regard.training import train
 from regard.types import Prediction
 
@@ -26,7 +26,7 @@ def demonstrate(runs: str | Path, *, quiet: bool = False) -> Demonstration:
     """Train the recipe `dates`, score it on days it never saw, draw how it read one of them."""
     run = train("dates", runs=runs, quiet=quiet)
     predictor = load(run)
-    test = Translate.examples(run.recipe()).test
+    test = predictor.task.examples(run.recipe()).test
     scored = predictor.score(test)
     longest = {example.group: example for example in sorted(test, key=lambda each: len(each.source))}
     shown = predictor.predict([example.source for example in longest.values() if example.group == "en"])

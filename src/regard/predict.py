@@ -2,35 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
+from torch import nn
 
-from regard import alignment, storage
 from regard import recipe as recipes
+from regard import storage
 from regard.device import choose_device
 from regard.errors import CorruptError, RecipeError, pick
-from regard.metrics import METRICS, Measured
-from regard.models import Seq2Seq
+from regard.recipe import Search
 from regard.storage import Run
-from regard.tasks import TASKS, Translate
+from regard.tasks import TASKS, AnyTask, Scored
+from regard.training.session import best_weights
 from regard.types import Example, Prediction
-
-
-class Scored(NamedTuple):
-    """A run's score on examples, and on each group of them."""
-
-    metric: str
-    measured: Measured
-    groups: dict[str, float]
-    alignment: dict[str, Measured]  # by reading; empty where no gold links are known
 
 
 class Predictor:
     """A trained model that answers texts."""
 
-    def __init__(self, run: Run, task: Translate, model: Seq2Seq) -> None:
+    def __init__(self, run: Run, task: AnyTask, model: nn.Module) -> None:
         self.run = run
         self.task = task
         self.model = model
@@ -52,22 +42,14 @@ class Predictor:
         if isinstance(texts, str):
             raise RecipeError("predict takes a list of texts; write predict([text])")
         settings = recipes.fill(self.task.recipe.search, search or {}, "predict", "search.")
-        width = max(settings.beam, n_best) if beam is None else beam
-        settings = recipes.fill(settings, {"beam": width}, "predict", "search.")
+        settings = _with_beam(settings, max(settings.beam, n_best) if beam is None else beam)
         return self.task.answer(self.model, texts, settings, n_best, seed)
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
-        """How well the outputs for the examples' sources match their targets, in all and by group."""
-        name = metric or self.task.recipe.metric
-        measure = pick(METRICS, name, "metric")
-        answers = self.predict([example.source for example in examples], beam=beam)
-        outputs = [answer.text for answer in answers]
-        grouped: dict[str, list[tuple[str, str]]] = {}
-        for output, example in zip(outputs, examples, strict=True):
-            grouped.setdefault(example.group, []).append((output, example.target))
-        groups = {group: measure(*zip(*pairs, strict=True)).value for group, pairs in grouped.items() if group}
-        total = measure(outputs, [example.target for example in examples])
-        return Scored(name, total, groups, alignment.measure(answers, examples))
+        """How well the run does on examples, by its recipe's metric or another that fits, in all and by group."""
+        recipe = self.task.recipe
+        settings = recipe.search if beam is None else _with_beam(recipe.search, beam)
+        return self.task.measure(self.model, examples, metric or recipe.metric, settings)
 
 
 def load(run: Run | str | Path, device: str = "auto") -> Predictor:
@@ -77,8 +59,12 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     task = pick(TASKS, recipe.task, "task").restore(recipe, run.read)
     model = task.build()
     try:
-        model.load_state_dict(load_tensors(run.read(storage.MODEL)))
-    except (RuntimeError, SafetensorError) as error:
+        model.load_state_dict(best_weights(run))
+    except RuntimeError as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
     model.to(choose_device(device)).eval()
     return Predictor(run, task, model)
+
+
+def _with_beam(settings: Search, beam: int) -> Search:
+    return recipes.fill(settings, {"beam": beam}, "predict", "search.")

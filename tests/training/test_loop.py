@@ -20,7 +20,7 @@ from regard.models import Seq2Seq
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import Translate
-from regard.tasks.translate import Encoded
+from regard.tasks.core import Encoded
 from regard.training import loop
 from regard.training.progress import Teller
 from regard.training.schedules import SCHEDULES

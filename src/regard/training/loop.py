@@ -6,27 +6,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import recipe as recipes
 from regard import storage
 from regard.data.batching import Batches, in_order
 from regard.device import choose_device
-from regard.errors import CorruptError, NotFiniteError, ResourceError, StoppedError, pick
-from regard.metrics import METRICS
-from regard.models import Seq2Seq
+from regard.errors import CorruptError, NotFiniteError, RecipeError, ResourceError, StoppedError, pick
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
-from regard.tasks import TASKS, Translate
-from regard.tasks.translate import Encoded, Examples
+from regard.tasks import TASKS, AnyTask
+from regard.tasks.core import AnyBatched, Batched, Encoded, Examples
 from regard.training.health import Health, health
 from regard.training.progress import Teller
 from regard.training.schedules import SCHEDULES
-from regard.training.session import Clock, Session
+from regard.training.session import Clock, Session, best_weights
 from regard.training.stopping import Stopper
-from regard.types import Batch
 
 FLAT_AFTER = 1000  # updates after which attention should have found something
 
@@ -43,10 +39,14 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
     _check(recipe)
     kind = TASKS[recipe.task]
     with Stopper().listening() as stopper, Teller(quiet=quiet) as teller:
+        origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
         examples = kind.examples(recipe)
-        task = kind.learn(recipe, examples.train)
+        task = kind.learn(recipe, examples.train, origin)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode()} | task.files()
         data = task.within_length(task.encode(examples.train))
+        if origin is not None:
+            with torch.device("meta"):  # the shapes alone
+                _fitting(origin, task.build())
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
             with _resumable(run), run.training():
@@ -82,35 +82,59 @@ def _resumable(run: Run) -> Iterator[None]:
 
 def _check(recipe: Recipe) -> None:
     """Refuse what cannot be trained before anything is read or written."""
-    pick(METRICS, recipe.metric, "metric")
+    task = pick(TASKS, recipe.task, "task")
+    task.check_metric(recipe.metric)
     pick(SCHEDULES, recipe.train.schedule, "schedule")
-    pick(TASKS, recipe.task, "task").check(recipe)
+    task.check(recipe)
     choose_device(recipe.train.device)
 
 
-def _learn(task: Translate, examples: Examples, data: Encoded, run: Run, teller: Teller, stopper: Stopper) -> Run:
+def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: Teller, stopper: Stopper) -> Run:
     """Train to the end, from the newest checkpoint if there is one, and measure what came of it."""
     recipe = task.recipe
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     torch.manual_seed(recipe.train.seed)
     dev = task.encode(examples.dev)
-    session = Session.begin(task.build().to(choose_device(recipe.train.device)), recipe.train)
-    for line in (*examples.notes, *_intent(task, session.model, data, dev, len(examples.train)), f"run {run.path}"):
+    model = task.build()
+    started = _start_from(recipe.train.start_from, model, run)
+    session = Session.begin(model.to(choose_device(recipe.train.device)), recipe.train)
+    intent = _intent(task, session.model, data, dev, len(examples.train))
+    for line in (*examples.notes, *intent, *started, f"run {run.path}"):
         teller.say(line)
     _take_up(run, session, teller)
     clock = Clock()
     fit(task, session, data, dev, run, teller, stopper, clock)
     seconds = clock.seconds()
     with stopper.at_once():
-        session.model.load_state_dict(load_tensors(run.read(storage.MODEL)))
-        answers = task.answer(session.model, [each.source for each in dev.examples], recipe.search)
-        measured = METRICS[recipe.metric]([each.text for each in answers], [each.target for each in dev.examples])
+        session.model.load_state_dict(best_weights(run))
+        measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
     run.record({recipe.metric: measured.value, "signature": measured.signature, "train_seconds": seconds})
     run.finish()
     teller.say(f"learned in {seconds:.1f} s; best on dev: {measured.value:.4f} ({measured.signature})")
     return run
+
+
+def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
+    """Let a new model begin with the weights of another run, and say so; a checkpoint already has all of its own."""
+    if not path or run.checkpoints():
+        return []
+    fitting = _fitting(Run.open(path), model)
+    model.load_state_dict(fitting, strict=False)
+    return [f"starting from {path}: {len(fitting):,} of the model's {len(model.state_dict()):,} tensors are its"]
+
+
+def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
+    """The weights of a run whose names and shapes are those of a model."""
+    wanted = {name: each.shape for name, each in model.state_dict().items()}
+    fitting = {name: each for name, each in best_weights(origin).items() if wanted.get(name) == each.shape}
+    if not fitting:
+        raise RecipeError(
+            f"train.start_from: no tensor of {origin.path} has the name and shape of one of this model; "
+            f"make [model] more like that of {origin.path / storage.RECIPE}"
+        )
+    return fitting
 
 
 def _take_up(run: Run, session: Session, teller: Teller) -> None:
@@ -136,7 +160,7 @@ def _take_up(run: Run, session: Session, teller: Teller) -> None:
 
 
 def fit(
-    task: Translate,
+    task: AnyTask,
     session: Session,
     data: Encoded,
     dev: Encoded,
@@ -169,7 +193,7 @@ def fit(
         raise
 
 
-def learn_once(task: Translate, session: Session, data: Encoded, batches: Batches) -> None:
+def learn_once(task: AnyTask, session: Session, data: Encoded, batches: Batches) -> None:
     """One update, of one batch or more; its gradient is that of the mean loss of all its target tokens."""
     settings, progress, model = task.recipe.train, session.progress, session.model
     device = next(model.parameters()).device
@@ -187,7 +211,7 @@ def learn_once(task: Translate, session: Session, data: Encoded, batches: Batche
     progress.update, progress.total, progress.tokens = number, progress.total + total, progress.tokens + tokens
 
 
-def _gradient(task: Translate, session: Session, pieces: Sequence[Batch], sampling: float) -> tuple[float, int]:
+def _gradient(task: AnyTask, session: Session, pieces: Sequence[Batched], sampling: float) -> tuple[float, int]:
     """Backward through all pieces; one that does not fit into memory is split in two and all is tried again."""
     session.optimizer.zero_grad(set_to_none=True)
     tokens = sum(task.tokens(piece) for piece in pieces)
@@ -213,7 +237,7 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in said)
 
 
-def _halves(piece: Batch) -> list[Batch]:
+def _halves(piece: AnyBatched) -> list[AnyBatched]:
     rows = torch.arange(len(piece.examples), device=piece.examples.device)
     if len(rows) == 1:
         raise ResourceError("a single example does not fit into memory; lower data.max_length or the model's widths")
@@ -221,7 +245,7 @@ def _halves(piece: Batch) -> list[Batch]:
 
 
 def validate(
-    task: Translate, session: Session, dev: Encoded, run: Run, teller: Teller, stopper: Stopper, clock: Clock
+    task: AnyTask, session: Session, dev: Encoded, run: Run, teller: Teller, stopper: Stopper, clock: Clock
 ) -> None:
     """Judge the weights on dev, keep them if they are the best so far, and write it all down."""
     settings, progress, model = task.recipe.train, session.progress, session.model
@@ -254,7 +278,7 @@ def validate(
 
 
 @torch.no_grad()
-def evaluate(task: Translate, model: Seq2Seq, data: Encoded, stopper: Stopper) -> tuple[float, Health | None]:
+def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -> tuple[float, Health | None]:
     """The mean loss of a target token, in nats, and how the attention looks."""
     model.eval()
     device = next(model.parameters()).device
@@ -262,11 +286,11 @@ def evaluate(task: Translate, model: Seq2Seq, data: Encoded, stopper: Stopper) -
     for indices in in_order(data.lengths(), task.recipe.train.batch_tokens):
         stopper.check()
         batch = task.collate(data, indices).to(device)
-        step = model(batch)
-        total += task.cross_entropy(step.logits, batch, smoothing=0.0).item()
+        judged = task.judge(model, batch)
+        total += judged.loss.item()
         tokens += task.tokens(batch)
-        if step.attention is not None:
-            seen.append((step.attention, batch))
+        if judged.attention is not None:
+            seen.append((judged.attention, batch))
     return total / tokens, health(seen)
 
 
@@ -280,7 +304,7 @@ def _due(settings: Train, update: int) -> bool:
     return update % settings.validate == 0 or update == settings.updates
 
 
-def _check_finite(update: int, loss: float, norm: Tensor, pieces: Sequence[Batch], data: Encoded) -> None:
+def _check_finite(update: int, loss: float, norm: Tensor, pieces: Sequence[Batched], data: Encoded) -> None:
     """Stop before the optimizer moves, and say where to look."""
     if math.isfinite(loss) and math.isfinite(norm.item()):
         return
@@ -293,14 +317,14 @@ def _check_finite(update: int, loss: float, norm: Tensor, pieces: Sequence[Batch
     )
 
 
-def _intent(task: Translate, model: Seq2Seq, data: Encoded, dev: Encoded, given: int) -> Iterator[str]:
+def _intent(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, given: int) -> Iterator[str]:
     """What is going to be done, in a few lines."""
+    settings, noun = task.recipe.train, task.noun
     too_long = given - len(data.examples)
     dropped = f" ({too_long:,} over {task.recipe.data.max_length} tokens dropped)" if too_long else ""
-    unknown = f"{task.unknown(dev):.2%} of the dev tokens unknown"
-    yield f"{len(data.examples):,} pairs to learn from{dropped}, {len(dev.examples):,} dev pairs, {unknown}"
+    yield f"{len(data.examples):,} {noun}s to learn from{dropped}, {len(dev.examples):,} dev {noun}s"
+    yield from task.told(data, dev)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     device = next(model.parameters()).device
-    yield f"vocabularies of {task.source.size:,} and {task.target.size:,} tokens, {parameters:,} parameters on {device}"
-    settings = task.recipe.train
-    yield f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
+    updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
+    yield f"{parameters:,} parameters on {device}, {updates}"

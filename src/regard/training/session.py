@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.errors import CorruptError
-from regard.models import Seq2Seq
 from regard.recipe import Train
-from regard.storage import MODEL, Folder
+from regard.storage import MODEL, Folder, Run
 from regard.training.averaging import Averager, under
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
@@ -38,13 +38,13 @@ class Progress:
 class Session:
     """A model that learns."""
 
-    model: Seq2Seq
+    model: nn.Module
     optimizer: torch.optim.Optimizer
     averager: Averager
     progress: Progress = field(default_factory=Progress)
 
     @staticmethod
-    def begin(model: Seq2Seq, settings: Train) -> "Session":
+    def begin(model: nn.Module, settings: Train) -> "Session":
         """Before the first update."""
         optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
         return Session(model, optimizer, Averager(model, decay=settings.ema, last=settings.average))
@@ -105,6 +105,17 @@ class Clock:
     def rate(self, tokens: int) -> float:
         """Tokens a second since the last validation."""
         return tokens / (time.perf_counter() - self.interval)
+
+
+def best_weights(run: Run) -> dict[str, Tensor]:
+    """The weights of a run with the lowest dev loss so far."""
+    if not run.holds(MODEL):
+        how = f"go on with: regard train --resume {run.path}"
+        raise CorruptError(f"the run {run.path} is not complete: it ended before its first validation; {how}")
+    try:
+        return load_tensors(run.read(MODEL))
+    except SafetensorError as error:
+        raise CorruptError(f"{run.path / MODEL} holds no weights: {error}") from error
 
 
 def _generators() -> dict[str, Tensor]:
