@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import Protocol, runtime_checkable
 
-from torch import nn
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
 
 from regard.types import Memory, Padded
 
@@ -33,6 +34,10 @@ class Encoder(ABC, nn.Module):
     layers: int
     cell_dim: int | None
 
-    @abstractmethod
     def forward(self, source: Padded) -> Memory:
-        """Read the source."""
+        """Embed the source and read it."""
+        return self.read(self.embedding(source.ids), source.mask)
+
+    @abstractmethod
+    def read(self, words: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"]) -> Memory:
+        """Read vectors, one for every source position: those of `embedding`, or what else stands for words."""

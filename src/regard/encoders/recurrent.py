@@ -1,11 +1,12 @@
 """The recurrent encoder: one state for every source token."""
 
-from torch import nn
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
 
 from regard.encoders.core import Encoder
 from regard.kernels.dropout import dropout
 from regard.recurrence import Recurrence
-from regard.types import Memory, Padded
+from regard.types import Memory
 
 
 class RecurrentEncoder(Encoder):
@@ -18,9 +19,7 @@ class RecurrentEncoder(Encoder):
         self.dropout = dropout
         self.dim, self.layers, self.cell_dim = recurrence.dim, recurrence.layers, recurrence.cell_dim
 
-    def forward(self, source: Padded) -> Memory:
-        """Embed and read; padded positions leave zeros and are masked."""
-        embedded = dropout(self.embedding(source.ids), self.dropout, self.training)
-        states, summary = self.recurrence.read(embedded, source.mask)
-        states = dropout(states, self.dropout, self.training)
-        return Memory(states, source.mask, summary)
+    def read(self, words: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"]) -> Memory:
+        """Padded positions leave zeros and are masked."""
+        states, summary = self.recurrence.read(dropout(words, self.dropout, self.training), mask)
+        return Memory(dropout(states, self.dropout, self.training), mask, summary)

@@ -9,7 +9,7 @@ from regard.attention.positions import Positions
 from regard.encoders.core import Encoder
 from regard.kernels.dropout import dropout
 from regard.transformer import Around, FeedForward, Shape, start_weights
-from regard.types import Memory, Padded, Recurrent
+from regard.types import Memory, Recurrent
 
 
 class EncoderLayer(nn.Module):
@@ -48,14 +48,14 @@ class TransformerEncoder(Encoder):
         self.embedding = embedding
         self.dim, self.dropout = shape.dim, shape.dropout
 
-    def forward(self, source: Padded) -> Memory:
-        """Embed, then layer by layer; the summary is the mean of all states."""
-        words = self.embedding(source.ids) * math.sqrt(self.dim)
-        states = dropout(self.positions.embed(words, 0), self.dropout, self.training)
-        length = source.ids.shape[1]
+    def read(self, words: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"]) -> Memory:
+        """Layer by layer; the summary is the mean of all states."""
+        placed = self.positions.embed(words * math.sqrt(self.dim), 0)
+        states = dropout(placed, self.dropout, self.training)
+        length = words.shape[1]
         bias = self.positions.bias(length, length, 0)
         for layer in self.stack:
-            states = layer(states, source.mask[:, None, None], bias, self.positions)
-        states = self.norm(states).masked_fill(~source.mask.unsqueeze(-1), 0.0)
-        mean = states.sum(1, keepdim=True) / source.mask.sum(-1).clamp(min=1)[:, None, None]
-        return Memory(states, source.mask, Recurrent(mean, None))
+            states = layer(states, mask[:, None, None], bias, self.positions)
+        states = self.norm(states).masked_fill(~mask.unsqueeze(-1), 0.0)
+        mean = states.sum(1, keepdim=True) / mask.sum(-1).clamp(min=1)[:, None, None]
+        return Memory(states, mask, Recurrent(mean, None))
