@@ -1,11 +1,16 @@
 """Recurrent layers, in the one form that encoders and decoders share."""
 
-from jaxtyping import Bool, Float
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import RecipeError
 from regard.types import Recurrent
+
+FLAGS = 8  # columns for a flag: matrix units want widths in eights
+SHUT = 1e4  # a gate so far from zero is 0 or 1 exactly, in half precision too
 
 Cell = type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]
 
@@ -68,11 +73,59 @@ class Recurrence(nn.Module):
         self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
         """Like `forward`, from rest, over padded rows: padding changes nothing and its outputs are zero."""
+        if inputs.is_cuda and self.training:
+            return self.read_unpacked(inputs, mask)
         lengths = mask.sum(dim=-1).cpu()
         packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
         outputs, after = self.rnn(packed)
         padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=mask.shape[-1])
         return padded, self._from_torch(after)
+
+    def read_unpacked(
+        self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
+    ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
+        """The same without packing, whose lengths the host must know: a captured graph runs it.
+
+        Each direction of each layer is a call of its own; backwards, every row is turned round within its length.
+        """
+        lengths = mask.sum(dim=-1, keepdim=True)
+        places = torch.arange(mask.shape[1], device=mask.device)
+        turned = torch.where(mask, lengths - 1 - places, places)
+        hiddens, cells = [], []
+        for layer in range(self.layers):
+            read = []
+            for suffix in ("", "_reverse")[: self.directions]:
+                given = _rearranged(inputs, turned) if suffix else inputs
+                outputs, cell = self._run(given, mask, f"_l{layer}{suffix}")
+                hiddens.append(_rearranged(outputs, (lengths - 1).clamp(min=0))[:, 0])
+                cells.append(cell)
+                read.append(_rearranged(outputs, turned) if suffix else outputs)
+            inputs = torch.cat(read, dim=-1).masked_fill(~mask.unsqueeze(-1), 0.0)
+            if layer < self.layers - 1:
+                inputs = functional.dropout(inputs, self.rnn.dropout, self.training)
+        last = self._batch_first(torch.stack(cells)) if self.cell_dim else None
+        return inputs, Recurrent(self._batch_first(torch.stack(hiddens)), last)
+
+    def _run(self, inputs: Tensor, mask: Tensor, suffix: str) -> tuple[Tensor, Tensor]:
+        """One layer in one direction from rest: its outputs, and an LSTM's cell at the end of every row.
+
+        At padding an LSTM lets nothing in and forgets nothing, since a flag among its inputs opens and closes these
+        gates; so its last cell is that of the row's own last position.
+        """
+        weights = [getattr(self.rnn, name + suffix) for name in self._names()]
+        mode = self.rnn.mode.lower()
+        if mode == "lstm":
+            inputs, weights[0] = _flagged(inputs, mask, weights[0])
+        width, inner = self.dim // self.directions, weights[1].shape[0] // 4 if mode == "lstm" else 0
+        rest = inputs.new_zeros(1, len(inputs), width)
+        first = [rest, inputs.new_zeros(1, len(inputs), inner)] if mode == "lstm" else rest
+        run = getattr(torch._VF, mode)
+        outputs, *last = run(inputs, first, weights, self.rnn.bias, 1, 0.0, self.training, False, True)
+        return outputs, last[-1][0]
+
+    def _names(self) -> list[str]:
+        names = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if self.rnn.bias else [])
+        return names + (["weight_hr"] if self.rnn.proj_size else [])
 
     def _to_torch(self, state: Recurrent) -> Tensor | tuple[Tensor, Tensor]:
         hidden = state.hidden.transpose(0, 1).contiguous()
@@ -86,3 +139,17 @@ class Recurrence(nn.Module):
     def _batch_first(self, state: Float[Tensor, "both batch half"]) -> Float[Tensor, "batch layers dim"]:
         """Torch stacks the directions of a layer; here they lie side by side, as in the outputs."""
         return state.unflatten(0, (self.layers, self.directions)).permute(2, 0, 1, 3).flatten(2)
+
+
+def _rearranged(rows: Float[Tensor, "batch time dim"], places: Int[Tensor, "batch some"]) -> Tensor:
+    """The positions of every row that `places` names."""
+    return rows.gather(1, places.unsqueeze(-1).expand(-1, -1, rows.shape[-1]))
+
+
+def _flagged(inputs: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs of an LSTM with a flag at padding, and weights that shut its input gate and open its forget gate there."""
+    flags = inputs.new_zeros(*inputs.shape[:2], FLAGS)
+    flags[..., 0] = (~mask).to(inputs.dtype)
+    gates = weight.new_zeros(4, weight.shape[0] // 4, FLAGS)
+    gates[0, :, 0], gates[1, :, 0] = -SHUT, SHUT
+    return torch.cat([inputs, flags], dim=-1), torch.cat([weight, gates.flatten(0, 1)], dim=-1)

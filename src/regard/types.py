@@ -66,6 +66,10 @@ class Padded(BatchFirst):
     ids: Int[Tensor, "batch length"]
     mask: Bool[Tensor, "batch length"]
 
+    def crop(self, width: int) -> "Padded":
+        """The first so many positions of every row."""
+        return Padded(self.ids[:, :width], self.mask[:, :width])
+
 
 @dataclass(frozen=True)
 class Batch(BatchFirst):

@@ -32,7 +32,7 @@ def dot(
 
 
 def _shared(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Tensor | None) -> Tensor:
-    """Beams (batch, beams, heads, ...) that look at one source, with a mask over keys alone, are so many more queries."""
+    """Beams (batch, beams, heads, ...) of one source, with a mask over keys alone, are so many more queries."""
     batch, beams, heads, queries, _ = query.shape
     asked = query.transpose(1, 2).reshape(batch, heads, beams * queries, -1)
     seen = functional.scaled_dot_product_attention(

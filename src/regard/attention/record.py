@@ -70,7 +70,8 @@ def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator
     """Keep the weights of all attentions and gates in `model`, or of those modules whose names are in `layers`.
 
     While in the block, results and gradients of the model stay the same, bit for bit: weights are copies of what it
-    used, or computed beside a fused path, and gates are computed beside it. Those of an LSTM take time, about that of stepping through it once more.
+    used, or computed beside a fused path, as gates are. Those of an LSTM take time, about that of stepping through it
+    once more.
     """
     recording = Recording()
     handles = []

@@ -47,21 +47,43 @@ def _fill(order: Sequence[int], lengths: Lengths, budget: int) -> list[list[int]
     return batches
 
 
+def fixed_width(longest: int) -> int:
+    """The width of a batch for an example of that length, where batches have few shapes: multiples of 8, then wider.
+
+    Up to 64 every eighth is one, then every 32nd, from 256 on every 128th.
+    """
+    step = 8 if longest <= 64 else 32 if longest <= 256 else 128
+    return max(1, -(-longest // step)) * step
+
+
+def widened(lengths: Lengths) -> list[tuple[int, int]]:
+    """The lengths as batches of few shapes have them; none is wider than the longest of all."""
+    longest = max(max(pair) for pair in lengths)
+    widths = [min(longest, fixed_width(max(pair))) for pair in lengths]
+    return list(zip(widths, widths, strict=True))
+
+
 class Batches:
     """The batch of every update, counted from 0 over all epochs, so that training can begin at any of them.
 
     Where a batch ends depends on the sorted lengths alone, which no shuffling changes: every epoch has
-    `per_epoch` batches.
+    `per_epoch` batches. With `few_shapes`, lengths count as `widened`, so that few widths of batches come up.
     """
 
-    def __init__(self, lengths: Lengths, budget: int, seed: int) -> None:
+    def __init__(self, lengths: Lengths, budget: int, seed: int, *, few_shapes: bool = False) -> None:
         if not lengths:
             raise DataError("there are no examples to batch; give at least one")
+        if few_shapes:
+            lengths = widened(lengths)
         self._lengths = lengths
         self._budget = budget
         self._seed = seed
         self.per_epoch = len(in_order(lengths, budget))
         self._current: tuple[int, list[list[int]]] | None = None  # only a cache: the latest epoch and its plan
+
+    def width(self, update: int) -> int:
+        """How wide the batch of an update is."""
+        return max(max(self._lengths[index]) for index in self[update])
 
     def locate(self, update: int) -> tuple[int, int]:
         """The epoch of an update, and its place in that epoch."""

@@ -25,11 +25,11 @@ class Averager:
     def after_update(self, model: nn.Module, *, judged: bool) -> None:
         """Take in the weights of one more update; those about to be judged count for the mean of validations."""
         if self.moving is not None:
-            for name, value in model.state_dict().items():
-                self.moving[name].lerp_(value, 1.0 - self.decay)
+            now = model.state_dict()
+            torch._foreach_lerp_(list(self.moving.values()), [now[name] for name in self.moving], 1.0 - self.decay)
         if judged and self.snapshots.maxlen != 1:
-            now = _copy(model) if self.moving is None else self.moving
-            self.snapshots.append({name: value.clone() for name, value in now.items()})
+            judged_weights = _copy(model) if self.moving is None else self.moving
+            self.snapshots.append({name: value.clone() for name, value in judged_weights.items()})
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:

@@ -23,8 +23,15 @@ def linear(update: int, warmup: int, updates: int) -> float:
     return min(update / max(1, warmup), falling, 1.0)
 
 
+def cosine(update: int, warmup: int, updates: int) -> float:
+    """Loshchilov and Hutter 2017: up in a line, then down along half a wave, to a tenth."""
+    gone = (update - warmup) / max(1, updates - warmup)
+    return min(update / max(1, warmup), 0.1 + 0.45 * (1.0 + math.cos(math.pi * min(1.0, max(0.0, gone)))))
+
+
 SCHEDULES: dict[str, Schedule] = {
     "constant": constant,
     "inverse_sqrt": inverse_sqrt,
     "linear": linear,
+    "cosine": cosine,
 }

@@ -1,0 +1,183 @@
+"""Training at the speed of the GPU: one CUDA graph for each shape of batch, and few shapes.
+
+A graph holds a whole update: gather the batch, forward, backward, clip, optimizer. The host gives it the numbers of
+the examples and the learning rate, and does not wait; whether all stayed finite is asked now and then.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from regard.data.batching import Batches
+from regard.errors import NotFiniteError
+from regard.recipe import Train
+from regard.tasks import AnyTask
+from regard.tasks.core import Encoded
+from regard.training.session import Session
+from regard.types import Batch, Padded
+
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+WARM_UPS = 3  # runs of an update before its graph is taken: libraries choose their kernels in the first ones
+ASK_EVERY = 50  # updates between two looks at what the GPU has summed up
+
+
+@contextmanager
+def precision(name: str, device: torch.device) -> Iterator[None]:
+    """Matrix products in that precision while in the block; sums, norms and weights stay in single precision."""
+    kind = PRECISIONS[name]
+    with torch.autocast(device.type, kind, enabled=kind is not None):
+        yield
+
+
+def begin(task: AnyTask, session: Session, data: Encoded) -> "Captured | None":
+    """What learns by captured updates, if it can: on a GPU, whole batches of pairs, nothing decided on the way."""
+    settings: Train = task.recipe.train
+    device = next(session.model.parameters()).device
+    whole = settings.accumulate == 1 and not settings.sampling
+    if not settings.capture or device.type != "cuda" or not whole or not isinstance(task.collate(data, [0]), Batch):
+        return None
+    return Captured(task, session, data, device)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All examples on the GPU, and an empty one at the end that fills up short batches."""
+
+    batch: Batch
+
+    @staticmethod
+    def of(task: AnyTask, data: Encoded, device: torch.device) -> "Table":
+        """The examples of the data, each as wide as the longest."""
+        whole: Batch = task.collate(data, range(len(data.examples))).to(device)
+        source = _with_empty(whole.source)
+        source.mask[-1, :1] = True  # an empty example has something to look at, and nothing to predict
+        return Table(Batch(source, _with_empty(whole.target), _with_last(whole.examples)))
+
+    @property
+    def empty(self) -> int:
+        """The number of the empty example."""
+        return len(self.batch.examples) - 1
+
+    def take(self, index: Tensor, width: int) -> Batch:
+        """The batch of these examples, so wide; a target has one token more, for the one it begins with."""
+        rows = self.batch.select(index)
+        return Batch(rows.source.crop(width), rows.target.crop(width + 1), rows.examples)
+
+
+def _with_empty(side: Padded) -> Padded:
+    return Padded(_with_last(side.ids), _with_last(side.mask))
+
+
+def _with_last(rows: Tensor) -> Tensor:
+    """One more row of zeros: PAD, and False."""
+    return torch.cat([rows, torch.zeros_like(rows[:1])])
+
+
+class Captured:
+    """Learns as `learn_once` does, but an update is one launch; loss and tokens are summed up on the GPU."""
+
+    def __init__(self, task: AnyTask, session: Session, data: Encoded, device: torch.device) -> None:
+        self.task, self.session, self.device = task, session, device
+        self.settings: Train = task.recipe.train
+        self.table = Table.of(task, data, device)
+        self.total = torch.zeros((), device=device, dtype=torch.float64)
+        self.tokens = torch.zeros((), device=device, dtype=torch.int64)
+        self.bad = torch.zeros((), device=device)
+        self.asked = session.progress.update
+        self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self.pool = torch.cuda.graph_pool_handle()  # one for all: they run one after another
+        session.optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]  # it then does not move
+        self.forward = torch.compile(self._forward, dynamic=False) if self.settings.compile else self._forward
+
+    def learn(self, batches: Batches, rate: float) -> None:
+        """One update."""
+        progress = self.session.progress
+        examples, width = batches[progress.update], batches.width(progress.update)
+        rows = max(len(examples), self.settings.batch_tokens // width)
+        self.session.set_rate(rate)
+        graph, index = self._graph(rows, width)
+        index.copy_(self._filled(examples, rows), non_blocking=True)
+        graph.replay()
+        progress.update += 1
+        if progress.update - self.asked >= ASK_EVERY:
+            self.ask()
+
+    def ask(self) -> None:
+        """Wait for the GPU and take over what it summed up; stop if anything was not finite."""
+        progress = self.session.progress
+        first, self.asked = self.asked + 1, progress.update
+        if self.bad.item():
+            raise NotFiniteError(
+                f"updates {first} to {progress.update}: a loss or the norm of its gradient is not finite; the weights "
+                "are as before it. A lower train.learning_rate, more train.warmup or a smaller train.clip often helps"
+            )
+        progress.total, progress.tokens = progress.total + self.total.item(), progress.tokens + int(self.tokens.item())
+        self.total.zero_()
+        self.tokens.zero_()
+
+    def _filled(self, examples: Sequence[int], rows: int) -> Tensor:
+        filled = [*examples, *[self.table.empty] * (rows - len(examples))]
+        return torch.tensor(filled).pin_memory()
+
+    def _graph(self, rows: int, width: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """The graph of a shape, and where it reads the numbers of its examples."""
+        if (rows, width) not in self.graphs:
+            self.graphs[rows, width] = self._capture(rows, width)
+        return self.graphs[rows, width]
+
+    def _capture(self, rows: int, width: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        index = torch.full((rows,), self.table.empty, device=self.device)
+        index[: min(rows, self.table.empty)] = torch.arange(min(rows, self.table.empty), device=self.device)
+        self.session.model.train()
+        with self._untouched():
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UPS):
+                    self._update(index, width)
+            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            self._update(index, width)
+        return graph, index
+
+    def _update(self, index: Tensor, width: int) -> None:
+        """All that one update does."""
+        optimizer, parameters = self.session.optimizer, list(self.session.model.parameters())
+        optimizer.zero_grad(set_to_none=True)
+        loss, tokens = self.forward(index, width)
+        (loss / tokens.clamp(min=1)).backward()
+        norm = nn.utils.clip_grad_norm_(parameters, self.settings.clip or float("inf"), foreach=True)
+        found: Tensor = optimizer.found_inf  # type: ignore[attr-defined]
+        found.copy_(~(norm + loss.detach()).isfinite())
+        optimizer.step()
+        self.bad += found
+        self.total += loss.detach()
+        self.tokens += tokens
+
+    def _forward(self, index: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        batch = self.table.take(index, width)
+        with precision(self.settings.precision, self.device):
+            loss = self.task.loss(self.session.model, batch, self.settings.smoothing)
+        return loss, batch.target.mask[:, 1:].sum()
+
+    @contextmanager
+    def _untouched(self) -> Iterator[None]:
+        """Whatever is learned, summed up or drawn in the block is undone after it."""
+        optimizer = self.session.optimizer
+        learned = [*self.session.model.parameters(), self.total, self.tokens, self.bad]
+        kept = [each.detach().clone() for each in learned]
+        state = {each: {key: value.clone() for key, value in row.items()} for each, row in optimizer.state.items()}
+        drawn = torch.cuda.get_rng_state(self.device)
+        yield
+        with torch.no_grad():
+            for each, before in zip(learned, kept, strict=True):
+                each.copy_(before)
+            for parameter, row in optimizer.state.items():
+                for key, value in row.items():
+                    value.copy_(state[parameter][key]) if parameter in state else value.zero_()
+        torch.cuda.set_rng_state(drawn, self.device)
