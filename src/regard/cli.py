@@ -84,6 +84,8 @@ def train(
     """Train a model by a recipe, on its data or yours.
 
     One's own pairs are one override: regard train dates data.train=pairs.tsv
+
+    So are the weights of another run to start from: train.start_from=runs/dates
     """
     from regard import training
 
@@ -170,7 +172,7 @@ def score(
     if not files and recipe.data.train and not recipe.data.test:
         raise DataError(f"the recipe of {run} names no test set; write: regard score {run} FILE.tsv")
     named = tuple(files or recipe.data.test)
-    examples = predictor.task.read(named).examples if named else predictor.task.examples(recipe).test
+    examples = predictor.task.reader(recipe)(named).examples if named else predictor.task.examples(recipe).test
     scored = predictor.score(examples, metric=metric, beam=beam)
     if as_json:
         told = {
@@ -217,6 +219,49 @@ def look(
         print(json.dumps(_told(prediction), ensure_ascii=False))
     else:
         print(f"{prediction.text}\n\n{_drawn(prediction.map)}", end="")
+
+
+@app.command()
+def vectors(
+    run: RunPath,
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one a line; - or nothing: stdin.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the vector of every line, as long as one, its numbers set apart by tabs.
+
+    A blank line, or one of too many tokens, has zeros. Any run with an encoder gives vectors.
+    """
+    from regard.predict import load
+    from regard.vectors import vectors
+
+    texts = [line for name in inputs or ["-"] for line in _lines(name)]
+    predictor = load(run)
+    for start in range(0, len(texts), CHUNK):
+        chunk = texts[start : start + CHUNK]
+        for text, vector in zip(chunk, vectors(predictor, chunk).tolist(), strict=True):
+            told = json.dumps({"text": text, "vector": vector}, ensure_ascii=False)
+            line = told if as_json else "\t".join(f"{number:.6g}" for number in vector)
+            sys.stdout.buffer.write(line.encode() + b"\n")
+
+
+@app.command()
+def near(
+    run: RunPath,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Texts to search, one a line; -: stdin.")],
+    text: Annotated[str, typer.Option("--text", help="The text to which others are to be near.")],
+    count: Annotated[int, typer.Option(min=1, help="How many to find.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Find the lines of a file that are nearest to a text: cosine, number of the line, line."""
+    from regard.predict import load
+    from regard.vectors import near
+
+    for found in near(load(run), text, _lines(file), count):
+        told = {"cosine": found.cosine, "line": found.place + 1, "text": found.text}
+        line = json.dumps(told, ensure_ascii=False) if as_json else f"{found.cosine:.4f}\t{found.place + 1}\t{found.text}"
+        sys.stdout.buffer.write(line.encode() + b"\n")
 
 
 @app.command(name="list")

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from regard import models, storage
 from regard import recipe as recipes
-from regard import storage
 from regard.device import choose_device
 from regard.errors import CorruptError, RecipeError, pick
 from regard.recipe import Search
@@ -59,7 +59,7 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     task = pick(TASKS, recipe.task, "task").restore(recipe, run.read)
     model = task.build()
     try:
-        model.load_state_dict(best_weights(run))
+        models.load_weights(model, best_weights(run))
     except RuntimeError as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
     model.to(choose_device(device)).eval()

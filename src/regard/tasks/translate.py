@@ -41,7 +41,7 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
         if recipe.tokens.shared and recipe.tokens.source != recipe.tokens.target:
             raise RecipeError("tokens.shared needs tokens.source and tokens.target to be the same")
         with torch.device("meta"):  # the model without its memory: sizes that do not fit show here
-            models.build(recipe.model, source_size=len(SPECIALS), target_size=len(SPECIALS))
+            _build(recipe, source_size=len(SPECIALS), target_size=len(SPECIALS))
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Translate":
@@ -68,7 +68,7 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
 
     def build(self) -> Seq2Seq:
         """A model with fresh weights."""
-        return models.build(self.recipe.model, source_size=self.source.size, target_size=self.target.size)
+        return _build(self.recipe, source_size=self.source.size, target_size=self.target.size)
 
     def encode(self, examples: Sequence[Example]) -> Pairs:
         """All examples as ids."""
@@ -134,6 +134,11 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
         if hypothesis.map is not None:
             seen = AttentionMap(hypothesis.map[: len(tokens), : len(columns)].cpu(), tokens, columns)
         return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, seen)
+
+
+def _build(recipe: Recipe, *, source_size: int, target_size: int) -> Seq2Seq:
+    shared = recipe.tokens.shared
+    return models.build(recipe.model, source_size=source_size, target_size=target_size, shared=shared)
 
 
 def _search(

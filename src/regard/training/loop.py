@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from regard import models, storage
 from regard import recipe as recipes
-from regard import storage
 from regard.data.batching import Batches, in_order
 from regard.device import choose_device
 from regard.errors import CorruptError, NotFiniteError, RecipeError, ResourceError, StoppedError, pick
@@ -18,6 +18,7 @@ from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
 from regard.tasks import TASKS, AnyTask
 from regard.tasks.core import AnyBatched, Batched, Encoded, Examples
+from regard.training import capture
 from regard.training.health import Health, health
 from regard.training.progress import Teller
 from regard.training.schedules import SCHEDULES
@@ -86,6 +87,7 @@ def _check(recipe: Recipe) -> None:
     task.check_metric(recipe.metric)
     pick(SCHEDULES, recipe.train.schedule, "schedule")
     task.check(recipe)
+    pick(capture.PRECISIONS, recipe.train.precision, "precision")
     choose_device(recipe.train.device)
 
 
@@ -94,6 +96,7 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
     recipe = task.recipe
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
+    torch.use_deterministic_algorithms(recipe.train.deterministic)
     torch.manual_seed(recipe.train.seed)
     dev = task.encode(examples.dev)
     model = task.build()
@@ -103,11 +106,13 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
     for line in (*examples.notes, *intent, *started, f"run {run.path}"):
         teller.say(line)
     _take_up(run, session, teller)
+    if started:
+        run.save(0, session.files())  # from now on the other run may change, or go
     clock = Clock()
     fit(task, session, data, dev, run, teller, stopper, clock)
     seconds = clock.seconds()
     with stopper.at_once():
-        session.model.load_state_dict(best_weights(run))
+        models.load_weights(session.model, best_weights(run))
         measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
     run.record({recipe.metric: measured.value, "signature": measured.signature, "train_seconds": seconds})
@@ -117,17 +122,17 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
 
 
 def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
-    """Let a new model begin with the weights of another run, and say so; a checkpoint already has all of its own."""
+    """Let a new model begin with the weights of another run, and say so; one with a checkpoint has begun already."""
     if not path or run.checkpoints():
         return []
     fitting = _fitting(Run.open(path), model)
     model.load_state_dict(fitting, strict=False)
-    return [f"starting from {path}: {len(fitting):,} of the model's {len(model.state_dict()):,} tensors are its"]
+    return [f"taken from {path}: {len(fitting):,} of the model's {len(models.weights(model)):,} tensors"]
 
 
 def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
     """The weights of a run whose names and shapes are those of a model."""
-    wanted = {name: each.shape for name, each in model.state_dict().items()}
+    wanted = {name: each.shape for name, each in models.weights(model).items()}
     fitting = {name: each for name, each in best_weights(origin).items() if wanted.get(name) == each.shape}
     if not fitting:
         raise RecipeError(
@@ -171,11 +176,14 @@ def fit(
 ) -> None:
     """Let the model learn; the weights with the lowest dev loss end in the run."""
     settings, progress = task.recipe.train, session.progress
-    batches = Batches(data.lengths(), settings.batch_tokens, settings.seed)
+    captured = capture.begin(task, session, data)
+    batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=captured is not None)
     teller.begin(settings.updates, progress.update)
     try:
         while True:
             if _due(settings, progress.update) and progress.validated < progress.update:
+                if captured:
+                    captured.ask()
                 validate(task, session, dev, run, teller, stopper, clock)
                 progress.metrics_size = run.metrics_size()
                 run.save(progress.update, session.files())
@@ -185,9 +193,15 @@ def fit(
                 teller.say(f"stopping: the dev loss has not fallen for {progress.waited} validations")
                 return
             stopper.check()
-            learn_once(task, session, data, batches)
-            teller.advance(progress.total / progress.tokens, clock.rate(progress.tokens))
+            if captured:
+                captured.learn(batches, rate(settings, progress.update + 1))
+            else:
+                learn_once(task, session, data, batches)
+            session.averager.after_update(session.model, judged=_due(settings, progress.update))
+            teller.advance(progress.total / max(1, progress.tokens), clock.rate(progress.tokens))
     except StoppedError:
+        if captured:
+            captured.ask()
         if not stopper.hurried:  # else an update may be half done: the last checkpoint is the better one
             run.save(progress.update, session.files())
         raise
@@ -204,10 +218,8 @@ def learn_once(task: AnyTask, session: Session, data: Encoded, batches: Batches)
     total, tokens = _gradient(task, session, pieces, sampling=settings.sampling * number / settings.updates)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
     _check_finite(number, total, norm, pieces, data)
-    for group in session.optimizer.param_groups:
-        group["lr"] = rate(settings, number)
+    session.set_rate(rate(settings, number))
     session.optimizer.step()
-    session.averager.after_update(model, judged=_due(settings, number))
     progress.update, progress.total, progress.tokens = number, progress.total + total, progress.tokens + tokens
 
 
@@ -218,7 +230,8 @@ def _gradient(task: AnyTask, session: Session, pieces: Sequence[Batched], sampli
     total = 0.0
     for index, piece in enumerate(pieces):
         try:
-            loss = task.loss(session.model, piece, task.recipe.train.smoothing, sampling)
+            with capture.precision(task.recipe.train.precision, piece.examples.device):
+                loss = task.loss(session.model, piece, task.recipe.train.smoothing, sampling)
             (loss / tokens).backward()
             total += loss.item()
         except (MemoryError, RuntimeError) as error:
@@ -256,8 +269,7 @@ def validate(
             raise NotFiniteError(f"{told}; a lower train.learning_rate may help")
         best = dev_loss < progress.lowest
         if best:
-            weights = {name: each.contiguous() for name, each in model.state_dict().items()}
-            run.replace(storage.MODEL, save_tensors(weights))
+            run.replace(storage.MODEL, save_tensors(models.weights(model)))
     entry = {
         "update": progress.update,
         "loss": progress.total / progress.tokens,

@@ -13,6 +13,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from regard import models
 from regard.errors import CorruptError
 from regard.recipe import Train
 from regard.storage import MODEL, Folder, Run
@@ -46,8 +47,24 @@ class Session:
     @staticmethod
     def begin(model: nn.Module, settings: Train) -> "Session":
         """Before the first update."""
-        optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
+        on_gpu = next(model.parameters()).is_cuda
+        optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=torch.zeros((), device="cuda") if on_gpu else 0.0,  # a captured update reads it anew each time
+            betas=(0.9, 0.98),
+            weight_decay=settings.weight_decay,
+            fused=on_gpu,
+            capturable=on_gpu,
+        )
         return Session(model, optimizer, Averager(model, decay=settings.ema, last=settings.average))
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate from now on."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def files(self) -> dict[str, bytes]:
         """The whole session, for a checkpoint."""
@@ -56,7 +73,7 @@ class Session:
         }
         tensors |= {f"generator.{name}": each for name, each in _generators().items()}
         return {
-            MODEL: save_tensors({name: each.contiguous() for name, each in self.model.state_dict().items()}),
+            MODEL: save_tensors(models.weights(self.model)),
             OPTIMIZER: save_tensors({name: each.contiguous().clone() for name, each in tensors.items()}),
             STATE: json.dumps(asdict(self.progress)).encode(),
         }
@@ -69,7 +86,7 @@ class Session:
             raise CorruptError(f"{checkpoint.path} is damaged: it holds update {progress.update:,}")
         tensors = load_tensors(content[OPTIMIZER])
         device = next(self.model.parameters()).device
-        self.model.load_state_dict(load_tensors(content[MODEL]))
+        models.load_weights(self.model, load_tensors(content[MODEL]))
         self._load_optimizer(tensors)
         self.averager.load({name: each.to(device) for name, each in under("average.", tensors).items()})
         _set_generators(under("generator.", tensors))
@@ -111,7 +128,7 @@ def best_weights(run: Run) -> dict[str, Tensor]:
     """The weights of a run with the lowest dev loss so far."""
     if not run.holds(MODEL):
         how = f"go on with: regard train --resume {run.path}"
-        raise CorruptError(f"the run {run.path} is not complete: it ended before its first validation; {how}")
+        raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
     try:
         return load_tensors(run.read(MODEL))
     except SafetensorError as error:

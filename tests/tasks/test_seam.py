@@ -1,0 +1,237 @@
+"""The seam: a task that nobody knows by name trains, resumes, predicts and is scored once it stands in the table."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard import recipe as recipes
+from regard import storage
+from regard.data import batching
+from regard.data.tokenizers import TOKENIZERS, Tokenizer
+from regard.errors import DataError, RecipeError, StoppedError, pick
+from regard.metrics import METRICS, Measured
+from regard.recipe import Recipe, Search
+from regard.storage import Run
+from regard.tasks import TASKS, Scored, Task, core
+from regard.training import loop
+from regard.training.stopping import Stopper
+from regard.types import UNKNOWN, BatchFirst, Example, Padded, Prediction
+
+LABELS = ("even", "odd")  # how many times there is an "x": a bag of letters can learn it
+
+
+@dataclass(frozen=True)
+class Labelled(core.Encoded):
+    """Texts with the number of their label."""
+
+    texts: list[list[int]]
+    labels: list[int]
+
+    def lengths(self) -> list[tuple[int, int]]:
+        return [(len(text) + 1, 1) for text in self.texts]
+
+
+@dataclass(frozen=True)
+class LabelledBatch(BatchFirst):
+    text: Padded
+    labels: Tensor
+    examples: Tensor
+
+
+class Bag(nn.Module):
+    """The mean of the letters, read by one line."""
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.letters = nn.Embedding(size, dim)
+        self.out = nn.Linear(dim, len(LABELS))
+
+    def forward(self, text: Padded) -> Tensor:
+        return self.out((self.letters(text.ids) * text.mask.unsqueeze(-1)).sum(1))
+
+
+class Parity(Task[Bag, Labelled, LabelledBatch]):
+    """Even or odd, by the letters of a text."""
+
+    metrics = ("exact_match",)
+    noun = "text"
+
+    def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
+        super().__init__(recipe)
+        self.source = source
+
+    @staticmethod
+    def check(recipe: Recipe) -> None:
+        pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
+
+    @classmethod
+    def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Parity":
+        texts = [each.source for each in examples]
+        return cls(recipe, core.tokenizer(recipe.tokens.source, texts, recipe.tokens.size, core.SOURCE, origin))
+
+    @classmethod
+    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Parity":
+        return cls(recipe, TOKENIZERS[recipe.tokens.source].from_bytes(read(core.SOURCE)))
+
+    def files(self) -> dict[str, bytes]:
+        return {core.SOURCE: self.source.to_bytes()}
+
+    def build(self) -> Bag:
+        return Bag(self.source.size, self.recipe.model.embedding)
+
+    def encode(self, examples: Sequence[Example]) -> Labelled:
+        texts = [self.source.encode(each.source) for each in examples]
+        return Labelled(list(examples), texts, [LABELS.index(each.target) for each in examples])
+
+    def told(self, data: Labelled, dev: Labelled) -> Iterator[str]:
+        yield f"{len(LABELS)} labels, {core.unknown(dev.texts):.2%} of the dev tokens unknown"
+
+    def collate(self, data: Labelled, indices: Sequence[int]) -> LabelledBatch:
+        text = batching.pad([data.texts[index] for index in indices])
+        return LabelledBatch(text, torch.tensor([data.labels[index] for index in indices]), torch.tensor(indices))
+
+    def tokens(self, batch: LabelledBatch) -> int:
+        return len(batch.labels)
+
+    def loss(self, model: Bag, batch: LabelledBatch, smoothing: float = 0.0, sampling: float = 0.0) -> Tensor:
+        return core.cross_entropy(model(batch.text), batch.labels, smoothing, ignore=-100)
+
+    @torch.no_grad()
+    def answer(
+        self, model: Bag, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+    ) -> list[Prediction]:
+        answers = [core.blank(text) for text in texts]
+        for places, ids in core.ask(texts, self.source.encode, self.longest, 50):
+            best = model(batching.pad(ids)).log_softmax(-1).max(-1)
+            for place, score, label in zip(places, *map(Tensor.tolist, best), strict=True):
+                answers[place] = replace(answers[place], text=LABELS[label], score=score)
+        return answers
+
+    def too_long(self, text: str) -> bool:
+        return len(self.source.encode(text)) > self.longest
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TASKS, "parity", Parity)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    lines = [f"{'ab'[index % 2] * (index % 5 + 1)}{'x' * (index % 2)}\t{LABELS[index % 2]}\n" for index in range(60)]
+    (tmp_path / "texts.tsv").write_text("".join(lines), encoding="utf-8")
+    data = ["name=toy", "task=parity", f"data.train={tmp_path}/texts.tsv", "train.device=cpu"]
+    sizes = ["model.embedding=5", "train.batch_tokens=60", "train.learning_rate=0.05"]
+    return recipes.parse("", "toy", [*data, *sizes, "train.updates=30", "train.validate=10"])
+
+
+def test_it_trains_answers_and_is_scored(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = regard.train(recipe, runs=tmp_path / "runs")
+    said = capsys.readouterr().err
+    for words in ("texts split off", "texts to learn from", "2 labels, 0.00% of the dev tokens unknown", "parameters"):
+        assert words in said
+    assert "pairs" not in said
+    *entries, last = run.metrics()
+    losses = [entry["dev_loss"] for entry in entries]
+    assert losses == sorted(losses, reverse=True)
+    assert "attention_entropy" not in entries[0]
+    assert last["exact_match"] == 1.0
+    predictor = regard.load(run)
+    assert [each.text for each in predictor.predict(["aa", " ", "bbx"])] == ["even", "", "odd"]
+    examples = [Example("aaa", "even", "easy"), Example("bx", "odd", "easy"), Example("bbx", "even", "hard")]
+    scored = predictor.score(examples)
+    assert scored == Scored("exact_match", Measured(2 / 3, scored.measured.signature), {"easy": 1.0, "hard": 0.0}, {})
+
+
+def test_stopped_and_resumed_it_ends_with_the_same_bits(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = regard.train(recipe, runs=tmp_path / "whole", quiet=True)
+    checks: list[int] = []
+
+    def check(self: Stopper) -> None:
+        checks.append(1)
+        if len(checks) == 17:
+            raise StoppedError(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stopper, "check", check)
+        with pytest.raises(StoppedError, match="updates are saved"):
+            regard.train(recipe, runs=tmp_path / "runs", quiet=True)
+    again = regard.resume(tmp_path / "runs" / "toy", quiet=True)
+    assert again.read(storage.MODEL) == whole.read(storage.MODEL)
+
+
+def test_a_metric_that_says_nothing_of_it_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="the metric 'bleu' does not fit this task; choose from exact_match"):
+        regard.train(recipe, "metric=bleu", runs=tmp_path / "runs", quiet=True)
+    assert not (tmp_path / "runs").exists()
+    predictor = regard.load(regard.train(recipe, "train.updates=1", runs=tmp_path, quiet=True))
+    with pytest.raises(RecipeError, match="the metric 'chrf' does not fit this task"):
+        predictor.score([Example("a", "even")], metric="chrf")
+
+
+def test_a_task_may_have_a_metric_of_its_own(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def surprise(total: float, count: int) -> Measured:
+        return Measured(total / count, f"surprise|n:{count}")
+
+    class Surprised(Parity):
+        metrics = ("surprise",)
+
+        def measure(self, model: Bag, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
+            self.check_metric(metric)
+            data = self.encode(examples)
+            total = self.loss(model, self.collate(data, range(len(examples)))).item()
+            return Scored(metric, METRICS[metric](total, len(examples)), {}, {})
+
+    monkeypatch.setitem(TASKS, "parity", Surprised)
+    monkeypatch.setitem(METRICS, "surprise", surprise)
+    run = regard.train(recipe, "metric=surprise", runs=tmp_path, quiet=True)
+    *entries, last = run.metrics()
+    assert last["surprise"] == pytest.approx(min(entry["dev_loss"] for entry in entries), rel=1e-5)
+    assert last["signature"] == "surprise|n:6"
+
+
+def test_a_batch_of_any_task_is_split_in_two(recipe: Recipe) -> None:
+    examples = Parity.examples(recipe).train
+    task = Parity.learn(recipe, examples)
+    batch = task.collate(task.encode(examples), [3, 1, 4])
+    assert [half.examples.tolist() for half in loop._halves(batch)] == [[3, 1], [4]]
+
+
+def test_what_is_too_long_to_learn_from_is_left_out_whole(recipe: Recipe) -> None:
+    examples = [Example("abab", "even"), Example("x", "odd"), Example("aba", "even")]
+    task = Parity.learn(recipes.override(recipe, "data.max_length=3"), examples)
+    kept = task.within_length(task.encode(examples))
+    assert kept == task.encode(examples[1:])
+    with pytest.raises(DataError, match=r"every text is longer than data.max_length = 3 tokens; raise it"):
+        task.within_length(task.encode(examples[:1]))
+
+
+# What tasks share
+
+
+def test_texts_are_asked_by_length_and_each_keeps_its_place() -> None:
+    asked = list(core.ask(["abc", "", "a", "abcde", "  ", "b"], lambda text: [ord(each) for each in text], 4, 4))
+    assert [each.places for each in asked] == [[2, 5], [0]]
+    assert asked[1].ids == [[97, 98, 99]]
+
+
+def test_the_share_of_unknown_tokens() -> None:
+    assert core.unknown([[UNKNOWN, 5], [6, 7, UNKNOWN], [8, 9, 10]]) == 2 / 8
+    assert core.unknown([]) == 0.0
+
+
+@pytest.mark.parametrize("ignore", [0, 2, -100])
+@pytest.mark.parametrize("shape", [(7,), (3, 5)])
+def test_the_cross_entropy_is_summed_over_all_but_the_ignored(shape: tuple[int, ...], ignore: int) -> None:
+    logits, wanted = torch.randn(*shape, 4), torch.randint(0, 4, shape)
+    each = -logits.log_softmax(-1).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+    found = core.cross_entropy(logits, wanted, 0.0, ignore)
+    assert found.item() == pytest.approx(each[wanted != ignore].sum().item(), rel=1e-5)

@@ -1,0 +1,179 @@
+"""train.start_from: a new run begins with what fits of another's weights, and with its tokenizers."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+import regard
+from regard import recipe as recipes
+from regard import storage
+from regard.errors import CorruptError, DataError, RecipeError
+from regard.recipe import Recipe
+from regard.storage import Run
+from regard.training import loop, resume, train
+
+STILL = "train.learning_rate=0"  # an update that moves nothing: what a run begins with is what it keeps
+TOKENS = ("source.tokens", "target.tokens")
+
+
+def tiny(*overrides: str) -> Recipe:
+    sizes = ["model.embedding=8", "model.encoder.dim=12", "model.decoder.dim=10", "model.attention.dim=6"]
+    data = ["name=tiny", "data.corpus=reverse", "data.size=60", "train.device=cpu", "train.batch_tokens=100"]
+    settings = ["train.updates=4", "train.validate=2", "search.max_ratio=0", "search.max_extra=3"]
+    return recipes.parse("", "tiny", [*sizes, *data, *settings, "train.ema=0.5", *overrides])
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(tiny(), runs=tmp_path_factory.mktemp("origin"), quiet=True)
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    """Other data, of fewer letters."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("ab\tba\nabc\tcba\nb\tb\nca\tac\n", encoding="utf-8")
+    return path
+
+
+def weights(run: Run) -> dict[str, Tensor]:
+    return load_tensors(run.read(storage.MODEL))
+
+
+def test_it_begins_with_the_weights_and_the_tokenizers(
+    origin: Run, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(tiny(), f"train.start_from={origin.path}", f"data.train={pairs}", STILL, runs=tmp_path)
+    assert run.read(storage.MODEL) == origin.read(storage.MODEL)
+    assert [run.read(name) for name in TOKENS] == [origin.read(name) for name in TOKENS]
+    count = len(weights(origin))
+    assert f"taken from {origin.path}: {count} of the model's {count} tensors\n" in capsys.readouterr().err
+    answers = [regard.load(each).predict(["abc"])[0] for each in (run, origin)]
+    assert (answers[0].text, answers[0].score) == (answers[1].text, answers[1].score)
+
+
+def test_it_is_no_longer_the_origin_once_it_learned(origin: Run, tmp_path: Path) -> None:
+    before = {each.name: each.read_bytes() for each in origin.path.iterdir()}
+    run = train(tiny(), f"train.start_from={origin.path}", "train.learning_rate=0.01", runs=tmp_path, quiet=True)
+    assert run.read(storage.MODEL) != origin.read(storage.MODEL)
+    assert {each.name: each.read_bytes() for each in origin.path.iterdir()} == before
+
+
+def test_what_does_not_fit_is_fresh(origin: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["model.decoder.dim=14", STILL]
+    run = train(tiny(), f"train.start_from={origin.path}", *changes, runs=tmp_path)
+    fresh = train(tiny(), *changes, runs=tmp_path, quiet=True)
+    old, new, alone = weights(origin), weights(run), weights(fresh)
+    taken = {name for name in new if name in old and old[name].shape == new[name].shape}
+    assert {name.partition(".")[0] for name in taken} == {"encoder", "decoder"}
+    assert 0 < len(taken) < len(new)
+    for name, each in new.items():
+        assert torch.equal(each, old[name] if name in taken else alone[name])
+    assert f"{len(taken)} of the model's {len(new)} tensors" in capsys.readouterr().err
+
+
+def test_where_nothing_fits_it_is_refused_and_nothing_is_written(origin: Run, tmp_path: Path) -> None:
+    other = Run(shutil.copytree(origin.path, tmp_path / "other"))
+    other.replace(storage.MODEL, save_tensors({"decoder.out.bias": torch.zeros(3), "heart": torch.zeros(7)}))
+    with pytest.raises(RecipeError, match=r"train.start_from: no tensor of .*other has the name and shape"):
+        train(tiny(), f"train.start_from={other.path}", runs=tmp_path / "runs", quiet=True)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_tokenizer_of_another_kind_is_refused(origin: Run, tmp_path: Path, side: str) -> None:
+    with pytest.raises(RecipeError, match=rf"{side}.tokens is a tokenizer of kind 'character', not 'word'"):
+        train(tiny(), f"train.start_from={origin.path}", f"tokens.{side}=word", runs=tmp_path / "runs", quiet=True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_two_vocabularies_are_not_made_one(origin: Run, tmp_path: Path) -> None:
+    other = Run(shutil.copytree(origin.path, tmp_path / "other"))
+    other.replace("target.tokens", b'{"kind": "character", "tokens": ["z"]}')
+    with pytest.raises(RecipeError, match=r"tokens.shared is true, but .*other has two vocabularies"):
+        train(tiny(), f"train.start_from={other.path}", "tokens.shared=true", runs=tmp_path / "runs", quiet=True)
+
+
+def test_a_shared_vocabulary_is_shared_again(pairs: Path, tmp_path: Path) -> None:
+    first = train(tiny("tokens.shared=true", "train.updates=1"), runs=tmp_path, quiet=True)
+    again = train(first.recipe(), f"train.start_from={first.path}", f"data.train={pairs}", runs=tmp_path, quiet=True)
+    assert [again.read(name) for name in TOKENS] == [first.read(TOKENS[0])] * 2
+
+
+def test_a_run_that_is_not_there_is_said_before_any_data_is_read(
+    origin: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = origin.path.with_name("tinny")
+    with pytest.raises(DataError, match=r"tinny is not there; did you mean '.*tiny'\?"):
+        train(tiny(f"train.start_from={missing}", "data.train=nowhere.tsv"), runs=tmp_path / "runs", quiet=True)
+    assert not (tmp_path / "runs").exists()
+
+
+class Killed(BaseException):
+    """What no code of regard catches."""
+
+
+def killed(at: int, recipe: Recipe, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run whose process died just before it saved its n-th checkpoint."""
+    saved: list[int] = []
+    real = Run.save
+
+    def save(self: Run, update: int, files: dict[str, bytes]) -> None:
+        saved.append(update)
+        if len(saved) == at:
+            raise Killed
+        real(self, update, files)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "save", save)
+        with pytest.raises(Killed):
+            train(recipe, runs=runs, quiet=True)
+    return Run.open(runs / "tiny")
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_killed_anywhere_it_ends_with_the_same_bits(
+    origin: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    other = Run(shutil.copytree(origin.path, tmp_path / "other"))
+    recipe = tiny(f"train.start_from={other.path}", "train.learning_rate=0.01", "model.encoder.dropout=0.2")
+    whole = train(recipe, runs=tmp_path / "whole", quiet=True)
+    run = killed(at, recipe, tmp_path / "runs", monkeypatch)
+    if at > 1:
+        shutil.rmtree(other.path)  # it has all it needs
+    assert resume(run, quiet=True).read(storage.MODEL) == whole.read(storage.MODEL)
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_words_that_several_parts_share_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    recipe = tiny("tokens.shared=true", "model.tied=true", "model.embedding=10", "train.average=2")
+    whole = train(recipe, runs=tmp_path / "whole", quiet=True)
+    model = regard.load(whole).model
+    assert model.encoder.embedding.weight is model.decoder.embedding.weight
+    assert len(weights(whole)) < len(model.state_dict())
+    run = killed(at, recipe, tmp_path / "runs", monkeypatch)
+    assert resume(run, quiet=True).read(storage.MODEL) == whole.read(storage.MODEL)
+    again = train(recipe, f"train.start_from={whole.path}", STILL, "train.ema=0", runs=tmp_path, quiet=True)
+    assert again.read(storage.MODEL) == whole.read(storage.MODEL)
+
+
+def test_a_run_without_weights_yet_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "validate", die)
+        with pytest.raises(Killed):
+            train(tiny(), runs=tmp_path, quiet=True)
+    run = Run.open(tmp_path / "tiny")
+    how = rf"{run.path} is not complete: .* go on with: regard train --resume {run.path}$"
+    with pytest.raises(CorruptError, match=how):
+        regard.load(run)
+    with pytest.raises(CorruptError, match=how):
+        train(tiny(), f"train.start_from={run.path}", runs=tmp_path / "runs", quiet=True)
+    assert not (tmp_path / "runs").exists()
