@@ -28,6 +28,7 @@ class Data:
     train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; plain or gz
     dev: tuple[str, ...] = ()  # where none is given, a part of `train` is split off
     test: tuple[str, ...] = ()  # what `regard score RUN` scores on
+    format: str = "pairs"  # of a tagger's files; `regard list formats`
     max_length: int = _number(250, least=1)  # pairs with more tokens on a side are dropped from training
 
 

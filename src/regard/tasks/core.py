@@ -138,18 +138,25 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return files.pairs(names)
 
     @classmethod
+    def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
+        """What reads such files as the recipe says: `read`, where there is but one way."""
+        if recipe.data.format != "pairs":
+            raise RecipeError(f"data.format = {recipe.data.format!r} is for the task 'tag'; leave it out")
+        return cls.read
+
+    @classmethod
     def examples(cls, recipe: Recipe) -> Examples:
         """Read or generate all examples; where there is no dev set, one is split off."""
-        data, notes = recipe.data, []
-        test = cls.read(data.test).examples if data.test else []
-        dev = cls.read(data.dev).examples if data.dev else []
+        data, notes, read = recipe.data, [], cls.reader(recipe)
+        test = read(data.test).examples if data.test else []
+        dev = read(data.dev).examples if data.dev else []
         if not data.train:
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
             notes.append(f"corpus {data.corpus}, generated")
             return Examples(splits.train, dev or splits.dev, test or splits.test, notes)
-        train, dropped = cls.read(data.train)
+        train, dropped = read(data.train)
         blank = f", {dropped:,} {cls.noun}s with an empty side dropped" if dropped else ""
         notes.append(" and ".join(data.train) + blank)
         if dev:
