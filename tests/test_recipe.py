@@ -105,7 +105,7 @@ def test_an_embedded_recipe_names_what_there_is(name: str) -> None:
     assert recipe.name == name
     assert recipe.task in TASKS
     assert recipe.metric in METRICS
-    assert recipe.data.corpus in CORPORA
+    assert recipe.data.corpus in CORPORA or recipe.data.train
     assert {recipe.tokens.source, recipe.tokens.target} <= set(TOKENIZERS)
     assert {recipe.model.encoder.cell, recipe.model.decoder.cell} <= set(CELLS)
     assert recipe.model.attention.score in SCORES

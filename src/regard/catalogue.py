@@ -16,6 +16,8 @@ TABLES = {
     "orders": ("decoders/recurrent.py", "ORDERS", "model.decoder.order"),
     "starts": ("decoders/start.py", "STARTS", "model.decoder.start"),
     "tokenizers": ("data/tokenizers.py", "TOKENIZERS", "tokens.source, tokens.target"),
+    "letters": ("models/letters.py", "LETTERS", "model.letters.kind"),
+    "formats": ("data/tagged.py", "FORMATS", "data.format"),
     "corpora": ("data/corpora/__init__.py", "CORPORA", "data.corpus"),
     "schedules": ("training/schedules.py", "SCHEDULES", "train.schedule"),
     "metrics": ("metrics.py", "METRICS", "metric"),

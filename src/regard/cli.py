@@ -297,7 +297,7 @@ def _told(prediction: "Prediction") -> dict[str, Any]:
         "tokens": list(prediction.tokens),
         "text": prediction.text,
         "score": prediction.score,
-        "source_tokens": list(seen.columns) if seen else [],
+        "source_tokens": list(seen.columns if seen else prediction.source_tokens),
         "attention": seen.weights.tolist() if seen else [],
     }
     return told | (

@@ -42,6 +42,39 @@ def chrf(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     return Measured(value, f"chrf|n:{len(references)}|{metric.get_signature()}")
 
 
+def tag_accuracy(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+    """The share of words with the right tag, tags being words of a line; higher is better."""
+    pairs = [(output.split(), reference.split()) for output, reference in zip(outputs, references, strict=True)]
+    right = sum(said == meant for output, reference in pairs for said, meant in zip(output, reference, strict=False))
+    words = sum(len(reference) for _, reference in pairs)
+    return Measured(right / max(1, words), f"tag_accuracy|n:{len(references)}|words:{words}")
+
+
+def entity_f1(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+    """The F-score of whole entities in BIO tags, right where type and both ends are; higher is better."""
+    said = {(line, *span) for line, output in enumerate(outputs) for span in spans(output.split())}
+    meant = {(line, *span) for line, reference in enumerate(references) for span in spans(reference.split())}
+    value = 2 * len(said & meant) / max(1, len(said) + len(meant))
+    return Measured(value, f"entity_f1|n:{len(references)}|entities:{len(meant)}|average:micro|rule:conlleval")
+
+
+def spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:
+    """The entities of BIO tags: first word, word after the last, type.
+
+    As conlleval (Tjong Kim Sang and Buchholz 2000) has it, an I-X after another type or after O begins one too.
+    """
+    found: list[tuple[int, int, str]] = []
+    begun: tuple[int, str] | None = None
+    for place, tag in enumerate([*tags, "O"]):
+        mark, _, kind = tag.partition("-")
+        if begun and (mark != "I" or kind != begun[1]):
+            found.append((begun[0], place, begun[1]))
+            begun = None
+        if begun is None and mark in ("B", "I"):
+            begun = place, kind
+    return found
+
+
 Metric = Callable[..., Measured]  # of outputs and references, but where the one task it is for gives it something else
 
 METRICS: dict[str, Metric] = {
@@ -49,6 +82,8 @@ METRICS: dict[str, Metric] = {
     "character_errors": character_errors,
     "bleu": bleu,
     "chrf": chrf,
+    "tag_accuracy": tag_accuracy,
+    "entity_f1": entity_f1,
 }
 
 

@@ -40,6 +40,8 @@ class Tokens:
     target: str = "character"  # likewise
     size: int = _number(8000, least=1)  # the most frequent tokens that are kept
     shared: bool = False  # one vocabulary for both sides
+    least: int = _number(1, least=1)  # times that a tagger sees a word in training to know it
+    lower: bool = False  # a tagger knows words in lower case; their letters stay as they are
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,15 @@ class Decoder:
 
 
 @dataclass(frozen=True)
+class Letters:
+    """How a tagger reads the letters of a word, besides the word itself."""
+
+    kind: str = "convolutional"  # `regard list letters`
+    embedding: int = _number(32, least=1)  # width of a letter
+    dim: int = _number(64, least=0)  # width of what they make of a word; 0 for words alone
+
+
+@dataclass(frozen=True)
 class Model:
     """The parts of a model."""
 
@@ -96,6 +107,7 @@ class Model:
     encoder: Encoder = Encoder()
     attention: Attention = Attention()
     decoder: Decoder = Decoder()
+    letters: Letters = Letters()
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,7 @@ class Train:
     warmup: int = _number(0, least=0)  # updates until the learning rate is reached
     clip: float = _number(1.0, least=0.0)  # largest norm of the gradient; 0 for none
     smoothing: float = _number(0.0, least=0.0, most=0.95)  # of the labels
+    word_dropout: float = _number(0.0, least=0.0, most=0.95)  # share of words hidden from classifiers and taggers
     validate: int = _number(250, least=1)  # updates between two looks at dev
     accumulate: int = _number(1, least=1)  # batches that make one update
     ema: float = _number(0.0, least=0.0, most=0.99999)  # decay of a moving mean of the weights; 0 for none

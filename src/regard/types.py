@@ -256,6 +256,7 @@ class Prediction:
     tokens: tuple[str, ...]
     map: AttentionMap | None  # None where the model does not look
     alternatives: tuple["Prediction", ...] = ()  # the next best, where asked for
+    source_tokens: tuple[str, ...] = ()  # where a task tells them apart from a map's columns
 
     def _repr_svg_(self) -> str | None:
         """How a notebook shows it."""

@@ -4,12 +4,14 @@ from regard.data.corpora.core import Corpus, Splits
 from regard.data.corpora.dates import dates
 from regard.data.corpora.letters import copy, reverse
 from regard.data.corpora.numbers import numbers
+from regard.data.corpora.parts import parts
 
 CORPORA: dict[str, Corpus] = {
     "dates": dates,
     "numbers": numbers,
     "reverse": reverse,
     "copy": copy,
+    "parts": parts,
 }
 
-__all__ = ["CORPORA", "Corpus", "Splits", "copy", "dates", "numbers", "reverse"]
+__all__ = ["CORPORA", "Corpus", "Splits", "copy", "dates", "numbers", "parts", "reverse"]

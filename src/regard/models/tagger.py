@@ -1,0 +1,45 @@
+"""Taggers: a label for every word, from the word, its letters and what stands around it."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard import recipe as recipes
+from regard.encoders import Encoder
+from regard.errors import RecipeError, pick
+from regard.models import core
+from regard.models.letters import LETTERS, Letters, Spelled
+
+
+class Tagger(nn.Module):
+    """Ling et al. 2015; Lample et al. 2016: reads words with their letters, then says a tag for each.
+
+    The vector of a word is its own plus what its letters say.
+    """
+
+    def __init__(self, encoder: Encoder, letters: Letters | None, *, tags: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.letters = letters
+        self.spelling = None if letters is None else nn.Linear(letters.dim, encoder.embedding.embedding_dim)
+        self.tags = nn.Linear(encoder.dim, tags)
+
+    def forward(self, source: Spelled) -> Float[Tensor, "batch length tags"]:
+        """The logits of every tag for every word."""
+        return self.tags(self.encoder.read(self.words(source), source.mask).states)
+
+    def words(self, source: Spelled) -> Float[Tensor, "batch length word"]:
+        """The vector of every word."""
+        words = self.encoder.embedding(source.ids)
+        if self.letters is None or self.spelling is None:
+            return words
+        return words + self.spelling(self.letters(source))
+
+
+def build(recipe: recipes.Model, *, words: int, letters: int, tags: int) -> Tagger:
+    """The tagger of a recipe for so many words, letters and tags."""
+    settings = recipe.letters
+    kind = pick(LETTERS, settings.kind, "reader of letters")
+    if settings.dim % 2:
+        raise RecipeError(f"model.letters.dim is split in two halves, so it is even, not {settings.dim}")
+    reader = kind(letters, embedding=settings.embedding, dim=settings.dim) if settings.dim else None
+    return Tagger(core.encoder(recipe, words), reader, tags=tags)
