@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types browser docs lessons figures sweep clean
+.PHONY: help demo test lint types browser docs lessons figures sweep gpu clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ figures: $(READY)  ## make the pictures of the docs anew (some minutes)
 
 sweep: $(READY)  ## train every order x score x scope and print what each reaches (hours on two cores)
 	$(BIN)/python benchmarks/sweep.py
+
+gpu: $(READY)  ## the tests that need a GPU, alone
+	$(BIN)/python -m pytest -m gpu tests
 
 clean:  ## remove the environment and all that was built; runs stay
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

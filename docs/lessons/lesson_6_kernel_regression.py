@@ -35,13 +35,13 @@ wanted = torch.linspace(0, 5, 101).unsqueeze(-1)  # query, 1
 # ## Three bandwidths
 #
 # Narrow, the curve follows every point and its noise. Wide, it is the mean of everything. Between lies what we want.
-# For keys of one number, h = exp(-w), and w is the score's only learned number, `weight`.
+# For keys of one number, h = 2^(1/4) exp(-w), and w is the score's only learned number, `weight`.
 
 
 # %%
 def regress(x, keys, values, bandwidth):
     score = SCORES["gaussian"](query_dim=1, key_dim=1, dim=None)
-    score.weight.data.fill_(-math.log(bandwidth))
+    score.weight.data.fill_(math.log(score.bandwidth / bandwidth))
     return attend(x, score.project(keys), values, score=score)
 
 
@@ -78,7 +78,7 @@ for _ in range(60):
     looked = attend(places, score.project(places), heights, score=score, mask=others)
     loss = (looked.context - heights).square().mean()
     loss.backward()
-    history.append((math.exp(-score.weight.item()), loss.item()))
+    history.append((score.bandwidth.item(), loss.item()))
     optimizer.step()
 print(
     f"bandwidth {history[0][0]:.2f} -> {history[-1][0]:.2f}, error left out {history[0][1]:.3f} -> {history[-1][1]:.3f}"

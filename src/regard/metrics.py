@@ -1,5 +1,9 @@
 """Scores of outputs against references; each says by its signature how it was computed."""
 
+import math
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,6 +21,21 @@ def exact_match(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     return Measured(same / len(references), f"exact_match|n:{len(references)}|case:mixed|space:kept")
 
 
+def accuracy(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+    """The share of labels that are right; higher is better."""
+    return Measured(exact_match(outputs, references).value, f"accuracy|n:{len(references)}")
+
+
+def f1(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+    """The harmonic mean of precision and recall, averaged over all labels alike; higher is better."""
+    pairs = list(zip(outputs, references, strict=True))
+    labels = sorted({label for pair in pairs for label in pair})
+    said, meant = Counter(outputs), Counter(references)
+    right = Counter(output for output, reference in pairs if output == reference)
+    value = sum(2 * right[label] / (said[label] + meant[label]) for label in labels) / len(labels)
+    return Measured(value, f"f1|n:{len(references)}|average:macro|labels:{len(labels)}")
+
+
 def character_errors(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """Edits needed per character of the references; lower is better."""
     edits = sum(_edits(output, reference) for output, reference in zip(outputs, references, strict=True))
@@ -31,6 +50,15 @@ def bleu(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     metric = BLEU()
     value = metric.corpus_score(list(outputs), [list(references)]).score
     return Measured(value, f"bleu|n:{len(references)}|{metric.get_signature()}")
+
+
+def bleu_tokenised(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+    """BLEU of texts that are cut into words already, as papers report it; higher is better."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(tokenize="none", force=True)
+    value = metric.corpus_score(list(outputs), [list(references)]).score
+    return Measured(value, f"bleu_tokenised|n:{len(references)}|{metric.get_signature()}")
 
 
 def chrf(outputs: Sequence[str], references: Sequence[str]) -> Measured:
@@ -75,15 +103,74 @@ def spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     return found
 
 
+class Cost(NamedTuple):
+    """What a model pays for texts that it predicts token by token."""
+
+    texts: int  # lines, or windows
+    tokens: int  # every END that is predicted included
+    characters: int
+    unknown: int  # tokens that the vocabulary does not hold
+    nats: float  # minus the log-probability of all tokens
+
+
+def perplexity(cost: Cost, how: str) -> Measured:
+    """The exponential of the mean nats of a token: among how many it was in doubt; lower is better."""
+    mean = cost.nats / cost.tokens
+    return Measured(math.exp(mean), f"perplexity|{_paid(cost)}|nats:{mean:.4f}|{how}")
+
+
+def bits_per_character(cost: Cost, how: str) -> Measured:
+    """The bits of all tokens over the characters of the texts, so that tokenizers compare; lower is better."""
+    bits = cost.nats / math.log(2) / cost.characters
+    return Measured(bits, f"bits_per_character|{_paid(cost)}|characters:{cost.characters}|{how}")
+
+
+def _paid(cost: Cost) -> str:
+    return f"n:{cost.texts}|tokens:{cost.tokens}|unknown:{cost.unknown / cost.tokens:.2%}"
+
+
+def masked_accuracy(outputs: Sequence[str], references: Sequence[str], how: str) -> Measured:
+    """The share of hidden tokens whose likeliest guess is right; higher is better."""
+    return Measured(exact_match(outputs, references).value, f"masked_accuracy|tokens:{len(references)}|{how}")
+
+
+def answer_f1(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+    """Rajpurkar et al. 2016: the F1 of the words of an answer, averaged over the questions; higher is better.
+
+    As SQuAD's script has it: in small letters, without punctuation and articles.
+    """
+    values = [_word_f1(output, reference) for output, reference in zip(outputs, references, strict=True)]
+    return Measured(sum(values) / len(values), f"answer_f1|n:{len(values)}|normalised:squad")
+
+
+def _word_f1(output: str, reference: str) -> float:
+    said, meant = _plain_words(output), _plain_words(reference)
+    if not said or not meant:
+        return float(said == meant)
+    return 2 * (Counter(said) & Counter(meant)).total() / (len(said) + len(meant))
+
+
+def _plain_words(answer: str) -> list[str]:
+    letters = answer.lower().translate(str.maketrans("", "", string.punctuation))
+    return re.sub(r"\b(a|an|the)\b", " ", letters).split()
+
+
 Metric = Callable[..., Measured]  # of outputs and references, but where the one task it is for gives it something else
 
 METRICS: dict[str, Metric] = {
     "exact_match": exact_match,
+    "accuracy": accuracy,
+    "f1": f1,
     "character_errors": character_errors,
     "bleu": bleu,
+    "bleu_tokenised": bleu_tokenised,
     "chrf": chrf,
     "tag_accuracy": tag_accuracy,
     "entity_f1": entity_f1,
+    "perplexity": perplexity,
+    "bits_per_character": bits_per_character,
+    "masked_accuracy": masked_accuracy,
+    "answer_f1": answer_f1,
 }
 
 

@@ -1,12 +1,14 @@
 """Recurrent layers, in the one form that encoders and decoders share."""
 
+import warnings
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import RecipeError
+from regard.kernels.dropout import dropout
 from regard.types import Recurrent
 
 FLAGS = 8  # columns for a flag: matrix units want widths in eights
@@ -66,8 +68,28 @@ class Recurrence(nn.Module):
         self, inputs: Float[Tensor, "batch time input"], state: Recurrent
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
         """The top layer's output at every position, and the state after the last."""
+        if inputs.is_cuda and self.training and self.rnn.dropout:
+            return self.forward_by_layers(inputs, state)
         outputs, after = self.rnn(inputs, self._to_torch(state))
         return outputs, self._from_torch(after)
+
+    def forward_by_layers(
+        self, inputs: Float[Tensor, "batch time input"], state: Recurrent
+    ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
+        """The same, a call for each layer of one direction: cuDNN's own dropout cannot be captured in a graph."""
+        hiddens, cells = [], []
+        for layer in range(self.layers):
+            first = [
+                each[:, layer].unsqueeze(0).contiguous() for each in (state.hidden, state.cell) if each is not None
+            ]
+            weights = [getattr(self.rnn, f"{name}_l{layer}") for name in self._names()]
+            inputs, last = self._run(inputs, first, weights)
+            hiddens.append(last[0])
+            cells += last[1:]
+            if layer < self.layers - 1:
+                inputs = dropout(inputs, self.rnn.dropout, self.training)
+        cell = self._batch_first(torch.cat(cells)) if cells else None
+        return inputs, Recurrent(self._batch_first(torch.cat(hiddens)), cell)
 
     def read(
         self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
@@ -96,32 +118,40 @@ class Recurrence(nn.Module):
             read = []
             for suffix in ("", "_reverse")[: self.directions]:
                 given = _rearranged(inputs, turned) if suffix else inputs
-                outputs, cell = self._run(given, mask, f"_l{layer}{suffix}")
+                outputs, cell = self._from_rest(given, mask, f"_l{layer}{suffix}")
                 hiddens.append(_rearranged(outputs, (lengths - 1).clamp(min=0))[:, 0])
                 cells.append(cell)
                 read.append(_rearranged(outputs, turned) if suffix else outputs)
             inputs = torch.cat(read, dim=-1).masked_fill(~mask.unsqueeze(-1), 0.0)
             if layer < self.layers - 1:
-                inputs = functional.dropout(inputs, self.rnn.dropout, self.training)
+                inputs = dropout(inputs, self.rnn.dropout, self.training)
         last = self._batch_first(torch.stack(cells)) if self.cell_dim else None
         return inputs, Recurrent(self._batch_first(torch.stack(hiddens)), last)
 
-    def _run(self, inputs: Tensor, mask: Tensor, suffix: str) -> tuple[Tensor, Tensor]:
-        """One layer in one direction from rest: its outputs, and an LSTM's cell at the end of every row.
+    def _from_rest(self, inputs: Tensor, mask: Tensor, suffix: str) -> tuple[Tensor, Tensor]:
+        """One layer in one direction: its outputs, and an LSTM's cell at the end of every row.
 
         At padding an LSTM lets nothing in and forgets nothing, since a flag among its inputs opens and closes these
         gates; so its last cell is that of the row's own last position.
         """
         weights = [getattr(self.rnn, name + suffix) for name in self._names()]
-        mode = self.rnn.mode.lower()
-        if mode == "lstm":
+        rest = [inputs.new_zeros(1, len(inputs), self.dim // self.directions)]
+        if self.cell_dim:
             inputs, weights[0] = _flagged(inputs, mask, weights[0])
-        width, inner = self.dim // self.directions, weights[1].shape[0] // 4 if mode == "lstm" else 0
-        rest = inputs.new_zeros(1, len(inputs), width)
-        first = [rest, inputs.new_zeros(1, len(inputs), inner)] if mode == "lstm" else rest
-        run = getattr(torch._VF, mode)
-        outputs, *last = run(inputs, first, weights, self.rnn.bias, 1, 0.0, self.training, False, True)
+            rest.append(inputs.new_zeros(1, len(inputs), self.cell_dim // self.directions))
+        outputs, last = self._run(inputs, rest, weights)
         return outputs, last[-1][0]
+
+    def _run(
+        self, inputs: Tensor, first: list[Tensor], weights: list[Tensor]
+    ) -> tuple[Float[Tensor, "batch time width"], list[Float[Tensor, "1 batch inner"]]]:
+        """One layer in one direction from a first state: its outputs, and its last state."""
+        run = getattr(torch._VF, self.rnn.mode.lower())
+        state = first if self.cell_dim else first[0]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "RNN module weights")  # a layer's own are copied together: that is cheap
+            outputs, *last = run(inputs, state, weights, self.rnn.bias, 1, 0.0, self.training, False, True)
+        return outputs, last
 
     def _names(self) -> list[str]:
         names = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if self.rnn.bias else [])

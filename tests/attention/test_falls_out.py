@@ -166,7 +166,7 @@ def test_nadaraya_watson_regression(bandwidth):
     places, heights = torch.linspace(0, 5, 20, dtype=torch.float64), random(20)
     score = Gaussian(query_dim=1, key_dim=1).double()
     with torch.no_grad():
-        score.weight.fill_(-math.log(bandwidth))
+        score.weight.fill_(math.log(score.bandwidth / bandwidth))
     asked = torch.linspace(-1, 6, 11, dtype=torch.float64)
     keys = score.project(places.view(1, -1, 1))
     context = attend(asked.view(1, -1, 1), keys, heights.view(1, -1, 1), score=score).context

@@ -90,7 +90,7 @@ def cosine(query: Vector, key: Vector, part: Parts) -> float:
 
 
 def gaussian(query: Vector, key: Vector, part: Parts) -> float:
-    bandwidth = math.sqrt(len(key)) * math.exp(-part["weight"])
+    bandwidth = (2 * len(key)) ** 0.25 * math.exp(-part["weight"])
     return -sum((q - k) ** 2 for q, k in zip(query, key, strict=True)) / (2 * bandwidth**2)
 
 

@@ -6,6 +6,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.attention.masks import Causal, Mask, drawn
+from regard.attention.normalizers import softmax
+
+SHORT = 64  # keys up to which a compiler's own fusion is faster than a kernel made for long rows
 
 
 def dot(
@@ -21,9 +24,11 @@ def dot(
     beams = query.shape[1] if query.ndim == 5 and keys.shape[1] == 1 else 0
     if beams and bias is None and (mask is None or isinstance(mask, Tensor)):
         return _shared(query, keys, values, scale, mask)
-    if isinstance(mask, Causal) and mask.hides_nothing(query.shape[-2], keys.shape[-2]):
+    if isinstance(mask, Causal) and mask.hides_nothing(keys.shape[-2]):
         mask = None
     causal = isinstance(mask, Causal) and mask.start == 0 and query.shape[-2] == keys.shape[-2] and bias is None
+    if torch.compiler.is_compiling() and keys.shape[-2] <= SHORT:
+        return _spelled_out(query, keys, values, scale, drawn(mask, query, keys), bias)
     hidden = None if causal else drawn(mask, query, keys)
     if bias is not None:
         bias = bias.to(query.dtype)
@@ -39,3 +44,12 @@ def _shared(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Ten
         asked, keys[:, 0], values[:, 0], attn_mask=None if mask is None else mask[:, 0], scale=scale
     )
     return seen.unflatten(2, (beams, queries)).transpose(1, 2)
+
+
+def _spelled_out(
+    query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """The definition in as few operations as a compiler wants to see; the softmax is in single precision."""
+    scores = ((query * scale) @ keys.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
+    scores = scores if bias is None else scores + bias
+    return softmax(scores, mask).to(values.dtype) @ values

@@ -13,9 +13,9 @@ class Causal:
 
     start: int = 0  # the position of the first query
 
-    def hides_nothing(self, queries: int, keys: int) -> bool:
+    def hides_nothing(self, keys: int) -> bool:
         """Whether every query sees every key, as where the newest token looks back."""
-        return keys <= self.start + 1 or queries == 0
+        return keys <= self.start + 1
 
     def drawn(self, query: Tensor, keys: Tensor) -> Bool[Tensor, "*ones queries keys"]:
         """The same as a tensor, with an axis for each of (*batch, query, key)."""

@@ -187,13 +187,20 @@ class Cosine(Score):
 class Gaussian(Score):
     """Nadaraya 1964, Watson 1964:  e = -|query - key|^2 / (2 h^2); under softmax, kernel regression.
 
-    The bandwidth h = sqrt(dim) exp(-w) is learned; w starts at 0.
+    The bandwidth h = (2 dim)^(1/4) exp(-w) is learned; w starts at 0, and then the scores of vectors of unit variance
+    have unit variance, as `scaled_dot` has it.
     """
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         _equal_widths("gaussian", query_dim, key_dim)
+        self.dim = key_dim
         self.weight = nn.Parameter(torch.zeros(()))
+
+    @property
+    def bandwidth(self) -> Float[Tensor, ""]:
+        """How far a query looks: h."""
+        return (2 * self.dim) ** 0.25 * (-self.weight).exp()
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
         """The states themselves."""
@@ -204,7 +211,7 @@ class Gaussian(Score):
     ) -> Float[Tensor, "*batch query key"]:
         """The squared distance, multiplied out, so that no array of all differences is needed."""
         lengths = query.square().sum(-1, keepdim=True) + keys.square().sum(-1).unsqueeze(-2)
-        return (query @ keys.transpose(-1, -2) - lengths / 2) * (2 * self.weight).exp() / query.shape[-1]
+        return (query @ keys.transpose(-1, -2) - lengths / 2) / self.bandwidth.square()
 
 
 SCORES: dict[str, type[Score]] = {

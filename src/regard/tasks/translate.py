@@ -26,7 +26,7 @@ SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
 class Translate(Task[Seq2Seq, Pairs, Batch]):
     """Text to text: pairs from files or an embedded corpus, cross-entropy, search."""
 
-    metrics = ("exact_match", "character_errors", "bleu", "chrf")
+    metrics = ("exact_match", "character_errors", "bleu", "bleu_tokenised", "chrf")
 
     def __init__(self, recipe: Recipe, source: Tokenizer, target: Tokenizer) -> None:
         super().__init__(recipe)

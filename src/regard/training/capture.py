@@ -51,7 +51,7 @@ class Table:
     @staticmethod
     def of(task: AnyTask, data: Encoded, device: torch.device) -> "Table":
         """The examples of the data, each as wide as the longest."""
-        whole: Batch = task.collate(data, range(len(data.examples))).to(device)
+        whole: Batch = task.collate(data, range(len(data.lengths()))).to(device)
         source = _with_empty(whole.source)
         source.mask[-1, :1] = True  # an empty example has something to look at, and nothing to predict
         return Table(Batch(source, _with_empty(whole.target), _with_last(whole.examples)))

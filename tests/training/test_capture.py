@@ -1,0 +1,151 @@
+"""Captured updates: what a machine without a GPU can hold of them, and, where there is one, that they learn alike."""
+
+import math
+
+import pytest
+import torch
+
+import regard
+from regard import recipe as recipes
+from regard.data.batching import Batches, fixed_width, widened
+from regard.errors import NotFiniteError, RecipeError
+from regard.tasks import TASKS
+from regard.training import capture, loop
+from regard.training.session import Session
+from regard.types import BEGIN, END, PAD
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CPU = torch.device("cpu")
+
+
+def bench(*overrides: str, device: torch.device = CPU):
+    recipe = recipes.load("copy", ["data.size=50", "train.batch_tokens=200", *overrides])
+    examples = TASKS[recipe.task].examples(recipe).train
+    task = TASKS[recipe.task].learn(recipe, examples)
+    torch.manual_seed(3)
+    session = Session.begin(task.build().to(device), recipe.train)
+    return task, session, task.encode(examples)
+
+
+@pytest.mark.parametrize(
+    ("length", "width"), [(1, 8), (8, 8), (9, 16), (64, 64), (65, 96), (256, 256), (257, 384), (600, 640)]
+)
+def test_widths_are_few(length, width):
+    assert fixed_width(length) == width
+
+
+def test_no_batch_is_wider_than_the_longest_of_all():
+    assert widened([(3, 9), (257, 1)]) == [(16, 16), (257, 257)]
+    assert {fixed_width(length) for length in range(1, 257)} == {*range(8, 65, 8), *range(96, 257, 32)}
+
+
+def test_batches_of_few_shapes_hold_every_example_under_the_budget():
+    lengths = [(1 + index % 23, 1 + index % 17) for index in range(300)]
+    batches = Batches(lengths, 96, seed=1, few_shapes=True)
+    seen = []
+    for number in range(batches.per_epoch):
+        width = batches.width(number)
+        assert width in {8, 16, 23}
+        assert max(max(lengths[index]) for index in batches[number]) <= width
+        assert len(batches[number]) * width <= 96
+        seen += batches[number]
+    assert sorted(seen) == list(range(300))
+
+
+def test_a_table_gives_the_batch_that_collate_gives():
+    task, _, data = bench()
+    table = capture.Table.of(task, data, CPU)
+    examples = [4, 17, 2]
+    width = max(max(data.lengths()[index]) for index in examples) + 3
+    taken = table.take(torch.tensor([*examples, table.empty]), width)
+    plain = task.collate(data, examples)
+    for side, other in ((taken.source, plain.source), (taken.target, plain.target)):
+        inner = other.ids.shape[1]
+        assert torch.equal(side.ids[:3, :inner], other.ids)
+        assert torch.equal(side.mask[:3, :inner], other.mask)
+        assert not side.mask[:3, inner:].any()
+        assert (side.ids[:3, inner:] == PAD).all()
+    assert taken.target.ids.shape[1] == min(width + 1, table.batch.target.ids.shape[1])
+    assert {BEGIN, END} <= set(taken.target.ids.flatten().tolist())
+
+
+def test_an_empty_example_predicts_nothing_and_has_something_to_look_at():
+    task, session, data = bench("model.encoder.kind=transformer", "model.decoder.kind=transformer")
+    table = capture.Table.of(task, data, CPU)
+    alone = table.take(torch.tensor([table.empty]), 8)
+    assert task.tokens(alone) == 0
+    assert alone.source.mask.tolist() == [[True] + [False] * 7]
+    with torch.no_grad():
+        both = task.loss(session.model.eval(), table.take(torch.tensor([5, table.empty]), 32))
+        one = task.loss(session.model, table.take(torch.tensor([5]), 32))
+    assert both.item() == pytest.approx(one.item(), rel=1e-5)
+
+
+def test_on_a_cpu_nothing_is_captured():
+    assert capture.begin(*bench()) is None
+
+
+def test_an_unknown_precision_is_refused(tmp_path):
+    with pytest.raises(RecipeError, match="unknown precision 'half'; choose from float32, bfloat16"):
+        regard.train("copy", "train.precision=half", runs=tmp_path, quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bfloat16_products_learn_and_the_weights_stay_single():
+    task, session, data = bench("train.precision=bfloat16", "train.batch_tokens=400")
+    batches = Batches(data.lengths(), 400, 1)
+    first = None
+    for _ in range(20):
+        loop.learn_once(task, session, data, batches)
+        first = first or session.progress.total / session.progress.tokens
+    assert session.progress.total / session.progress.tokens < first
+    assert all(parameter.dtype == torch.float32 for parameter in session.model.parameters())
+
+
+LINEAGES = {
+    "recurrent": ["model.encoder.cell=lstm", "model.decoder.cell=lstm"],
+    "transformer": [
+        *("model.encoder.kind=transformer", "model.decoder.kind=transformer"),
+        *("model.attention.score=scaled_dot", "model.attention.heads=4", "model.attention.scope=global"),
+    ],
+}
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("lineage", LINEAGES)
+def test_captured_updates_are_eager_updates(lineage):
+    device = torch.device("cuda")
+    losses = {}
+    for captured in (True, False):
+        task, session, data = bench(*LINEAGES[lineage], device=device)
+        batches = Batches(data.lengths(), 200, 1, few_shapes=True)
+        engine = capture.Captured(task, session, data, device)
+        session.model.train()
+        for number in range(30):
+            if captured:
+                engine.learn(batches, loop.rate(task.recipe.train, number + 1))
+            else:
+                loop.learn_once(task, session, data, batches)
+        engine.ask()
+        losses[captured] = session.progress.total / session.progress.tokens
+    assert losses[True] == pytest.approx(losses[False], rel=1e-3)
+
+
+@gpu
+@pytest.mark.gpu
+def test_a_captured_update_that_is_not_finite_changes_no_weight():
+    device = torch.device("cuda")
+    task, session, data = bench(device=device)
+    batches = Batches(data.lengths(), 200, 1, few_shapes=True)
+    engine = capture.Captured(task, session, data, device)
+    engine.learn(batches, 0.001)
+    engine.ask()
+    before = [parameter.clone() for parameter in session.model.parameters()]
+    with torch.no_grad():
+        next(iter(session.model.parameters())).fill_(math.nan)
+    engine.learn(batches, 0.001)
+    with pytest.raises(NotFiniteError, match="updates 2 to 2: a loss or the norm of its gradient is not finite"):
+        engine.ask()
+    for mine, others in list(zip(session.model.parameters(), before, strict=True))[1:]:
+        assert torch.equal(mine, others)
