@@ -1,5 +1,6 @@
 """Taggers: a label for every word, from the word, its letters and what stands around it."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -20,7 +21,7 @@ class Tagger(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.letters = letters
-        self.spelling = None if letters is None else nn.Linear(letters.dim, encoder.embedding.embedding_dim)
+        self.spelling = None if letters is None else _spelling(letters.dim, encoder.embedding)
         self.tags = nn.Linear(encoder.dim, tags)
 
     def forward(self, source: Spelled) -> Float[Tensor, "batch length tags"]:
@@ -33,6 +34,15 @@ class Tagger(nn.Module):
         if self.letters is None or self.spelling is None:
             return words
         return words + self.spelling(self.letters(source))
+
+
+def _spelling(dim: int, words: nn.Embedding) -> nn.Linear:
+    """From what letters say to the width of words, at first with numbers of the size of theirs."""
+    spelling = nn.Linear(dim, words.embedding_dim)
+    with torch.no_grad():
+        for parameter in spelling.parameters():
+            parameter.mul_(words.weight.std())
+    return spelling
 
 
 def build(recipe: recipes.Model, *, words: int, letters: int, tags: int) -> Tagger:
