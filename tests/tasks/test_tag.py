@@ -521,6 +521,11 @@ def test_it_trains_stores_and_answers(tmp_path: Path, encoder: str) -> None:
     again = regard.train(tiny(*ENCODERS[encoder], f"train.start_from={run.path}"), runs=tmp_path, quiet=True)
     for name in ("source.tokens", "letters.tokens", "target.tokens"):
         assert again.read(name) == run.read(name)
+    file = write(tmp_path, "names.tsv", "this gorb\tO B-PER\n" * 3)
+    others = tiny(*ENCODERS[encoder], f"train.start_from={run.path}", f"data.train={file}", "train.updates=1")
+    task = load(regard.train(others, runs=tmp_path, quiet=True), device="cpu").task
+    assert task.names == ["O", "B-PER"]  # the tags are its own, all else is as before
+    assert task.files()["letters.tokens"] == run.read("letters.tokens")
 
 
 def test_it_learns_endings_and_places(tmp_path: Path) -> None:

@@ -87,12 +87,15 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Tag":
         """Build the vocabularies on the training examples, unless the run one starts from has them."""
-        tokens, sources = recipe.tokens, [example.source for example in examples]
+        tokens = recipe.tokens
+        sources, targets = [each.source for each in examples], [each.target for each in examples]
         kept = _frequent([_cased(source, recipe) for source in sources], tokens.least)
         words = core.tokenizer(tokens.source, kept, tokens.size, SOURCE, origin)
-        tags = core.tokenizer(tokens.target, [example.target for example in examples], 0, TARGET, origin)
-        given = origin is not None and origin.holds(LETTERS)
-        letters = Character.from_bytes(origin.read(LETTERS)) if origin and given else Character.build(sources, 0)
+        tags = core.tokenizer(tokens.target, targets, 0, TARGET, origin)
+        if core.unknown([tags.encode(target) for target in targets]):  # the run before had others to learn
+            tags = core.tokenizer(tokens.target, targets, 0, TARGET)
+        given = origin.read(LETTERS) if origin is not None and origin.holds(LETTERS) else None
+        letters = Character.build(sources, 0) if given is None else Character.from_bytes(given)
         return cls(recipe, words, letters, tags)
 
     @classmethod
