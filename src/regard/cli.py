@@ -126,7 +126,7 @@ def predict(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Answer every line of the input with one line.
+    """Answer every line of the input with one line; a language model gives the text back, continued.
 
     A line of more than 5,000 tokens (or data.max_length, if that is more) is answered with an empty one, and named.
     """
@@ -158,7 +158,7 @@ def score(
     run: RunPath,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="A TSV, or two parallel texts.  [default: the run's test set]"),
+        typer.Argument(metavar="[FILE]...", help="As data.test: a TSV, plain texts.  [default: the run's test set]"),
     ] = None,
     metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipe's]")] = None,
     beam: Beam = None,
@@ -181,11 +181,13 @@ def score(
             "groups": scored.groups,
             "alignment_error": {reading: each.value for reading, each in scored.alignment.items()},
         }
-        print(json.dumps(told, ensure_ascii=False))
+        print(json.dumps(told | {name: each.value for name, each in scored.others.items()}, ensure_ascii=False))
         return
     print(f"{scored.metric} {scored.measured.value:.4f}  {scored.measured.signature}")
     for group, value in scored.groups.items():
         print(f"  {group:<8} {value:.4f}")
+    for name, each in scored.others.items():
+        print(f"{name} {each.value:.4f}  {each.signature}")
     for reading, each in scored.alignment.items():
         print(f"alignment error, read at the {reading}: {each.value:.4f}  {each.signature}")
 

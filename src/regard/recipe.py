@@ -30,6 +30,8 @@ class Data:
     test: tuple[str, ...] = ()  # what `regard score RUN` scores on
     format: str = "pairs"  # of a tagger's files; `regard list formats`
     max_length: int = _number(250, least=1)  # pairs with more tokens on a side are dropped from training
+    window: int = _number(0, least=0)  # of a language model: tokens a text is cut into; 0 for each line by itself
+    stride: int = _number(0, least=0)  # tokens from where one training window begins to the next; 0 for data.window
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ class Train:
     schedule: str = "constant"  # `regard list schedules`
     warmup: int = _number(0, least=0)  # updates until the learning rate is reached
     clip: float = _number(1.0, least=0.0)  # largest norm of the gradient; 0 for none
+    weight_decay: float = _number(0.0, least=0.0, most=10.0)  # share of the weights taken off at each update, x rate
     smoothing: float = _number(0.0, least=0.0, most=0.95)  # of the labels
     word_dropout: float = _number(0.0, least=0.0, most=0.95)  # share of words hidden from classifiers and taggers
     validate: int = _number(250, least=1)  # updates between two looks at dev
@@ -132,6 +135,10 @@ class Train:
     seed: int = _number(1, least=0)  # of weights, batches, dropout and embedded corpora
     device: str = "auto"  # cpu, cuda, or auto: the GPU where there is one
     threads: int = _number(0, least=0)  # of the CPU; 0 leaves it to torch
+    precision: str = "float32"  # of matrix products: float32 or bfloat16
+    capture: bool = True  # on a GPU: an update is one CUDA graph, where it can be
+    compile: bool = False  # in captured updates: through torch.compile, which takes a minute and pays on large models
+    deterministic: bool = False  # only such algorithms as give the same bits again; slower on a GPU
 
 
 @dataclass(frozen=True)

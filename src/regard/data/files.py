@@ -32,14 +32,17 @@ class Split(NamedTuple):
 
 def read_lines(content: bytes, name: str) -> list[str]:
     r"""The lines of a UTF-8 text, ended by \n or \r\n and nothing else: parallel texts stay parallel."""
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(_not_utf8(content, error.start, name)) from None
-    lines = text.removeprefix(BYTE_ORDER_MARK).split("\n")
+    lines = _decode(content, name).split("\n")
     if lines[-1] == "":  # a final newline ends the last line; it begins no other
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
+
+
+def _decode(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
+    except UnicodeDecodeError as error:
+        raise DataError(_not_utf8(content, error.start, name)) from None
 
 
 def _not_utf8(content: bytes, position: int, name: str) -> str:
@@ -83,6 +86,13 @@ def _neighbours(places: Sequence[Path]) -> list[str]:
 
 def load(name: str) -> list[str]:
     """The lines of a file, plain or gzip."""
+    lines = read_lines(_content(name), name)
+    if not lines:
+        raise DataError(f"{name} is empty; give a file with at least one line")
+    return lines
+
+
+def _content(name: str) -> bytes:
     path = find(name)
     try:
         content = path.read_bytes()
@@ -90,10 +100,7 @@ def load(name: str) -> list[str]:
         raise DataError(f"{name} cannot be read ({error.strerror}); check its permissions") from error
     if name.endswith(".gz") or content.startswith(GZIP_MAGIC):
         content = _unzip(content, name)
-    lines = read_lines(content, name)
-    if not lines:
-        raise DataError(f"{name} is empty; give a file with at least one line")
-    return lines
+    return content
 
 
 def _unzip(content: bytes, name: str) -> bytes:
@@ -132,6 +139,21 @@ def _parallel(first: str, second: str) -> Iterator[Example]:
         raise DataError(f"{counts}; they must be parallel")
     for number, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
         yield Example(source, target, origin=f"{first}:{number}")
+
+
+def stream(names: tuple[str, ...]) -> list[Example]:
+    r"""All of plain texts, one file after another: a line is a target without a source, with the \n that ends it."""
+    return [each for name in names for each in _stream(name)]
+
+
+def _stream(name: str) -> Iterator[Example]:
+    text = _decode(_content(name), name).replace("\r\n", "\n")
+    if not text:
+        raise DataError(f"{name} is empty; give a file with at least one line")
+    *lines, last = text.split("\n")
+    for number, line in enumerate([*(f"{line}\n" for line in lines), last], start=1):
+        if line:  # only the last may be empty: then the text ends with the line before it
+            yield Example("", line, origin=f"{name}:{number}")
 
 
 def split(examples: Sequence[Example], seed: int) -> Split:

@@ -1,12 +1,14 @@
 """Tasks: what an example is, what is lost on it, and what an answer looks like."""
 
 from regard.tasks.core import AnyTask, Scored, Task
+from regard.tasks.language_model import Continue
 from regard.tasks.tag import Tag
 from regard.tasks.translate import Translate
 
 TASKS: dict[str, type[AnyTask]] = {
     "translate": Translate,
+    "language_model": Continue,
     "tag": Tag,
 }
 
-__all__ = ["TASKS", "AnyTask", "Scored", "Tag", "Task", "Translate"]
+__all__ = ["TASKS", "AnyTask", "Continue", "Scored", "Tag", "Task", "Translate"]

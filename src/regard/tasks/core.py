@@ -6,8 +6,9 @@ A new task is one file with one subclass of `Task` and one line in `TASKS`; noth
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -102,6 +103,7 @@ class Scored(NamedTuple):
     measured: Measured
     groups: dict[str, float]
     alignment: dict[str, Measured]  # by reading; empty where no gold links are known
+    others: Mapping[str, Measured] = MappingProxyType({})  # by metric: what the same work says besides
 
 
 ModelKind = TypeVar("ModelKind", bound=nn.Module)

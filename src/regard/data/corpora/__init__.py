@@ -5,13 +5,15 @@ from regard.data.corpora.dates import dates
 from regard.data.corpora.letters import copy, reverse
 from regard.data.corpora.numbers import numbers
 from regard.data.corpora.parts import parts
+from regard.data.corpora.sentences import sentences
 
 CORPORA: dict[str, Corpus] = {
     "dates": dates,
     "numbers": numbers,
     "reverse": reverse,
     "copy": copy,
+    "sentences": sentences,
     "parts": parts,
 }
 
-__all__ = ["CORPORA", "Corpus", "Splits", "copy", "dates", "numbers", "parts", "reverse"]
+__all__ = ["CORPORA", "Corpus", "Splits", "copy", "dates", "numbers", "parts", "reverse", "sentences"]

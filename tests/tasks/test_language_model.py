@@ -1,0 +1,500 @@
+"""Language models: what is cut into windows, what is paid for a text, and how a text goes on."""
+
+import gzip
+import json
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard import recipe as recipes
+from regard import storage
+from regard.data.batching import Batches
+from regard.data.corpora import sentences
+from regard.data.corpora.sentences import ADJECTIVES, VERBS
+from regard.errors import DataError, RecipeError, RegardError, StoppedError
+from regard.metrics import Cost, bits_per_character, perplexity
+from regard.models import LanguageModel
+from regard.recipe import Recipe
+from regard.tasks import TASKS
+from regard.tasks.language_model import Continue, Rows, Written
+from regard.training import loop
+from regard.training.stopping import Stopper
+from regard.types import BEGIN, END, PAD, Example, Memory
+
+TEXT = "First line.\n\nÉtait-ce le second?\r\nthird\tand last"  # 47 characters, \r\n is one
+RECURRENT = ("model.decoder.order=none", "model.decoder.start=zeros", "model.embedding=5", "model.decoder.dim=7")
+TRANSFORMER = ("model.decoder.kind=transformer", "model.attention.score=scaled_dot", "model.decoder.dim=6")
+MODELS = pytest.mark.parametrize("model", [RECURRENT, TRANSFORMER], ids=["recurrent", "transformer"])
+TINY = ("train.device=cpu", "train.updates=6", "train.validate=3", "train.batch_tokens=40", "search.max_extra=4")
+
+
+def write(path: Path, text: str) -> str:
+    path.write_bytes(text.encode())
+    return str(path)
+
+
+def recipe_of(*keys: str) -> Recipe:
+    return recipes.parse("", "it", ["name=it", "task=language_model", "metric=perplexity", *RECURRENT, *TINY, *keys])
+
+
+def learned(recipe: Recipe) -> tuple[Continue, Rows, Rows]:
+    """The task, and its rows to learn from and to be judged on."""
+    examples = Continue.examples(recipe)
+    task = Continue.learn(recipe, examples.train)
+    return task, task.within_length(task.encode(examples.train)), task.encode(examples.dev)
+
+
+def text_of(examples: list[Example]) -> str:
+    return "".join(each.target for each in examples)
+
+
+def uniform(task: Continue) -> LanguageModel:
+    """A model to which every token is as likely as any other."""
+    model = task.build()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    return model
+
+
+# From files to rows
+
+
+def test_a_stream_is_all_of_its_files(tmp_path: Path) -> None:
+    names = (write(tmp_path / "a.txt", "\ufeff" + TEXT), str(tmp_path / "b.txt.gz"))
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"more\n"))
+    examples = Continue.read(names).examples
+    assert text_of(examples) == TEXT.replace("\r\n", "\n") + "more\n"
+    assert [each.origin.rpartition("/")[2] for each in examples] == [
+        *(f"a.txt:{number}" for number in (1, 2, 3, 4)),
+        "b.txt.gz:1",
+    ]
+    assert {each.source for each in examples} == {""}
+
+
+@pytest.mark.parametrize("length", [10, 11, 12, 13, 19, 20, 21, 40])
+@pytest.mark.parametrize("stride", [0, 1, 3, 9, 10])
+def test_windows_cover_the_stream(tmp_path: Path, length: int, stride: int) -> None:
+    text = "".join(random.Random(length).choices("abcdefgh\n", k=length))
+    train, dev = write(tmp_path / "train.txt", text), write(tmp_path / "dev.txt", text)
+    task, data, dev_rows = learned(
+        recipe_of(f"data.train={train}", f"data.dev={dev}", "data.window=10", f"data.stride={stride}")
+    )
+    ids = task.source.encode(text)
+    assert [row for start, end in zip(dev_rows.starts, dev_rows.ends, strict=True) for row in ids[start:end]] == ids
+    assert [length for _, length in dev_rows.lengths()][:-1] == [10] * (math.ceil(length / 10) - 1)
+    assert data.starts.tolist() == [(stride or 10) * number for number in range(len(data.starts))]
+    assert data.ends.tolist() == [min(length, start + 10) for start in data.starts.tolist()]
+    assert data.ends[-1] == length
+    assert (data.ends[:-1] < length).all()  # no window stands wholly in the one before it
+    covered = {place for start, end in zip(data.starts, data.ends, strict=True) for place in range(start, end)}
+    assert covered == set(range(length))
+
+
+def test_a_batch_holds_begin_and_the_stretch(tmp_path: Path) -> None:
+    name = write(tmp_path / "it.txt", TEXT)
+    task, data, _ = learned(recipe_of(f"data.train={name}", f"data.dev={name}", "data.window=10"))
+    batch = task.collate(data, [1, 4])
+    ids = data.stream.tolist()
+    assert batch.target.ids.tolist() == [[BEGIN, *ids[10:20]], [BEGIN, *ids[40:], *[PAD] * 3]]
+    assert batch.target.mask.sum(1).tolist() == [11, 8]
+    assert batch.source.ids.shape == (2, 0)
+    assert task.tokens(batch) == 17
+    assert [data.examples[place].origin[-1] for place in batch.examples.tolist()] == ["1", "4"]
+
+
+def test_without_a_window_each_line_is_a_text(tmp_path: Path) -> None:
+    name = write(tmp_path / "it.txt", TEXT)
+    recipe = recipe_of(f"data.train={name}", f"data.dev={name}")
+    task, data, _ = learned(recipe)
+    assert Continue.examples(recipe).notes == [f"{name}, 1 blank lines dropped"]
+    assert [each.target for each in data.examples] == ["First line.", "Était-ce le second?", "third\tand last"]
+    batch = task.collate(data, [2, 0])
+    assert [task.source.decode(row) for row in batch.target.ids.tolist()] == ["third\tand last", "First line."]
+    assert batch.target.ids[0, -1] == END
+    assert batch.target.ids[1].tolist()[-4:] == [END, PAD, PAD, PAD]
+    assert data.lengths() == [(0, 12), (0, 20), (0, 15)]
+
+
+def test_long_lines_are_dropped(tmp_path: Path) -> None:
+    name = write(tmp_path / "it.txt", TEXT)
+    _, data, dev = learned(recipe_of(f"data.train={name}", f"data.dev={name}", "data.max_length=14"))
+    assert [each.target for each in data.examples] == ["First line.", "third\tand last"]
+    assert len(dev.examples) == 3
+    assert data.homes.tolist() == [0, 1]
+
+
+def test_the_last_tenth_of_a_stream_is_dev(tmp_path: Path) -> None:
+    text = "".join(random.Random(3).choices("abcdefgh \n", k=1237))
+    recipe = recipe_of(f"data.train={write(tmp_path / 'it.txt', text)}", "data.window=50", "data.stride=7")
+    examples = Continue.examples(recipe)
+    assert (text_of(examples.train), text_of(examples.dev)) == (text[:1113], text[1113:])
+    assert examples.notes[1] == "no data.dev given: the last tenth, 124 characters, is split off for it"
+    task, data, dev = learned(recipe)
+    assert task.source.decode(data.stream.tolist()) == text[:1113]
+    assert task.source.decode(dev.stream.tolist()) == text[1113:]
+
+
+def test_no_line_of_dev_is_in_train(tmp_path: Path) -> None:
+    lines = [f"line {number % 40}" for number in range(100)]
+    recipe = recipe_of(f"data.train={write(tmp_path / 'it.txt', chr(10).join(lines))}")
+    examples = Continue.examples(recipe)
+    train, dev = ({each.target for each in part} for part in (examples.train, examples.dev))
+    assert dev
+    assert not train & dev
+    assert Counter(each.target for each in examples.train + examples.dev) == Counter(lines)
+    assert examples.notes[1] == f"no data.dev given: {len(examples.dev)} lines are split off for it"
+
+
+@pytest.mark.parametrize("kind", ["character", "sentencepiece"])
+def test_a_stream_comes_back_from_its_tokens(tmp_path: Path, kind: str) -> None:
+    text = TEXT.replace("\r\n", "\n") * 3
+    name = write(tmp_path / "it.txt", text)
+    keys = (f"data.train={name}", f"data.dev={name}", "data.window=16", f"tokens.source={kind}", "tokens.size=60")
+    task, data, _ = learned(recipe_of(*keys))
+    assert task.source.decode(data.stream.tolist()) == text
+
+
+def test_many_windows_are_planned_in_a_moment() -> None:
+    stream, first = torch.arange(1_100_000) % 60 + 4, torch.zeros(1, dtype=torch.long)
+    rows = Rows([Example("", "x" * len(stream))], stream, first, first, first).windows(256, stride=16)
+    began = time.process_time()
+    batches = Batches(rows.lengths(), 16_384, seed=1)
+    batch = Continue.collate(None, rows, batches[0])
+    assert time.process_time() - began < 5
+    assert len(rows.starts) == 68_735
+    assert batches.per_epoch == 1_074
+    assert batch.target.ids.shape == (64, 257)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "sentence"),
+    [
+        ("", (), "it.txt is empty; give a file with at least one line"),
+        ("", ("data.window=5",), "it.txt is empty; give a file with at least one line"),
+        ("\n \n", (), "it.txt: no line is left, for all 2 are blank"),
+        ("alone\n", (), "no dev part can be split off a single line; give more of them, or data.dev=FILE"),
+        ("a longer text", ("data.window=12",), "the training text has 11 tokens, fewer than one window of 12;"),
+        ("ab\ncd\n", ("data.max_length=1",), "every line is longer than data.max_length = 1 tokens; raise it"),
+        ("text", ("data.window=3", "data.stride=4"), "data.stride is at most data.window = 3, not 4"),
+        ("text", ("data.stride=4",), "data.stride is at most data.window = 0, not 4"),
+        ("text", ("train.sampling=0.5",), "train.sampling is for models with a source"),
+        ("text", ("model.decoder.order=luong",), "a language model has no source to look at"),
+        ("text", ("metric=bleu",), "the metric 'bleu' does not fit this task; choose from perplexity"),
+        (
+            "text",
+            ("data.window=9", *TRANSFORMER, "model.positions=learned", "model.longest=8"),
+            "model.longest = 8 positions are learned, but 9 tokens are read at once; raise it",
+        ),
+    ],
+)
+def test_what_cannot_be_learned_is_said_and_nothing_written(
+    tmp_path: Path, text: str, keys: tuple[str, ...], sentence: str
+) -> None:
+    recipe = recipe_of(f"data.train={write(tmp_path / 'it.txt', text)}", *keys)
+    with pytest.raises(RegardError) as refused:
+        regard.train(recipe, runs=tmp_path / "runs", quiet=True)
+    assert sentence in str(refused.value)
+    assert not (tmp_path / "runs").exists()
+
+
+# What is paid for a text
+
+
+def test_the_metrics_by_hand() -> None:
+    cost = Cost(texts=2, tokens=8, characters=6, unknown=2, nats=8 * math.log(5))
+    assert perplexity(cost, "lines").value == pytest.approx(5)
+    assert perplexity(cost, "lines").signature == "perplexity|n:2|tokens:8|unknown:25.00%|nats:1.6094|lines"
+    assert bits_per_character(cost, "lines").value == pytest.approx(8 * math.log2(5) / 6)
+    assert bits_per_character(cost, "lines").signature == (
+        "bits_per_character|n:2|tokens:8|unknown:25.00%|characters:6|lines"
+    )
+
+
+@MODELS
+@pytest.mark.parametrize("window", [0, 7])
+def test_a_model_that_knows_nothing_is_in_doubt_among_all(tmp_path: Path, model: tuple[str, ...], window: int) -> None:
+    name = write(tmp_path / "it.txt", TEXT)
+    task, _, _ = learned(recipe_of(f"data.train={name}", f"data.dev={name}", *model, f"data.window={window}"))
+    examples = task.reader(task.recipe)((name,)).examples
+    tokens, characters = 47, 47 if window else 44  # three lines end with END, and three newlines are no part of them
+    scored = task.measure(uniform(task), examples, "perplexity", task.recipe.search)
+    assert scored.measured.value == pytest.approx(task.source.size, rel=1e-6)
+    assert f"|tokens:{tokens}|" in scored.measured.signature
+    bits = scored.others["bits_per_character"]
+    assert bits.value == pytest.approx(tokens * math.log2(task.source.size) / characters, rel=1e-6)
+    assert f"|characters:{characters}|" in bits.signature
+
+
+@MODELS
+@pytest.mark.parametrize("window", [0, 7])
+def test_the_measure_is_the_dev_loss_and_windows_know_nothing_of_each_other(
+    tmp_path: Path, model: tuple[str, ...], window: int
+) -> None:
+    name = write(tmp_path / "it.txt", TEXT)
+    task, _, dev = learned(recipe_of(f"data.train={name}", f"data.dev={name}", *model, f"data.window={window}"))
+    network = task.build().eval()
+    mean, _ = loop.evaluate(task, network, dev, Stopper())
+    scored = task.measure(network, dev.examples, "perplexity", task.recipe.search)
+    assert math.log(scored.measured.value) == pytest.approx(mean, rel=1e-5)
+    rows = [[BEGIN, *dev.stream[start:end].tolist()] for start, end in zip(dev.starts, dev.ends, strict=True)]
+    paid = -sum(float(log_probabilities(network, row).sum()) for row in rows)
+    assert paid / len(dev.stream) == pytest.approx(mean, rel=1e-5)
+
+
+def log_probabilities(model: LanguageModel, row: list[int]) -> Tensor:
+    """Of every token after the first, by one pass over the row alone."""
+    with torch.no_grad():
+        logits = model.decoder(torch.tensor([row[:-1]]), Memory.none(1, torch.device("cpu"))).logits[0]
+    return logits.log_softmax(-1).gather(-1, torch.tensor(row[1:]).unsqueeze(-1)).squeeze(-1)
+
+
+def test_lines_are_scored_by_group_and_a_stream_is_not(tmp_path: Path) -> None:
+    name = write(tmp_path / "it.txt", TEXT)
+    task, _, _ = learned(recipe_of(f"data.train={name}", f"data.dev={name}"))
+    model = task.build()
+    examples = [Example("", "First", "short"), Example("", "second", "short"), Example("", "third and last", "long")]
+    scored = task.measure(model, examples, "perplexity", task.recipe.search)
+    assert list(scored.groups) == ["short", "long"]
+    short = task.measure(model, examples[:2], "perplexity", task.recipe.search)
+    assert scored.groups["short"] == pytest.approx(short.measured.value)
+    with pytest.raises(DataError, match="there is no text to score"):
+        task.measure(model, [], "perplexity", task.recipe.search)
+
+
+# How a text goes on
+
+
+@pytest.fixture(scope="module")
+def window_run(tmp_path_factory: pytest.TempPathFactory) -> storage.Run:
+    folder = tmp_path_factory.mktemp("window")
+    name = write(folder / "it.txt", TEXT * 4)
+    keys = ("data.window=12", *TRANSFORMER, "model.positions=learned", "model.longest=12")
+    return regard.train(recipe_of(f"data.train={name}", *keys), runs=folder / "runs", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def line_run(tmp_path_factory: pytest.TempPathFactory) -> storage.Run:
+    folder = tmp_path_factory.mktemp("line")
+    return regard.train(recipe_of(f"data.train={write(folder / 'it.txt', TEXT)}"), runs=folder / "runs", quiet=True)
+
+
+def greedy(model: LanguageModel, context: list[int], most: int) -> list[int]:
+    """The likeliest token after the tokens so far, again and again, each time from the start."""
+    new: list[int] = []
+    while len(new) < most:
+        tokens = torch.tensor([[BEGIN, *context, *new]])
+        with torch.no_grad():
+            logits = model.decoder(tokens, Memory.none(1, torch.device("cpu"))).logits[0, -1]
+        logits[[PAD, BEGIN]] = -torch.inf
+        new.append(int(logits.argmax()))
+        if new[-1] == END:
+            return new[:-1]
+    return new
+
+
+@pytest.mark.parametrize("prompt", ["", "F", "thi", "line.\n\nÉta"])
+def test_a_greedy_continuation_is_stepping_by_hand(window_run: storage.Run, prompt: str) -> None:
+    predictor = regard.load(window_run)
+    source, model = predictor.task.source, predictor.model
+    found = predictor.predict([prompt], search={"max_extra": 2})[0]
+    ids = source.encode(prompt)
+    new = greedy(model, ids, 2)
+    assert found.text == prompt + source.decode(new)
+    assert found.tokens == tuple(source.piece(token) for token in new)
+    assert found.source == prompt
+    assert found.score == pytest.approx(
+        float(log_probabilities(model, [BEGIN, *ids, *new])[len(ids) :].sum()), rel=1e-4
+    )
+
+
+def test_past_the_window_it_goes_on_from_the_latter_half(window_run: storage.Run) -> None:
+    predictor = regard.load(window_run)
+    source, model = predictor.task.source, predictor.model
+    prompt = "First line.\n\nÉtait-ce"
+    wanted = source.encode(prompt)
+    for count, seen in (
+        (1, 11),
+        (6, 6),
+        (6, 6),
+        (3, 6),
+    ):  # of a long prompt eleven tokens, that one is new to the window
+        wanted += greedy(model, wanted[-seen:], count)
+    found = predictor.predict(["x", prompt], search={"max_extra": 16})[1]
+    assert found.text == source.decode(wanted)
+    assert len(found.tokens) == 16
+
+
+@pytest.mark.parametrize("run", ["window_run", "line_run"])
+@pytest.mark.parametrize("search", [{}, {"beam": 3}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}])
+def test_every_continuation_begins_with_its_prompt(
+    request: pytest.FixtureRequest, run: str, search: dict[str, float]
+) -> None:
+    predictor = regard.load(request.getfixturevalue(run))
+    prompts = ["", "th", "F", "Zürich", " ", "third\tand", "th"]
+    together = predictor.predict(prompts, search={"max_extra": 15, **search}, n_best=2, seed=5)
+    for prompt, found in zip(prompts, together, strict=True):
+        for each in (found, *found.alternatives):
+            assert each.text.startswith(prompt)
+            assert len(each.tokens) <= 15
+            assert each.score < 0
+        assert len(found.alternatives) == 1
+    for place, (prompt, found) in enumerate(zip(prompts, together, strict=True)):  # batch-mates change nothing
+        alone = predictor.predict([prompt], search={"max_extra": 15, **search}, n_best=2, seed=5 + 2 * place)[0]
+        assert (alone.text, alone.tokens) == (found.text, found.tokens)
+        assert [each.text for each in alone.alternatives] == [each.text for each in found.alternatives]
+
+
+def test_turns_do_not_draw_alike(window_run: storage.Run) -> None:
+    predictor = regard.load(window_run)
+    for parameter in predictor.model.parameters():
+        parameter.data.zero_()
+    bias = predictor.model.decoder.out.bias.data
+    bias[END] = -torch.inf
+    text = predictor.predict([""], search={"temperature": 1.0, "max_extra": 36})[0].text
+    assert len(text) == 36
+    assert text[12:18] != text[18:24] != text[24:30]
+
+
+def test_a_line_that_is_too_long_is_not_answered(line_run: storage.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.tasks.core.LONGEST", 3)
+    predictor = regard.load(line_run)
+    long = "third " * 50
+    assert [bool(each.text) for each in predictor.predict([long, "third"])] == [False, True]
+    assert predictor.task.too_long(long)
+
+
+def test_sub_words_and_words_are_joined_with_their_spaces(tmp_path: Path) -> None:
+    name = write(tmp_path / "it.txt", "the cat sat on the mat\nthe dog sat on the cat\n" * 20)
+    for kind in ("sentencepiece", "word"):
+        recipe = recipe_of(f"data.train={name}", f"data.dev={name}", f"tokens.source={kind}", "tokens.size=25")
+        task, _, _ = learned(recipe)
+        prompt, more = task.source.encode("the cat"), task.source.encode("the cat sat on")
+        found = task.tell("the cat", prompt, Written(more[len(prompt) :], -1.0, finished=True))
+        assert found.text == "the cat sat on"
+
+
+# Learned to the end
+
+
+def bits(text: str) -> float:
+    """What a sentence holds: number, noun, adjective or not, phrase or not, verb; 3 for the one, 6 for the other."""
+    words = text.rstrip(".").split()
+    return 9 + 3 * (words[1] in ADJECTIVES) + 6 * (words.count("the") == 2)
+
+
+def test_sentences_hold_what_they_promise() -> None:
+    drawn = [each.target for each in sentences(seed=3, size=20_000).train]
+    assert sum(map(bits, drawn)) / len(drawn) == pytest.approx(13.5, abs=0.1)
+    plain = Counter(text for text in drawn if len(text.split()) == 3)
+    assert len(plain) == 2**7  # each has 9 bits, two of which say that there is neither adjective nor phrase
+    assert sum(plain.values()) / len(drawn) == pytest.approx(1 / 4, abs=0.02)
+    for text in drawn[:500]:
+        first = text.split()[2 if text.split()[1] in ADJECTIVES else 1]
+        assert (text.rstrip(".").split()[-1] in VERBS) == (not first.endswith("s"))
+
+
+def test_the_recipe_of_sentences_comes_near_the_entropy(tmp_path: Path) -> None:
+    run = regard.train("sentences", "train.device=cpu", runs=tmp_path, quiet=True)
+    dev = sentences(seed=1, size=1).dev
+    least = sum(bits(each.target) for each in dev) / sum(len(each.target) for each in dev)
+    assert least < run.metrics()[-1]["bits_per_character"] < 1.05 * least
+    predictor = regard.load(run)
+    drawn = predictor.predict(["the old kings near the"] * 20 + [""] * 20, seed=3)
+    texts = [each.text for each in drawn]
+    assert len(set(texts)) > 25
+    whole = [text for text in texts if text.endswith(".") and text.startswith("the ")]
+    assert len(whole) >= 36
+    agreeing = [text.split()[-1] for text in texts[:20]]
+    assert sum(not verb.endswith("s.") for verb in agreeing) >= 17  # kings dance, whoever they are near
+
+
+@MODELS
+def test_a_text_by_heart(tmp_path: Path, model: tuple[str, ...]) -> None:
+    """A stream that goes round and round costs nothing once it is known but for where a window begins."""
+    name = write(tmp_path / "it.txt", "abcdefgh\n" * 60)
+    keys = ("data.window=18", "train.updates=150", "train.validate=150", "train.batch_tokens=180")
+    sizes = ("model.decoder.dim=24", "model.embedding=16", "train.learning_rate=0.02", "search.max_extra=40")
+    run = regard.train(recipe_of(f"data.train={name}", *model, *keys, *sizes), runs=tmp_path, quiet=True)
+    assert math.log(run.metrics()[-1]["perplexity"]) < (math.log(9) + 1) / 18
+    found = regard.load(run).predict(["cdef"])[0]
+    assert found.text == ("abcdefgh\n" * 9)[2:46]
+
+
+def test_a_stopped_run_goes_on_as_if_it_never_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = write(tmp_path / "it.txt", TEXT * 6)
+    recipe = recipe_of(f"data.train={name}", "data.window=12", "data.stride=5", "model.decoder.dropout=0.2")
+    whole = regard.train(recipe, runs=tmp_path / "whole", quiet=True)
+    learn_once, done = loop.learn_once, []
+
+    def stop_after_four(*arguments: object) -> None:
+        learn_once(*arguments)
+        done.append(1)
+        if len(done) == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(loop, "learn_once", stop_after_four)
+    with pytest.raises(StoppedError, match="4 updates are saved"):
+        regard.train(recipe, runs=tmp_path / "stopped", quiet=True)
+    monkeypatch.undo()
+    resumed = regard.resume(tmp_path / "stopped" / "it", quiet=True)
+    assert resumed.read(storage.MODEL) == whole.read(storage.MODEL)
+    assert resumed.metrics()[-1]["perplexity"] == whole.metrics()[-1]["perplexity"]
+
+
+def test_the_shakespeare_recipes_look_for_their_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REGARD_DATA", raising=False)
+    for name in ("char_transformer", "char_lstm"):
+        with pytest.raises(DataError, match=r"cannot find tinyshakespeare/input\.txt; .*REGARD_DATA is not set"):
+            regard.train(name, "train.device=cpu", quiet=True)
+    (tmp_path / "tinyshakespeare").mkdir()
+    write(tmp_path / "tinyshakespeare" / "input.txt", "To be, or not to be: that is the question.\n" * 30)
+    monkeypatch.setenv("REGARD_DATA", str(tmp_path))
+    recipe = recipes.load("char_transformer")
+    assert TASKS[recipe.task] is Continue
+    task, data, _ = learned(recipe)
+    assert data.lengths()[0] == (0, recipe.data.window)
+    assert recipe.train.batch_tokens == 64 * recipe.data.window
+    assert isinstance(task, Continue)
+
+
+def test_sampling_is_refused_before_data_is_read() -> None:
+    with pytest.raises(RecipeError, match="a language model needs it to be 0"):
+        Continue.check(recipe_of("train.sampling=0.1"))
+
+
+def test_through_the_command_line(tmp_path: Path) -> None:
+    def run(*arguments: object) -> list[str]:
+        command = [Path(sys.executable).with_name("regard"), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path)
+        return done.stdout.decode().split("\n")[:-1]
+
+    train, test = write(tmp_path / "train.txt", TEXT * 4), write(tmp_path / "test.txt", "second line?\n")
+    keys = [key for key in (*RECURRENT, *TINY) if not key.startswith("train.validate")]
+    written = run(
+        *("train", "sentences", "name=it", f"data.train={train}", "data.window=8", "tokens.source=character"),
+        *("model.decoder.kind=recurrent", "search.temperature=0", *keys, "--runs", tmp_path / "runs", "-q"),
+    )
+    assert written == [str(tmp_path / "runs" / "it")]
+    told = [json.loads(line) for line in run("predict", written[0], "--text", "sec", "--text", "", "--json")]
+    assert [each["source"] for each in told] == ["sec", ""]
+    assert told[0]["text"].startswith("sec")
+    assert [len(each["text"]) for each in told] == [3 + 4, 4]
+    assert [len(each["tokens"]) for each in told] == [4, 4]
+    lines = run("score", written[0], test)
+    assert [line.split()[0] for line in lines] == ["bits_per_character", "perplexity"]
+    assert lines[1].endswith("|tokenizer:character|window:8")
+    scored = json.loads(run("score", written[0], test, "--json", "--metric", "perplexity")[0])
+    assert scored["bits_per_character"] == pytest.approx(math.log2(scored["perplexity"]))
+    assert f"{scored['perplexity']:.4f}" == lines[1].split()[1]
