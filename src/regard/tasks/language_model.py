@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +14,6 @@ from regard import search
 from regard.data import batching, files
 from regard.data.files import Loaded
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
-from regard.decoders import Decoder
 from regard.errors import DataError, RecipeError, pick
 from regard.metrics import METRICS, Cost
 from regard.models import language
@@ -312,10 +311,11 @@ class Continue(Task[LanguageModel, Rows, Batch]):
     ) -> list[list[Written]]:
         """What follows contexts of one length, as far as the window reaches."""
         window, length = self.recipe.data.window, len(contexts[0])
-        limit = length + (min(most, window - length) if window else most)
+        limits = [length + (min(most, window - length) if window else most)] * len(contexts)
         device = next(model.parameters()).device
         prefix = torch.tensor(contexts, dtype=torch.long, device=device).view(len(contexts), length)
-        found = _search(model.decoder, prefix, settings, limit, seeds, n_best)
+        memory = Memory.none(len(contexts), device)
+        found = search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best, prefix=prefix)
         scores = iter(self._scores(model, [each for drawn in found for each in drawn], length))
         return [[Written(each.tokens[length:], next(scores), each.finished) for each in drawn] for drawn in found]
 
@@ -393,38 +393,3 @@ def _alike(contexts: Mapping[int, Sequence[int]], extra: int, budget: int) -> It
     for length, places in by_length.items():
         rows = max(1, budget // (length + extra))
         yield from (places[start : start + rows] for start in range(0, len(places), rows))
-
-
-def _search(
-    decoder: Decoder[Any, Any],
-    prefix: Int[Tensor, "batch prefix"],
-    settings: Search,
-    limit: int,
-    seeds: list[int],
-    n_best: int,
-) -> list[list[Hypothesis]]:
-    """As the settings say: the likeliest that begin with the prefix, or drawn at random."""
-    memory, limits = Memory.none(len(prefix), prefix.device), [limit] * len(prefix)
-    if settings.temperature:
-        return search.sample(
-            decoder,
-            memory,
-            limits=limits,
-            seeds=seeds,
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            count=n_best,
-            prefix=prefix,
-        )
-    return search.beam(
-        decoder,
-        memory,
-        width=settings.beam,
-        limits=limits,
-        length_penalty=settings.length_penalty,
-        coverage_penalty=settings.coverage_penalty,
-        no_repeat=settings.no_repeat,
-        prefix=prefix,
-        n_best=n_best,
-    )

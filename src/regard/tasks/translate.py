@@ -18,7 +18,7 @@ from regard.recipe import Recipe, Search
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import SOURCE, TARGET, Judged, Pairs, Task
-from regard.types import END, SPECIALS, AttentionMap, Batch, Example, Hypothesis, Memory, Prediction
+from regard.types import END, SPECIALS, AttentionMap, Batch, Example, Hypothesis, Prediction
 
 SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
 
@@ -116,7 +116,8 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
             source = batching.pad([[*row, END] for row in ids]).to(device)
             limits = [int(settings.max_ratio * len(row)) + settings.max_extra for row in ids]
             seeds = [seed + place * n_best for place in places]
-            found = _search(model.decoder, model.encoder(source), settings, limits, seeds, n_best)
+            memory = model.encoder(source)
+            found = search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
             for place, row, hypotheses in zip(places, ids, found, strict=True):
                 best, *others = [self.tell(texts[place], row, each) for each in hypotheses]
                 answers[place] = replace(best, alternatives=tuple(others))
@@ -139,33 +140,6 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
 def _build(recipe: Recipe, *, source_size: int, target_size: int) -> Seq2Seq:
     shared = recipe.tokens.shared
     return models.build(recipe.model, source_size=source_size, target_size=target_size, shared=shared)
-
-
-def _search(
-    decoder: Decoder[Any, Any], memory: Memory, settings: Search, limits: list[int], seeds: list[int], n_best: int
-) -> list[list[Hypothesis]]:
-    """As the settings say: the best by beam search, or drawn at random."""
-    if settings.temperature:
-        return search.sample(
-            decoder,
-            memory,
-            limits=limits,
-            seeds=seeds,
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            count=n_best,
-        )
-    return search.beam(
-        decoder,
-        memory,
-        width=settings.beam,
-        limits=limits,
-        length_penalty=settings.length_penalty,
-        coverage_penalty=settings.coverage_penalty,
-        no_repeat=settings.no_repeat,
-        n_best=n_best,
-    )
 
 
 def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:
