@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from regard.attention import NORMALIZERS, SCOPES, SCORES, MultiHead, Score, attend
 from regard.attention.gates import GATES, SqueezeExcite, lstm_gates
 from regard.attention.normalizers import softmax
+from regard.attention.pooling import POOLINGS
 from regard.attention.record import record
 from regard.decoders import ORDERS, STARTS, RecurrentDecoder
 from regard.errors import RecipeError
@@ -48,9 +49,10 @@ STEPS = 100  # of fitting
 
 INTRODUCTION = """# The mechanisms
 
-Every score, normaliser, scope, order, start, cell and gate of regard. This page is made by `make docs` from the tables
-in the source, and a test holds the two together: the framed line of an entry is its docstring (paper and equation), its
-laws are what came out when they were tried while the page was made, and its picture is its map on one toy sentence.
+All scores, normalisers, scopes, poolings, orders, starts, cells and gates of regard. This page is made by `make docs`
+from the tables in the source, and a test holds the two together: the framed line of an entry is its docstring (paper
+and equation), its laws are what came out when they were tried while the page was made, and its picture is its map on
+one toy sentence.
 
 **The toy.** "the cat sat on the mat" (columns) is rendered as "auf der Matte saß die Katze" (rows): on the mat sat the
 cat. Source states and queries are vectors of four numbers, set by hand, so that a word and its rendering lie close to
@@ -375,6 +377,40 @@ def heads(figures: Figures) -> str:
     return page + entry("MultiHead", told(MultiHead), laws, drawn)
 
 
+# ---- poolings
+
+
+def poolings(figures: Figures) -> str:
+    page = (
+        "\n## Poolings\n\n`model.pooling`: the states of a sentence become one vector, for classifiers and sentence "
+        "vectors. The picture says how far that vector hangs on each state of the toy, as a share of the largest; of "
+        "`attention` it is the map of its query, which nobody trained, under the score `dot`. Shapes are for states of "
+        "5 numbers.\n"
+    )
+    seen = torch.ones(1, len(SOURCE), dtype=torch.bool)
+
+    def make(width: int) -> nn.Module:
+        return SCOPES["global"](SCORES["dot"](query_dim=width, key_dim=width, dim=None), query_dim=width)
+
+    for name, kind in POOLINGS.items():
+        pooling = settle(kind(dim=WIDTH, directions=1, make=make))
+
+        def pooled(states: Tensor, pooling: nn.Module = pooling) -> Tensor:
+            memory = Memory(states.unsqueeze(0), seen, Recurrent(states[None, :1], None))
+            return pooling(memory).vector
+
+        drawn = pooling(Memory(STATES.unsqueeze(0), seen, Recurrent(STATES[None, :1], None))).weights
+        turned = torch.allclose(pooled(STATES), pooled(STATES.flip(0)))
+        laws = {
+            "learned": parts(kind(dim=5, directions=1, make=make)),
+            "has a map": said(drawn is not None),
+            "the same if the states come in another order": said(turned),
+        }
+        figures[f"pooling_{name}"] = picture(influence(pooled, STATES) if drawn is None else drawn, ["vector"])
+        page += entry(name, told(kind), laws, {f"pooling_{name}": f"What the vector of {name} hangs on"})
+    return page
+
+
 # ---- orders, starts, cells
 
 
@@ -524,7 +560,7 @@ def slips() -> str:
 def make_all() -> tuple[str, Figures]:
     """The page and its pictures."""
     figures: Figures = {}
-    sections = [each(figures) for each in (scores, normalizers, scopes, heads, orders, starts, cells, gates)]
+    sections = [each(figures) for each in (scores, normalizers, scopes, heads, poolings, orders, starts, cells, gates)]
     return INTRODUCTION.format(steps=STEPS) + "".join(sections) + slips(), figures
 
 

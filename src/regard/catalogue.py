@@ -12,6 +12,7 @@ TABLES = {
     "scores": ("attention/scores.py", "SCORES", "model.attention.score"),
     "normalizers": ("attention/normalizers.py", "NORMALIZERS", "model.attention.normalizer"),
     "scopes": ("attention/scopes.py", "SCOPES", "model.attention.scope"),
+    "poolings": ("attention/pooling.py", "POOLINGS", "model.pooling"),
     "cells": ("recurrence.py", "CELLS", "model.encoder.cell, model.decoder.cell"),
     "orders": ("decoders/recurrent.py", "ORDERS", "model.decoder.order"),
     "starts": ("decoders/start.py", "STARTS", "model.decoder.start"),

@@ -261,8 +261,9 @@ def near(
     from regard.vectors import near
 
     for found in near(load(run), text, _lines(file), count):
-        told = {"cosine": found.cosine, "line": found.place + 1, "text": found.text}
-        line = json.dumps(told, ensure_ascii=False) if as_json else f"{found.cosine:.4f}\t{found.place + 1}\t{found.text}"
+        number = found.place + 1
+        told = {"cosine": found.cosine, "line": number, "text": found.text}
+        line = json.dumps(told, ensure_ascii=False) if as_json else f"{found.cosine:.4f}\t{number}\t{found.text}"
         sys.stdout.buffer.write(line.encode() + b"\n")
 
 

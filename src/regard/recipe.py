@@ -29,6 +29,7 @@ class Data:
     dev: tuple[str, ...] = ()  # where none is given, a part of `train` is split off
     test: tuple[str, ...] = ()  # what `regard score RUN` scores on
     format: str = "pairs"  # of a tagger's files; `regard list formats`
+    header: bool = False  # the first line of each TSV of labelled sentences names its columns, and is skipped
     max_length: int = _number(250, least=1)  # pairs with more tokens on a side are dropped from training
     window: int = _number(0, least=0)  # of a language model: tokens a text is cut into; 0 for each line by itself
     stride: int = _number(0, least=0)  # tokens from where one training window begins to the next; 0 for data.window
@@ -43,7 +44,7 @@ class Tokens:
     size: int = _number(8000, least=1)  # the most frequent tokens that are kept
     shared: bool = False  # one vocabulary for both sides
     least: int = _number(1, least=1)  # times that a tagger sees a word in training to know it
-    lower: bool = False  # a tagger knows words in lower case; their letters stay as they are
+    lower: bool = False  # taggers, classifiers, masked language models know lower case alone; a tagger's letters stay
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class Model:
     activation: str = "relu"  # `regard list activations`
     positions: str = "sinusoidal"  # `regard list positions`
     longest: int = _number(1024, least=1)  # positions that are learned, where they are
+    pooling: str = "attention"  # of a classifier: how states become one vector; `regard list poolings`
     encoder: Encoder = Encoder()
     attention: Attention = Attention()
     decoder: Decoder = Decoder()

@@ -110,11 +110,12 @@ def _unzip(content: bytes, name: str) -> bytes:
         raise DataError(f"{name} is not a whole gzip file ({error}); fetch or pack it again") from error
 
 
-def pairs(names: tuple[str, ...]) -> Loaded:
-    """The examples of one TSV file (source<TAB>target) or of two line-parallel texts."""
+def pairs(names: tuple[str, ...], *, header: bool = False) -> Loaded:
+    """The examples of one TSV file (source<TAB>target) or of two line-parallel texts; a header line is skipped."""
     if len(names) not in (1, 2):
         raise DataError(f"{len(names)} files given; give one TSV of source<TAB>target or two parallel texts")
-    examples = list(_tabbed(names[0]) if len(names) == 1 else _parallel(*names))
+    found = list(_tabbed(names[0]) if len(names) == 1 else _parallel(*names))
+    examples = found[1:] if header else found
     kept = [example for example in examples if example.source.strip() and example.target.strip()]
     if not kept:
         where = " and ".join(names)

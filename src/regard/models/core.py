@@ -83,7 +83,7 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
     read = reader or NoReader()
     return order(
         words,
-        _attention(recipe.attention, query_dim=settings.dim, key_dim=read.dim) if order.looks() else None,
+        attention(recipe.attention, query_dim=settings.dim, key_dim=read.dim) if order.looks() else None,
         reader=read,
         cell=pick(CELLS, settings.cell, "cell"),
         dim=settings.dim,
@@ -114,7 +114,8 @@ def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
     )
 
 
-def _attention(settings: AttentionSettings, *, query_dim: int, key_dim: int) -> Attention:
+def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int) -> Attention:
+    """A look as a recipe says, from queries to states of these widths."""
     if settings.heads == 1:
         return _scope(settings, query_dim, key_dim, settings.dim, fused=False)
     return MultiHead(

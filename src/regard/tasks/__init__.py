@@ -1,5 +1,6 @@
 """Tasks: what an example is, what is lost on it, and what an answer looks like."""
 
+from regard.tasks.classify import Classify
 from regard.tasks.core import AnyTask, Scored, Task
 from regard.tasks.language_model import Continue
 from regard.tasks.tag import Tag
@@ -7,8 +8,9 @@ from regard.tasks.translate import Translate
 
 TASKS: dict[str, type[AnyTask]] = {
     "translate": Translate,
+    "classify": Classify,
     "language_model": Continue,
     "tag": Tag,
 }
 
-__all__ = ["TASKS", "AnyTask", "Continue", "Scored", "Tag", "Task", "Translate"]
+__all__ = ["TASKS", "AnyTask", "Classify", "Continue", "Scored", "Tag", "Task", "Translate"]

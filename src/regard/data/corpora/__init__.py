@@ -3,6 +3,7 @@
 from regard.data.corpora.core import Corpus, Splits
 from regard.data.corpora.dates import dates
 from regard.data.corpora.letters import copy, reverse
+from regard.data.corpora.moods import moods
 from regard.data.corpora.numbers import numbers
 from regard.data.corpora.parts import parts
 from regard.data.corpora.sentences import sentences
@@ -12,8 +13,9 @@ CORPORA: dict[str, Corpus] = {
     "numbers": numbers,
     "reverse": reverse,
     "copy": copy,
+    "moods": moods,
     "sentences": sentences,
     "parts": parts,
 }
 
-__all__ = ["CORPORA", "Corpus", "Splits", "copy", "dates", "numbers", "parts", "reverse", "sentences"]
+__all__ = ["CORPORA", "Corpus", "Splits", "copy", "dates", "moods", "numbers", "parts", "reverse", "sentences"]
