@@ -9,8 +9,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "regard"
 ORDER = (
     *("errors", "types", "recipe", "device", "storage", "data", "kernels"),
-    *("attention", "recurrence", "transformer", "encoders", "decoders", "models", "search", "metrics", "alignment", "tasks"),
-    *("training", "predict", "vectors", "show", "demo", "catalogue", "serve", "interop", "cli"),
+    *("attention", "recurrence", "transformer", "encoders", "decoders", "models", "search", "metrics", "alignment"),
+    *("tasks", "training", "predict", "vectors", "show", "demo", "catalogue", "serve", "interop", "cli"),
 )
 LAZY = {("types.py", "show")}  # a map in a notebook draws itself
 WRITER = "storage.py"
