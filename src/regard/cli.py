@@ -214,7 +214,10 @@ def look(
         maps.drawing(path.suffix)  # a wrong ending is said before the work
     prediction = load(run).predict([text], beam=beam)[0]
     if prediction.map is None:
-        raise RecipeError("there is no map: the text is blank, or the model's order is 'none' and it never looks")
+        raise RecipeError(
+            "there is no map: the text is blank, or the model never looks (model.decoder.order = none, "
+            "or of a classifier a model.pooling other than attention)"
+        )
     for path in out or []:
         storage.write(path, maps.draw(prediction.map, path.suffix, f"{text} → {prediction.text}"))
     if as_json:
