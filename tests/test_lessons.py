@@ -14,7 +14,7 @@ from regard.attention import SCORES, attend
 from regard.types import BEGIN, END
 
 ROOT = Path(__file__).parent.parent
-LESSONS = sorted((ROOT / "docs/lessons").glob("lesson_*.py"))
+LESSONS = sorted((ROOT / "docs/lessons").glob("lesson_*.py"), key=lambda path: int(path.stem.split("_")[1]))
 SECONDS = 240  # a lesson takes far less than a minute; a busy machine may take its time
 ANYTHING = "differs from the definition"
 
@@ -29,8 +29,8 @@ def exercises() -> ModuleType:
     return exercises
 
 
-def test_there_are_seven_lessons_each_with_exercises(exercises: ModuleType) -> None:
-    assert len(LESSONS) == 7
+def test_there_are_eleven_lessons_each_with_exercises(exercises: ModuleType) -> None:
+    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 12)]
     asked = []
     for lesson in LESSONS:
         names = re.findall(r'^print\(check\("(\w+)", \w+\)\)$', lesson.read_text("utf-8"), re.M)
@@ -158,12 +158,52 @@ def squeeze_excite(x, V, c, W, b):
     return x * torch.sigmoid(W @ torch.relu(V @ x.mean(0) + c) + b)
 
 
+def sinusoids(length, dim):
+    angles = torch.arange(length).unsqueeze(-1) / 10000 ** (torch.arange(0, dim, 2) / dim)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+
+def rotary(x):
+    sine, cosine = sinusoids(*x.shape).unflatten(-1, (-1, 2)).unbind(-1)
+    even, odd = x[:, 0::2], x[:, 1::2]
+    return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2)
+
+
+def weighted_self_attention(x, W_q, W_k, W_v):
+    weights = torch.softmax((x @ W_q) @ (x @ W_k).T / W_k.shape[1] ** 0.5, dim=-1)
+    return weights @ x @ W_v, weights
+
+
+def softmax_slopes(a):
+    return torch.diag(a) - torch.outer(a, a)
+
+
+def multi_head(x, W_q, W_k, W_v, W_o, heads):
+    query, key, value = ((x @ W).unflatten(-1, (heads, -1)).transpose(0, 1) for W in (W_q, W_k, W_v))
+    seen = torch.softmax(query @ key.mT / key.shape[-1] ** 0.5, dim=-1) @ value
+    return seen.transpose(0, 1).flatten(-2) @ W_o
+
+
+def keys_for_heads(keys, heads):
+    return keys.repeat_interleave(heads // len(keys), dim=0)
+
+
+def target_mask(lengths, longest):
+    real = torch.arange(longest) < lengths.view(-1, 1, 1)
+    return torch.ones(longest, longest).tril().bool() & real
+
+
+def pre_norm(x, f, norm):
+    return x + f(norm(x))
+
+
 RIGHT = {
     each.__name__: each
     for each in (
         *(teacher_forcing, greedy, look, self_attention, padded_mean, additive_from_concat, bilinear, which_weight),
         *(bahdanau_step, luong_step, causal, local_m, local_p, kernel_regression, leave_one_out),
-        *(lstm_step, squeeze_excite),
+        *(lstm_step, squeeze_excite, sinusoids, rotary, weighted_self_attention, softmax_slopes),
+        *(multi_head, keys_for_heads, target_mask, pre_norm),
     )
 }
 
@@ -327,6 +367,57 @@ def excite_with(inner=torch.relu, outer=torch.sigmoid):
     return lambda x, V, c, W, b: x * outer(W @ inner(V @ x.mean(0) + c) + b)
 
 
+def misprinted(length, dim):
+    angles = torch.arange(length).unsqueeze(-1) / 10000 ** (torch.arange(dim) / dim)
+    return torch.where(torch.arange(dim) % 2 == 0, angles.sin(), angles.cos())
+
+
+def added(x):
+    return x + sinusoids(*x.shape) - sinusoids(1, x.shape[1])
+
+
+def turned_by(x, angles):
+    even, odd = x[:, 0::2], x[:, 1::2]
+    turned = [even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()]
+    return torch.stack(turned, dim=-1).flatten(-2)
+
+
+def squared(x):
+    places = torch.arange(len(x)).unsqueeze(-1) ** 2
+    return turned_by(x, places / 10000 ** (torch.arange(0, x.shape[1], 2) / x.shape[1]))
+
+
+def in_halves(x):
+    first, second = x.chunk(2, dim=-1)
+    sine, cosine = sinusoids(*x.shape).unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+
+
+def weighed(x, W_q, W_k, W_v, scale=2.0, values=None, dim=-1):
+    weights = torch.softmax((x @ W_q) @ (x @ W_k).T / scale, dim=dim)
+    return weights @ (x @ W_v if values is None else values), weights
+
+
+def heads_with(*, scale=None, mixed=True, split=lambda wide, heads: wide.unflatten(-1, (heads, -1)).transpose(0, 1)):
+    def answer(x, W_q, W_k, W_v, W_o, heads):
+        query, key, value = (split(x @ W, heads) for W in (W_q, W_k, W_v))
+        seen = torch.softmax(query @ key.mT / (scale or key.shape[-1] ** 0.5), dim=-1) @ value
+        joined = torch.cat(list(seen), dim=-1)
+        return joined @ W_o if mixed else joined
+
+    return answer
+
+
+def every_third(x, W_q, W_k, W_v, W_o, heads):
+    query, key, value = ((x @ W).unflatten(-1, (-1, heads)).permute(2, 0, 1) for W in (W_q, W_k, W_v))
+    seen = torch.softmax(query @ key.mT / key.shape[-1] ** 0.5, dim=-1) @ value
+    return seen.permute(1, 2, 0).flatten(-2) @ W_o
+
+
+def rows_hidden(lengths, longest):
+    return target_mask(lengths, longest) & (torch.arange(longest) < lengths.unsqueeze(-1)).unsqueeze(-1)
+
+
 WRONG = [
     ("teacher_forcing", "the word to predict is given away", lambda target: (target, target)),
     ("teacher_forcing", "wrong order", lambda target: (target[:, 1:], target[:, :-1])),
@@ -435,6 +526,71 @@ WRONG = [
     ("squeeze_excite", "relu forgotten", excite_with(inner=lambda x: x)),
     ("squeeze_excite", "channels compete", excite_with(outer=lambda x: x.softmax(-1))),
     ("squeeze_excite", ANYTHING, excite_with(outer=torch.tanh)),
+    ("sinusoids", "wrong shape", lambda length, dim: sinusoids(length, dim).T),
+    ("sinusoids", "starts at position 1", lambda length, dim: sinusoids(length + 1, dim)[1:]),
+    (
+        "sinusoids",
+        "sines and cosines not in turn",
+        lambda n, dim: torch.cat([sinusoids(n, dim)[:, k::2] for k in (0, 1)], 1),
+    ),
+    ("sinusoids", "the cosine has an exponent of its own", misprinted),
+    ("sinusoids", ANYTHING, lambda length, dim: sinusoids(length, 2 * dim)[:, :dim]),
+    ("rotary", "wrong shape", lambda x: rotary(x).T),
+    ("rotary", "position 0 is turned", lambda x: rotary(torch.cat([x[:1], x]))[1:]),
+    ("rotary", "lengths change", added),
+    ("rotary", "depends on more than the distance", squared),
+    (
+        "rotary",
+        "turned the wrong way",
+        lambda x: rotary(x.view(7, 3, 2).flip(-1).flatten(1)).view(7, 3, 2).flip(-1).flatten(1),
+    ),
+    ("rotary", "other numbers are paired", in_halves),
+    ("rotary", ANYTHING, lambda x: turned_by(x, torch.arange(7).unsqueeze(-1) / torch.tensor([1.0, 2.0, 3.0]))),
+    ("weighted_self_attention", "wrong order", lambda *given: weighted_self_attention(*given)[::-1]),
+    ("weighted_self_attention", "softmax over the wrong axis", lambda *given: weighed(*given, dim=0)),
+    ("weighted_self_attention", "weights not summing to one", lambda x, q, k, v: (x @ v, (x @ q) @ (x @ k).T / 2)),
+    ("weighted_self_attention", "scale forgotten", lambda *given: weighed(*given, scale=1.0)),
+    ("weighted_self_attention", "divided by d_k, not by its root", lambda *given: weighed(*given, scale=4.0)),
+    ("weighted_self_attention", "scaled by the wrong width", lambda *given: weighed(*given, scale=3**0.5)),
+    ("weighted_self_attention", "query and key exchanged", lambda x, q, k, v: weighted_self_attention(x, k, q, v)),
+    ("weighted_self_attention", "W_v forgotten", lambda *given: weighed(*given, values=given[0])),
+    ("weighted_self_attention", ANYTHING, lambda x, q, k, v: weighed(x, q, k, 2 * v)),
+    ("softmax_slopes", "wrong shape", lambda a: a * (1 - a)),
+    ("softmax_slopes", "the others do not give way", lambda a: torch.diag(a * (1 - a))),
+    ("softmax_slopes", "weights would not sum to one any more", lambda a: torch.diag(a) - torch.outer(a, a) / 2),
+    ("softmax_slopes", "wrong sign", lambda a: -softmax_slopes(a)),
+    ("softmax_slopes", ANYTHING, lambda a: softmax_slopes(a) / 2),
+    ("multi_head", "wrong shape", lambda x, *rest: multi_head(x, *rest).T),
+    ("multi_head", "heads ignored", lambda x, q, k, v, o, heads: multi_head(x, q, k, v, o, 1)),
+    ("multi_head", "W_o forgotten", heads_with(mixed=False)),
+    ("multi_head", "scaled by the whole width", heads_with(scale=6**0.5)),
+    ("multi_head", "scale forgotten", heads_with(scale=1.0)),
+    ("multi_head", ANYTHING, every_third),
+    (
+        "multi_head",
+        "heads cut across words",
+        heads_with(split=lambda wide, heads: wide.reshape(heads, *[len(wide), -1])),
+    ),
+    ("keys_for_heads", "wrong shape", lambda keys, heads: keys),
+    ("keys_for_heads", "groups in turn", lambda keys, heads: keys.repeat(heads // len(keys), 1, 1)),
+    ("keys_for_heads", ANYTHING, lambda keys, heads: keys_for_heads(keys, heads).flip(0)),
+    ("target_mask", "not boolean", lambda *given: target_mask(*given).float()),
+    ("target_mask", "wrong shape", lambda lengths, longest: target_mask(lengths, longest)[0]),
+    ("target_mask", "mask upside down", lambda *given: ~target_mask(*given)),
+    (
+        "target_mask",
+        "the future is seen",
+        lambda lengths, longest: (torch.arange(5) < lengths.view(-1, 1, 1)).expand(3, 5, 5),
+    ),
+    ("target_mask", "padding seen", lambda lengths, longest: torch.ones(3, 5, 5).tril().bool()),
+    ("target_mask", "rows hidden, not columns", rows_hidden),
+    ("target_mask", ANYTHING, lambda *given: target_mask(*given).tril(-1)),
+    ("pre_norm", "wrong shape", lambda x, f, norm: (x + f(norm(x))).mean()),
+    ("pre_norm", "the residual is missing", lambda x, f, norm: f(norm(x))),
+    ("pre_norm", "that is post-norm", lambda x, f, norm: norm(x + f(x))),
+    ("pre_norm", "the residual is normalised", lambda x, f, norm: norm(x) + f(norm(x))),
+    ("pre_norm", "f reads what is not normalised", lambda x, f, norm: x + f(x)),
+    ("pre_norm", ANYTHING, lambda x, f, norm: norm(x + f(norm(x)))),
 ]
 
 QUIZ = [

@@ -803,6 +803,378 @@ SQUEEZE_EXCITE = (
     ),
 )
 
+# ---- lesson 8: positions
+
+
+def _waves(length: int, dim: int, shift: int = 0) -> Tensor:
+    angles = torch.arange(shift, shift + length).double().unsqueeze(-1) / 10000 ** (torch.arange(0, dim, 2) / dim)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+
+def _misprint(length: int, dim: int) -> Tensor:
+    angles = torch.arange(length).double().unsqueeze(-1) / 10000 ** (torch.arange(dim) / dim)
+    return torch.where(torch.arange(dim) % 2 == 0, angles.sin(), angles.cos())
+
+
+def _waved(answer: Answer) -> Tensor:
+    return _given(answer(7, 6))
+
+
+def _near_enough(one: Tensor, other: Tensor) -> bool:
+    """Equal to single precision, in which most people compute."""
+    return one.shape == other.shape and torch.allclose(one.double(), other.double(), atol=1e-5)
+
+
+SINUSOIDS = (
+    Property("wrong shape", lambda answer: _waved(answer).shape == (7, 6), "A row for each position, dim columns."),
+    Property(
+        "starts at position 1",
+        lambda answer: not _near_enough(_waved(answer), _waves(7, 6, shift=1)),
+        "The first position is 0: all its sines are 0 and all its cosines 1.",
+    ),
+    Property(
+        "sines and cosines not in turn",
+        lambda answer: _near_enough(_waved(answer)[0], torch.tensor([0.0, 1, 0, 1, 0, 1])),
+        "Number 2i is a sine, number 2i + 1 a cosine; at position 0 that is 0, 1, 0, 1, ...",
+    ),
+    Property(
+        "the cosine has an exponent of its own",
+        lambda answer: not _near_enough(_waved(answer), _misprint(7, 6)),
+        "Numbers 2i and 2i + 1 share the exponent 2i/dim; only so are they a clock.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _near_enough(_waved(answer), _waves(7, 6)),
+        "sin and cos of pos / 10000^(2i/dim).",
+    ),
+)
+
+TURNING = _random(7, 6, seed=31)
+
+
+def _rotate(vectors: Tensor, shift: int = 0) -> Tensor:
+    even, odd = vectors[:, 0::2], vectors[:, 1::2]
+    sine, cosine = _waves(len(vectors), vectors.shape[1], shift).unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1).flatten(-2)
+
+
+def _halves(vectors: Tensor) -> Tensor:
+    """Paired as some do: number i with number i + half."""
+    places = torch.arange(vectors.shape[1]).view(2, -1).T.flatten()  # 0, half, 1, half + 1, ...
+    return _rotate(vectors[:, places])[:, places.argsort()]
+
+
+def _turned(answer: Answer, vectors: Tensor = TURNING) -> Tensor:
+    return _given(answer(vectors.clone()))
+
+
+def _distance_alone(answer: Answer) -> bool:
+    same = _turned(answer, TURNING[:1].expand(7, 6))
+    scores = (same @ same.T).double()
+    return all(torch.allclose(scores.diagonal(k), scores.diagonal(k)[:1], atol=1e-5) for k in range(1, 6))
+
+
+ROTARY = (
+    Property("wrong shape", lambda answer: _turned(answer).shape == (7, 6), "As many vectors as before, as wide."),
+    Property(
+        "position 0 is turned",
+        lambda answer: _near_enough(_turned(answer)[0], TURNING[0]),
+        "The first row stands at position 0; its angles are 0, and it stays as it is.",
+    ),
+    Property(
+        "lengths change",
+        lambda answer: _near_enough(_turned(answer).norm(dim=-1), TURNING.norm(dim=-1)),
+        "A rotation keeps the length of every vector: nothing is added, nothing is scaled.",
+    ),
+    Property(
+        "depends on more than the distance",
+        _distance_alone,
+        "The same vector at all positions must give the same dot product wherever two of them are equally far apart.",
+    ),
+    Property(
+        "turned the wrong way",
+        lambda answer: not _near_enough(_turned(answer), _rotate(TURNING.flip(0), shift=-6).flip(0)),
+        "(a, b) becomes (a cos - b sin, a sin + b cos).",
+    ),
+    Property(
+        "other numbers are paired",
+        lambda answer: not _near_enough(_turned(answer), _halves(TURNING)),
+        "Some pair number i with number i + dim/2, and it works as well; here a pair is two neighbours.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _near_enough(_turned(answer), _rotate(TURNING)),
+        "Angle pos / 10000^(2i/dim) for the pair 2i, 2i + 1.",
+    ),
+)
+
+# ---- lesson 9: self-attention with weights
+
+QUERY_WAY, KEY_WAY, VALUE_WAY = _random(3, 4, seed=32), _random(3, 4, seed=33), _random(3, 2, seed=34)
+CROSSED = (SENTENCE @ QUERY_WAY) @ (SENTENCE @ KEY_WAY).T
+
+
+def _crossed(scale: float) -> Tensor:
+    return torch.softmax(CROSSED / scale, dim=-1)
+
+
+def _weighted(answer: Answer) -> tuple[Tensor, Tensor]:
+    output, weights = _given(answer(SENTENCE.clone(), QUERY_WAY.clone(), KEY_WAY.clone(), VALUE_WAY.clone()))
+    return output, weights
+
+
+WEIGHTED_SELF_ATTENTION = (
+    Property(
+        "wrong order",
+        lambda answer: _weighted(answer)[1].shape == (5, 5),
+        "Give the new vectors first, then the weights, a row and a column for each word.",
+    ),
+    Property(
+        "softmax over the wrong axis",
+        lambda answer: not _sums(_weighted(answer)[1], dim=-2),
+        "Each word shares its attention among all words: every row sums to one.",
+    ),
+    Property(
+        "weights not summing to one",
+        lambda answer: _sums(_weighted(answer)[1]),
+        "Scores are not weights yet: softmax over the keys.",
+    ),
+    Property(
+        "scale forgotten",
+        lambda answer: not _same(_weighted(answer)[1], _crossed(1.0)),
+        "Divide the scores by the square root of d_k before the softmax.",
+    ),
+    Property(
+        "divided by d_k, not by its root",
+        lambda answer: not _same(_weighted(answer)[1], _crossed(4.0)),
+        "The standard deviation of a score grows with sqrt(d_k).",
+    ),
+    Property(
+        "scaled by the wrong width",
+        lambda answer: not any(_same(_weighted(answer)[1], _crossed(width**0.5)) for width in (2, 3, 5)),
+        "d_k is the width of queries and keys: not that of words or values, nor the number of words.",
+    ),
+    Property(
+        "query and key exchanged",
+        lambda answer: not _same(_weighted(answer)[1], torch.softmax(CROSSED.T / 2, dim=-1)),
+        "Row i is what word i asks: its query with all keys.",
+    ),
+    Property(
+        "W_v forgotten",
+        lambda answer: not _same(_weighted(answer)[0], _crossed(2.0) @ SENTENCE),
+        "What is summed are the values x W_v, not the words.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: (
+            _same(_weighted(answer)[1], _crossed(2.0))
+            and _same(_weighted(answer)[0], _crossed(2.0) @ SENTENCE @ VALUE_WAY)
+        ),
+        "softmax(q kᵀ / sqrt(d_k)) v, with q = x W_q, k = x W_k, v = x W_v.",
+    ),
+)
+
+SHARED = torch.softmax(_random(5, seed=35), dim=-1)
+SLOPES = SHARED.diag() - SHARED.outer(SHARED)
+
+
+def _slopes(answer: Answer) -> Tensor:
+    return _given(answer(SHARED.clone()))
+
+
+SOFTMAX_SLOPES = (
+    Property("wrong shape", lambda answer: _slopes(answer).shape == (5, 5), "One number for each weight and score."),
+    Property(
+        "the others do not give way",
+        lambda answer: not _same(_slopes(answer), SLOPES.diagonal().diag()),
+        "If one weight grows, all others shrink: off the diagonal it is -a_i a_j.",
+    ),
+    Property(
+        "weights would not sum to one any more",
+        lambda answer: _same(_slopes(answer).sum(0), torch.zeros(5)),
+        "Whatever one weight wins the others lose: each column sums to zero.",
+    ),
+    Property(
+        "wrong sign",
+        lambda answer: bool((_slopes(answer).diagonal() > 0).all()),
+        "A weight grows with its own score.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_slopes(answer), SLOPES),
+        "a_i (1 - a_i) on the diagonal, -a_i a_j elsewhere.",
+    ),
+)
+
+# ---- lesson 10: heads
+
+WORDS_IN = _random(5, 6, seed=36)
+WAYS = tuple(_random(6, 6, seed=seed) for seed in (37, 38, 39, 40))
+
+
+def _heads(x: Tensor, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float) -> Tensor:
+    """What all heads saw, side by side."""
+    parts = [(x @ each).chunk(heads, dim=-1) for each in (q, k, v)]
+    looks = [torch.softmax(q @ k.T / scale, dim=-1) @ v for q, k, v in zip(*parts, strict=True)]
+    return torch.cat(looks, dim=-1)
+
+
+def _many(answer: Answer, heads: int = 3) -> Tensor:
+    return _given(answer(WORDS_IN.clone(), *(way.clone() for way in WAYS), heads))
+
+
+def _words_apart(answer: Answer) -> bool:
+    """Whether each word keeps its vector when the words are turned round."""
+    turned = _given(answer(WORDS_IN.flip(0), *(way.clone() for way in WAYS), 3))
+    return _same(_many(answer), turned.flip(0))
+
+
+MULTI_HEAD = (
+    Property("wrong shape", lambda answer: _many(answer).shape == (5, 6), "As many vectors as before, as wide."),
+    Property(
+        "heads ignored",
+        lambda answer: not _same(_many(answer, 3), _many(answer, 1)),
+        "Three heads choose three times, each by its own part of queries and keys.",
+    ),
+    Property(
+        "heads cut across words",
+        _words_apart,
+        "Turned round, the same words must get the same vectors. Cut the width, (words, heads, part), then transpose.",
+    ),
+    Property(
+        "W_o forgotten",
+        lambda answer: not _same(_many(answer), _heads(WORDS_IN, *WAYS[:3], 3, 2**0.5)),
+        "What the heads saw is joined, and then mixed by W_o.",
+    ),
+    Property(
+        "scaled by the whole width",
+        lambda answer: not _same(_many(answer), _heads(WORDS_IN, *WAYS[:3], 3, 6**0.5) @ WAYS[3]),
+        "Queries and keys of a head are dim / heads wide, and that is what its scores grow with.",
+    ),
+    Property(
+        "scale forgotten",
+        lambda answer: not _same(_many(answer), _heads(WORDS_IN, *WAYS[:3], 3, 1.0) @ WAYS[3]),
+        "Divide the scores by the square root of a head's width.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_many(answer), _heads(WORDS_IN, *WAYS[:3], 3, 2**0.5) @ WAYS[3]),
+        "[head_1; ...; head_h] W_o, with head_n = softmax(q_n k_nᵀ / sqrt(dim / heads)) v_n.",
+    ),
+)
+
+GROUPED = _random(2, 4, 3, seed=41)
+
+
+def _given_heads(answer: Answer) -> Tensor:
+    return _given(answer(GROUPED.clone(), 6))
+
+
+KEYS_FOR_HEADS = (
+    Property("wrong shape", lambda answer: _given_heads(answer).shape == (6, 4, 3), "heads, words, part."),
+    Property(
+        "groups in turn",
+        lambda answer: not _same(_given_heads(answer), GROUPED.repeat(3, 1, 1)),
+        "Heads that share a group stand side by side: 1 1 1 2 2 2, not 1 2 1 2 1 2.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_given_heads(answer), GROUPED.repeat_interleave(3, dim=0)),
+        "Head n has the keys of group n * groups // heads, counted from 0.",
+    ),
+)
+
+# ---- lesson 11: the Transformer
+
+TARGET_LENGTHS = torch.tensor([5, 2, 4])
+REAL = torch.arange(5) < TARGET_LENGTHS.unsqueeze(-1)
+SEEN = torch.ones(5, 5).tril().bool() & REAL.unsqueeze(1)
+
+
+def _target(answer: Answer) -> Tensor:
+    return _given(answer(TARGET_LENGTHS.clone(), 5))
+
+
+TARGET_MASK = (
+    Property(
+        "not boolean",
+        lambda answer: _target(answer).dtype == torch.bool,
+        "A mask is boolean, True = may be attended.",
+    ),
+    Property("wrong shape", lambda answer: _target(answer).shape == (3, 5, 5), "batch, query, key."),
+    Property(
+        "mask upside down",
+        lambda answer: not torch.equal(_target(answer), ~SEEN),
+        "True means may be attended; this one hides what may be seen.",
+    ),
+    Property(
+        "the future is seen",
+        lambda answer: not _target(answer).triu(1).any(),
+        "Word t may see words up to t and none after it.",
+    ),
+    Property(
+        "padding seen",
+        lambda answer: not (_target(answer) & ~REAL.unsqueeze(1)).any(),
+        "No word may look at a column beyond the sentence's length.",
+    ),
+    Property(
+        "rows hidden, not columns",
+        lambda answer: bool(_target(answer)[1, 4, :2].all()),
+        "What is hidden are keys, the columns; a row that sees nothing has nothing to normalise.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: torch.equal(_target(answer), SEEN),
+        "All real words up to the own position, the own one included.",
+    ),
+)
+
+ENTERING = _random(4, 6, seed=42) + 1.0
+
+
+def _thinks(states: Tensor) -> Tensor:
+    return torch.sin(3 * states) + states.roll(1, dims=0)
+
+
+def _normed(states: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(states, states.shape[-1:])
+
+
+def _left(answer: Answer) -> Tensor:
+    return _given(answer(ENTERING.clone(), _thinks, _normed))
+
+
+PRE_NORM = (
+    Property("wrong shape", lambda answer: _left(answer).shape == (4, 6), "The output is shaped as x."),
+    Property(
+        "the residual is missing",
+        lambda answer: not _same(_left(answer), _thinks(_normed(ENTERING))),
+        "What f says is added to x.",
+    ),
+    Property(
+        "that is post-norm",
+        lambda answer: not _same(_left(answer), _normed(ENTERING + _thinks(ENTERING))),
+        "norm(x + f(x)) is the form of 2017; pre-norm normalises what f reads.",
+    ),
+    Property(
+        "the residual is normalised",
+        lambda answer: not _same(_left(answer), _normed(ENTERING) + _thinks(_normed(ENTERING))),
+        "Nothing stands in the way of the residual: x itself is added.",
+    ),
+    Property(
+        "f reads what is not normalised",
+        lambda answer: (
+            not any(_same(_left(answer), ENTERING + each) for each in (_thinks(ENTERING), _normed(_thinks(ENTERING))))
+        ),
+        "Normalise first, then f.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_left(answer), ENTERING + _thinks(_normed(ENTERING))),
+        "x + f(norm(x)).",
+    ),
+)
+
 EXERCISES: dict[str, tuple[Property, ...]] = {
     "teacher_forcing": TEACHER_FORCING,
     "greedy": GREEDY,
@@ -821,4 +1193,12 @@ EXERCISES: dict[str, tuple[Property, ...]] = {
     "leave_one_out": LEAVE_ONE_OUT,
     "lstm_step": LSTM_STEP,
     "squeeze_excite": SQUEEZE_EXCITE,
+    "sinusoids": SINUSOIDS,
+    "rotary": ROTARY,
+    "weighted_self_attention": WEIGHTED_SELF_ATTENTION,
+    "softmax_slopes": SOFTMAX_SLOPES,
+    "multi_head": MULTI_HEAD,
+    "keys_for_heads": KEYS_FOR_HEADS,
+    "target_mask": TARGET_MASK,
+    "pre_norm": PRE_NORM,
 }

@@ -1,7 +1,7 @@
 """Where the lessons leave their pictures: the folder that REGARD_LESSON_OUT names, or ./lessons-out."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +50,20 @@ def plot(title: str, *, x: str, y: str, width: float = 7.0, height: float = 3.6)
     axes.set_title(title, loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e3e9f0")
+    axes.set_axisbelow(True)
     return figure, axes
+
+
+def panels(
+    *titles: str, width: float = 9.0, height: float = 3.4, shares: Sequence[float] | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Empty pictures beside each other, each under its title; `shares` of the width, or all alike."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    places = list(figure.subplots(1, len(titles), squeeze=False, width_ratios=shares).flat)
+    for axes, title in zip(places, titles, strict=True):
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, places
 
 
 def side_by_side(seen: Mapping[str, AttentionMap], *, columns: int = 4) -> Figure:
