@@ -108,6 +108,8 @@ class Model:
     positions: str = "sinusoidal"  # `regard list positions`
     longest: int = _number(1024, least=1)  # positions that are learned, where they are
     pooling: str = "attention"  # of a classifier: how states become one vector; `regard list poolings`
+    segments: bool = False  # question and context are told apart by a vector for each
+    overlap: bool = False  # tokens of the context that the question has too are told apart by a vector
     encoder: Encoder = Encoder()
     attention: Attention = Attention()
     decoder: Decoder = Decoder()
@@ -127,6 +129,8 @@ class Train:
     weight_decay: float = _number(0.0, least=0.0, most=10.0)  # share of the weights taken off at each update, x rate
     smoothing: float = _number(0.0, least=0.0, most=0.95)  # of the labels
     word_dropout: float = _number(0.0, least=0.0, most=0.95)  # share of words hidden from classifiers and taggers
+    masked: float = _number(0.15, least=0.01, most=0.95)  # share of tokens a masked language model is asked for
+    whole_words: bool = False  # it is asked for all pieces of a word at once
     validate: int = _number(250, least=1)  # updates between two looks at dev
     accumulate: int = _number(1, least=1)  # batches that make one update
     ema: float = _number(0.0, least=0.0, most=0.99999)  # decay of a moving mean of the weights; 0 for none
@@ -156,6 +160,7 @@ class Search:
     top_p: float = _number(1.0, least=0.01, most=1.0)  # draw from the fewest words that hold so much chance
     max_ratio: float = _number(2.0, least=0.0)  # an output is at most max_ratio x source + max_extra tokens
     max_extra: int = _number(20, least=1)  # see max_ratio
+    max_answer: int = _number(30, least=1)  # tokens of an answer that is looked for in a context
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,35 @@ def _parallel(first: str, second: str) -> Iterator[Example]:
         yield Example(source, target, origin=f"{first}:{number}")
 
 
+def texts(names: tuple[str, ...]) -> Loaded:
+    """The lines of plain texts, one after another: each is an example, and its own target."""
+    lines = [(f"{name}:{number}", line) for name in names for number, line in enumerate(load(name), start=1)]
+    kept = [Example(line, line, origin=origin) for origin, line in lines if line.strip()]
+    if not kept:
+        raise DataError(f"{' and '.join(names)}: no text is left, for all {len(lines):,} lines are blank")
+    return Loaded(kept, len(lines) - len(kept))
+
+
+def questions(names: tuple[str, ...]) -> Loaded:
+    """The examples of TSV files of question<TAB>context<TAB>answer; the first two, with their tab, are the source."""
+    examples = [example for name in names for example in _questions(name)]
+    kept = [each for each in examples if all(part.strip() for part in (*each.source.split("\t"), each.target))]
+    if not kept:
+        where = " and ".join(names)
+        raise DataError(f"{where}: no question is left, for all {len(examples):,} lack question, context or answer")
+    return Loaded(kept, len(examples) - len(kept))
+
+
+def _questions(name: str) -> Iterator[Example]:
+    for number, line in enumerate(load(name), start=1):
+        origin = f"{name}:{number}"
+        fields = line.split("\t") if line.strip() else ["", "", ""]
+        if len(fields) != 3:
+            count = "one field" if len(fields) == 1 else f"{len(fields)} fields"
+            raise DataError(f"{origin}: {count}, expected three: question<TAB>context<TAB>answer")
+        yield Example(f"{fields[0]}\t{fields[1]}", fields[2], origin=origin)
+
+
 def stream(names: tuple[str, ...]) -> list[Example]:
     r"""All of plain texts, one file after another: a line is a target without a source, with the \n that ends it."""
     return [each for name in names for each in _stream(name)]

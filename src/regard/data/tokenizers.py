@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import ClassVar, TypeVar, final
 
 from regard.errors import CorruptError, DataError, RecipeError
@@ -14,6 +15,7 @@ from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN
 UNKNOWN_SURFACE = "⁇"  # how a token that no text could spell shows in one
 LONGEST_SENTENCE = 50_000  # sentencepiece aborts the process at a word of 65,536 characters
 WITHIN_SPECIAL = re.compile("(?<=<)(?=(?:pad|unk|s|/s)>)")  # sentencepiece learns nothing of a whole "<s>"
+NEVER_KNOWN = "\0"  # to sentencepiece
 RESERVED = {"\t", "\r", "\n", "▅"}  # sentencepiece trims or uses them; it knows them only as whole symbols
 
 AnyTokenizer = TypeVar("AnyTokenizer", bound="Tokenizer")  # not Self: the check of types in tests refuses it
@@ -42,6 +44,18 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; the special ones are skipped, but UNKNOWN shows as ⁇."""
+
+    @abstractmethod
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where each token of `encode` begins and ends in the text."""
+
+    def encode_on(self, text: str) -> list[int]:
+        """The ids of a text that goes on after other tokens; without a space between, it goes on with their word."""
+        return self.encode(text)
+
+    def begins(self, token: int) -> bool:
+        """Whether a token begins a word, or is one; pieces of words may go on with one instead."""
+        return True
 
     @abstractmethod
     def to_bytes(self) -> bytes:
@@ -125,6 +139,10 @@ class Character(Listed):
     def _cut(text: str) -> list[str]:
         return list(text)
 
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where each token begins and ends in the text."""
+        return [(place, place + 1) for place in range(len(text))]
+
 
 @final
 class Word(Listed):
@@ -136,6 +154,10 @@ class Word(Listed):
     @staticmethod
     def _cut(text: str) -> list[str]:
         return text.split()
+
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where each token begins and ends in the text."""
+        return [found.span() for found in re.finditer(r"\S+", text)]
 
 
 @final
@@ -171,6 +193,22 @@ class SentencePiece(Tokenizer):
         """The text of ids; the special ones are skipped, but UNKNOWN shows as ⁇."""
         text: str = self._processor.DecodeIds(list(ids))
         return text
+
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where each token begins and ends in the text; the space before a word is in its first token."""
+        ends = [*accumulate(map(len, self._processor.EncodeAsPieces(text)))]
+        return [(max(0, begin - 1), end - 1) for begin, end in pairwise([0, *ends])]  # its first space is not ours
+
+    def encode_on(self, text: str) -> list[int]:
+        """The ids of a text that goes on: without the space that sentencepiece puts before the first word."""
+        pieces = self._processor.EncodeAsPieces(NEVER_KNOWN + text)
+        ids: list[int] = self._processor.EncodeAsIds(NEVER_KNOWN + text)
+        own = next(index for index, piece in enumerate(pieces) if NEVER_KNOWN in piece)
+        return [*([UNKNOWN] if pieces[own] != NEVER_KNOWN else []), *ids[own + 1 :]]  # it may cling to another unknown
+
+    def begins(self, token: int) -> bool:
+        """Whether a token begins a word: then a space is in it."""
+        return self.piece(token).startswith("▁")
 
     def to_bytes(self) -> bytes:
         """The sentencepiece model, which other tools read too."""

@@ -1,8 +1,10 @@
 """Tasks: what an example is, what is lost on it, and what an answer looks like."""
 
+from regard.tasks.answer import Answer
 from regard.tasks.classify import Classify
 from regard.tasks.core import AnyTask, Scored, Task
 from regard.tasks.language_model import Continue
+from regard.tasks.masked_lm import MaskedText
 from regard.tasks.tag import Tag
 from regard.tasks.translate import Translate
 
@@ -11,6 +13,8 @@ TASKS: dict[str, type[AnyTask]] = {
     "classify": Classify,
     "language_model": Continue,
     "tag": Tag,
+    "masked_lm": MaskedText,
+    "answer": Answer,
 }
 
-__all__ = ["TASKS", "AnyTask", "Classify", "Continue", "Scored", "Tag", "Task", "Translate"]
+__all__ = ["TASKS", "Answer", "AnyTask", "Classify", "Continue", "MaskedText", "Scored", "Tag", "Task", "Translate"]

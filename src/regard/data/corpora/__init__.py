@@ -1,7 +1,9 @@
 """Embedded corpora: made, not downloaded, and the same everywhere for the same seed and size."""
 
+from regard.data.corpora.clues import clues
 from regard.data.corpora.core import Corpus, Splits
 from regard.data.corpora.dates import dates
+from regard.data.corpora.facts import facts
 from regard.data.corpora.letters import copy, reverse
 from regard.data.corpora.moods import moods
 from regard.data.corpora.numbers import numbers
@@ -16,6 +18,21 @@ CORPORA: dict[str, Corpus] = {
     "moods": moods,
     "sentences": sentences,
     "parts": parts,
+    "clues": clues,
+    "facts": facts,
 }
 
-__all__ = ["CORPORA", "Corpus", "Splits", "copy", "dates", "moods", "numbers", "parts", "reverse", "sentences"]
+__all__ = [
+    "CORPORA",
+    "Corpus",
+    "Splits",
+    "clues",
+    "copy",
+    "dates",
+    "facts",
+    "moods",
+    "numbers",
+    "parts",
+    "reverse",
+    "sentences",
+]

@@ -1,0 +1,103 @@
+"""Sentences in which some words give others away: what a masked language model can learn to fill in."""
+
+import random
+import zlib
+from collections.abc import Callable
+
+from regard.data.corpora.core import Splits
+from regard.types import Example
+
+TEST, DEV = 1000, 500
+SHARES = ("test", "test", "dev", *["train"] * 7)  # who owns how many tenths of all sentences
+
+ROWS = (
+    ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
+    ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november"),
+    ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+)
+OPPOSITES = (
+    *(("hot", "cold"), ("big", "small"), ("old", "new"), ("wet", "dry"), ("open", "closed"), ("full", "empty")),
+    *(("dark", "bright"), ("heavy", "light"), ("cheap", "dear"), ("clean", "dirty")),
+)
+PEOPLE = {
+    "she": ("anna", "clara", "emma", "ida", "laura", "maria", "nora", "rosa", "sara", "vera"),
+    "he": ("adam", "bruno", "carl", "david", "hugo", "jonas", "leo", "oscar", "paul", "victor"),
+}
+OWN = {"she": "her", "he": "his"}
+THINGS = ("hat", "coat", "book", "cup", "key", "lamp", "chair", "box", "clock", "shoe")
+ANIMALS = {"cat": "meow", "dog": "bark", "lion": "roar", "duck": "quack", "snake": "hiss", "wolf": "howl", "bee": "hum"}
+VERBS = ("says", "knows", "thinks", "hears")
+
+
+def clues(seed: int, size: int) -> Splits:
+    """Sentences in which some words give others away: `emma says that after monday comes tuesday`.
+
+    It teaches what a masked language model reads out of both sides of a hole: `group` is the kind of clue: what
+    comes next in a row (`order`), opposites (`contrast`), who did it (`person`), how many (`number`). Other words
+    are drawn freely, so that no model fills all holes. No sentence of one split is in another; source and target
+    are the same. Dev and test are the same for every seed and size.
+    """
+    return Splits(
+        train=_examples("train", size, random.Random(f"clues:train:{seed}")),
+        dev=_examples("dev", DEV, random.Random("clues:dev")),
+        test=_examples("test", TEST, random.Random("clues:test")),
+    )
+
+
+def _examples(split: str, count: int, generator: random.Random) -> list[Example]:
+    kinds = tuple(KINDS)
+    examples = []
+    for number in range(count):
+        group = kinds[number % len(kinds)]
+        text = _sentence(split, group, generator)
+        examples.append(Example(text, text, group=group, origin=f"clues:{split}:{number + 1}"))
+    return examples
+
+
+def _sentence(split: str, group: str, generator: random.Random) -> str:
+    """A sentence that belongs to the split, drawn until one does."""
+    while True:
+        _, name = _person(generator)
+        text = f"{name} {generator.choice(VERBS)} that {KINDS[group](generator)}"
+        if SHARES[zlib.crc32(text.encode()) % len(SHARES)] == split:
+            return text
+
+
+def _person(generator: random.Random) -> tuple[str, str]:
+    pronoun = generator.choice(tuple(PEOPLE))
+    return pronoun, generator.choice(PEOPLE[pronoun])
+
+
+def _order(generator: random.Random) -> str:
+    row = generator.choice(ROWS)
+    place = generator.randrange(len(row) - 1)
+    if generator.random() < 0.5:
+        return f"after {row[place]} comes {row[place + 1]}"
+    return f"before {row[place + 1]} comes {row[place]}"
+
+
+def _contrast(generator: random.Random) -> str:
+    pair = list(generator.choice(OPPOSITES))
+    generator.shuffle(pair)
+    return f"the {generator.choice(THINGS)} is not {pair[0]} but {pair[1]}"
+
+
+def _owner(generator: random.Random) -> str:
+    pronoun, name = _person(generator)
+    return f"{name} lost {OWN[pronoun]} {generator.choice(THINGS)} and {pronoun} found it again"
+
+
+def _number(generator: random.Random) -> str:
+    animal = generator.choice(tuple(ANIMALS))
+    if generator.random() < 0.5:
+        return f"one {animal} {ANIMALS[animal]}s"
+    plural = animal.replace("wolf", "wolve") + "s"
+    return f"{generator.choice(ROWS[2][1:])} {plural} {ANIMALS[animal]}"
+
+
+KINDS: dict[str, Callable[[random.Random], str]] = {
+    "order": _order,
+    "contrast": _contrast,
+    "person": _owner,
+    "number": _number,
+}
