@@ -29,8 +29,8 @@ def exercises() -> ModuleType:
     return exercises
 
 
-def test_there_are_eleven_lessons_each_with_exercises(exercises: ModuleType) -> None:
-    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 12)]
+def test_there_are_twelve_lessons_each_with_exercises(exercises: ModuleType) -> None:
+    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 13)]
     asked = []
     for lesson in LESSONS:
         names = re.findall(r'^print\(check\("(\w+)", \w+\)\)$', lesson.read_text("utf-8"), re.M)
@@ -197,13 +197,22 @@ def pre_norm(x, f, norm):
     return x + f(norm(x))
 
 
+def hide(ids, asked, luck, others, mask_id):
+    read = torch.where(asked & (luck < 0.9), others, ids)
+    return torch.where(asked & (luck < 0.8), mask_id, read)
+
+
+def masked_loss(logits, ids, asked):
+    return torch.nn.functional.cross_entropy(logits[asked], ids[asked])
+
+
 RIGHT = {
     each.__name__: each
     for each in (
         *(teacher_forcing, greedy, look, self_attention, padded_mean, additive_from_concat, bilinear, which_weight),
         *(bahdanau_step, luong_step, causal, local_m, local_p, kernel_regression, leave_one_out),
         *(lstm_step, squeeze_excite, sinusoids, rotary, weighted_self_attention, softmax_slopes),
-        *(multi_head, keys_for_heads, target_mask, pre_norm),
+        *(multi_head, keys_for_heads, target_mask, pre_norm, hide, masked_loss),
     )
 }
 
@@ -418,6 +427,19 @@ def rows_hidden(lengths, longest):
     return target_mask(lengths, longest) & (torch.arange(longest) < lengths.unsqueeze(-1)).unsqueeze(-1)
 
 
+def hidden_with(low=0.8, high=0.9, everywhere=False):
+    def answer(ids, asked, luck, others, mask_id):
+        asked = asked | everywhere
+        read = torch.where(asked & (luck < high), others, ids)
+        return torch.where(asked & (luck < low), mask_id, read)
+
+    return answer
+
+
+def costs(logits, ids):
+    return torch.nn.functional.cross_entropy(logits.mT, ids, reduction="none")
+
+
 WRONG = [
     ("teacher_forcing", "the word to predict is given away", lambda target: (target, target)),
     ("teacher_forcing", "wrong order", lambda target: (target[:, 1:], target[:, :-1])),
@@ -591,6 +613,22 @@ WRONG = [
     ("pre_norm", "the residual is normalised", lambda x, f, norm: norm(x) + f(norm(x))),
     ("pre_norm", "f reads what is not normalised", lambda x, f, norm: x + f(x)),
     ("pre_norm", ANYTHING, lambda x, f, norm: norm(x + f(norm(x)))),
+    ("hide", "wrong shape", lambda ids, *rest: hide(ids, *rest)[0]),
+    ("hide", "what is not asked for is changed", hidden_with(everywhere=True)),
+    ("hide", "everything is hidden", hidden_with(low=1.0)),
+    ("hide", "not hidden where luck is below 0.8", hidden_with(low=0.7)),
+    ("hide", "not exchanged where luck is from 0.8 to 0.9", hidden_with(low=0.8, high=0.81)),
+    ("hide", ANYTHING, hidden_with(high=1.0)),
+    ("masked_loss", "wrong shape", lambda logits, ids, asked: costs(logits, ids)[asked]),
+    ("masked_loss", "all places are counted", lambda logits, ids, asked: costs(logits, ids).mean()),
+    ("masked_loss", "divided by all places", lambda logits, ids, asked: (costs(logits, ids) * asked).mean()),
+    ("masked_loss", "summed, not averaged", lambda logits, ids, asked: costs(logits, ids)[asked].sum()),
+    (
+        "masked_loss",
+        "a mean of means",
+        lambda logits, ids, asked: ((costs(logits, ids) * asked).sum(1) / asked.sum(1)).mean(),
+    ),
+    ("masked_loss", ANYTHING, lambda logits, ids, asked: 2 * masked_loss(logits, ids, asked)),
 ]
 
 QUIZ = [

@@ -1175,6 +1175,85 @@ PRE_NORM = (
     ),
 )
 
+# ---- lesson 12: BERT
+
+STOOD = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 11, 12, 13]])
+ASKED_FOR = torch.tensor([[True, True, True, True, False], [True, True, True, False, False]])
+LUCK = torch.tensor([[0.1, 0.8, 0.89, 0.95, 0.2], [0.79, 0.9, 0.5, 0.85, 0.99]])
+OTHERS, MASK_ID = STOOD + 20, 99
+HIDES, SWAPS = ASKED_FOR & (LUCK < 0.8), ASKED_FOR & (LUCK >= 0.8) & (LUCK < 0.9)
+
+
+def _hidden(answer: Answer) -> Tensor:
+    return _given(answer(STOOD.clone(), ASKED_FOR.clone(), LUCK.clone(), OTHERS.clone(), MASK_ID))
+
+
+HIDE = (
+    Property("wrong shape", lambda answer: _hidden(answer).shape == STOOD.shape, "An id for each token."),
+    Property(
+        "what is not asked for is changed",
+        lambda answer: torch.equal(_hidden(answer)[~ASKED_FOR], STOOD[~ASKED_FOR]),
+        "Luck counts only where a token is asked for.",
+    ),
+    Property(
+        "everything is hidden",
+        lambda answer: not torch.equal(_hidden(answer), STOOD.masked_fill(ASKED_FOR, MASK_ID)),
+        "Of what is asked for, 80 % is hidden, 10 % exchanged, 10 % left as it is.",
+    ),
+    Property(
+        "not hidden where luck is below 0.8",
+        lambda answer: torch.equal(_hidden(answer)[HIDES], STOOD[HIDES] * 0 + MASK_ID),
+        "Below 0.8 the model reads mask_id.",
+    ),
+    Property(
+        "not exchanged where luck is from 0.8 to 0.9",
+        lambda answer: torch.equal(_hidden(answer)[SWAPS], OTHERS[SWAPS]),
+        "There the model reads the other id; 0.8 itself belongs here.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: torch.equal(_hidden(answer), torch.where(HIDES, MASK_ID, torch.where(SWAPS, OTHERS, STOOD))),
+        "From 0.9 on a token stays as it is.",
+    ),
+)
+
+SAID, TOLD = _random(2, 5, 14, seed=43), STOOD
+COSTS = -torch.log_softmax(SAID, dim=-1).gather(-1, TOLD.unsqueeze(-1)).squeeze(-1)
+
+
+def _cost(answer: Answer) -> Tensor:
+    return torch.as_tensor(_given(answer(SAID.clone(), TOLD.clone(), ASKED_FOR.clone())))
+
+
+MASKED_LOSS = (
+    Property("wrong shape", lambda answer: _cost(answer).ndim == 0, "One number for the whole batch."),
+    Property(
+        "all places are counted",
+        lambda answer: not any(_same(_cost(answer), each) for each in (COSTS.mean(), COSTS.sum())),
+        "The loss is taken where a token is asked for, and nowhere else.",
+    ),
+    Property(
+        "divided by all places",
+        lambda answer: not _same(_cost(answer), COSTS[ASKED_FOR].sum() / COSTS.numel()),
+        "The other places are not summed, but they are counted.",
+    ),
+    Property(
+        "summed, not averaged",
+        lambda answer: not _same(_cost(answer), COSTS[ASKED_FOR].sum()),
+        "Give the mean over what is asked for.",
+    ),
+    Property(
+        "a mean of means",
+        lambda answer: not _same(_cost(answer), (COSTS * ASKED_FOR).sum(1).div(ASKED_FOR.sum(1)).mean()),
+        "Every token counts alike; in a mean over sentences those with few holes count more.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_cost(answer), COSTS[ASKED_FOR].mean()),
+        "Mean of -log softmax(logits)[id] over what is asked for.",
+    ),
+)
+
 EXERCISES: dict[str, tuple[Property, ...]] = {
     "teacher_forcing": TEACHER_FORCING,
     "greedy": GREEDY,
@@ -1201,4 +1280,6 @@ EXERCISES: dict[str, tuple[Property, ...]] = {
     "keys_for_heads": KEYS_FOR_HEADS,
     "target_mask": TARGET_MASK,
     "pre_norm": PRE_NORM,
+    "hide": HIDE,
+    "masked_loss": MASKED_LOSS,
 }
