@@ -154,7 +154,7 @@ SLIPS = (
         "In the sinusoidal encoding, the cosine has the exponent (2i + 1) / d",
         "Sine and cosine share 2i / d (Vaswani et al. 2017, 3.5). Only then is a shift by k positions the same "
         "rotation everywhere. The wavelengths go from 2π to 10000^((d-2)/d) 2π, which comes near the 10000 · 2π "
-        "that one reads only where d is large. Position encodings come to regard with the Transformer",
+        "that one reads only where d is large. A Transformer takes it by `model.positions = sinusoidal`",
         ("tests/test_docs.py::test_a_shift_of_sinusoids_is_linear_only_with_the_shared_exponent",),
     ),
     Slip(
