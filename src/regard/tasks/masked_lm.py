@@ -299,13 +299,12 @@ def _cased(text: str, recipe: Recipe) -> str:
 
 
 def _chances(lengths: Sequence[int], seeds: Sequence[int | None]) -> Float[Tensor, "batch length 3"]:
-    """Three numbers from 0 to 1 for each token: anew from torch's own generator, or by the seed of a row."""
-    rows = [torch.rand(length, 3, generator=_generator(seed)) for length, seed in zip(lengths, seeds, strict=True)]
+    """Three numbers from 0 to 1 for each token: anew from torch's own generator, or by the seed of each row."""
+    fixed = [torch.Generator().manual_seed(seed) for seed in seeds if seed is not None]
+    if not fixed:
+        return torch.rand(len(lengths), max(lengths), 3)
+    rows = [torch.rand(length, 3, generator=each) for length, each in zip(lengths, fixed, strict=True)]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-
-
-def _generator(seed: int | None) -> torch.Generator | None:
-    return None if seed is None else torch.Generator().manual_seed(seed)
 
 
 def _compare(metric: str, judged: Sequence[Judged], how: str) -> Measured:

@@ -37,7 +37,11 @@ def begin(task: AnyTask, session: Session, data: Encoded) -> "Captured | None":
     settings: Train = task.recipe.train
     device = next(session.model.parameters()).device
     whole = settings.accumulate == 1 and not settings.sampling
-    if not settings.capture or device.type != "cuda" or not whole or not isinstance(task.collate(data, [0]), Batch):
+    if not settings.capture or device.type != "cuda" or not whole:
+        return None
+    with torch.random.fork_rng(devices=[]):  # some tasks draw as they collate, and a resumed run passes here again
+        batch = task.collate(data, [0])
+    if not isinstance(batch, Batch):
         return None
     return Captured(task, session, data, device)
 
