@@ -106,9 +106,9 @@ class Memory(BatchFirst):
     layout: Layout = Tokens()  # what a source position is
 
     @staticmethod
-    def none(batch: int, device: torch.device) -> "Memory":
+    def none(batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> "Memory":
         """Nothing to look at, and a summary that says nothing: what a language model starts from."""
-        nothing = torch.zeros(batch, 1, 1, device=device)
+        nothing = torch.zeros(batch, 1, 1, device=device, dtype=dtype)
         mask = torch.ones(batch, 0, dtype=torch.bool, device=device)
         return Memory(nothing[:, :0], mask, Recurrent(nothing, None))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -12,13 +12,14 @@ from jaxtyping import config
 from torch import Tensor, nn
 
 from regard import recipe as recipes
-from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, Score
+from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, Attention, MultiHead, Score
 from regard.attention.scopes import Scope
 from regard.data.batching import pad
 from regard.decoders import ORDERS, STARTS
 from regard.errors import RecipeError
 from regard.models import Seq2Seq, build
 from regard.recurrence import CELLS
+from regard.transformer import ACTIVATIONS, NORMS
 from regard.types import END, SPECIALS, BatchFirst, Padded
 
 BATCH, QUERY, KEY = 3, 5, 7
@@ -56,6 +57,7 @@ class Looks(NamedTuple):
     normalizer: str = DEFAULT.attention.normalizer
     scope: str = DEFAULT.attention.scope
     heads: int = 1
+    groups: int = 0
 
     def __str__(self) -> str:
         return "-".join(map(str, self))
@@ -74,6 +76,8 @@ ATTENTIONS = list(
             *(Looks(score, heads=2) for score in ("scaled_dot", "additive")),
             Looks("cosine", "sparsemax", "local_m", 2),
             Looks("concat", "softmax", "local_p", 3),
+            Looks("scaled_dot", heads=4, groups=2),
+            Looks("general", "entmax15", "local_m", 3, 1),
         ]
     )
 )
@@ -101,6 +105,7 @@ def make_attention(looks: Looks, query_dim: int = 11, key_dim: int = 13, dim: in
             key_dim=key_dim,
             dim=looks.heads * PART,
             heads=looks.heads,
+            groups=looks.groups or None,
         )
     for parameter in attention.parameters():
         nn.init.normal_(parameter, std=0.5)
@@ -117,8 +122,19 @@ def sums_to_one(looks: Looks) -> bool:
     return NORMALIZERS[looks.normalizer].sums_to_one and SCOPES[looks.scope].keeps_sum
 
 
+class Stack(NamedTuple):
+    """What a Transformer has and a recurrent model has not."""
+
+    positions: str = DEFAULT.positions
+    norm: str = DEFAULT.norm
+    activation: str = DEFAULT.activation
+
+    def __str__(self) -> str:
+        return "-".join(self)
+
+
 class Case(NamedTuple):
-    """One model; `inner` and `bias` are the encoder's."""
+    """One model; `inner` and `bias` are the encoder's, `stack` is of the Transformers in it."""
 
     order: str = DEFAULT.decoder.order
     cell: str = DEFAULT.decoder.cell
@@ -127,16 +143,64 @@ class Case(NamedTuple):
     start: str = DEFAULT.decoder.start
     inner: int = 0
     bias: bool = True
+    encoder: str = "recurrent"
+    decoder: str = "recurrent"
+    stack: Stack = Stack()
+    tied: bool = False  # with one vocabulary for both sides
 
     def __str__(self) -> str:
-        return "-".join(map(str, self))
+        if not self.stacked():
+            return "-".join(map(str, self[:7])) + "-tied" * self.tied
+        part = "" if self.encoder == self.decoder else f"{self.encoder}-{self.decoder}-{self.order}-{self.cell}-"
+        return f"{part}{self.layers}-{self.looks}-{self.stack}" + "-tied" * self.tied
+
+    def stacked(self) -> bool:
+        """Whether there is a Transformer in it."""
+        return "transformer" in (self.encoder, self.decoder)
+
+    def looking(self) -> bool:
+        """Whether its decoder looks at the source."""
+        return self.decoder == "transformer" or self.order in LOOKING
 
 
 PLAIN = Case()
+SCALED = Looks("scaled_dot", heads=2)
 
 
-def every_decoder() -> pytest.MarkDecorator:
-    """Parametrize over all orders, cells, depths, starts and ways to look, each with some of the others."""
+def transformer(positions: str = DEFAULT.positions, norm: str = "pre", looks: Looks = SCALED, **others: Any) -> Case:
+    """A Transformer of two layers, or with `encoder` or `decoder` half a one."""
+    both = {"encoder": "transformer", "decoder": "transformer", "layers": 2}
+    stack = Stack(positions, norm, others.pop("activation", "relu"))
+    return Case(looks=looks, stack=stack, **both | others)
+
+
+# Not the product, as above: every entry of every table at least once.
+TRANSFORMERS = list(
+    dict.fromkeys(
+        [
+            *(transformer(positions, NORMS[number % 2]) for number, positions in enumerate(POSITIONS)),
+            *(transformer(looks=Looks(score, heads=2), layers=1) for score in SCORES),
+            *(transformer("rotary", looks=Looks("scaled_dot", normalizer, heads=2)) for normalizer in NORMALIZERS),
+            *(transformer("alibi", "post", Looks("scaled_dot", scope=scope, heads=4)) for scope in SCOPES),
+            transformer("relative", "post", Looks("scaled_dot", heads=4, groups=2)),
+            transformer("rotary", looks=Looks("scaled_dot", "softmax", "local_m", 4, 1)),
+            transformer("relative", looks=Looks("additive", "entmax15", "local_p", 2, 1)),
+            transformer("none", "post", Looks("dot"), layers=1),
+            *(transformer("learned", activation=activation) for activation in ACTIVATIONS),
+            *(transformer("sinusoidal", norm, tied=True, layers=1) for norm in NORMS),
+            transformer("alibi", encoder="recurrent", cell="lstm"),
+            transformer("relative", encoder="recurrent", tied=True),
+            transformer("rotary", decoder="recurrent"),
+            transformer("learned", "post", order="luong", decoder="recurrent", tied=True),
+            transformer("relative", order="context", cell="lstm", decoder="recurrent", layers=1),
+            transformer("alibi", order="none", cell="rnn", decoder="recurrent"),
+        ]
+    )
+)
+
+
+def recurrent_cases() -> list[Case]:
+    """All orders, cells, depths, starts and ways to look, each with some of the others."""
     cases = [Case(order=order, cell=cell) for order, cell in product(ORDERS, CELLS)]
     cases += [Case(order, tuple(CELLS)[number % len(CELLS)], 2) for number, order in enumerate(ORDERS)]
     for number, looks in enumerate(ATTENTIONS):
@@ -147,7 +211,70 @@ def every_decoder() -> pytest.MarkDecorator:
         cases += [Case("luong_feeding", "lstm", 1 + number % 2, start=start), Case("none", "rnn", start=start)]
     cases.append(Case("luong", "lstm", 2, inner=16))
     cases.append(Case("context", "lstm", inner=16, bias=False))
-    return pytest.mark.parametrize("case", list(dict.fromkeys(cases)), ids=str)
+    cases.append(Case("bahdanau", tied=True))
+    return list(dict.fromkeys(cases))
+
+
+def every_recurrent_decoder() -> pytest.MarkDecorator:
+    """Parametrize over the recurrent ones."""
+    return pytest.mark.parametrize("case", recurrent_cases(), ids=str)
+
+
+def every_transformer() -> pytest.MarkDecorator:
+    """Parametrize over those with a Transformer in them."""
+    return pytest.mark.parametrize("case", TRANSFORMERS, ids=str)
+
+
+def every_decoder() -> pytest.MarkDecorator:
+    """Parametrize over all of them."""
+    return pytest.mark.parametrize("case", recurrent_cases() + TRANSFORMERS, ids=str)
+
+
+# One of each kind, for laws that ask no more.
+KINDS = [*map(Case, ORDERS), *(transformer(positions) for positions in POSITIONS), transformer("rotary", "post")]
+
+
+def every_kind() -> pytest.MarkDecorator:
+    """Parametrize over the orders, and Transformers with each of the positions."""
+    return pytest.mark.parametrize("case", KINDS, ids=str)
+
+
+def make_recipe(case: Case, *, bidirectional: bool = True, dropout: float = 0.0) -> recipes.Model:
+    """The recipe of a case; no two sizes are equal that need not be."""
+    score, normalizer, scope, heads, groups = case.looks
+    widths = {"encoder": 14, "decoder": 12}
+    for side, share in (("encoder", 10), ("decoder", PART)):
+        if getattr(case, side) == "transformer":
+            widths[side] = heads * share
+    return recipes.Model(
+        embedding=widths["decoder"] if case.tied else 10,
+        tied=case.tied,
+        norm=case.stack.norm,
+        activation=case.stack.activation,
+        positions=case.stack.positions,
+        longest=29,
+        encoder=recipes.Encoder(
+            kind=case.encoder,
+            cell=case.cell,
+            dim=widths["encoder"],
+            layers=case.layers,
+            bidirectional=bidirectional,
+            bias=case.bias,
+            inner_dim=23 if case.encoder == "transformer" else case.inner,
+            dropout=dropout,
+        ),
+        attention=recipes.Attention(score, PART * heads if heads > 1 else 13, normalizer, scope, WINDOW, heads, groups),
+        decoder=recipes.Decoder(
+            kind=case.decoder,
+            order=case.order,
+            start=case.start,
+            cell=case.cell,
+            dim=widths["decoder"],
+            layers=case.layers,
+            inner_dim=17 if case.decoder == "transformer" else 0,
+            dropout=dropout,
+        ),
+    )
 
 
 def make_model(
@@ -160,33 +287,25 @@ def make_model(
     dtype: torch.dtype = torch.float64,
 ) -> Seq2Seq:
     """A model in eval mode; `scale` spreads its weights, so that what it says is varied and peaked."""
-    score, normalizer, scope, heads = case.looks
-    width = PART * heads if heads > 1 else 13
-    recipe = recipes.Model(
-        embedding=10,
-        encoder=recipes.Encoder(
-            cell=case.cell,
-            dim=14,
-            layers=case.layers,
-            bidirectional=bidirectional,
-            bias=case.bias,
-            inner_dim=case.inner,
-            dropout=dropout,
-        ),
-        attention=recipes.Attention(score, width, normalizer, scope, WINDOW, heads),
-        decoder=recipes.Decoder(
-            order=case.order, start=case.start, cell=case.cell, dim=12, layers=case.layers, dropout=dropout
-        ),
-    )
+    recipe = make_recipe(case, bidirectional=bidirectional, dropout=dropout)
+    sizes = {"source_size": vocabulary if case.tied else 9, "target_size": vocabulary, "shared": case.tied}
     try:
-        model = build(recipe, source_size=9, target_size=vocabulary)
+        model = build(recipe, **sizes)
     except RecipeError:  # some need both sides to be of one width
-        recipe = replace(recipe, decoder=replace(recipe.decoder, dim=recipe.encoder.dim))
-        model = build(recipe, source_size=9, target_size=vocabulary)
+        one = recipe.encoder.dim
+        recipe = replace(recipe, embedding=one if case.tied else 10, decoder=replace(recipe.decoder, dim=one))
+        model = build(recipe, **sizes)
     if scale is not None:
-        for parameter in model.parameters():
-            nn.init.normal_(parameter, std=scale)
+        spread(model, scale)
     return model.to(dtype).eval()
+
+
+def spread(model: nn.Module, scale: float) -> None:
+    """Draw all weights anew; those that norms multiply with stay about one, or every layer would be noise."""
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            about = 1.0 if isinstance(module, nn.LayerNorm) and name == "weight" else 0.0
+            nn.init.normal_(parameter, about, scale)
 
 
 def make_sources(*lengths: int, size: int = 9) -> Padded:

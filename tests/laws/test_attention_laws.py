@@ -1,12 +1,11 @@
 """Laws of attention, over every score, normaliser and scope."""
 
 import math
-from collections.abc import Callable
 from itertools import product
-from typing import Any, NamedTuple
 
 import pytest
 import torch
+from equations import EQUATIONS, NORMALIZED, SEEN, Matrix, retold
 from small import (
     ATTENTIONS,
     BATCH,
@@ -14,6 +13,7 @@ from small import (
     LOOKING,
     PART,
     QUERY,
+    TRANSFORMERS,
     WINDOW,
     Case,
     Looks,
@@ -36,155 +36,8 @@ from regard.attention.scores import Additive
 from regard.errors import RecipeError
 from regard.types import Memory
 
-Vector = list[float]
-Matrix = list[Vector]
-Parts = dict[str, Any]  # a learned part of a score or scope, by its name
 JUNK = (1e30, math.inf, -math.inf, math.nan)
 WIDTHS = {"query_dim": 11, "key_dim": 13, "dim": 6}
-
-# The equations once more, in plain Python numbers: a new entry of a table writes its own here.
-
-
-def dot(query: Vector, key: Vector, part: Parts) -> float:
-    return sum(q * k for q, k in zip(query, key, strict=True))
-
-
-def scaled_dot(query: Vector, key: Vector, part: Parts) -> float:
-    return dot(query, key, part) / len(key) ** 0.5
-
-
-def general(query: Vector, key: Vector, part: Parts) -> float:
-    turned = [sum(w * k for w, k in zip(row, key, strict=True)) for row in part["key.weight"]]
-    return dot(query, turned, part)
-
-
-def additive(query: Vector, key: Vector, part: Parts) -> float:
-    total = 0.0
-    for place, out in enumerate(part["out.weight"][0]):
-        mixed = part["key.bias"][place]
-        mixed += sum(w * q for w, q in zip(part["query.weight"][place], query, strict=True))
-        mixed += sum(w * k for w, k in zip(part["key.weight"][place], key, strict=True))
-        total += out * math.tanh(mixed)
-    return total
-
-
-def product_of(matrix: Matrix, vector: Vector) -> Vector:
-    return [sum(w * x for w, x in zip(row, vector, strict=True)) for row in matrix]
-
-
-def multiplicative(query: Vector, key: Vector, part: Parts) -> float:
-    return dot(product_of(part["query.weight"], query), product_of(part["key.weight"], key), part)
-
-
-def concat(query: Vector, key: Vector, part: Parts) -> float:
-    inner = product_of(part["weight.weight"], [*query, *key])
-    return sum(out * math.tanh(mixed) for out, mixed in zip(part["out.weight"][0], inner, strict=True))
-
-
-def linear_concat(query: Vector, key: Vector, part: Parts) -> float:
-    return product_of(part["weight.weight"], [*query, *key])[0]
-
-
-def cosine(query: Vector, key: Vector, part: Parts) -> float:
-    return math.exp(part["weight"]) * dot(query, key, part) / math.hypot(*query) / math.hypot(*key)
-
-
-def gaussian(query: Vector, key: Vector, part: Parts) -> float:
-    bandwidth = (2 * len(key)) ** 0.25 * math.exp(-part["weight"])
-    return -sum((q - k) ** 2 for q, k in zip(query, key, strict=True)) / (2 * bandwidth**2)
-
-
-EQUATIONS = {
-    "dot": dot,
-    "scaled_dot": scaled_dot,
-    "general": general,
-    "multiplicative": multiplicative,
-    "concat": concat,
-    "linear_concat": linear_concat,
-    "additive": additive,
-    "cosine": cosine,
-    "gaussian": gaussian,
-}
-
-
-def softmax(scores: Vector) -> Vector:
-    total = sum(math.exp(score) for score in scores)
-    return [math.exp(score) / total for score in scores]
-
-
-def threshold(total: Callable[[float], float], low: float, high: float) -> float:
-    """Where the falling `total` is one, by halving."""
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if total(middle) > 1 else (low, middle)
-    return low
-
-
-def sparsemax(scores: Vector) -> Vector:
-    def weights(tau: float) -> Vector:
-        return [max(0.0, score - tau) for score in scores]
-
-    return weights(threshold(lambda tau: sum(weights(tau)), max(scores) - 1, max(scores)))
-
-
-def entmax15(scores: Vector) -> Vector:
-    def weights(tau: float) -> Vector:
-        return [max(0.0, score / 2 - tau) ** 2 for score in scores]
-
-    return weights(threshold(lambda tau: sum(weights(tau)), max(scores) / 2 - 1, max(scores) / 2))
-
-
-def sigmoid(scores: Vector) -> Vector:
-    return [1 / (1 + math.exp(-score)) for score in scores]
-
-
-NORMALIZED = {"softmax": softmax, "sparsemax": sparsemax, "entmax15": entmax15, "sigmoid": sigmoid}
-
-
-class Seen(NamedTuple):
-    """The keys that a query sees, and what their normalised weights are multiplied by."""
-
-    keys: list[int]
-    factors: Vector
-
-
-def everywhere(query: Vector, at: int, allowed: list[int], part: Parts) -> Seen:
-    return Seen(allowed, [1.0] * len(allowed))
-
-
-def local_m(query: Vector, at: int, allowed: list[int], part: Parts) -> Seen:
-    near = [key for key in allowed if at - WINDOW <= key <= at + WINDOW]
-    return Seen(near, [1.0] * len(near))
-
-
-def local_p(query: Vector, at: int, allowed: list[int], part: Parts) -> Seen:
-    inner = [math.tanh(each) for each in product_of(part["query.weight"], query)]
-    centre = len(allowed) / (1 + math.exp(-product_of(part["out.weight"], inner)[0]))
-    near = [key for key in allowed if centre - WINDOW <= key <= centre + WINDOW]
-    deviation = WINDOW / 2
-    return Seen(near, [math.exp(-((key - centre) ** 2) / (2 * deviation**2)) for key in near])
-
-
-SEEN = {"global": everywhere, "local_m": local_m, "local_p": local_p}
-
-
-def retold(
-    looks: Looks, part: Parts, queries: Matrix, keys: Matrix, values: Matrix, mask: list[list[bool]], start: int
-) -> tuple[Matrix, Matrix]:
-    """Weights and contexts of one sentence and one head, straight from the equations."""
-    scored = {name.removeprefix("score."): each for name, each in part.items() if name.startswith("score.")}
-    weights, contexts = [], []
-    for row, (query, allowed) in enumerate(zip(queries, mask, strict=True)):
-        seen, factors = SEEN[looks.scope](query, start + row, [key for key, may in enumerate(allowed) if may], part)
-        shares = [0.0] * len(keys)
-        if seen:
-            scores = [EQUATIONS[looks.score](query, keys[key], scored) for key in seen]
-            normalized = NORMALIZED[looks.normalizer](scores)
-            for key, weight, factor in zip(seen, normalized, factors, strict=True):
-                shares[key] = weight * factor
-        weights.append(shares)
-        contexts.append(product_of([list(column) for column in zip(*values, strict=True)], shares))
-    return weights, contexts
 
 
 def looked(scores: Matrix, values: Matrix, mask: list[list[bool]], name: str) -> tuple[Matrix, Matrix]:
@@ -275,6 +128,9 @@ def test_an_attention_is_its_equations(looks, start, masked):
                     (attention.key, states[row]),
                     (attention.value, states[row]),
                 )
+            )
+            answered, said = (
+                [head for head in groups for _ in range(looks.heads // len(groups))] for groups in (answered, said)
             )
         told = [
             retold(looks, part, *(each.tolist() for each in (*head, allowed)), start)
@@ -409,13 +265,14 @@ def test_junk_that_no_query_may_see_changes_no_bit(looks, junk):
 
 
 @pytest.mark.parametrize(
-    ("order", "looks"),
-    [(LOOKING[number % len(LOOKING)], looks) for number, looks in enumerate(ATTENTIONS)]
-    + [(order, Looks(scope=scope)) for order, scope in product(LOOKING, SCOPES)],
+    "case",
+    [Case(LOOKING[number % len(LOOKING)], looks=looks) for number, looks in enumerate(ATTENTIONS)]
+    + [Case(order, looks=Looks(scope=scope)) for order, scope in product(LOOKING, SCOPES)]
+    + [case for case in TRANSFORMERS if case.looking()],
     ids=str,
 )
-def test_junk_behind_the_memory_mask_changes_no_bit(order, looks):
-    decoder = make_model(Case(order, looks=looks), dtype=torch.float32)
+def test_junk_behind_the_memory_mask_changes_no_bit(case):
+    decoder = make_model(case, dtype=torch.float32)
     source = make_sources(7, 4, 2)
     memory = decoder.encoder(source)
     tokens = torch.randint(4, 11, (BATCH, QUERY))
@@ -580,6 +437,15 @@ def test_rows_asked_alone_are_rows_asked_together(looks):
         near(alone.weights[:, 0], together.weights[:, row])
 
 
+@pytest.mark.parametrize(("heads", "groups"), [(6, 4), (2, 3), (3, 2)])
+def test_heads_share_groups_evenly(heads, groups):
+    said = f"{heads} heads share {groups} groups of keys evenly only if {groups} divides {heads}"
+    with pytest.raises(RecipeError, match=said):
+        MultiHead(
+            lambda width: SCOPES["global"](make_score("dot")[0], query_dim=width), **WIDTHS, heads=heads, groups=groups
+        )
+
+
 @pytest.mark.parametrize("heads", [4, 5])
 def test_heads_share_the_width_evenly(heads):
     with pytest.raises(RecipeError, match=f"{heads} heads share a width of 6 evenly only if {heads} divides it"):
@@ -597,6 +463,7 @@ def test_every_entry_meets_the_laws():
     tables = {"score": SCORES, "normalizer": NORMALIZERS, "scope": SCOPES}
     for field, table in tables.items():
         assert {getattr(looks, field) for looks in ATTENTIONS} == set(table)
+        assert {getattr(case.looks, field) for case in TRANSFORMERS} == set(table)
     assert set(EQUATIONS) == set(SCORES)
     assert set(NORMALIZED) == set(NORMALIZERS)
     assert set(SEEN) == set(SCOPES)

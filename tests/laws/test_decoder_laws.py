@@ -1,4 +1,6 @@
-"""Laws of encoders and decoders, over every order, cell, depth and score."""
+"""Laws of encoders and decoders, over every order, cell, depth and score, and over Transformers."""
+
+from itertools import product
 
 import pytest
 import torch
@@ -6,21 +8,28 @@ from small import (
     BATCH,
     DEFAULT,
     LOOKING,
+    TRANSFORMERS,
     Case,
+    Looks,
     every_decoder,
+    every_kind,
     leaves,
     make_model,
     make_sources,
     near,
+    recurrent_cases,
     same,
     sums_to_one,
+    transformer,
 )
 from torch import Tensor, nn
 
-from regard.attention import SCOPES
-from regard.decoders import ORDERS, STARTS, RecurrentDecoder
+from regard.attention import POSITIONS, SCOPES
+from regard.decoders import DECODERS, ORDERS, STARTS, RecurrentDecoder
+from regard.encoders import ENCODERS
 from regard.errors import RecipeError
 from regard.recurrence import CELLS, Recurrence
+from regard.transformer import ACTIVATIONS, NORMS
 from regard.types import BEGIN, Memory, Padded, Recurrent, Step
 
 LENGTHS = (7, 4, 2)
@@ -135,7 +144,8 @@ class Retold:
 
     def predict(self, *parts: Tensor) -> Tensor:
         self.feed = torch.tanh(self.decoder.readout(torch.cat(parts)))
-        return self.decoder.out(self.feed)
+        words = self.decoder.embedding if self.decoder.out is None else self.decoder.out
+        return words.weight @ self.feed + getattr(words, "bias", 0.0)
 
     def bahdanau(self, word: Tensor) -> Tensor:
         context = self.look(self.hidden[-1])
@@ -156,7 +166,9 @@ class Retold:
         return self.predict(self.move(word))
 
 
-@every_decoder()
+@pytest.mark.parametrize(
+    "case", recurrent_cases() + [case for case in TRANSFORMERS if case.decoder == "recurrent"], ids=str
+)
 def test_an_order_is_its_equations(case):
     model = make_model(case)
     source, tokens = make_sources(*LENGTHS), make_tokens(BATCH)
@@ -221,15 +233,50 @@ def test_padding_changes_nothing_in_the_encoder(cell, layers, bidirectional):
             near(mine[0], others[row])
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_what_stands_in_the_padding_does_not_matter(cell, layers, bidirectional):
-    model = make_model(Case(cell=cell, layers=layers), bidirectional=bidirectional)
+ENCODING = [case for case in TRANSFORMERS if case.encoder == "transformer"]
+ENCODING.append(transformer("none", looks=Looks("scaled_dot", "sigmoid", "local_m", 2)))  # padding sees nothing at all
+
+
+@pytest.mark.parametrize("case", ENCODING, ids=str)
+def test_padding_changes_nothing_in_a_transformer(case):
+    model, source = make_model(case), make_sources(*LENGTHS)
+    together, dim = model.encoder(source), model.encoder.dim
+    assert together.states.shape == (BATCH, max(LENGTHS), dim)
+    assert (together.states[~source.mask] == 0).all()
+    same(together.mask, source.mask)
+    for row, length in enumerate(LENGTHS):
+        own = Padded(source.ids[row : row + 1, :length], source.mask[row : row + 1, :length])
+        alone = model.encoder(own)
+        near(alone.states[0], together.states[row, :length])
+        near(together.summary.hidden[row], alone.states.mean(1))
+    assert together.summary.cell is None
+    assert (model.encoder.layers, model.encoder.cell_dim) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("case", "bidirectional"),
+    [(Case(cell=cell, layers=layers), both) for cell, layers, both in product(CELLS, (1, 2), (True, False))]
+    + [(case, True) for case in ENCODING],
+    ids=str,
+)
+def test_what_stands_in_the_padding_does_not_matter(case, bidirectional):
+    model = make_model(case, bidirectional=bidirectional)
     source = make_sources(*LENGTHS)
     other = Padded(source.ids.masked_fill(~source.mask, 5), source.mask)
     for mine, others in zip(leaves(model.encoder(other)), leaves(model.encoder(source)), strict=True):
         same(mine, others)
+
+
+def test_a_source_of_nothing_but_padding_leaves_nothing_behind():
+    for case in ENCODING:
+        model, source = make_model(case), make_sources(*LENGTHS)
+        empty = Padded(source.ids, source.mask & torch.tensor([[True], [False], [True]]))
+        memory = model.encoder(empty)
+        memory.states.square().sum().backward()
+        assert (memory.states[1] == 0).all()
+        assert (memory.summary.hidden[1] == 0).all()
+        near(memory.states[0], model.encoder(source).states[0])
+        assert all(each.grad.isfinite().all() for each in model.encoder.parameters())
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -344,7 +391,7 @@ def test_the_map_is_a_map(case):
     model, source = make_model(case), make_sources(*LENGTHS)
     step = model.decoder(make_tokens(BATCH), model.encoder(source))
     assert step.logits.shape == (BATCH, TARGET, 11)
-    if case.order not in LOOKING:
+    if not case.looking():
         assert step.attention is None
         return
     assert step.attention.shape == (BATCH, TARGET, max(LENGTHS))
@@ -386,9 +433,9 @@ def test_every_parameter_learns_under_dropout(case):
         assert parameter.grad.any(), name
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_dropout_acts_in_training_alone(order):
-    model, source, tokens = make_model(Case(order), dropout=0.3), make_sources(*LENGTHS), make_tokens(BATCH)
+@every_kind()
+def test_dropout_acts_in_training_alone(case):
+    model, source, tokens = make_model(case, dropout=0.3), make_sources(*LENGTHS), make_tokens(BATCH)
     memory = model.encoder(source)
     same(model.encoder(source).states, memory.states)
     same(model.decoder(tokens, memory).logits, model.decoder(tokens, memory).logits)
@@ -397,9 +444,9 @@ def test_dropout_acts_in_training_alone(order):
     assert not torch.equal(model.decoder(tokens, memory).logits, model.decoder(tokens, memory).logits)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_later_tokens_do_not_reach_earlier_predictions(order):
-    model, tokens = make_model(Case(order)), make_tokens(BATCH)
+@every_kind()
+def test_later_tokens_do_not_reach_earlier_predictions(case):
+    model, tokens = make_model(case), make_tokens(BATCH)
     memory = model.encoder(make_sources(*LENGTHS))
     other = tokens.clone()
     other[:, 3:] = tokens[:, 3:] % 7 + 4
@@ -407,25 +454,34 @@ def test_later_tokens_do_not_reach_earlier_predictions(order):
     near(model.decoder(other, memory).logits[:, :3], model.decoder(tokens, memory).logits[:, :3])
 
 
-def test_a_step_changes_no_argument():
-    for order in ORDERS:
-        model = make_model(Case(order))
-        ready = model.decoder.prepare(model.encoder(make_sources(*LENGTHS)))
-        state = model.decoder.start(ready)
+@every_kind()
+def test_a_step_changes_no_argument(case):
+    model = make_model(case)
+    ready = model.decoder.prepare(model.encoder(make_sources(*LENGTHS)))
+    state, tokens = model.decoder.start(ready), make_tokens(BATCH)
+    for chunk in (tokens[:, :4], tokens[:, 4:]):  # once with nothing before it, once with something
         before = [leaf.clone() for noun in (ready, state) for leaf in leaves(noun)]
-        model.decoder.step(make_tokens(BATCH), state, ready)
+        step = model.decoder.step(chunk, state, ready)
         after = [leaf for noun in (ready, state) for leaf in leaves(noun)]
         for mine, others in zip(after, before, strict=True):
             same(mine, others)
+        state = step.state
 
 
-def test_autocast_runs_and_keeps_the_map_in_full_precision():
-    for order in LOOKING:
-        model = make_model(Case(order), dtype=torch.float32)
-        with torch.autocast("cpu", torch.bfloat16):
-            step = model.decoder(make_tokens(BATCH), model.encoder(make_sources(*LENGTHS)))
-        assert step.attention.dtype == torch.float32
-        near(step.attention.sum(-1), torch.ones(BATCH, TARGET), 1e-5)
+@every_kind()
+def test_autocast_runs_and_keeps_the_map_in_full_precision(case):
+    model = make_model(case, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH)
+        whole = model.decoder(tokens, memory)
+        ready = model.decoder.prepare(memory)
+        first = model.decoder.step(tokens[:, :4], model.decoder.start(ready), ready)
+        steps = [first, model.decoder.step(tokens[:, 4:], first.state, ready)]
+    assert whole.logits.isfinite().all()
+    near(torch.cat([step.logits.float() for step in steps], dim=1), whole.logits.float(), 0.1)
+    if case.looking():
+        assert whole.attention.dtype == torch.float32
+        near(whole.attention.sum(-1), torch.ones(BATCH, TARGET), 1e-5)
 
 
 def test_defaults_are_entries():
@@ -433,6 +489,21 @@ def test_defaults_are_entries():
     assert DEFAULT.decoder.cell in CELLS
     assert DEFAULT.decoder.start in STARTS
     assert DEFAULT.attention.scope in SCOPES
+    assert DEFAULT.encoder.kind in ENCODERS
+    assert DEFAULT.decoder.kind in DECODERS
+    assert DEFAULT.positions in POSITIONS
+    assert DEFAULT.norm in NORMS
+    assert DEFAULT.activation in ACTIVATIONS
     assert set(BEGINNINGS) == set(STARTS)
     assert set(UNITS) == set(CELLS)
     assert all(issubclass(order, nn.Module) for order in ORDERS.values())
+
+
+def test_every_entry_meets_the_laws():
+    stacks = [case.stack for case in TRANSFORMERS]
+    tables = {"positions": POSITIONS, "norm": NORMS, "activation": ACTIVATIONS}
+    for field, table in tables.items():
+        assert {getattr(stack, field) for stack in stacks} == set(table)
+    pairs = {(case.encoder, case.decoder) for case in recurrent_cases() + TRANSFORMERS}
+    assert pairs == set(product(ENCODERS, DECODERS))
+    assert {case.order for case in recurrent_cases()} == set(ORDERS)

@@ -1,23 +1,26 @@
-"""Looking never changes the result: over every order and every way to look."""
+"""Looking never changes the result: over every order, every Transformer and every way to look."""
 
 import pytest
 import torch
 from small import (
     BATCH,
+    KINDS,
     LOOKING,
     Case,
     Looks,
     every_decoder,
+    every_transformer,
     gradients,
     make_attention,
     make_model,
     make_sources,
     near,
     same,
+    transformer,
     unchecked,
 )
 from torch import Tensor
-from worlds import LIMITS, make_world
+from worlds import LIMITS, make_world, worlds
 
 from regard.attention.gates import GATES
 from regard.attention.record import Recording, record
@@ -38,13 +41,25 @@ def make_tokens() -> Tensor:
 
 
 def name_of(case: Case) -> str:
+    """The name of the attention whose map the decoder reports."""
+    if case.decoder == "transformer":
+        return f"decoder.stack.{case.layers - 1}.cross.attention"
     return f"{NAME}.attention" if case.looks.heads > 1 else NAME
+
+
+def names_of(case: Case) -> set[str]:
+    """The names of all attentions of a model."""
+    parts = [("encoder", "attention")] * (case.encoder == "transformer")
+    parts += [("decoder", "attention"), ("decoder", "cross")] * (case.decoder == "transformer")
+    names = {f"{side}.stack.{layer}.{part}.attention" for side, part in parts for layer in range(case.layers)}
+    return names | ({name_of(case)} if case.looking() else set())
 
 
 def gates_of(case: Case, *, learning: bool = False) -> set[str]:
     """The names of all gates of a model; while dropout falls between the layers, of the lowest alone."""
     layers = range(1 if learning else case.layers) if case.cell == "lstm" else ()
-    sides = ("encoder", ""), ("encoder", "_reverse"), ("decoder", "")
+    sides = [("encoder", ""), ("encoder", "_reverse")] * (case.encoder == "recurrent")
+    sides += [("decoder", "")] * (case.decoder == "recurrent")
     return {
         f"{side}.recurrence.rnn.{gate}_l{layer}{direction}"
         for layer in layers
@@ -75,18 +90,46 @@ def test_looking_changes_no_bit(case):
     assert found.keys() == expected.keys()
     for name in expected:
         same(found[name], expected[name])
-    looks = {name_of(case)} if case.order in LOOKING else set()
-    assert set(seen.weights) == gates_of(case, learning=True) | looks
-    if not looks:
+    assert set(seen.weights) == gates_of(case, learning=True) | names_of(case)
+    if not case.looking():
         return
     weights = seen.weights[name_of(case)]
-    assert weights.shape == (BATCH, 1, *[case.looks.heads] * (case.looks.heads > 1), TARGET, max(LENGTHS))
+    several = case.looks.heads > 1 or case.decoder == "transformer"
+    assert weights.shape == (BATCH, 1, *[case.looks.heads] * several, TARGET, max(LENGTHS))
     assert not weights.requires_grad
-    near(weights.flatten(1, -3).mean(1), step.attention.detach(), 0.0 if case.looks.heads == 1 else 1e-6)
+    if case.decoder == "transformer":  # its fused path gives no map in training
+        assert step.attention is None
+    else:
+        near(weights.flatten(1, -3).mean(1), step.attention.detach(), 0.0 if case.looks.heads == 1 else 1e-6)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("seed", range(3))
+@every_transformer()
+def test_what_is_recorded_made_the_context(case):
+    """Also under dropout, in every layer, and where a fused path gave no weights."""
+    model = make_model(case, dropout=0.3).train()
+    made: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, module in model.named_modules():
+        if name in names_of(case):
+            module.register_forward_hook(lambda _, given, said, name=name: made.update({name: (given[2], said[0])}))
+    with record(model) as seen:
+        memory = model.encoder(make_sources(*LENGTHS))
+        model.decoder(make_tokens()[:, :1] if case.decoder == "recurrent" else make_tokens(), memory)
+    assert set(made) == names_of(case)
+    for name, (values, context) in made.items():
+        near(seen.weights[name] @ values.detach(), context.detach())
+        assert (seen.weights[name].flatten(0, -3).amax((-2, -1)) > 0).all()
+
+
+@every_transformer()
+def test_the_map_is_what_the_top_layer_recorded(case):
+    model = make_model(case)
+    with record(model) as seen:
+        step = model.decoder(make_tokens(), model.encoder(make_sources(*LENGTHS)))
+    if case.looking():
+        near(seen.weights[name_of(case)].flatten(1, -3).mean(1), step.attention)
+
+
+@worlds
 def test_looking_changes_no_decoded_token(order, seed):
     world = make_world(order, seed, torch.float32)
     decoder, memory = world.model.decoder, world.memory
@@ -110,8 +153,9 @@ def test_looking_changes_no_decoded_token(order, seed):
             assert found() == expected
 
 
-def test_what_a_search_recorded_is_no_one_map():
-    world = make_world("luong")
+@pytest.mark.parametrize("order", ["luong", "transformer_post"])
+def test_what_a_search_recorded_is_no_one_map(order):
+    world = make_world(order)
     with unchecked(), record(world.model) as seen:
         beam(world.model.decoder, world.memory, width=2, limits=(9, 1, 4))
     with pytest.raises(
@@ -120,9 +164,9 @@ def test_what_a_search_recorded_is_no_one_map():
         _ = seen.weights
 
 
-@pytest.mark.parametrize("order", LOOKING)
-def test_stepping_is_recorded_row_by_row(order):
-    model, tokens = make_model(Case(order)), make_tokens()
+@pytest.mark.parametrize("case", [case for case in KINDS if case.looking()], ids=str)
+def test_stepping_is_recorded_row_by_row(case):
+    model, tokens = make_model(case), make_tokens()
     memory = model.encoder(make_sources(*LENGTHS))
     with record(model) as whole:
         expected = model.decoder(tokens, memory)
@@ -131,8 +175,19 @@ def test_stepping_is_recorded_row_by_row(order):
     with record(model) as stepped:
         for piece in tokens.split((1, 3, 2), dim=1):
             state = model.decoder.step(piece, state, ready).state
-    near(stepped.weights[NAME], whole.weights[NAME])
-    near(stepped.weights[NAME][:, 0], expected.attention)
+    assert set(stepped.weights) == {name for name in names_of(case) if name.startswith("decoder")}
+    for name, weights in stepped.weights.items():
+        near(weights, whole.weights[name])
+    near(stepped.weights[name_of(case)].flatten(1, -3).mean(1), expected.attention)
+
+
+def test_passes_over_other_keys_are_no_one_map():
+    model = make_model(transformer())
+    with record(model) as seen:
+        for lengths in (LENGTHS, (5, 4, 2)):
+            model.encoder(make_sources(*lengths))
+    with pytest.raises(ValueError, match=r"ran on batches of several sizes"):
+        _ = seen.weights
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -159,9 +214,12 @@ def test_the_gates_of_every_order_are_recorded_in_whole_and_in_steps(order, laye
             assert [int(row.any(-1).sum()) for row in gate] == list(LENGTHS)  # zeros at padding
 
 
-@pytest.mark.parametrize("order", LOOKING)
-def test_every_head_has_a_map_of_its_own(order):
-    case = Case(order, looks=Looks(heads=3))
+HEADED = [Case(order, looks=Looks(heads=3)) for order in LOOKING]
+HEADED += [transformer(positions, looks=Looks("scaled_dot", heads=3)) for positions in ("alibi", "rotary")]
+
+
+@pytest.mark.parametrize("case", HEADED, ids=str)
+def test_every_head_has_a_map_of_its_own(case):
     model, tokens = make_model(case), make_tokens()
     with record(model) as seen:
         step = model.decoder(tokens, model.encoder(make_sources(*LENGTHS)))
@@ -175,6 +233,11 @@ def test_every_head_has_a_map_of_its_own(order):
     near(seen.map(name_of(case), 1).weights, step.attention[1])
     with pytest.raises(IndexError):
         seen.map(name_of(case), 1, head=3)
+    for name in names_of(case) - {name_of(case)}:
+        for head in range(3):
+            each = seen.map(name, 1, head=head).weights
+            near(each.sum(-1), torch.ones(len(each), dtype=torch.float64))
+            same(each, seen.weights[name][1].flatten(0, -3)[head])  # less the axis of beams
 
 
 def test_a_map_has_labels_or_numbers():

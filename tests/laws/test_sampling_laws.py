@@ -6,9 +6,8 @@ from itertools import product
 import pytest
 import torch
 from small import leaves, near, unchecked
-from worlds import DTYPES, LENGTHS, LIMITS, World, greedy, make_world, rescored, worlds
+from worlds import DTYPES, LENGTHS, LIMITS, LOOKERS, WRITERS, World, greedy, make_world, rescored, worlds
 
-from regard.decoders import ORDERS
 from regard.errors import NotFiniteError, RecipeError
 from regard.search import beam, sample
 from regard.types import BEGIN, END, PAD, Hypothesis
@@ -80,7 +79,7 @@ def test_batch_mates_change_no_sample(order, seed):
             assert mine.score == pytest.approx(other.score, abs=1e-9, rel=0)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", WRITERS)
 def test_seeds_reproduce_and_differ(order):
     world = make_world(order)
 
@@ -126,7 +125,7 @@ def test_outputs_begin_with_their_prefix(order, seed, dtype):
                 check(world, row, each)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", WRITERS)
 def test_a_prefix_that_greedy_writes_anyway_changes_nothing(order):
     world = make_world(order)
     free = beam(world.model.decoder, world.memory, width=1, limits=LIMITS)
@@ -186,7 +185,7 @@ def test_no_n_gram_is_written_twice(order, seed, size, prefixed):
 
 def test_blocking_had_something_to_block():
     repeats = 0
-    for order, seed in product(ORDERS, range(3)):
+    for order, seed in product(WRITERS, range(3)):
         world = make_world(order, seed)
         with torch.no_grad():
             world.model.decoder.out.bias[END] = -3.0
@@ -200,7 +199,7 @@ def test_blocking_had_something_to_block():
 def test_coverage_is_added_to_the_score(order, seed, weight):
     world = make_world(order, seed)
     settings = {"width": 3, "limits": LIMITS, "length_penalty": 0.6, "n_best": 3, "coverage_penalty": weight}
-    if not ORDERS[order].looks():
+    if order not in LOOKERS:
         with pytest.raises(RecipeError, match="a coverage penalty needs a model that looks"):
             beam(world.model.decoder, world.memory, **settings)
         return
@@ -218,7 +217,7 @@ def test_coverage_is_added_to_the_score(order, seed, weight):
         assert [each.score for each in alone] == pytest.approx([each.score for each in hypotheses], abs=1e-9, rel=0)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", WRITERS)
 def test_sampling_runs_with_checked_shapes(order, fast):
     from jaxtyping import config
 

@@ -12,7 +12,10 @@ from worlds import (
     LENGTHS,
     LIMITS,
     SEEDS,
+    STACKED,
+    WRITERS,
     all_worlds,
+    case_of,
     greedy,
     log_probs,
     make_world,
@@ -21,10 +24,11 @@ from worlds import (
     worlds,
 )
 
-from regard.decoders import ORDERS
+from regard.attention import POSITIONS
 from regard.errors import NotFiniteError, RecipeError
 from regard.models import Seq2Seq
 from regard.search import beam
+from regard.transformer import NORMS
 from regard.types import BEGIN, END, PAD, Memory
 
 
@@ -120,7 +124,7 @@ def test_beam_is_the_plain_beam(order, seed, width, n_best, exponent):
             assert mine.score == pytest.approx(other.score, abs=1e-9, rel=0)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", WRITERS)
 @pytest.mark.parametrize("seed", [0, 2])
 @pytest.mark.parametrize("exponent", [0.0, 0.8])
 def test_a_beam_wide_enough_finds_the_best_there_is(order, seed, exponent):
@@ -186,7 +190,7 @@ def test_more_than_the_width_is_refused(width, n_best):
         beam(world.model.decoder, world.memory, width=width, limits=LIMITS, n_best=n_best)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", WRITERS)
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("unlikely", [-1e4, -torch.inf])
 @pytest.mark.parametrize("limits", [(3, 3, 3), (5, 1, 3), (1, 4, 1)])
@@ -202,7 +206,7 @@ def test_limits_cut_what_never_ends(order, width, unlikely, limits):
         assert hypothesis.map is None or len(hypothesis.map) == limit
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", WRITERS)
 def test_there_is_an_answer_where_only_the_end_is_likely(order):
     world = make_world(order)
     with torch.no_grad():
@@ -211,7 +215,7 @@ def test_there_is_an_answer_where_only_the_end_is_likely(order):
         assert [(each.tokens, each.score, each.finished) for each in hypotheses] == [([], 0.0, True)]
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", WRITERS)
 def test_a_beam_wider_than_the_vocabulary(order):
     world = make_world(order, vocabulary=6)
     for hypotheses in beam(world.model.decoder, world.memory, width=11, limits=(2, 1, 2), n_best=3):
@@ -234,7 +238,7 @@ def test_batch_mates_change_nothing(order, seed, dtype, width):
                 near(mine.map, others.map[:, : LENGTHS[row]], world.tolerance)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", WRITERS)
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf])
 @pytest.mark.parametrize("width", [1, 3])
 def test_predictions_that_are_not_numbers_are_an_error(order, junk, width):
@@ -245,7 +249,7 @@ def test_predictions_that_are_not_numbers_are_an_error(order, junk, width):
         beam(world.model.decoder, world.memory, width=width, limits=LIMITS)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", WRITERS)
 def test_search_leaves_no_trace(order):
     """It asks for no gradient, changes no memory, and keeps no map alive that it does not give."""
     world = make_world(order)
@@ -260,7 +264,7 @@ def test_search_leaves_no_trace(order):
 def test_the_worlds_are_varied():
     """Enough for the laws above to mean something."""
     found = []
-    for order, seed in product(ORDERS, SEEDS):
+    for order, seed in product(WRITERS, SEEDS):
         world = make_world(order, seed)
         found += [best for (best,) in beam(world.model.decoder, world.memory, width=2, limits=LIMITS)]
     assert len({tuple(each.tokens) for each in found}) > len(found) // 3
@@ -268,12 +272,18 @@ def test_the_worlds_are_varied():
     assert {each.finished for each in found} == {True, False}
 
 
+def test_every_entry_is_searched():
+    cases = [case_of(writer, seed) for writer, seed in product(STACKED, SEEDS)]  # as in the law of the plain beam
+    assert {case.stack.positions for case in cases} == set(POSITIONS)
+    assert {case.stack.norm for case in cases} == set(NORMS)
+
+
 class TestWithCheckedShapes:
     @pytest.fixture(autouse=True)
     def fast(self) -> None:
         """Not here."""
 
-    @pytest.mark.parametrize("order", ORDERS)
+    @pytest.mark.parametrize("order", WRITERS)
     def test_search_runs(self, order):
         world = make_world(order)
         assert all(beam(world.model.decoder, world.memory, width=3, limits=LIMITS, n_best=2))

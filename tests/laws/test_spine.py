@@ -1,10 +1,10 @@
-"""The whole spine, over every order with every cell and every way to look: each combination is built, and learns."""
+"""The whole spine, over every kind of model and every way to look: each combination is built, and learns."""
 
 from itertools import product
 
 import pytest
 import torch
-from small import LOOKING, Case, Looks, make_model, near, unchecked
+from small import LOOKING, TRANSFORMERS, Case, Looks, every_kind, make_model, near, unchecked
 from torch.nn import functional
 
 from regard.attention import NORMALIZERS, SCOPES, SCORES
@@ -25,7 +25,7 @@ def cases() -> list[Case]:
     found += [Case("luong", looks=Looks(normalizer=normalizer)) for normalizer in NORMALIZERS]
     found += [Case("bahdanau", looks=Looks("dot", "entmax15", "local_p", 2)), Case("luong", looks=Looks(heads=3))]
     found += [Case("luong_feeding", start=start) for start in STARTS]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(found + TRANSFORMERS))
 
 
 @pytest.mark.parametrize("case", cases(), ids=str)
@@ -48,10 +48,10 @@ def test_every_combination_learns(case):
         assert loss().item() < 0.5 * first
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_nothing_predicted_is_read_beforehand(order):
+@every_kind()
+def test_nothing_predicted_is_read_beforehand(case):
     """Row t of the logits follows from BEGIN and the t target tokens before it, and from nothing later."""
-    model, batch = make_model(Case(order)), collate(SOURCES, TARGETS, range(len(SOURCES)))
+    model, batch = make_model(case), collate(SOURCES, TARGETS, range(len(SOURCES)))
     logits = model(batch).logits
     length = batch.target.ids.shape[1]
     assert logits.shape == (len(SOURCES), length - 1, 11)

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from small import Case, Looks, make_model, make_sources
+from small import LOOKING, Case, Looks, make_model, make_sources, transformer
 
 from regard.decoders import ORDERS
 from regard.models import Seq2Seq
@@ -20,6 +20,22 @@ VARIANTS = (
     ("gru", Looks("scaled_dot", "softmax", "local_p", 2)),
     ("rnn", Looks("additive", "sigmoid")),
 )
+STACKED = {  # Transformers by their norm, as varied
+    "transformer_pre": (
+        transformer("sinusoidal", layers=1),
+        transformer("rotary", looks=Looks("scaled_dot", "sparsemax", "local_m", 4, 2)),
+        transformer("relative", looks=Looks("dot", "softmax", "local_m", 2), encoder="recurrent", layers=1),
+        transformer("alibi", looks=Looks("additive", "sigmoid", "global", 2), layers=1),
+    ),
+    "transformer_post": (
+        transformer("alibi", "post", layers=1),
+        transformer("learned", "post", Looks("cosine", "entmax15", "global", 3, 1), layers=1),
+        transformer("none", "post", Looks("scaled_dot", "softmax", "local_p", 2), encoder="recurrent", layers=1),
+        transformer("rotary", "post", Looks("gaussian", "sigmoid", "global", 2), layers=1),
+    ),
+}
+WRITERS = (*ORDERS, *STACKED)  # all that search can meet
+LOOKERS = (*LOOKING, *STACKED)
 SEEDS = range(3)  # an rnn has no gates: so spread, it is chaotic, and float32 is too coarse for it
 
 
@@ -34,20 +50,28 @@ class World:
     tolerance: float
 
 
+def case_of(writer: str, seed: int) -> Case:
+    """The case of an order or of a kind of Transformer."""
+    if writer in STACKED:
+        return STACKED[writer][seed]
+    cell, looks = VARIANTS[seed]
+    return Case(writer, cell, 1 + seed % 2, looks)
+
+
 def make_world(order: str, seed: int = 0, dtype: torch.dtype = torch.float64, vocabulary: int = 10) -> World:
     torch.manual_seed(seed)
-    cell, looks = VARIANTS[seed]
-    model = make_model(
-        Case(order, cell, 1 + seed % 2, looks),
-        vocabulary=vocabulary,
-        dtype=dtype,
-        scale=0.8,
-    )
-    with torch.no_grad():  # each word changes what is said next; some end early, some are cut
-        model.encoder.embedding.weight *= 3
-        model.decoder.embedding.weight *= 3
-        model.decoder.out.bias.zero_()[END] = 0.5
+    case, stacked = case_of(order, seed), order in STACKED
+    model = make_model(case, vocabulary=vocabulary, dtype=dtype, scale=0.5 if stacked else 0.8)
     source = make_sources(*LENGTHS)
+    with torch.no_grad():  # each word changes what is said next; some end early, some are cut
+        if stacked:  # what layers add to any word at all must not drown what tells words apart
+            heard = torch.randint(vocabulary, (len(LENGTHS), 3))
+            heard[:, 0] = BEGIN
+            model.decoder.out.bias -= model.decoder(heard, model.encoder(source)).logits.mean((0, 1))
+        else:
+            model.encoder.embedding.weight *= 3
+            model.decoder.embedding.weight *= 3
+            model.decoder.out.bias.zero_()[END] = 0.5
     owns = [
         Padded(source.ids[row : row + 1, :length], source.mask[row : row + 1, :length])
         for row, length in enumerate(LENGTHS)
@@ -57,8 +81,9 @@ def make_world(order: str, seed: int = 0, dtype: torch.dtype = torch.float64, vo
     return World(model, source, memory, alone, DTYPES[dtype])
 
 
-worlds = pytest.mark.parametrize(("order", "seed"), list(product(ORDERS, SEEDS)))
-all_worlds = pytest.mark.parametrize(("order", "seed"), list(product(ORDERS, range(len(VARIANTS)))))
+NORM_BY_NORM = [(tuple(STACKED)[seed % 2], seed) for seed in SEEDS]  # the plain beam meets them all
+worlds = pytest.mark.parametrize(("order", "seed"), [*product(ORDERS, SEEDS), *NORM_BY_NORM])
+all_worlds = pytest.mark.parametrize(("order", "seed"), list(product(WRITERS, range(len(VARIANTS)))))
 
 
 @torch.no_grad()

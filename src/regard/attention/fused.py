@@ -21,8 +21,8 @@ def dot(
     bias: Float[Tensor, "*bias"] | None,
 ) -> Float[Tensor, "*batch query width"]:
     """softmax(scale query . keys + bias) values, with `attend` as its definition."""
-    beams = query.shape[1] if query.ndim == 5 and keys.shape[1] == 1 else 0
-    if beams and bias is None and (mask is None or isinstance(mask, Tensor)):
+    if query.ndim == 5 and keys.shape[1] == 1 and bias is None and _is_over_keys(mask):
+        assert not isinstance(mask, Causal)
         return _shared(query, keys, values, scale, mask)
     if isinstance(mask, Causal) and mask.hides_nothing(keys.shape[-2]):
         mask = None
@@ -34,6 +34,11 @@ def dot(
         bias = bias.to(query.dtype)
         hidden = bias if hidden is None else torch.where(hidden, bias, float("-inf"))
     return functional.scaled_dot_product_attention(query, keys, values, attn_mask=hidden, is_causal=causal, scale=scale)
+
+
+def _is_over_keys(mask: Mask) -> bool:
+    """Whether all beams and all queries see the same keys."""
+    return mask is None or (isinstance(mask, Tensor) and mask.shape[1] == mask.shape[-2] == 1)
 
 
 def _shared(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Tensor | None) -> Tensor:

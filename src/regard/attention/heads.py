@@ -90,7 +90,7 @@ class MultiHead(nn.Module):
 class Seen(BatchFirst):
     """What one layer looks at, of the tokens so far or of a memory: the keys and values of its heads or groups."""
 
-    keys: Float[Tensor, "batch heads time part"]
+    keys: Float[Tensor, "batch heads time projected"]
     values: Float[Tensor, "batch heads time part"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.attention.core import Attended
 from regard.attention.gates import SqueezeExcite, lstm_gates
@@ -56,13 +57,15 @@ class Recording:
 
 
 def _joined(name: str, calls: Sequence[Tensor]) -> Tensor:
-    others = {(*each.shape[:-2], each.shape[-1]) for each in calls}
-    if len(others) > 1:
+    """All rows in one; where a decoder stepped on among its own tokens, those to come weigh nothing in a row."""
+    keys = [each.shape[-1] for each in calls]
+    onward = [keys[0], *(before + each.shape[-2] for before, each in zip(keys, calls[1:], strict=False))]
+    if len({each.shape[:-2] for each in calls}) > 1 or (len(set(keys)) > 1 and keys != onward):
         raise ValueError(
             f"{name} ran on batches of several sizes, which make no one map; record each batch on its own, "
             "and in a search take the map of each hypothesis"
         )
-    return torch.cat(list(calls), dim=-2)
+    return torch.cat([functional.pad(each, (0, keys[-1] - each.shape[-1])) for each in calls], dim=-2)
 
 
 @contextmanager

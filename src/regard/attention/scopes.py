@@ -137,11 +137,12 @@ class LocalP(Scope):
         near = _within(self.window, centres, keys)
         places = torch.arange(keys.shape[-2], device=keys.device)
         bell = torch.exp(-(places - centres).square() / (2 * (self.window / 2) ** 2))
+        return Focus(near if mask is None else near & mask, partial(_favoured, self.normalize, bell))
 
-        def favoured(scores: Tensor, mask: Tensor | None) -> Tensor:
-            return self.normalize(scores, mask) * bell
 
-        return Focus(near if mask is None else near & mask, favoured)
+def _favoured(normalize: Normalizer, bell: Tensor, scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Normalised weights under a bell."""
+    return normalize(scores, mask) * bell
 
 
 def _within(window: int, centres: Tensor, keys: Tensor) -> Bool[Tensor, "*batch query key"]:

@@ -18,7 +18,7 @@ class LanguageModel(nn.Module):
     def forward(self, batch: Batch) -> Step:
         """What is predicted after each token but the last."""
         tokens = batch.target.ids[:, :-1]
-        return self.decoder(tokens, Memory.none(len(tokens), tokens.device))
+        return self.decoder(tokens, Memory.none(len(tokens), tokens.device, self.decoder.embedding.weight.dtype))
 
 
 def build(recipe: recipes.Model, *, size: int) -> LanguageModel:
