@@ -41,7 +41,7 @@ wanted = torch.linspace(0, 5, 101).unsqueeze(-1)  # query, 1
 # %%
 def regress(x, keys, values, bandwidth):
     score = SCORES["gaussian"](query_dim=1, key_dim=1, dim=None)
-    score.weight.data.fill_(math.log(score.bandwidth / bandwidth))
+    score.weight.data.fill_(math.log(score.bandwidth.item() / bandwidth))
     return attend(x, score.project(keys), values, score=score)
 
 
