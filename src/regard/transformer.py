@@ -11,10 +11,12 @@ from regard.attention import POSITIONS, MultiHead, SelfAttention
 from regard.attention.heads import Make
 from regard.attention.positions import Positions
 from regard.errors import pick
-from regard.kernels.dropout import dropout
+from regard.kernels.dropout import add_dropped
+from regard.kernels.linear import Linear
 
+# They are given what nobody else holds, and may change it in place.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": functional.relu,
+    "relu": functional.relu_,
     "gelu": functional.gelu,
 }
 NORMS = ("pre", "post")
@@ -79,7 +81,7 @@ class Around(nn.Module):
         self, states: Float[Tensor, "batch time dim"], change: Float[Tensor, "batch time dim"]
     ) -> Float[Tensor, "batch time dim"]:
         """What comes of the states and of what f said."""
-        changed = states + dropout(change, self.dropout, self.training)
+        changed = add_dropped(states, change, self.dropout, self.training)
         return changed if self.before else self.norm(changed)
 
 
@@ -88,13 +90,14 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.inner = nn.Linear(shape.dim, shape.inner_dim)
-        self.out = nn.Linear(shape.inner_dim, shape.dim)
+        self.inner = Linear(shape.dim, shape.inner_dim)
+        self.out = Linear(shape.inner_dim, shape.dim)
         self.activation = pick(ACTIVATIONS, shape.activation, "activation")
 
     def forward(self, states: Float[Tensor, "batch time dim"]) -> Float[Tensor, "batch time dim"]:
         """One hidden layer."""
-        return self.out(self.activation(self.inner(states)))
+        inner = self.activation(self.inner(states.flatten(0, 1)))
+        return self.out(inner).view_as(states)
 
 
 def start_weights(stack: nn.Module) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -44,9 +44,7 @@ class BatchFirst:
 
     def each(self: Rows, change: Callable[[Tensor], Tensor]) -> Rows:
         """The same with every tensor changed by a function."""
-        fields = dataclasses.fields(cast(Any, self))
-        changed = {field.name: _each(getattr(self, field.name), change) for field in fields}
-        return cast(Rows, dataclasses.replace(cast(Any, self), **changed))
+        return type(self)(**{name: _each(value, change) for name, value in vars(self).items()})
 
 
 def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

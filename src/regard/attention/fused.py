@@ -46,7 +46,7 @@ def _shared(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Ten
     batch, beams, heads, queries, _ = query.shape
     asked = query.transpose(1, 2).reshape(batch, heads, beams * queries, -1)
     seen = functional.scaled_dot_product_attention(
-        asked, keys[:, 0], values[:, 0], attn_mask=None if mask is None else mask[:, 0], scale=scale
+        asked, keys.squeeze(1), values.squeeze(1), attn_mask=None if mask is None else mask.squeeze(1), scale=scale
     )
     return seen.unflatten(2, (beams, queries)).transpose(1, 2)
 

@@ -13,6 +13,7 @@ from regard.attention.masks import Mask
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
 from regard.errors import RecipeError
+from regard.kernels.linear import Linear
 from regard.types import BatchFirst
 
 Make = Callable[[int], Scope]  # an attention for heads of that width
@@ -41,10 +42,10 @@ class MultiHead(nn.Module):
         super().__init__()
         self.heads, self.groups, width = shares(dim, heads, groups)
         self.attention = make(width)
-        self.query = nn.Linear(query_dim, dim)
-        self.key = nn.Linear(key_dim, self.groups * width)
-        self.value = nn.Linear(key_dim, self.groups * width)
-        self.out = nn.Linear(dim, out_dim or key_dim)
+        self.query = Linear(query_dim, dim)
+        self.key = Linear(key_dim, self.groups * width)
+        self.value = Linear(key_dim, self.groups * width)
+        self.out = Linear(dim, out_dim or key_dim)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch heads key part"]:
         """The keys of every head."""
@@ -92,6 +93,51 @@ class Seen(BatchFirst):
 
     keys: Float[Tensor, "batch heads time projected"]
     values: Float[Tensor, "batch heads time part"]
+    room: "Room | None" = None  # where they lie with places to spare, for what comes after them
+
+    def then(
+        self, keys: Float[Tensor, "batch heads more part"], values: Float[Tensor, "batch heads more part"]
+    ) -> "Seen":
+        """This, and what comes after it; this stays as it is."""
+        if torch.is_grad_enabled():
+            return Seen(torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2))
+        start, count = self.keys.shape[-2], keys.shape[-2]
+        room = self.room
+        if room is None or room.filled != start or room.keys.shape[-2] < start + count:
+            room = Room.of(self, start + count)
+        room.keys.narrow(-2, start, count).copy_(keys)
+        room.values.narrow(-2, start, count).copy_(values)
+        room.filled = start + count
+        return room.seen()
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> "Seen":
+        """The same with both changed by a function; what is new has room of its own."""
+        room = self.room
+        if room is None or room.filled != self.keys.shape[-2]:
+            return Seen(change(self.keys), change(self.values))
+        return Room(change(room.keys), change(room.values), room.filled).seen()
+
+
+@dataclass
+class Room:
+    """Keys and values with places to spare. What is filled is never written again: earlier states hold it too."""
+
+    keys: Float[Tensor, "batch heads places part"]
+    values: Float[Tensor, "batch heads places part"]
+    filled: int
+
+    @staticmethod
+    def of(seen: Seen, needed: int) -> "Room":
+        """The same in a new place, with room for a few more than needed."""
+        start, places = seen.keys.shape[-2], needed + 7 + needed // 8
+        rooms = [each.new_empty(*each.shape[:-2], places, each.shape[-1]) for each in (seen.keys, seen.values)]
+        for room, each in zip(rooms, (seen.keys, seen.values), strict=True):
+            room.narrow(-2, 0, start).copy_(each)
+        return Room(rooms[0], rooms[1], start)
+
+    def seen(self) -> Seen:
+        """What is filled."""
+        return Seen(self.keys.narrow(-2, 0, self.filled), self.values.narrow(-2, 0, self.filled), self)
 
 
 class SelfAttention(nn.Module):
@@ -104,8 +150,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.groups, self.width = shares(dim, heads, groups)
         self.attention = make(self.width)
-        self.all = nn.Linear(dim, (self.heads + 2 * self.groups) * self.width)
-        self.out = nn.Linear(dim, dim)
+        self.all = Linear(dim, (self.heads + 2 * self.groups) * self.width)
+        self.out = Linear(dim, dim)
 
     def forward(
         self,
@@ -121,13 +167,12 @@ class SelfAttention(nn.Module):
         shares = [self.heads, self.groups, self.groups]
         query, keys, values = split(self.all(states), sum(shares)).split(shares, dim=-3)
         query, keys = positions.rotate(query, start), positions.rotate(keys, start)
-        if before is not None:
-            keys, values = torch.cat([before.keys, keys], dim=-2), torch.cat([before.values, values], dim=-2)
-        projected = self.attention.project(spread(keys, self.heads))
+        seen = Seen(keys, values) if before is None else before.then(keys, values)
+        projected = self.attention.project(spread(seen.keys, self.heads))
         context, _, _ = self.attention(
-            query, projected, spread(values, self.heads), mask=mask, bias=bias, start=start, cleared=True
+            query, projected, spread(seen.values, self.heads), mask=mask, bias=bias, start=start, cleared=True
         )
-        return self.out(join(context)), Seen(keys, values)
+        return self.out(join(context)), seen
 
 
 def shares(dim: int, heads: int, groups: int | None) -> tuple[int, int, int]:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import cast
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,10 +13,15 @@ from regard.attention import MultiHead
 from regard.attention.heads import Seen
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
+from regard.attention.scopes import Scope
 from regard.decoders.core import Decoder
+from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, turn
 from regard.kernels.dropout import dropout
+from regard.kernels.linear import Linear, linear
 from regard.transformer import Around, FeedForward, Shape, start_weights
 from regard.types import Memory, Ready, State, Step
+
+TURNED_FROM = 16  # sentences; for fewer, laying out the weights anew takes longer than it saves
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,8 @@ class TransformerReady(Ready):
 
     layers: tuple[Seen, ...]
     mask: Bool[Tensor, "batch source"]
+    hidden: Float[Tensor, "batch heads 1 source"] | None = None  # the mask as plain steps add it to their scores
+    plain: Plain | None = None  # what goes on token by token, where it can
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,39 @@ class DecoderLayer(nn.Module):
         states = self.around_feed.leave(states, self.feed(self.around_feed.enter(states)))
         return states, seen, asked
 
+    def plain(self, *, turned: bool) -> Layer | None:
+        """Its weights for plain steps, if it looks by dot products and no part of it but its looks is watched."""
+        look, cross = Look.of(self.attention), self.plain_cross(turned=turned)
+        if watched(self) or look is None or (self.cross is not None and cross is None):
+            return None
+        return Layer(
+            look,
+            Affine.of(self.attention.all, turned=turned),
+            Affine.of(self.attention.out, turned=turned),
+            Norm.of(self.around_attention.norm),
+            cross,
+            Affine.of(self.feed.inner, turned=turned),
+            self.feed.activation,
+            Affine.of(self.feed.out, turned=turned),
+            Norm.of(self.around_feed.norm),
+        )
+
+    def plain_cross(self, *, turned: bool) -> Cross | None:
+        """The weights of its look at the memory, if that is one of dot products."""
+        if self.cross is None or self.around_cross is None:
+            return None
+        look = Look.of(self.cross)
+        norm = Norm.of(self.around_cross.norm)
+        return look and Cross(
+            look, Affine.of(self.cross.query, turned=turned), Affine.of(self.cross.out, turned=turned), norm
+        )
+
+
+def watched(module: nn.Module) -> bool:
+    """Whether anybody hooked a part of it other than a look."""
+    parts = (each for each in module.modules() if not isinstance(each, Scope))
+    return any(each._forward_hooks or each._forward_pre_hooks for each in parts)
+
 
 def look(
     cross: MultiHead, asked: Float[Tensor, "rows tokens dim"], memory: Seen, mask: Tensor, start: int
@@ -98,7 +139,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         start_weights(self)
         self.positions = shape.placed(onward=True)
         self.embedding = embedding
-        self.out = None if tied else nn.Linear(shape.dim, embedding.num_embeddings)
+        self.out = None if tied else Linear(shape.dim, embedding.num_embeddings)
         self.shape, self.looks = shape, memory_dim is not None
 
     @property
@@ -111,7 +152,30 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
         crosses = [layer.cross for layer in self.layers if layer.cross is not None]
         layers = tuple(Seen(cross.project(states), cross.content(states)) for cross in crosses)
-        return TransformerReady(layers, memory.mask)
+        turned = len(memory.mask) >= TURNED_FROM and memory.mask.device.type == "cpu"
+        plain = self.plain(memory, turned=turned)
+        if plain is None:
+            return TransformerReady(layers, memory.mask)
+        hidden = None
+        if not bool(memory.mask.all()):
+            hidden = torch.zeros_like(memory.mask, dtype=states.dtype).masked_fill_(~memory.mask, -torch.inf)
+            hidden = hidden[:, None, None].repeat(1, self.shape.heads, 1, 1)
+        return TransformerReady(tuple(each.each(Tensor.contiguous) for each in layers), memory.mask, hidden, plain)
+
+    def plain(self, memory: Memory, *, turned: bool) -> Plain | None:
+        """The layers for plain steps: in a search, where every source shows something and no module is watched."""
+        learning = self.training or torch.is_grad_enabled()
+        precise = self.embedding.weight.dtype in (torch.float32, torch.float64)
+        precise = precise and not torch.is_autocast_enabled(memory.mask.device.type)
+        if learning or not precise or (self.looks and not bool(memory.mask.any(-1).all())):
+            return None
+        layers = [layer.plain(turned=turned) for layer in self.layers]
+        known = tuple(layer for layer in layers if layer is not None)
+        if len(known) < len(layers) or (self.out is not None and watched(self.out)):
+            return None
+        words = Affine(self.embedding.weight, None) if self.out is None else Affine(self.out.weight, self.out.bias)
+        words = words._replace(weight=turn(words.weight)) if turned else words
+        return Plain(known, words, before=self.shape.norm == "pre")
 
     def start(self, ready: TransformerReady) -> TransformerState:
         """Nothing seen yet."""
@@ -121,6 +185,8 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
 
     def step(self, tokens: Int[Tensor, "rows tokens"], state: TransformerState, ready: TransformerReady) -> Step:
         """Read the tokens, all at once; the map is that of the top layer, its heads' mean."""
+        if ready.plain is not None and tokens.shape[1] == 1:
+            return self.plain_step(tokens, state, ready, ready.plain)
         words = self.embedding(tokens) * math.sqrt(self.shape.dim)
         states = dropout(self.positions.embed(words, state.length), self.shape.dropout, self.training)
         bias = self.positions.bias(tokens.shape[1], state.length + tokens.shape[1], state.length)
@@ -132,9 +198,19 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         after = replace(state, layers=tuple(kept), length=state.length + tokens.shape[1])
         return Step(self.predict(self.norm(states)), after, self.map(asked, state, ready))
 
+    def plain_step(
+        self, tokens: Int[Tensor, "rows 1"], state: TransformerState, ready: TransformerReady, plain: Plain
+    ) -> Step:
+        """The same for one token, with the layers' plain tensors."""
+        words = self.positions.embed(self.embedding(tokens) * math.sqrt(self.shape.dim), state.length).squeeze(1)
+        states, kept, seen = plain.step(words, state.layers, ready.layers, ready.hidden, ready.mask, self.positions)
+        after = TransformerState(kept, state.length + 1)
+        logits = functional.linear(self.norm(states), *plain.words)
+        return Step(logits.unsqueeze(1), after, None if seen is None else seen.unsqueeze(1))
+
     def predict(self, states: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
         """A number for every word."""
-        return functional.linear(states, self.embedding.weight) if self.out is None else self.out(states)
+        return linear(states, self.embedding.weight, None) if self.out is None else self.out(states)
 
     def map(
         self, asked: Float[Tensor, "rows tokens dim"] | None, state: TransformerState, ready: TransformerReady

@@ -1,9 +1,92 @@
-"""Dropout: a share of numbers is set to zero, the others grow, so that the mean stays."""
+"""Dropout: a share of numbers is set to zero, the others grow, so that the mean stays.
 
+Torch draws a mask on the CPU number by number, which takes a fifth of an update of a Transformer. Here sixteen bits
+of torch's own generator decide on each number: one draw of 64 bits for four of them.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
+
+CHOICES = 1 << 16  # what sixteen bits tell apart
+LEAST = 4096  # numbers for which it pays
 
 
 def dropout(values: Tensor, share: float, training: bool) -> Tensor:
     """Srivastava et al. 2014; outside of training nothing is dropped."""
-    return functional.dropout(values, share, training)
+    if not training or share == 0.0:
+        return values
+    if not pays(values, share):
+        return functional.dropout(values, share)
+    result: Tensor = _Dropped.apply(values, draw(values, share))  # type: ignore[no-untyped-call]
+    return result
+
+
+def add_dropped(states: Tensor, change: Tensor, share: float, training: bool) -> Tensor:
+    """The sum of states and dropout(change), in one pass where that pays."""
+    whole = states.dtype == change.dtype and states.shape == change.shape
+    if not training or share == 0.0 or not pays(change, share) or not whole:
+        return states + dropout(change, share, training)
+    result: Tensor = _AddDropped.apply(states, change, draw(change, share))  # type: ignore[no-untyped-call]
+    return result
+
+
+class Drawn(NamedTuple):
+    """Which numbers are kept, and what these are multiplied with."""
+
+    kept: Bool[Tensor, "*shape"]
+    scale: float
+
+    def factors(self) -> Float[Tensor, "*shape"]:
+        """What every number is multiplied with: 0 or the scale."""
+        return self.kept.view(torch.uint8).to(torch.float32).mul_(self.scale)
+
+
+def pays(values: Tensor, share: float) -> bool:
+    """Whether this draw is the faster one; elsewhere, as on a GPU, torch's own is."""
+    fits = values.device.type == "cpu" and values.dtype == torch.float32 and values.numel() >= LEAST
+    return fits and dropped(share) < CHOICES
+
+
+def dropped(share: float) -> int:
+    """Of all choices of sixteen bits, those that drop a number: the share, rounded to one in 65,536."""
+    return round(share * CHOICES)
+
+
+def draw(values: Float[Tensor, "*shape"], share: float) -> Drawn:
+    """A number is dropped where its sixteen bits are below the threshold.
+
+    The scale is computed from the share that is so dropped, and not from the one asked for: the mean stays exact.
+    """
+    count = values.numel()
+    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
+    lanes = bits.view(torch.int16)[:count].numpy()
+    threshold = dropped(share) - CHOICES // 2  # sixteen bits with a sign
+    kept = torch.from_numpy(lanes >= threshold).view(values.shape)  # numpy compares them four times as fast
+    return Drawn(kept, CHOICES / (CHOICES - dropped(share)))
+
+
+class _Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, drawn: Drawn) -> Tensor:
+        ctx.drawn = drawn
+        return values * drawn.factors()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] * ctx.drawn.factors(), None
+
+
+class _AddDropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, change: Tensor, drawn: Drawn) -> Tensor:
+        ctx.drawn = drawn
+        kept = drawn.kept.view(torch.uint8).to(torch.float32)
+        return torch.addcmul(states, change, kept, value=drawn.scale)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        return gradients[0], gradients[0] * ctx.drawn.factors(), None

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtim
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard import alignment, storage
 from regard.data import batching, files
@@ -22,6 +21,7 @@ from regard.data.corpora import CORPORA
 from regard.data.files import Loaded
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import DataError, RecipeError, pick
+from regard.kernels import cross_entropy as kernels
 from regard.metrics import METRICS, Measured
 from regard.recipe import Recipe, Search
 from regard.storage import Run
@@ -280,9 +280,7 @@ def cross_entropy(
 ) -> Float[Tensor, ""]:
     """What the logits cost, summed over all rows but those where `ignore` is wanted."""
     precise = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
-    return functional.cross_entropy(
-        precise, wanted.flatten(), ignore_index=ignore, reduction="sum", label_smoothing=smoothing
-    )
+    return kernels.cross_entropy(precise, wanted.flatten(), smoothing, ignore)
 
 
 class Asked(NamedTuple):

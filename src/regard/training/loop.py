@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard import models, storage
 from regard import recipe as recipes
 from regard.data.batching import Batches, in_order
-from regard.device import choose_device
+from regard.device import choose_device, memory_kept
 from regard.errors import CorruptError, NotFiniteError, RecipeError, ResourceError, StoppedError, pick
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
@@ -109,7 +109,8 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
     if started:
         run.save(0, session.files())  # from now on the other run may change, or go
     clock = Clock()
-    fit(task, session, data, dev, run, teller, stopper, clock)
+    with memory_kept():
+        fit(task, session, data, dev, run, teller, stopper, clock)
     seconds = clock.seconds()
     with stopper.at_once():
         models.load_weights(session.model, best_weights(run))

@@ -53,7 +53,7 @@ class Session:
             lr=torch.zeros((), device="cuda") if on_gpu else 0.0,  # a captured update reads it anew each time
             betas=(0.9, 0.98),
             weight_decay=settings.weight_decay,
-            fused=on_gpu,
+            fused=True,
             capturable=on_gpu,
         )
         return Session(model, optimizer, Averager(model, decay=settings.ema, last=settings.average))

@@ -1,0 +1,131 @@
+"""Contender `regard`: the loop's own update and the library's own search, on the work that `common` defines.
+
+It stands beside the other peer_*.py of the comparison (see README.md here) and prints what they print.
+"""
+
+import json
+import time
+from typing import Any
+
+import common
+import torch
+
+from regard import recipe as recipes
+from regard import search
+from regard.data import batching
+from regard.data.tokenizers import TOKENIZERS
+from regard.device import memory_kept
+from regard.tasks.core import Pairs
+from regard.tasks.translate import Translate
+from regard.training.loop import learn_once
+from regard.training.session import Session
+from regard.types import END, Example, Step
+
+SIZE = common.SIZE
+
+
+def recipe() -> recipes.Recipe:
+    """Vaswani et al. 2017, small: tied embeddings, dropout of the words and of what every sub-layer says."""
+    side = {
+        "kind": "transformer",
+        "dim": SIZE["d"],
+        "layers": SIZE["layers"],
+        "inner_dim": SIZE["ff"],
+        "dropout": SIZE["dropout"],
+    }
+    attention = {"score": "scaled_dot", "heads": SIZE["heads"]}
+    return recipes.fill(
+        recipes.Recipe(),
+        {
+            "tokens": {"source": "word", "target": "word", "shared": True},
+            "model": {"tied": True, "norm": "post", "encoder": side, "decoder": side, "attention": attention},
+            "train": {
+                "batch_tokens": SIZE["batch_tokens"],
+                "smoothing": SIZE["smoothing"],
+                "learning_rate": 5e-4,
+                "clip": 0.0,
+                "device": "cpu",
+            },
+        },
+        origin="the benchmark",
+        prefix="",
+    )
+
+
+def translate() -> Translate:
+    """The task, with the pieces of the comparison for a vocabulary."""
+    stored = json.dumps({"kind": "word", "tokens": common.vocab()[4:]}).encode()
+    words = TOKENIZERS["word"].from_bytes(stored)
+    return Translate(recipe(), words, words)
+
+
+def train(task: Translate, warmup: int, updates: int, window: int) -> None:
+    """Updates of `learn_once`; batches are those that the plain PyTorch peers get, in their order."""
+    sources, targets = common.load_ids()
+    batches = common.token_batches(sources, targets, SIZE["batch_tokens"])
+    data = Pairs([Example("", "")] * len(sources), sources, targets)
+    session = Session.begin(task.build(), task.recipe.train)
+    rates: list[float] = []
+    seconds, tokens = 0.0, 0
+    for update in range(1, warmup + updates + 1):
+        if update == warmup + 1 or len(rates) * window == update - warmup - 1 >= window:
+            began, before = time.perf_counter(), session.progress.tokens
+        learn_once(task, session, data, batches)  # type: ignore[arg-type]  # all it asks of batches is the next one
+        if update > warmup and (update - warmup) % window == 0:
+            seen, passed = session.progress.tokens - before, time.perf_counter() - began
+            rates.append(seen / passed)
+            tokens, seconds = tokens + seen, seconds + passed
+    common.emit(
+        tok_per_s=tokens / seconds,
+        windows=rates,
+        tokens_per_update=tokens / updates,
+        loss=session.progress.total / session.progress.tokens,
+        params=sum(each.numel() for each in session.model.parameters()),
+        peak_rss_mb=common.peak_rss_mb(),
+    )
+
+
+def infer(task: Translate, sentences: int, batch: int, beam: int, length: int) -> None:
+    """Encoder and search, sentences of like length together, no output shorter or longer than `length`."""
+    model = task.build().eval()
+    step = model.decoder.step
+
+    def never_ending(*given: Any) -> Step:
+        said = step(*given)
+        said.logits[..., END] = float("-inf")
+        return said
+
+    model.decoder.step = never_ending  # type: ignore[method-assign]
+    sources, _ = common.load_ids("test_2016_flickr")
+    rows = sorted(sources[:sentences], key=len)
+    groups = [rows[start : start + batch] for start in range(0, len(rows), batch)]
+
+    def decode(group: list[list[int]]) -> int:
+        with torch.inference_mode():
+            memory = model.encoder(batching.pad([[*row, END] for row in group]))
+        found = search.beam(model.decoder, memory, width=beam, limits=[length] * len(group))
+        assert all(best.map is not None for (best,) in found), "the map is part of every result"
+        return sum(len(best.tokens) for (best,) in found)
+
+    decode(groups[0])
+    began = time.perf_counter()
+    tokens = sum(map(decode, groups))
+    common.infer_result(time.perf_counter() - began, len(rows), tokens)
+
+
+def main() -> None:
+    """As asked on the command line."""
+    asked = common.args()
+    common.set_threads()
+    torch.manual_seed(1)
+    if asked.arch != "transformer":
+        raise SystemExit("here only the Transformer is compared")
+    if asked.mode == "train":
+        with memory_kept():  # as the loop does
+            train(translate(), asked.warmup, asked.updates, asked.window)
+    else:
+        infer(translate(), asked.sentences, asked.batch, asked.beam, asked.length)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""A Transformer's layers on one more token, with plain tensors.
+
+In a search a step is small, and most of its time would go to modules calling modules. Here the same sums are written
+out, for heads that weigh by a softmax over dot products. `DecoderLayer.forward` is the definition.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from regard.attention.heads import MultiHead, Seen, SelfAttention
+from regard.attention.masks import Causal
+from regard.attention.normalizers import softmax
+from regard.attention.positions import Positions
+from regard.attention.scopes import Global, Scope
+
+
+class Affine(NamedTuple):
+    """W x + b."""
+
+    weight: Float[Tensor, "out in"]
+    bias: Float[Tensor, " out"] | None
+
+    @staticmethod
+    def of(module: nn.Linear, *, turned: bool) -> "Affine":
+        """Those of a layer."""
+        return Affine(turn(module.weight) if turned else module.weight, module.bias)
+
+
+def turn(weight: Float[Tensor, "out in"]) -> Float[Tensor, "out in"]:
+    """The same numbers, laid out by columns: a product with some dozens of rows is faster so, if turning pays."""
+    return weight.t().contiguous().t()
+
+
+class Norm(NamedTuple):
+    """Ba et al. 2016, layer normalisation."""
+
+    shape: tuple[int]
+    weight: Float[Tensor, " dim"]
+    bias: Float[Tensor, " dim"]
+    epsilon: float
+
+    @staticmethod
+    def of(norm: nn.LayerNorm) -> "Norm":
+        """That of a layer."""
+        return Norm((len(norm.weight),), norm.weight, norm.bias, norm.eps)
+
+
+class Look(NamedTuple):
+    """One attention, and the scope that tells whoever records it."""
+
+    heads: int
+    scale: float
+    scope: Scope
+
+    @staticmethod
+    def of(module: SelfAttention | MultiHead) -> "Look | None":
+        """That of a module, if it is a softmax over dot products with keys for every head."""
+        scope = module.attention
+        scale = scope.score.dot_scale
+        usual = type(scope) is Global and scope.fused and scope.normalize is softmax
+        return Look(module.heads, scale, scope) if usual and scale and module.groups == module.heads else None
+
+    def context(
+        self,
+        query: Float[Tensor, "batch heads beams part"],
+        seen: Seen,
+        bias: Float[Tensor, "batch heads 1 key"] | None,
+    ) -> tuple[Float[Tensor, "rows dim"], Float[Tensor, "batch_heads beams key"]]:
+        """What the queries see, and where."""
+        batch, _, beams, part = query.shape
+        asked, keys, values = query.reshape(-1, beams, part), seen.keys.flatten(0, 1), seen.values.flatten(0, 1)
+        if bias is None:
+            scores = torch.baddbmm(query.new_empty(()), asked, keys.transpose(1, 2), beta=0, alpha=self.scale)
+        else:
+            scores = torch.baddbmm(bias.flatten(0, 1), asked, keys.transpose(1, 2), alpha=self.scale)
+        weights = torch.softmax(scores, -1)
+        context = torch.bmm(weights, values).view(batch, -1, beams, part)
+        return context.transpose(1, 2).reshape(batch * beams, -1), weights
+
+
+class Layer(NamedTuple):
+    """The weights of one layer."""
+
+    look: Look
+    all: Affine
+    out: Affine
+    after: Norm
+    cross: "Cross | None"
+    inner: Affine
+    activation: Callable[[Tensor], Tensor]
+    outer: Affine
+    last: Norm
+
+
+class Cross(NamedTuple):
+    """The weights of a look at the memory."""
+
+    look: Look
+    query: Affine
+    out: Affine
+    after: Norm
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The weights of all layers."""
+
+    layers: tuple[Layer, ...]
+    words: Affine  # a number for each word
+    before: bool  # pre-norm
+
+    def step(
+        self,
+        states: Float[Tensor, "rows dim"],
+        before: tuple[Seen, ...],
+        memory: tuple[Seen, ...],
+        hidden: Float[Tensor, "batch heads 1 source"] | None,
+        mask: Bool[Tensor, "batch source"],
+        positions: Positions,
+    ) -> tuple[Float[Tensor, "rows dim"], tuple[Seen, ...], Float[Tensor, "rows source"] | None]:
+        """The states after all layers, what is kept of them, and where the top layer looked in the memory."""
+        rows, start = states.shape[0], before[0].keys.shape[-2]
+        bias = positions.bias(1, start + 1, start)
+        told = None if bias is None else bias.expand(rows, -1, -1, -1)
+        kept: list[Seen] = []
+        weights = None
+        for layer, seen in zip(self.layers, before, strict=True):
+            entered = self._enter(states, layer.after)
+            parts = linear(entered, *layer.all).view(rows, 3, layer.look.heads, 1, -1)
+            query, keys, values = parts.unbind(1)
+            query = positions.rotate(query, start)
+            seen = seen.then(positions.rotate(keys, start), values)
+            if layer.look.scope._forward_hooks:  # somebody looks on; the result is not used
+                layer.look.scope(
+                    query, seen.keys, seen.values, mask=Causal(start), bias=bias, start=start, cleared=True
+                )
+            context, _ = layer.look.context(query, seen, told)
+            states = self._leave(states, linear(context, *layer.out), layer.after)
+            if layer.cross is not None:
+                asked, weights = self._cross(states, layer.cross, memory[len(kept)], hidden, mask, start)
+                states = self._leave(states, asked, layer.cross.after)
+            inner = layer.activation(linear(self._enter(states, layer.last), *layer.inner))
+            states = self._leave(states, linear(inner, *layer.outer), layer.last)
+            kept.append(seen)
+        seen_at = None if weights is None else weights.view(mask.shape[0], -1, *weights.shape[1:]).mean(1).flatten(0, 1)
+        return states, tuple(kept), seen_at
+
+    def _cross(
+        self, states: Tensor, cross: Cross, memory: Seen, hidden: Tensor | None, mask: Tensor, start: int
+    ) -> tuple[Tensor, Tensor]:
+        """What a look at the memory says, and its weights; beams of one source are queries side by side."""
+        asked = linear(self._enter(states, cross.after), *cross.query)
+        beams = asked.view(mask.shape[0], -1, cross.look.heads, memory.keys.shape[-1])
+        if cross.look.scope._forward_hooks:
+            keys, values, seen = memory.keys.unsqueeze(1), memory.values.unsqueeze(1), mask[:, None, None, None]
+            cross.look.scope(beams.unsqueeze(3), keys, values, mask=seen, start=start, cleared=True)
+        context, weights = cross.look.context(beams.transpose(1, 2), memory, hidden)
+        return linear(context, *cross.out), weights
+
+    def _enter(self, states: Tensor, norm: Norm) -> Tensor:
+        return torch.layer_norm(states, *norm) if self.before else states
+
+    def _leave(self, states: Tensor, change: Tensor, norm: Norm) -> Tensor:
+        changed = change.add_(states)
+        return changed if self.before else torch.layer_norm(changed, *norm)

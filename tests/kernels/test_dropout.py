@@ -1,0 +1,97 @@
+"""Dropout drops the share it says, keeps the mean, and is drawn by torch's own generator."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from regard.kernels.dropout import CHOICES, LEAST, add_dropped, draw, dropout, dropped
+
+SHARES = [0.05, 0.1, 0.3, 0.5, 0.95]
+MANY = (257, 1031)  # 264,967 numbers: no multiple of the four that share a draw
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_the_share_is_dropped_and_the_others_grow_by_it(share):
+    result = dropout(torch.ones(MANY), share, training=True)
+    kept = result[result != 0]
+    assert (kept == kept[0]).all()
+    assert kept[0].item() == pytest.approx(CHOICES / (CHOICES - dropped(share)), rel=1e-6)
+    assert kept[0].item() == pytest.approx(1 / (1 - share), rel=1e-3)
+    deviation = (share * (1 - share) / result.numel()) ** 0.5
+    assert abs((result == 0).double().mean().item() - share) < 5 * deviation
+    assert abs(result.double().mean().item() - 1) < 5 * deviation / (1 - share)
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_places_know_nothing_of_each_other(share):
+    """Neighbours share a draw of 64 bits; still both are dropped by the product of their chances."""
+    kept = draw(torch.ones(1 << 20), share).kept.double()
+    for apart in (1, 2, 3, 4, 1024):
+        both = (kept[apart:] * kept[:-apart]).mean().item()
+        assert both == pytest.approx((1 - share) ** 2, abs=5e-3)
+    for lane in range(4):
+        assert kept[lane::4].mean().item() == pytest.approx(1 - share, abs=5e-3)
+
+
+def test_the_gradient_goes_where_numbers_were_kept():
+    values = torch.randn(MANY, requires_grad=True)
+    result = dropout(values, 0.3, training=True)
+    along = torch.randn(MANY)
+    (gradient,) = torch.autograd.grad(result, values, along)
+    factors = (result != 0) * (CHOICES / (CHOICES - dropped(0.3)))
+    torch.testing.assert_close(gradient, along * factors)
+    torch.testing.assert_close(result, values.detach() * factors)
+
+
+def test_adding_is_dropout_and_a_sum():
+    states, change = torch.randn(MANY, requires_grad=True), torch.randn(MANY, requires_grad=True)
+    along = torch.randn(MANY)
+    found = []
+    for way in (add_dropped, lambda states, change, *rest: states + dropout(change, *rest)):
+        torch.manual_seed(3)
+        result = way(states, change, 0.2, True)
+        found.append((result, *torch.autograd.grad(result, (states, change), along)))
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("shape", [(7,), MANY])
+def test_the_seed_decides(shape):
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append([dropout(torch.ones(shape), 0.5, training=True) for _ in range(3)])
+    for first, again in zip(results[0], results[1], strict=True):
+        assert torch.equal(first, again)
+    for one, other in ((results[0][0], results[0][1]), (results[0][0], results[2][0])):
+        assert not torch.equal(one, other)
+
+
+def test_a_stored_generator_goes_on_where_it_stood():
+    dropout(torch.ones(MANY), 0.5, training=True)
+    state = torch.get_rng_state()
+    first = dropout(torch.ones(MANY), 0.5, training=True)
+    torch.set_rng_state(state)
+    assert torch.equal(first, dropout(torch.ones(MANY), 0.5, training=True))
+
+
+@pytest.mark.parametrize(("share", "training"), [(0.3, False), (0.0, True), (0.0, False)])
+def test_where_nothing_is_dropped_nothing_is_drawn(share, training):
+    values, state = torch.randn(MANY), torch.get_rng_state()
+    assert dropout(values, share, training) is values
+    assert torch.equal(add_dropped(values, values, share, training), 2 * values)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "values", [torch.ones(LEAST - 1), torch.ones(MANY, dtype=torch.float64), torch.ones(MANY, dtype=torch.bfloat16)]
+)
+def test_elsewhere_it_is_the_one_of_torch(values):
+    torch.manual_seed(5)
+    mine = dropout(values, 0.3, training=True)
+    torch.manual_seed(5)
+    assert torch.equal(mine, functional.dropout(values, 0.3, training=True))
+
+
+def test_other_devices_have_their_own():
+    assert dropout(torch.ones(MANY, device="meta"), 0.3, training=True).device.type == "meta"

@@ -1,0 +1,38 @@
+"""The few best of many are those that torch finds."""
+
+import pytest
+import torch
+
+from regard.kernels import topk as kernels
+from regard.kernels.topk import BLOCK, topk
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """However few numbers there are."""
+    monkeypatch.setattr(kernels, "LEAST", 0)
+
+
+@pytest.mark.parametrize("classes", [1, 7, BLOCK, 10 * BLOCK, 10 * BLOCK + 3, 125 * BLOCK - 1])
+@pytest.mark.parametrize("count", [1, 2, 10])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_is_the_definition(classes, count, dtype):
+    values = torch.randn(5, classes, dtype=dtype)
+    values[1] = values[1].sort().values
+    values[2] = values[2].sort(descending=True).values
+    count = min(count, classes)
+    best, places = topk(values, count)
+    expected = values.topk(count)
+    assert torch.equal(best, expected.values)
+    assert torch.equal(places, expected.indices)
+
+
+def test_what_is_hidden_comes_last_and_what_is_no_number_first():
+    values = torch.full((2, 10 * BLOCK + 3), -torch.inf)
+    values[0, [5, 77, 642]] = torch.tensor([1.0, 2.0, 3.0])
+    values[1, 300] = torch.nan
+    best, places = topk(values, 4)
+    assert places[0, :3].tolist() == [642, 77, 5]
+    assert best[0, 3] == -torch.inf
+    assert best[1, 0].isnan()
+    assert places[1, 0] == 300

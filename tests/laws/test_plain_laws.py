@@ -1,0 +1,143 @@
+"""Laws of plain steps: what a search does token by token on plain tensors is what the layers do."""
+
+from dataclasses import replace
+from itertools import chain, product
+
+import pytest
+import torch
+from small import make_sources, near
+
+from regard import models
+from regard import recipe as recipes
+from regard.attention import POSITIONS
+from regard.attention.record import record
+from regard.decoders.transformer import TURNED_FROM, TransformerDecoder
+from regard.models import Seq2Seq
+from regard.recipe import Attention, Decoder, Encoder
+from regard.search import beam
+from regard.types import BEGIN, Memory
+
+LENGTHS = (7, 4, 2)
+TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5, 5]])
+
+
+def make(norm: str = "pre", positions: str = "sinusoidal", groups: int = 0, score: str = "scaled_dot") -> Seq2Seq:
+    sides = {"kind": "transformer", "dim": 12, "layers": 2, "inner_dim": 20}
+    recipe = recipes.Model(
+        encoder=Encoder(**sides),
+        decoder=Decoder(**sides),
+        attention=Attention(score=score, heads=2, groups=groups),
+        norm=norm,
+        positions=positions,
+    )
+    model = models.build(recipe, source_size=11, target_size=13).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.4)
+    return model
+
+
+def steps(decoder: TransformerDecoder, memory: Memory, *, plain: bool, width: int = 1) -> list[torch.Tensor]:
+    """Logits and maps of all tokens, one by one."""
+    with torch.no_grad():
+        ready = decoder.prepare(memory)
+        assert ready.plain is not None
+        ready = ready if plain else replace(ready, plain=None)
+        state, found = decoder.start(ready).repeat(width), []
+        for token in TOKENS.repeat_interleave(width, dim=0).unsqueeze(-1).unbind(1):
+            step = decoder.step(token, state, ready)
+            state = step.state
+            found += [step.logits, step.attention]
+    return found
+
+
+@pytest.mark.parametrize(("norm", "positions"), list(product(("pre", "post"), POSITIONS)))
+@pytest.mark.parametrize("width", [1, 3])
+def test_a_plain_step_is_the_step_of_the_layers(norm, positions, width):
+    model = make(norm, positions)
+    memory = model.encoder(make_sources(*LENGTHS))
+    pairs = zip(*(steps(model.decoder, memory, plain=plain, width=width) for plain in (True, False)), strict=True)
+    for mine, other in pairs:
+        near(mine, other)
+
+
+def test_many_sentences_have_their_weights_turned():
+    model = make()
+    memory = model.encoder(make_sources(*LENGTHS)).repeat(TURNED_FROM)
+    with torch.no_grad():
+        ready = model.decoder.prepare(memory)
+        token = torch.full((len(memory.mask), 1), BEGIN)
+        mine = model.decoder.step(token, model.decoder.start(ready), ready)
+        other = model.decoder.step(token, model.decoder.start(ready), replace(ready, plain=None))
+    near(mine.logits, other.logits)
+
+
+def test_looking_on_changes_no_bit_and_sees_what_the_layers_would_show():
+    model = make()
+    memory = model.encoder(make_sources(*LENGTHS))
+    alone = steps(model.decoder, memory, plain=True, width=3)
+    shown = []
+    for plain in (True, False):
+        with record(model.decoder) as recording:
+            found = steps(model.decoder, memory, plain=plain, width=3)
+        shown.append(recording.calls)
+        if plain:
+            assert all(torch.equal(mine, other) for mine, other in zip(found, alone, strict=True))
+    assert shown[0].keys() == shown[1].keys()
+    for name, calls in shown[0].items():
+        for mine, other in zip(calls, shown[1][name], strict=True):
+            near(mine, other)
+
+
+def test_a_search_looked_at_finds_the_same():
+    model = make()
+    memory = model.encoder(make_sources(*LENGTHS))
+    alone = beam(model.decoder, memory, width=3, limits=[6] * 3, n_best=3)
+    with record(model.decoder):
+        seen = beam(model.decoder, memory, width=3, limits=[6] * 3, n_best=3)
+    for mine, other in zip(chain(*seen), chain(*alone), strict=True):
+        assert (mine.tokens, mine.score) == (other.tokens, other.score)
+        assert torch.equal(mine.map, other.map)
+
+
+def test_a_state_may_be_gone_on_with_twice():
+    """Both write after it, and neither into what the other reads."""
+    model = make()
+    memory = model.encoder(make_sources(*LENGTHS))
+    with torch.no_grad():
+        ready = model.decoder.prepare(memory)
+        state = model.decoder.step(TOKENS[:, :1], model.decoder.start(ready), ready).state
+        before = [each.keys.clone() for each in state.layers]
+        first = model.decoder.step(TOKENS[:, 1:2], state, ready)
+        kept = [each.keys.clone() for each in first.state.layers]
+        other = model.decoder.step(TOKENS[:, 2:3], state, ready)
+        again = model.decoder.step(TOKENS[:, 1:2], state, ready)
+    assert torch.equal(first.logits, again.logits)
+    assert not torch.equal(first.logits, other.logits)
+    assert all(torch.equal(each.keys, kept) for each, kept in zip(state.layers, before, strict=True))
+    assert all(torch.equal(each.keys, kept) for each, kept in zip(first.state.layers, kept, strict=True))
+
+
+@pytest.mark.parametrize("why", ["score", "groups", "hook", "grad", "training", "nothing to see"])
+def test_elsewhere_the_layers_step(why):
+    model = make(score="additive" if why == "score" else "scaled_dot", groups=int(why == "groups"))
+    memory = model.encoder(make_sources(*LENGTHS))
+    if why == "hook":
+        model.decoder.layers[0].feed.register_forward_hook(lambda *given: None)
+    if why == "training":
+        model.train()
+    if why == "nothing to see":
+        memory.mask[1] = False
+    with torch.set_grad_enabled(why == "grad"):
+        ready = model.decoder.prepare(memory)
+        assert ready.plain is None
+        step = model.decoder.step(TOKENS[:, :1], model.decoder.start(ready), ready)
+    assert step.logits.isfinite().all()
+
+
+def test_maps_that_search_gives_may_be_learned_from():
+    model = make()
+    ((best,),) = beam(model.decoder, model.encoder(make_sources(3)), width=1, limits=[4])
+    weight = torch.ones_like(best.map, requires_grad=True)
+    (best.map * weight).sum().backward()
+    assert torch.equal(weight.grad, best.map)
