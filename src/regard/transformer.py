@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from regard.attention import POSITIONS, MultiHead, SelfAttention
 from regard.attention.heads import Make
 from regard.attention.positions import Positions
 from regard.errors import pick
-from regard.kernels.dropout import add_dropped
+from regard.kernels.add_norm import add_norm
 from regard.kernels.linear import Linear
 
 # They are given what nobody else holds, and may change it in place.
@@ -59,13 +60,19 @@ class Shape:
             groups=self.groups or None,
         )
 
-    def last_norm(self) -> nn.Module:
-        """What normalises the top layer's states, where the layers normalise only what they read."""
-        return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
+
+class Stream(NamedTuple):
+    """What flows through a stack, and what the last sub-layer said to it, which is not in it yet."""
+
+    states: Float[Tensor, "*batch dim"]
+    change: Float[Tensor, "*batch dim"] | None = None
 
 
 class Around(nn.Module):
-    """What stands around a sub-layer f: pre-norm x + dropout(f(norm(x))), post-norm norm(x + dropout(f(x)))."""
+    """What stands around a sub-layer f: pre-norm x + dropout(f(norm(x))), post-norm norm(x + dropout(f(x))).
+
+    In pre-norm the sum waits for the next sub-layer, which needs its norm too: both are made in one pass.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -73,16 +80,32 @@ class Around(nn.Module):
         self.before = shape.norm == "pre"
         self.dropout = shape.dropout
 
-    def enter(self, states: Float[Tensor, "batch time dim"]) -> Float[Tensor, "batch time dim"]:
-        """What f reads."""
-        return self.norm(states) if self.before else states
+    def enter(self, stream: Stream) -> tuple[Float[Tensor, "*batch dim"], Float[Tensor, "*batch dim"]]:
+        """The states, and what f reads of them."""
+        if not self.before:
+            return stream.states, stream.states
+        return add_norm(stream.states, stream.change, self.norm, self.dropout, self.training)
 
-    def leave(
-        self, states: Float[Tensor, "batch time dim"], change: Float[Tensor, "batch time dim"]
-    ) -> Float[Tensor, "batch time dim"]:
+    def leave(self, states: Float[Tensor, "*batch dim"], change: Float[Tensor, "*batch dim"]) -> Stream:
         """What comes of the states and of what f said."""
-        changed = add_dropped(states, change, self.dropout, self.training)
-        return changed if self.before else self.norm(changed)
+        if self.before:
+            return Stream(states, change)
+        return Stream(add_norm(states, change, self.norm, self.dropout, self.training)[1])
+
+
+class Top(nn.Module):
+    """The end of a stack: layers that normalise only what they read leave sums behind, which are normalised here."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.dim) if shape.norm == "pre" else None
+        self.dropout = shape.dropout
+
+    def forward(self, stream: Stream) -> Float[Tensor, "*batch dim"]:
+        """The states that the stack hands over."""
+        if self.norm is None:
+            return stream.states
+        return add_norm(stream.states, stream.change, self.norm, self.dropout, self.training)[1]
 
 
 class FeedForward(nn.Module):

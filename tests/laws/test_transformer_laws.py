@@ -109,7 +109,7 @@ class Retold:
                     layer.around_cross, states, lambda x, layer=layer: self.look_at(layer.cross, x, memory)
                 )
             states = self.around(layer.around_feed, states, lambda x, layer=layer: self.feed(layer.feed, x))
-        return normed(self.stack.norm, states) if self.case.stack.norm == "pre" else states
+        return normed(self.stack.top.norm, states) if self.case.stack.norm == "pre" else states
 
     def around(self, around: nn.Module, states: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         if self.case.stack.norm == "pre":

@@ -6,9 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.attention.masks import Causal, Mask, drawn
-from regard.attention.normalizers import softmax
-
-SHORT = 64  # keys up to which a compiler's own fusion is faster than a kernel made for long rows
+from regard.kernels import gpu
 
 
 def dot(
@@ -26,9 +24,10 @@ def dot(
         return _shared(query, keys, values, scale, mask)
     if isinstance(mask, Causal) and mask.hides_nothing(keys.shape[-2]):
         mask = None
-    causal = isinstance(mask, Causal) and mask.start == 0 and query.shape[-2] == keys.shape[-2] and bias is None
-    if torch.compiler.is_compiling() and keys.shape[-2] <= SHORT:
-        return _spelled_out(query, keys, values, scale, drawn(mask, query, keys), bias)
+    causal = isinstance(mask, Causal) and mask.start == 0 and query.shape[-2] == keys.shape[-2]
+    if bias is None and (causal or not isinstance(mask, Causal)) and _is_short(query, keys, values, mask):
+        return _short(query, keys, values, scale, mask)
+    causal = causal and bias is None
     hidden = None if causal else drawn(mask, query, keys)
     if bias is not None:
         bias = bias.to(query.dtype)
@@ -45,16 +44,25 @@ def _shared(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Ten
     """Beams (batch, beams, heads, ...) of one source, with a mask over keys alone, are so many more queries."""
     batch, beams, heads, queries, _ = query.shape
     asked = query.transpose(1, 2).reshape(batch, heads, beams * queries, -1)
-    seen = functional.scaled_dot_product_attention(
-        asked, keys.squeeze(1), values.squeeze(1), attn_mask=None if mask is None else mask.squeeze(1), scale=scale
-    )
+    over_keys = None if mask is None else mask.squeeze(1)
+    seen = dot(asked, keys.squeeze(1), values.squeeze(1), scale=scale, mask=over_keys, bias=None)
     return seen.unflatten(2, (beams, queries)).transpose(1, 2)
 
 
-def _spelled_out(
-    query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Tensor | None, bias: Tensor | None
-) -> Tensor:
-    """The definition in as few operations as a compiler wants to see; the softmax is in single precision."""
-    scores = ((query * scale) @ keys.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32))
-    scores = scores if bias is None else scores + bias
-    return softmax(scores, mask).to(values.dtype) @ values
+def _is_short(query: Tensor, keys: Tensor, values: Tensor, mask: Mask) -> bool:
+    """Whether few queries look at few keys while a GPU learns in half precision, and the mask is over keys alone."""
+    learns = query.is_cuda and query.ndim == 4 and torch.is_grad_enabled() and query.dtype == torch.bfloat16
+    if not learns or max(query.shape[-2], keys.shape[-2]) > gpu.FEW or query.shape[-1] not in gpu.HEAD_WIDTHS:
+        return False
+    alike = query.dtype == keys.dtype == values.dtype and query.shape[:2] == keys.shape[:2] == values.shape[:2]
+    plain = isinstance(mask, Causal) or mask is None or mask.shape[1] == mask.shape[2] == 1
+    return alike and plain and values.shape[-1] == query.shape[-1] and gpu.available()
+
+
+def _short(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Mask) -> Tensor:
+    from regard.kernels.gpu import short_attention as kernels  # where there is a GPU alone
+
+    causal = isinstance(mask, Causal)
+    hidden = mask[:, 0, 0].expand(len(query), -1) if isinstance(mask, Tensor) else None
+    seen: Tensor = kernels.short_attention(query, keys, values, hidden, causal, scale)
+    return seen

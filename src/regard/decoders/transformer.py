@@ -18,7 +18,7 @@ from regard.decoders.core import Decoder
 from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, turn
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
-from regard.transformer import Around, FeedForward, Shape, start_weights
+from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
 from regard.types import Memory, Ready, State, Step
 
 TURNED_FROM = 16  # sentences; for fewer, laying out the weights anew takes longer than it saves
@@ -54,32 +54,33 @@ class DecoderLayer(nn.Module):
 
     def forward(
         self,
-        states: Float[Tensor, "rows tokens dim"],
+        stream: Stream,
         before: Seen,
         memory: Seen | None,
         hidden: Bool[Tensor, "batch source"],
         bias: Float[Tensor, "heads tokens all"] | None,
         positions: Positions,
-    ) -> tuple[Float[Tensor, "rows tokens dim"], Seen, Float[Tensor, "rows tokens dim"] | None]:
+    ) -> tuple[Stream, Seen, Float[Tensor, "rows tokens dim"] | None]:
         """The states after the layer, what it keeps of them, and what it asked the memory with."""
         start = before.keys.shape[-2]
+        states, read = self.around_attention.enter(stream)
         looked, seen = self.attention(
-            self.around_attention.enter(states),
+            read,
             mask=Causal(start),
             bias=bias,
             positions=positions,
             start=start,
             before=before if start else None,
         )
-        states = self.around_attention.leave(states, looked)
+        stream = self.around_attention.leave(states, looked)
         asked = None
         if memory is not None:
             assert self.cross is not None
             assert self.around_cross is not None
-            asked = self.around_cross.enter(states)
-            states = self.around_cross.leave(states, look(self.cross, asked, memory, hidden, start))
-        states = self.around_feed.leave(states, self.feed(self.around_feed.enter(states)))
-        return states, seen, asked
+            states, asked = self.around_cross.enter(stream)
+            stream = self.around_cross.leave(states, look(self.cross, asked, memory, hidden, start))
+        states, read = self.around_feed.enter(stream)
+        return self.around_feed.leave(states, self.feed(read)), seen, asked
 
     def plain(self, *, turned: bool) -> Layer | None:
         """Its weights for plain steps, if it looks by dot products and no part of it but its looks is watched."""
@@ -135,7 +136,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
     def __init__(self, embedding: nn.Embedding, shape: Shape, *, memory_dim: int | None, tied: bool) -> None:
         super().__init__()
         self.stack = nn.ModuleList(DecoderLayer(shape, memory_dim) for _ in range(shape.layers))
-        self.norm = shape.last_norm()
+        self.top = Top(shape)
         start_weights(self)
         self.positions = shape.placed(onward=True)
         self.embedding = embedding
@@ -188,15 +189,15 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         if ready.plain is not None and tokens.shape[1] == 1:
             return self.plain_step(tokens, state, ready, ready.plain)
         words = self.embedding(tokens) * math.sqrt(self.shape.dim)
-        states = dropout(self.positions.embed(words, state.length), self.shape.dropout, self.training)
+        stream = Stream(dropout(self.positions.embed(words, state.length), self.shape.dropout, self.training))
         bias = self.positions.bias(tokens.shape[1], state.length + tokens.shape[1], state.length)
         kept, asked = [], None
         for index, layer in enumerate(self.layers):
             memory = ready.layers[index] if self.looks else None
-            states, seen, asked = layer(states, state.layers[index], memory, ready.mask, bias, self.positions)
+            stream, seen, asked = layer(stream, state.layers[index], memory, ready.mask, bias, self.positions)
             kept.append(seen)
         after = replace(state, layers=tuple(kept), length=state.length + tokens.shape[1])
-        return Step(self.predict(self.norm(states)), after, self.map(asked, state, ready))
+        return Step(self.predict(self.top(stream)), after, self.map(asked, state, ready))
 
     def plain_step(
         self, tokens: Int[Tensor, "rows 1"], state: TransformerState, ready: TransformerReady, plain: Plain
@@ -205,7 +206,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         words = self.positions.embed(self.embedding(tokens) * math.sqrt(self.shape.dim), state.length).squeeze(1)
         states, kept, seen = plain.step(words, state.layers, ready.layers, ready.hidden, ready.mask, self.positions)
         after = TransformerState(kept, state.length + 1)
-        logits = functional.linear(self.norm(states), *plain.words)
+        logits = functional.linear(self.top(Stream(states)), *plain.words)
         return Step(logits.unsqueeze(1), after, None if seen is None else seen.unsqueeze(1))
 
     def predict(self, states: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.attention.positions import Positions
 from regard.encoders.core import Encoder
 from regard.kernels.dropout import dropout
-from regard.transformer import Around, FeedForward, Shape, start_weights
+from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
 from regard.types import Memory, Recurrent
 
 
@@ -22,15 +22,16 @@ class EncoderLayer(nn.Module):
 
     def forward(
         self,
-        states: Float[Tensor, "batch source dim"],
+        stream: Stream,
         mask: Bool[Tensor, "batch 1 1 source"],
         bias: Float[Tensor, "heads source source"] | None,
         positions: Positions,
-    ) -> Float[Tensor, "batch source dim"]:
+    ) -> Stream:
         """Every state with what it saw in the others."""
-        looked, _ = self.attention(self.around_attention.enter(states), mask=mask, bias=bias, positions=positions)
-        states = self.around_attention.leave(states, looked)
-        return self.around_feed.leave(states, self.feed(self.around_feed.enter(states)))
+        states, read = self.around_attention.enter(stream)
+        looked, _ = self.attention(read, mask=mask, bias=bias, positions=positions)
+        states, read = self.around_feed.enter(self.around_attention.leave(states, looked))
+        return self.around_feed.leave(states, self.feed(read))
 
 
 class TransformerEncoder(Encoder):
@@ -42,7 +43,7 @@ class TransformerEncoder(Encoder):
     def __init__(self, embedding: nn.Embedding, shape: Shape) -> None:
         super().__init__()
         self.stack = nn.ModuleList(EncoderLayer(shape) for _ in range(shape.layers))
-        self.norm = shape.last_norm()
+        self.top = Top(shape)
         start_weights(self)
         self.positions = shape.placed(onward=False)
         self.embedding = embedding
@@ -51,11 +52,11 @@ class TransformerEncoder(Encoder):
     def read(self, words: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"]) -> Memory:
         """Layer by layer; the summary is the mean of all states."""
         placed = self.positions.embed(words * math.sqrt(self.dim), 0)
-        states = dropout(placed, self.dropout, self.training)
+        stream = Stream(dropout(placed, self.dropout, self.training))
         length = words.shape[1]
         bias = self.positions.bias(length, length, 0)
         for layer in self.stack:
-            states = layer(states, mask[:, None, None], bias, self.positions)
-        states = self.norm(states).masked_fill(~mask.unsqueeze(-1), 0.0)
+            stream = layer(stream, mask[:, None, None], bias, self.positions)
+        states = self.top(stream).masked_fill(~mask.unsqueeze(-1), 0.0)
         mean = states.sum(1, keepdim=True) / mask.sum(-1).clamp(min=1)[:, None, None]
         return Memory(states, mask, Recurrent(mean, None))

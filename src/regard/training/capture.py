@@ -93,6 +93,7 @@ class Captured:
         self.asked = session.progress.update
         self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self.pool = torch.cuda.graph_pool_handle()  # one for all: they run one after another
+        self.side = torch.cuda.Stream()  # where they are taken
         session.optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]  # it then does not move
         self.forward = torch.compile(self._forward, dynamic=False) if self.settings.compile else self._forward
 
@@ -137,15 +138,14 @@ class Captured:
         index[: min(rows, self.table.empty)] = torch.arange(min(rows, self.table.empty), device=self.device)
         self.session.model.train()
         with self._untouched():
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+            self.side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
                 for _ in range(WARM_UPS):
                     self._update(index, width)
-            torch.cuda.current_stream().wait_stream(side)
+            torch.cuda.current_stream().wait_stream(self.side)
             torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.side):
             self._update(index, width)
         return graph, index
 

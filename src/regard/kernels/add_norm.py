@@ -1,0 +1,46 @@
+"""What stands between two sub-layers of a Transformer: the sum with what was said, and its normalised rows."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.kernels import gpu
+from regard.kernels.dropout import add_dropped
+
+
+def add_norm(
+    states: Float[Tensor, "*batch dim"],
+    change: Float[Tensor, "*batch dim"] | None,
+    norm: nn.LayerNorm,
+    share: float,
+    training: bool,
+) -> tuple[Float[Tensor, "*batch dim"], Float[Tensor, "*batch dim"]]:
+    """The sum of states and dropout(change), and norm(sum), as `plain`; while a GPU learns, in one pass."""
+    if change is None or not _fits(states, norm):
+        return plain(states, change, norm, share, training)
+    from regard.kernels.gpu import add_norm as fused  # where there is a GPU alone
+
+    half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    seeds = torch.randint(1 << 31, (2,), device=states.device)
+    dropped = share if training else 0.0
+    added, normed, _, _ = fused.add_norm(
+        states.contiguous(), change.contiguous(), norm.weight, norm.bias, seeds, dropped, norm.eps, half
+    )
+    return added, normed
+
+
+def plain(
+    states: Float[Tensor, "*batch dim"],
+    change: Float[Tensor, "*batch dim"] | None,
+    norm: nn.LayerNorm,
+    share: float,
+    training: bool,
+) -> tuple[Float[Tensor, "*batch dim"], Float[Tensor, "*batch dim"]]:
+    """The definition; where nothing was said yet, the states themselves."""
+    added = states if change is None else add_dropped(states, change, share, training)
+    return added, norm(added)
+
+
+def _fits(states: Tensor, norm: nn.LayerNorm) -> bool:
+    learns = states.is_cuda and torch.is_grad_enabled() and states.dtype == norm.weight.dtype == torch.float32
+    return learns and states.shape[-1] <= gpu.WIDEST_ROW and states.numel() < 1 << 31 and gpu.available()
