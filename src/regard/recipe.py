@@ -72,6 +72,7 @@ class Attention:
     window: int = _number(10, least=1)  # how far local scopes see to either side
     heads: int = _number(1, least=1)  # looks at once, which share dim
     groups: int = _number(0, least=0)  # heads of keys and values, which the heads share; 0 for as many as heads
+    dropout: float = _number(0.0, least=0.0, most=0.95)  # share of the weights dropped in training
 
 
 @dataclass(frozen=True)

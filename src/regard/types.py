@@ -91,6 +91,7 @@ class Tokens:
     """The layout of text: a source position is a token."""
 
 
+TEXT = Tokens()
 Layout = Tokens  # image grids, audio frames and time steps will join it with `|`
 
 
@@ -101,14 +102,14 @@ class Memory(BatchFirst):
     states: Float[Tensor, "batch source dim"]
     mask: Bool[Tensor, "batch source"]  # True = may be attended
     summary: Recurrent  # the encoder's final state, for decoders that start from it
-    layout: Layout = Tokens()  # what a source position is
+    layout: Layout = TEXT  # what a source position is; encoders name it, since torch.compile cannot trace a default
 
     @staticmethod
     def none(batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> "Memory":
         """Nothing to look at, and a summary that says nothing: what a language model starts from."""
         nothing = torch.zeros(batch, 1, 1, device=device, dtype=dtype)
         mask = torch.ones(batch, 0, dtype=torch.bool, device=device)
-        return Memory(nothing[:, :0], mask, Recurrent(nothing, None))
+        return Memory(nothing[:, :0], mask, Recurrent(nothing, None), TEXT)
 
 
 class State(BatchFirst):
@@ -144,7 +145,7 @@ class AttentionMap:
     weights: Float[Tensor, "rows columns"]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    layout: Layout = Tokens()
+    layout: Layout = TEXT
 
     def __post_init__(self) -> None:
         if tuple(self.weights.shape) != (len(self.rows), len(self.columns)):

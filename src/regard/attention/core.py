@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard.attention import fused, masks
 from regard.attention.masks import Mask
 from regard.attention.normalizers import Normalizer, softmax
+from regard.kernels.dropout import dropout
 
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -93,13 +94,14 @@ def attend(
     bias: Float[Tensor, "*bias"] | None = None,
     normalize: Normalizer = softmax,
     cleared: bool = False,
+    drop: float = 0.0,
 ) -> Attended:
     """The definition of attention: context = sum over keys of normalize(score(query, key) + bias) * value.
 
     `keys` come from `score.project(states)`. `mask` is boolean, True where a query may see a key, and has an
     axis for each of (*batch, query, key). What no query may see is emptied before it is scored, so that junk
     there reaches neither the result nor a gradient; `cleared` says that this was done before. A query that may
-    see nothing gets a zero context.
+    see nothing gets a zero context. In training a share of the weights may be dropped on their way to the context.
     """
     mask = masks.drawn(mask, query, keys)
     if mask is not None:
@@ -109,7 +111,7 @@ def attend(
         keys, values = keys.masked_fill(~seen, 0.0), values.masked_fill(~seen, 0.0)
     weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=normalize)
     with torch.autocast(query.device.type, enabled=False):
-        context = weights.to(values.dtype) @ values
+        context = dropout(weights, drop, training=True).to(values.dtype) @ values
     return Attended(context, weights)
 
 
@@ -138,8 +140,11 @@ def attend_unseen(
     mask: Mask,
     bias: Float[Tensor, "*bias"] | None,
     normalize: Normalizer,
+    drop: float = 0.0,
 ) -> Attended:
     """Like `attend` on keys without junk, where nobody needs the weights: a fused path runs if there is one."""
     if score.dot_scale is None or normalize is not softmax:
-        return attend(query, keys, values, score=score, mask=mask, bias=bias, normalize=normalize, cleared=True)
-    return Attended(fused.dot(query, keys, values, scale=score.dot_scale, mask=mask, bias=bias), None)
+        return attend(
+            query, keys, values, score=score, mask=mask, bias=bias, normalize=normalize, cleared=True, drop=drop
+        )
+    return Attended(fused.dot(query, keys, values, scale=score.dot_scale, mask=mask, bias=bias, drop=drop), None)

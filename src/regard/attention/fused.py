@@ -8,6 +8,9 @@ from torch.nn import functional
 from regard.attention.masks import Causal, Mask, drawn
 from regard.kernels import gpu
 
+if gpu.AVAILABLE:
+    from regard.kernels.gpu import short_attention as kernels
+
 
 def dot(
     query: Float[Tensor, "*batch query dim"],
@@ -17,22 +20,25 @@ def dot(
     scale: float,
     mask: Mask,
     bias: Float[Tensor, "*bias"] | None,
+    drop: float = 0.0,
 ) -> Float[Tensor, "*batch query width"]:
     """softmax(scale query . keys + bias) values, with `attend` as its definition."""
     if query.ndim == 5 and keys.shape[1] == 1 and bias is None and _is_over_keys(mask):
         assert not isinstance(mask, Causal)
-        return _shared(query, keys, values, scale, mask)
+        return _shared(query, keys, values, scale, mask, drop)
     if isinstance(mask, Causal) and mask.hides_nothing(keys.shape[-2]):
         mask = None
     causal = isinstance(mask, Causal) and mask.start == 0 and query.shape[-2] == keys.shape[-2]
-    if bias is None and (causal or not isinstance(mask, Causal)) and _is_short(query, keys, values, mask):
+    if bias is None and not drop and (causal or not isinstance(mask, Causal)) and _is_short(query, keys, values, mask):
         return _short(query, keys, values, scale, mask)
     causal = causal and bias is None
     hidden = None if causal else drawn(mask, query, keys)
     if bias is not None:
         bias = bias.to(query.dtype)
         hidden = bias if hidden is None else torch.where(hidden, bias, float("-inf"))
-    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=hidden, is_causal=causal, scale=scale)
+    return functional.scaled_dot_product_attention(
+        query, keys, values, attn_mask=hidden, dropout_p=drop, is_causal=causal, scale=scale
+    )
 
 
 def _is_over_keys(mask: Mask) -> bool:
@@ -40,12 +46,12 @@ def _is_over_keys(mask: Mask) -> bool:
     return mask is None or (isinstance(mask, Tensor) and mask.shape[1] == mask.shape[-2] == 1)
 
 
-def _shared(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+def _shared(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Tensor | None, drop: float) -> Tensor:
     """Beams (batch, beams, heads, ...) of one source, with a mask over keys alone, are so many more queries."""
     batch, beams, heads, queries, _ = query.shape
     asked = query.transpose(1, 2).reshape(batch, heads, beams * queries, -1)
     over_keys = None if mask is None else mask.squeeze(1)
-    seen = dot(asked, keys.squeeze(1), values.squeeze(1), scale=scale, mask=over_keys, bias=None)
+    seen = dot(asked, keys.squeeze(1), values.squeeze(1), scale=scale, mask=over_keys, bias=None, drop=drop)
     return seen.unflatten(2, (beams, queries)).transpose(1, 2)
 
 
@@ -56,12 +62,10 @@ def _is_short(query: Tensor, keys: Tensor, values: Tensor, mask: Mask) -> bool:
         return False
     alike = query.dtype == keys.dtype == values.dtype and query.shape[:2] == keys.shape[:2] == values.shape[:2]
     plain = isinstance(mask, Causal) or mask is None or mask.shape[1] == mask.shape[2] == 1
-    return alike and plain and values.shape[-1] == query.shape[-1] and gpu.available()
+    return alike and plain and values.shape[-1] == query.shape[-1] and gpu.AVAILABLE
 
 
 def _short(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Mask) -> Tensor:
-    from regard.kernels.gpu import short_attention as kernels  # where there is a GPU alone
-
     causal = isinstance(mask, Causal)
     hidden = mask[:, 0, 0].expand(len(query), -1) if isinstance(mask, Tensor) else None
     seen: Tensor = kernels.short_attention(query, keys, values, hidden, causal, scale)

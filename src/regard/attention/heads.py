@@ -1,6 +1,6 @@
 """Several looks at once: any scope and score, in subspaces of their own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from regard.attention.masks import Mask
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
 from regard.errors import RecipeError
-from regard.kernels.linear import Linear
+from regard.kernels.linear import Linear, linear
 from regard.types import BatchFirst
 
 Make = Callable[[int], Scope]  # an attention for heads of that width
@@ -49,11 +49,19 @@ class MultiHead(nn.Module):
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch heads key part"]:
         """The keys of every head."""
-        return self.attention.project(spread(split(self.key(states), self.groups), self.heads))
+        return self.keys(self.key(states))
 
     def content(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch heads key part"]:
         """The values of every head."""
-        return self.attention.content(spread(split(self.value(states), self.groups), self.heads))
+        return self.values(self.value(states))
+
+    def keys(self, wide: Float[Tensor, "*batch key wide"]) -> Float[Tensor, "*batch heads key part"]:
+        """The keys of every head, of all groups' keys side by side."""
+        return self.attention.project(spread(split(wide, self.groups), self.heads))
+
+    def values(self, wide: Float[Tensor, "*batch key wide"]) -> Float[Tensor, "*batch heads key part"]:
+        """The values of every head, likewise."""
+        return self.attention.content(spread(split(wide, self.groups), self.heads))
 
     def forward(
         self,
@@ -85,6 +93,15 @@ class MultiHead(nn.Module):
         """The weights of a look whose context came from a fused path: the mean of all heads."""
         seen = mask.unsqueeze(-3) if isinstance(mask, Tensor) else mask
         return self.attention.weigh(split(self.query(query), self.heads), keys, mask=seen, start=start).mean(-3)
+
+
+def project_all(looks: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
+    """The keys and values of many looks at the same states, by one product."""
+    layers = [each for look in looks for each in (look.key, look.value)]
+    weight, bias = torch.cat([each.weight for each in layers]), torch.cat([each.bias for each in layers])
+    parts = linear(states, weight, bias).split([each.out_features for each in layers], dim=-1)
+    pairs = zip(looks, parts[0::2], parts[1::2], strict=True)
+    return [Seen(look.keys(keys), look.values(values)) for look, keys, values in pairs]
 
 
 @dataclass(frozen=True)
@@ -164,9 +181,11 @@ class SelfAttention(nn.Module):
         before: Seen | None = None,
     ) -> tuple[Float[Tensor, "batch time dim"], Seen]:
         """Look at these states and at those `before` them; what is kept of both goes with the result."""
-        shares = [self.heads, self.groups, self.groups]
-        query, keys, values = split(self.all(states), sum(shares)).split(shares, dim=-3)
-        query, keys = positions.rotate(query, start), positions.rotate(keys, start)
+        shares = [(self.heads + self.groups) * self.width, self.groups * self.width]
+        turning, still = self.all(states).split(shares, dim=-1)
+        turned = positions.rotate(split(turning, self.heads + self.groups), start)
+        query, keys = turned.split([self.heads, self.groups], dim=-3)
+        values = split(still, self.groups)
         seen = Seen(keys, values) if before is None else before.then(keys, values)
         projected = self.attention.project(spread(seen.keys, self.heads))
         context, _, _ = self.attention(

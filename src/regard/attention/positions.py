@@ -75,15 +75,19 @@ class Rotary(Positions):
     So a dot product depends on how far apart two tokens are, and not on where they stand.
     """
 
+    def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
+        super().__init__(dim=dim, heads=heads, longest=longest, onward=onward)
+        self.register_buffer("table", turns(torch.arange(longest), dim // heads), persistent=False)
+
     def rotate(self, vectors: Float[Tensor, "*batch time part"], start: int) -> Float[Tensor, "*batch time part"]:
         """Every pair of numbers, turned."""
-        time, part = vectors.shape[-2:]
-        precision = torch.promote_types(vectors.dtype, torch.float32)
-        angles = _angles(torch.arange(start, start + time, device=vectors.device), part).to(precision)
-        even, odd = vectors[..., 0::2].to(precision), vectors[..., 1::2].to(precision)
-        sine, cosine = angles.sin(), angles.cos()
-        turned = torch.stack([even * cosine - odd * sine, even * sine + odd * cosine], dim=-1)
-        return turned.flatten(-2).to(vectors.dtype)
+        end, part = start + vectors.shape[-2], vectors.shape[-1]
+        assert isinstance(self.table, Tensor)
+        known = end <= self.table.shape[1] and part == self.table.shape[2]
+        table = self.table[:, start:end] if known else turns(torch.arange(start, end, device=vectors.device), part)
+        cosine, sine = table.to(torch.promote_types(vectors.dtype, torch.float32))
+        crossed = vectors.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        return (vectors * cosine + crossed * sine).to(vectors.dtype)
 
 
 class Relative(Positions):
@@ -130,6 +134,14 @@ class Alibi(Positions):
         """The distance, times minus the head's slope."""
         assert isinstance(self.slopes, Tensor)
         return -self.slopes[:, None, None] * _ahead(queries, keys, start, self.slopes.device).abs()
+
+
+def turns(places: Int[Tensor, " time"], part: int) -> Float[Tensor, "2 time part"]:
+    """What turns a vector: each number times its cosine, plus the other of its pair times this sine."""
+    angles = _angles(places, part)
+    sine, cosine = angles.sin(), angles.cos()
+    signed = torch.stack([-sine, sine], dim=-1)
+    return torch.stack([torch.stack([cosine, cosine], dim=-1), signed]).flatten(-2)
 
 
 def sinusoids(places: Int[Tensor, " time"], dim: int) -> Float[Tensor, "time dim"]:

@@ -34,12 +34,14 @@ class Scope(nn.Module):
         query_dim: int,
         window: int | None = None,
         fused: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.score = score
         self.normalize = normalize
         self.window = window or 10
         self.fused = fused  # whether a fused path may run, which gives no weights; `weigh` gives them beside it
+        self.dropout = dropout  # share of the weights that do not reach the context in training
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
         """The keys of the states, as the score wants them."""
@@ -64,7 +66,10 @@ class Scope(nn.Module):
         """Look where the scope lets the query look."""
         focus = self.focus(query, keys, mask, start)
         look = attend_unseen if self.fused and cleared else partial(attend, cleared=cleared)
-        return look(query, keys, values, score=self.score, mask=focus.mask, bias=bias, normalize=focus.normalize)
+        drop = self.dropout if self.training else 0.0
+        return look(
+            query, keys, values, score=self.score, mask=focus.mask, bias=bias, normalize=focus.normalize, drop=drop
+        )
 
     def weigh(
         self,
@@ -122,8 +127,9 @@ class LocalP(Scope):
         query_dim: int,
         window: int | None = None,
         fused: bool = False,
+        dropout: float = 0.0,
     ) -> None:
-        super().__init__(score, normalize, query_dim=query_dim, window=window, fused=fused)
+        super().__init__(score, normalize, query_dim=query_dim, window=window, fused=fused, dropout=dropout)
         self.query = nn.Linear(query_dim, query_dim, bias=False)
         self.out = nn.Linear(query_dim, 1, bias=False)
 

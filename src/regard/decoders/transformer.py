@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention import MultiHead
-from regard.attention.heads import Seen
+from regard.attention.heads import Seen, project_all
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
@@ -152,7 +152,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         """The keys and values of every layer; what the mask hides is emptied first."""
         states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
         crosses = [layer.cross for layer in self.layers if layer.cross is not None]
-        layers = tuple(Seen(cross.project(states), cross.content(states)) for cross in crosses)
+        layers = tuple(project_all(crosses, states)) if crosses else ()
         turned = len(memory.mask) >= TURNED_FROM and memory.mask.device.type == "cpu"
         plain = self.plain(memory, turned=turned)
         if plain is None:

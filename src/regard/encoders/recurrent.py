@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from regard.encoders.core import Encoder
 from regard.kernels.dropout import dropout
 from regard.recurrence import Recurrence
-from regard.types import Memory
+from regard.types import TEXT, Memory
 
 
 class RecurrentEncoder(Encoder):
@@ -22,4 +22,4 @@ class RecurrentEncoder(Encoder):
     def read(self, words: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"]) -> Memory:
         """Padded positions leave zeros and are masked."""
         states, summary = self.recurrence.read(dropout(words, self.dropout, self.training), mask)
-        return Memory(dropout(states, self.dropout, self.training), mask, summary)
+        return Memory(dropout(states, self.dropout, self.training), mask, summary, TEXT)

@@ -9,7 +9,7 @@ from regard.attention.positions import Positions
 from regard.encoders.core import Encoder
 from regard.kernels.dropout import dropout
 from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
-from regard.types import Memory, Recurrent
+from regard.types import TEXT, Memory, Recurrent
 
 
 class EncoderLayer(nn.Module):
@@ -59,4 +59,4 @@ class TransformerEncoder(Encoder):
             stream = layer(stream, mask[:, None, None], bias, self.positions)
         states = self.top(stream).masked_fill(~mask.unsqueeze(-1), 0.0)
         mean = states.sum(1, keepdim=True) / mask.sum(-1).clamp(min=1)[:, None, None]
-        return Memory(states, mask, Recurrent(mean, None))
+        return Memory(states, mask, Recurrent(mean, None), TEXT)

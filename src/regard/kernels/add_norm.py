@@ -7,6 +7,9 @@ from torch import Tensor, nn
 from regard.kernels import gpu
 from regard.kernels.dropout import add_dropped
 
+if gpu.AVAILABLE:
+    from regard.kernels.gpu import add_norm as fused
+
 
 def add_norm(
     states: Float[Tensor, "*batch dim"],
@@ -18,8 +21,6 @@ def add_norm(
     """The sum of states and dropout(change), and norm(sum), as `plain`; while a GPU learns, in one pass."""
     if change is None or not _fits(states, norm):
         return plain(states, change, norm, share, training)
-    from regard.kernels.gpu import add_norm as fused  # where there is a GPU alone
-
     half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
     seeds = torch.randint(1 << 31, (2,), device=states.device)
     dropped = share if training else 0.0
@@ -43,4 +44,4 @@ def plain(
 
 def _fits(states: Tensor, norm: nn.LayerNorm) -> bool:
     learns = states.is_cuda and torch.is_grad_enabled() and states.dtype == norm.weight.dtype == torch.float32
-    return learns and states.shape[-1] <= gpu.WIDEST_ROW and states.numel() < 1 << 31 and gpu.available()
+    return learns and states.shape[-1] <= gpu.WIDEST_ROW and states.numel() < 1 << 31 and gpu.AVAILABLE

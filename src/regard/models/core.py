@@ -136,7 +136,14 @@ def _scope(settings: AttentionSettings, query_dim: int, key_dim: int, dim: int, 
     score = pick(SCORES, settings.score, "score")(query_dim=query_dim, key_dim=key_dim, dim=dim)
     normalizer = pick(NORMALIZERS, settings.normalizer, "normalizer")
     scope = pick(SCOPES, settings.scope, "scope")
-    return scope(score, normalizer.function, query_dim=query_dim, window=settings.window, fused=fused)
+    return scope(
+        score,
+        normalizer.function,
+        query_dim=query_dim,
+        window=settings.window,
+        fused=fused,
+        dropout=settings.dropout,
+    )
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -1,6 +1,5 @@
 """Kernels in Triton, which only a GPU runs; their modules are imported where there is one, and nowhere else."""
 
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -8,9 +7,4 @@ import torch
 WIDEST_ROW = 4096  # that `add_norm` takes: one program holds a row as a whole
 FEW = 64  # queries, or keys, that `short_attention` takes: one program holds all of a head
 HEAD_WIDTHS = (16, 32, 64, 128)
-
-
-@cache
-def available() -> bool:
-    """Whether there is a GPU, and Triton."""
-    return torch.cuda.is_available() and find_spec("triton") is not None
+AVAILABLE = torch.cuda.is_available() and find_spec("triton") is not None

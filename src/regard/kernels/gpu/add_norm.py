@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 4  # that a program holds at once
-PROGRAMS = 528  # of the way back, four for each multiprocessor of a large GPU: each sums up its rows' gradients
+ROWS = 2  # that a program holds at once
+PROGRAMS = 1056  # of the way back, eight for each multiprocessor of a large GPU: each sums up its rows' gradients
 
 
 @triton.jit
@@ -63,8 +63,8 @@ def _backward(
     column = tl.arange(0, WIDTH)
     inside = column < DIM
     factor = tl.load(weight + column, mask=inside, other=0.0)
-    of_weight = tl.zeros([WIDTH], tl.float32)
-    of_bias = tl.zeros([WIDTH], tl.float32)
+    of_weight = tl.zeros([HELD, WIDTH], tl.float32)
+    of_bias = tl.zeros([HELD, WIDTH], tl.float32)
     for turn in range(rounds):
         row = (turn * tl.num_programs(0) + tl.program_id(0)) * HELD + tl.arange(0, HELD)
         real = (row[:, None] < rows) & inside[None, :]
@@ -74,8 +74,8 @@ def _backward(
         value = tl.load(after + place, mask=real, other=0.0).to(tl.float32)
         gradient = tl.load(of_normed + place, mask=real, other=0.0).to(tl.float32)
         unit = tl.where(real, (value - mean[:, None]) * scale[:, None], 0.0)
-        of_weight += tl.sum(gradient * unit, 0)
-        of_bias += tl.sum(gradient, 0)
+        of_weight += gradient * unit
+        of_bias += gradient
         inner = gradient * factor[None, :]
         along, level = tl.sum(inner * unit, 1) / DIM, tl.sum(inner, 1) / DIM
         found = (inner - unit * along[:, None] - level[:, None]) * scale[:, None]
@@ -85,12 +85,12 @@ def _backward(
             found = tl.where(_kept(seeds, row, column, DIM, threshold), found * grown, 0.0)
         tl.store(of_change + place, found.to(of_change.dtype.element_ty), mask=real)
     mine = of_weights + tl.program_id(0) * 2 * DIM + column
-    tl.store(mine, of_weight, mask=inside)
-    tl.store(mine + DIM, of_bias, mask=inside)
+    tl.store(mine, tl.sum(of_weight, 0), mask=inside)
+    tl.store(mine + DIM, tl.sum(of_bias, 0), mask=inside)
 
 
 def _warps(dim: int) -> int:
-    return 4 if dim <= 1024 else 8
+    return 2 if dim <= 1024 else 8
 
 
 def _choices(share: float) -> tuple[int, float]:
