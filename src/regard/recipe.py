@@ -107,6 +107,7 @@ class Model:
     norm: str = "pre"  # pre or post: where a Transformer normalises
     activation: str = "relu"  # `regard list activations`
     positions: str = "sinusoidal"  # `regard list positions`
+    init: str = "glorot"  # the weights a Transformer begins with; `regard list inits`
     longest: int = _number(1024, least=1)  # positions that are learned, where they are
     pooling: str = "attention"  # of a classifier: how states become one vector; `regard list poolings`
     segments: bool = False  # question and context are told apart by a vector for each

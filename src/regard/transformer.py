@@ -1,6 +1,7 @@
 """The layers of a Transformer, in the one form that encoders and decoders share."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
 }
 NORMS = ("pre", "post")
+SMALL = 0.02  # standard deviation
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Shape:
     activation: str
     positions: str
     longest: int
+    init: str = "glorot"
 
     def placed(self, *, onward: bool) -> Positions:
         """The positions of the stack; `onward` where no token sees a later one."""
@@ -123,10 +126,33 @@ class FeedForward(nn.Module):
         return self.out(inner).view_as(states)
 
 
-def start_weights(stack: nn.Module) -> None:
+def start_weights(stack: nn.Module, shape: Shape) -> None:
+    """The weights that a stack begins with."""
+    pick(INITS, shape.init, "init")(stack, shape.layers)
+
+
+def glorot(stack: nn.Module, layers: int) -> None:
     """Glorot and Bengio 2010: matrices of layers from a uniform distribution, biases from zero."""
-    for module in stack.modules():
+    for _, linear in _linears(stack):
+        nn.init.xavier_uniform_(linear.weight)
+
+
+def small(stack: nn.Module, layers: int) -> None:
+    """Radford et al. 2019: all of size 0.02, words too; what adds to the stream less, the more layers there are."""
+    for name, linear in _linears(stack):
+        nn.init.normal_(linear.weight, std=SMALL / math.sqrt(2 * layers) if name.endswith("out") else SMALL)
+
+
+def _linears(stack: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    """The linear layers, with biases that are zero."""
+    for name, module in stack.named_modules():
         if isinstance(module, nn.Linear):
-            nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+            yield name, module
+
+
+INITS: dict[str, Callable[[nn.Module, int], None]] = {
+    "glorot": glorot,
+    "small": small,
+}

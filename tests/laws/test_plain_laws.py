@@ -9,7 +9,7 @@ from small import make_sources, near
 
 from regard import models
 from regard import recipe as recipes
-from regard.attention import POSITIONS
+from regard.attention import POSITIONS, SCORES
 from regard.attention.record import record
 from regard.decoders.transformer import TURNED_FROM, TransformerDecoder
 from regard.models import Seq2Seq
@@ -41,7 +41,6 @@ def steps(decoder: TransformerDecoder, memory: Memory, *, plain: bool, width: in
     """Logits and maps of all tokens, one by one."""
     with torch.no_grad():
         ready = decoder.prepare(memory)
-        assert ready.plain is not None
         ready = ready if plain else replace(ready, plain=None)
         state, found = decoder.start(ready).repeat(width), []
         for token in TOKENS.repeat_interleave(width, dim=0).unsqueeze(-1).unbind(1):
@@ -56,7 +55,20 @@ def steps(decoder: TransformerDecoder, memory: Memory, *, plain: bool, width: in
 def test_a_plain_step_is_the_step_of_the_layers(norm, positions, width):
     model = make(norm, positions)
     memory = model.encoder(make_sources(*LENGTHS))
+    with torch.no_grad():
+        assert model.decoder.prepare(memory).plain is not None
     pairs = zip(*(steps(model.decoder, memory, plain=plain, width=width) for plain in (True, False)), strict=True)
+    for mine, other in pairs:
+        near(mine, other)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_only_dot_products_of_the_states_themselves_go_the_plain_way_and_all_step_alike(score):
+    model = make(score=score)
+    memory = model.encoder(make_sources(*LENGTHS))
+    with torch.no_grad():
+        assert (model.decoder.prepare(memory).plain is not None) == (score in ("dot", "scaled_dot"))
+    pairs = zip(*(steps(model.decoder, memory, plain=plain) for plain in (True, False)), strict=True)
     for mine, other in pairs:
         near(mine, other)
 

@@ -38,6 +38,7 @@ class Score(ABC, nn.Module):
     """
 
     dot_scale: float | None = None  # where it is query . key times a number: that number; a fused path can do it
+    keys_are_states: ClassVar[bool] = False  # where `project` changes nothing
 
     @abstractmethod
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None) -> None:

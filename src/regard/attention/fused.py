@@ -55,18 +55,44 @@ def _shared(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Ten
     return seen.unflatten(2, (beams, queries)).transpose(1, 2)
 
 
+def takes_packed(wide: Tensor, width: int, mask: Mask) -> bool:
+    """Whether `packed` can do it: while a GPU learns in half precision, for few tokens and a mask over keys alone."""
+    learns = wide.is_cuda and torch.is_grad_enabled() and wide.dtype == torch.bfloat16
+    return learns and _is_brief(wide.shape[1], width, mask)
+
+
+def packed(
+    wide: Float[Tensor, "batch time wide"], heads: int, *, scale: float | None, mask: Mask
+) -> Float[Tensor, "batch time dim"]:
+    """`dot` of tokens with themselves, from all queries, keys and values side by side to contexts side by side."""
+    assert scale is not None
+    seen: Tensor = kernels.short_self_attention(
+        wide.contiguous(), heads, _hidden(mask, len(wide)), isinstance(mask, Causal), scale
+    )
+    return seen
+
+
 def _is_short(query: Tensor, keys: Tensor, values: Tensor, mask: Mask) -> bool:
     """Whether few queries look at few keys while a GPU learns in half precision, and the mask is over keys alone."""
-    learns = query.is_cuda and query.ndim == 4 and torch.is_grad_enabled() and query.dtype == torch.bfloat16
-    if not learns or max(query.shape[-2], keys.shape[-2]) > gpu.FEW or query.shape[-1] not in gpu.HEAD_WIDTHS:
+    learns = query.is_cuda and query.ndim == 4 and torch.is_grad_enabled()
+    alike = query.dtype == keys.dtype == values.dtype == torch.bfloat16
+    if not learns or not alike or not query.shape[:2] == keys.shape[:2] == values.shape[:2]:
         return False
-    alike = query.dtype == keys.dtype == values.dtype and query.shape[:2] == keys.shape[:2] == values.shape[:2]
-    plain = isinstance(mask, Causal) or mask is None or mask.shape[1] == mask.shape[2] == 1
-    return alike and plain and values.shape[-1] == query.shape[-1] and gpu.AVAILABLE
+    longest = max(query.shape[-2], keys.shape[-2])
+    return query.shape[-1] == values.shape[-1] and _is_brief(longest, query.shape[-1], mask)
+
+
+def _is_brief(longest: int, width: int, mask: Mask) -> bool:
+    plain = mask is None or isinstance(mask, Causal) or mask.shape[1] == mask.shape[2] == 1
+    return plain and longest <= gpu.FEW and width in gpu.HEAD_WIDTHS and gpu.AVAILABLE
 
 
 def _short(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Mask) -> Tensor:
-    causal = isinstance(mask, Causal)
-    hidden = mask[:, 0, 0].expand(len(query), -1) if isinstance(mask, Tensor) else None
+    hidden, causal = _hidden(mask, len(query)), isinstance(mask, Causal)
     seen: Tensor = kernels.short_attention(query, keys, values, hidden, causal, scale)
     return seen
+
+
+def _hidden(mask: Mask, batch: int) -> Tensor | None:
+    """The mask over keys (batch, key), where there is one."""
+    return mask[:, 0, 0].expand(batch, -1) if isinstance(mask, Tensor) else None

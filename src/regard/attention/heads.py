@@ -8,10 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.attention import fused
 from regard.attention.core import Attended, Past
 from regard.attention.masks import Mask
+from regard.attention.normalizers import softmax
 from regard.attention.positions import Positions
-from regard.attention.scopes import Scope
+from regard.attention.scopes import Global, Scope
 from regard.errors import RecipeError
 from regard.kernels.linear import Linear, linear
 from regard.types import BatchFirst
@@ -181,17 +183,27 @@ class SelfAttention(nn.Module):
         before: Seen | None = None,
     ) -> tuple[Float[Tensor, "batch time dim"], Seen]:
         """Look at these states and at those `before` them; what is kept of both goes with the result."""
-        shares = [(self.heads + self.groups) * self.width, self.groups * self.width]
-        turning, still = self.all(states).split(shares, dim=-1)
-        turned = positions.rotate(split(turning, self.heads + self.groups), start)
-        query, keys = turned.split([self.heads, self.groups], dim=-3)
-        values = split(still, self.groups)
+        shares = [self.heads, self.groups, self.groups]
+        wide = self.all(states)
+        query, keys, values = split(wide, sum(shares)).split(shares, dim=-3)
+        if before is None and bias is None and not positions.turns and self.is_packed(wide, mask):
+            scale = self.attention.score.dot_scale
+            return self.out(fused.packed(wide, self.heads, scale=scale, mask=mask)), Seen(keys, values)
+        query, keys = positions.rotate(query, start), positions.rotate(keys, start)
         seen = Seen(keys, values) if before is None else before.then(keys, values)
         projected = self.attention.project(spread(seen.keys, self.heads))
         context, _, _ = self.attention(
             query, projected, spread(seen.values, self.heads), mask=mask, bias=bias, start=start, cleared=True
         )
         return self.out(join(context)), seen
+
+    def is_packed(self, wide: Float[Tensor, "batch time wide"], mask: Mask) -> bool:
+        """Whether a fused path takes queries, keys and values as they lie side by side, and nobody looks on."""
+        scope = self.attention
+        usual = type(scope) is Global and scope.fused and scope.normalize is softmax and scope.score.keys_are_states
+        drops = scope.training and scope.dropout > 0.0
+        alone = usual and not drops and not scope._forward_hooks and self.groups == self.heads
+        return alone and fused.takes_packed(wide, self.width, mask)
 
 
 def shares(dim: int, heads: int, groups: int | None) -> tuple[int, int, int]:

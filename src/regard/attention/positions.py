@@ -1,6 +1,7 @@
 """Positions: how a Transformer knows the order of its tokens. Each is one class and one line in the table."""
 
 import math
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +18,8 @@ class Positions(nn.Module):
     `dim` is the width of a word, `heads` the looks at once, `longest` the positions that are learned where they are,
     `onward` is True where no token sees a later one.
     """
+
+    turns: ClassVar[bool] = False  # whether `rotate` changes anything
 
     def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
         super().__init__()
@@ -74,6 +77,8 @@ class Rotary(Positions):
 
     So a dot product depends on how far apart two tokens are, and not on where they stand.
     """
+
+    turns = True
 
     def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
         super().__init__(dim=dim, heads=heads, longest=longest, onward=onward)

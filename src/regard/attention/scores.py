@@ -23,6 +23,7 @@ class Dot(Score):
     """Luong et al. 2015, eq. 8:  e = query . key."""
 
     dot_scale = 1.0
+    keys_are_states = True
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
@@ -41,6 +42,8 @@ class Dot(Score):
 
 class ScaledDot(Score):
     """Vaswani et al. 2017, eq. 1:  e = query . key / sqrt(dim)."""
+
+    keys_are_states = True
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)

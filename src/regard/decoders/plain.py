@@ -63,7 +63,7 @@ class Look(NamedTuple):
         """That of a module, if it is a softmax over dot products with keys for every head."""
         scope = module.attention
         scale = scope.score.dot_scale
-        usual = type(scope) is Global and scope.fused and scope.normalize is softmax
+        usual = type(scope) is Global and scope.fused and scope.normalize is softmax and scope.score.keys_are_states
         return Look(module.heads, scale, scope) if usual and scale and module.groups == module.heads else None
 
     def context(

@@ -137,7 +137,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         super().__init__()
         self.stack = nn.ModuleList(DecoderLayer(shape, memory_dim) for _ in range(shape.layers))
         self.top = Top(shape)
-        start_weights(self)
+        start_weights(self, shape)
         self.positions = shape.placed(onward=True)
         self.embedding = embedding
         self.out = None if tied else Linear(shape.dim, embedding.num_embeddings)

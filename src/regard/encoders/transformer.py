@@ -44,7 +44,7 @@ class TransformerEncoder(Encoder):
         super().__init__()
         self.stack = nn.ModuleList(EncoderLayer(shape) for _ in range(shape.layers))
         self.top = Top(shape)
-        start_weights(self)
+        start_weights(self, shape)
         self.positions = shape.placed(onward=False)
         self.embedding = embedding
         self.dim, self.dropout = shape.dim, shape.dropout

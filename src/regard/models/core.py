@@ -16,7 +16,7 @@ from regard.recipe import Decoder as DecoderSettings
 from regard.recipe import Encoder as EncoderSettings
 from regard.recipe import Model
 from regard.recurrence import CELLS, Recurrence
-from regard.transformer import ACTIVATIONS, NORMS, Shape
+from regard.transformer import ACTIVATIONS, INITS, NORMS, SMALL, Shape
 from regard.types import PAD
 
 
@@ -29,12 +29,13 @@ class NoReader:
     cell_dim: int | None = None
 
 
-def embedding(recipe: Model, size: int, kind: str, dim: int) -> nn.Embedding:
+def embedding(recipe: Model, count: int, kind: str, dim: int) -> nn.Embedding:
     """The vectors of a vocabulary; a Transformer's are as wide as itself, and small before they are scaled."""
     if kind != "transformer":
-        return nn.Embedding(size, recipe.embedding, padding_idx=PAD)
-    table = nn.Embedding(size, dim, padding_idx=PAD)
-    nn.init.normal_(table.weight, std=dim**-0.5)
+        return nn.Embedding(count, recipe.embedding, padding_idx=PAD)
+    table = nn.Embedding(count, dim, padding_idx=PAD)
+    size = SMALL if recipe.init == "small" else 1.0
+    nn.init.normal_(table.weight, std=size * dim**-0.5)
     with_zero = table.weight.detach()
     with_zero[PAD] = 0.0
     return table
@@ -97,6 +98,7 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
 def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
     pick({norm: norm for norm in NORMS}, recipe.norm, "norm")
     pick(ACTIVATIONS, recipe.activation, "activation")
+    pick(INITS, recipe.init, "init")
     if recipe.positions == "rotary" and settings.dim // recipe.attention.heads % 2:
         raise RecipeError("rotary positions turn pairs of numbers, so the width of a head is even")
     return Shape(
@@ -111,6 +113,7 @@ def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
         activation=recipe.activation,
         positions=recipe.positions,
         longest=recipe.longest,
+        init=recipe.init,
     )
 
 

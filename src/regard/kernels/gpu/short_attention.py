@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+WARPS = 2  # of a program
+
 
 @triton.jit
 def _weights(query, keys, mask, batch, mask_batch, mask_key, queries, length, scale,
@@ -106,6 +108,35 @@ def _hidden(mask: Tensor | None) -> tuple[Tensor | None, int, int]:
     return (None, 0, 0) if mask is None else (mask.view(torch.uint8), mask.stride(0), mask.stride(1))
 
 
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool, scale: float, context: Tensor
+) -> None:
+    """Fill the context."""
+    hidden, mask_batch, mask_key = _hidden(mask)
+    batch, heads, queries, _ = query.shape
+    _forward[(batch * heads,)](
+        query, keys, values, query if hidden is None else hidden, context,
+        *_steps(query), *_steps(keys), *_steps(values), *_steps(context), mask_batch, mask_key,
+        heads, queries, keys.shape[2], scale,
+        **_sides(query, keys), MASKED=hidden is not None, CAUSAL=causal, num_warps=WARPS,
+    )  # fmt: skip
+
+
+def _learn(
+    gradient: Tensor, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool, scale: float,
+    of_query: Tensor, of_keys: Tensor, of_values: Tensor,
+) -> None:  # fmt: skip
+    """Fill the gradients; those of keys and values lie alike."""
+    hidden, mask_batch, mask_key = _hidden(mask)
+    batch, heads, queries, _ = query.shape
+    _backward[(batch * heads,)](
+        gradient, query, keys, values, query if hidden is None else hidden, of_query, of_keys, of_values,
+        *_steps(gradient), *_steps(query), *_steps(keys), *_steps(values), *_steps(of_query), *_steps(of_keys),
+        mask_batch, mask_key, heads, queries, keys.shape[2], scale,
+        **_sides(query, keys), MASKED=hidden is not None, CAUSAL=causal, num_warps=WARPS,
+    )  # fmt: skip
+
+
 @torch.library.custom_op("regard::short_attention", mutates_args=())
 def short_attention(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool, scale: float
@@ -113,14 +144,7 @@ def short_attention(
     """softmax(scale query . keys) values, each (batch, heads, time, width); `mask` (batch, key) hides keys."""
     query, keys, values = _dense(query), _dense(keys), _dense(values)
     context = _apart(query)
-    hidden, mask_batch, mask_key = _hidden(mask)
-    batch, heads, queries, _ = query.shape
-    _forward[(batch * heads,)](
-        query, keys, values, query if hidden is None else hidden, context,
-        *_steps(query), *_steps(keys), *_steps(values), *_steps(context), mask_batch, mask_key,
-        heads, queries, keys.shape[2], scale,
-        **_sides(query, keys), MASKED=hidden is not None, CAUSAL=causal, num_warps=4,
-    )  # fmt: skip
+    _attend(query, keys, values, mask, causal, scale, context)
     return context
 
 
@@ -141,16 +165,9 @@ def short_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, keys and values."""
     gradient, query, keys, values = _dense(gradient), _dense(query), _dense(keys), _dense(values)
-    of_query, of_keys, of_values = _apart(query), _apart(keys), _apart(keys)
-    hidden, mask_batch, mask_key = _hidden(mask)
-    batch, heads, queries, _ = query.shape
-    _backward[(batch * heads,)](
-        gradient, query, keys, values, query if hidden is None else hidden, of_query, of_keys, of_values,
-        *_steps(gradient), *_steps(query), *_steps(keys), *_steps(values), *_steps(of_query), *_steps(of_keys),
-        mask_batch, mask_key, heads, queries, keys.shape[2], scale,
-        **_sides(query, keys), MASKED=hidden is not None, CAUSAL=causal, num_warps=4,
-    )  # fmt: skip
-    return of_query, of_keys, of_values
+    found = _apart(query), _apart(keys), _apart(keys)
+    _learn(gradient, query, keys, values, mask, causal, scale, *found)
+    return found
 
 
 @short_attention_backward.register_fake
@@ -171,3 +188,54 @@ def _back(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 short_attention.register_autograd(_back, setup_context=_keep)
+
+
+def _three(wide: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (batch, heads, time, width) that lie side by side."""
+    query, keys, values = wide.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    return query, keys, values
+
+
+@torch.library.custom_op("regard::short_self_attention", mutates_args=())
+def short_self_attention(wide: Tensor, heads: int, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    """The same of tokens with themselves, from (batch, time, 3 x dim) to (batch, time, dim)."""
+    batch, time, sides = wide.shape
+    context = wide.new_empty(batch, time, sides // 3)
+    _attend(*_three(wide, heads), mask, causal, scale, context.unflatten(2, (heads, -1)).transpose(1, 2))
+    return context
+
+
+@short_self_attention.register_fake
+def _(wide: Tensor, heads: int, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    batch, time, sides = wide.shape
+    return wide.new_empty(batch, time, sides // 3)
+
+
+@torch.library.custom_op("regard::short_self_attention_backward", mutates_args=())
+def short_self_attention_backward(
+    gradient: Tensor, wide: Tensor, heads: int, mask: Tensor | None, causal: bool, scale: float
+) -> Tensor:
+    """The gradients of all three, side by side."""
+    found = torch.empty_like(wide)
+    given = gradient.unflatten(2, (heads, -1)).transpose(1, 2)
+    _learn(given, *_three(wide, heads), mask, causal, scale, *_three(found, heads))
+    return found
+
+
+@short_self_attention_backward.register_fake
+def _(gradient: Tensor, wide: Tensor, heads: int, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    return torch.empty_like(wide)
+
+
+def _keep_wide(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    wide, ctx.heads, mask, ctx.causal, ctx.scale = inputs
+    ctx.save_for_backward(wide, mask)
+
+
+def _back_wide(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    wide, mask = ctx.saved_tensors
+    found = short_self_attention_backward(gradient.contiguous(), wide, ctx.heads, mask, ctx.causal, ctx.scale)
+    return found, None, None, None, None
+
+
+short_self_attention.register_autograd(_back_wide, setup_context=_keep_wide)

@@ -1,0 +1,113 @@
+"""Where there is a GPU: its kernels give what the definitions give, both ways, and torch.compile sees one graph."""
+
+import pytest
+import torch
+from torch import nn
+
+from regard import recipe as recipes
+from regard.attention import fused
+from regard.attention.heads import join, split
+from regard.attention.masks import Causal
+from regard.attention.normalizers import softmax
+from regard.kernels import add_norm as norms
+from regard.tasks import TASKS
+from regard.training.capture import precision
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+GPU = torch.device("cuda")
+
+
+def drawn(*shape: int, kind: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, device=GPU).to(kind).requires_grad_()
+
+
+@pytest.mark.parametrize("dim", [96, 384, 512, 1024])
+def test_sum_and_norm_in_one_pass_are_the_definition(dim):
+    torch.manual_seed(1)
+    states, change, norm = drawn(7, 5, dim), drawn(7, 5, dim), nn.LayerNorm(dim, device=GPU)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    weights = [torch.randn(7, 5, dim, device=GPU) for _ in range(2)]
+    found = {}
+    for way in (norms.add_norm, norms.plain):
+        results = way(states, change, norm, 0.0, True)
+        total = sum((each * weight).sum() for each, weight in zip(results, weights, strict=True))
+        found[way] = [*results, *torch.autograd.grad(total, [states, change, norm.weight, norm.bias])]
+    for one, other in zip(*found.values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_dropped_is_dropped_both_ways_and_the_mean_stays():
+    torch.manual_seed(2)
+    states, change = drawn(64, 32, 512), torch.ones(64, 32, 512, device=GPU, requires_grad=True)
+    norm = nn.LayerNorm(512, device=GPU)
+    added, _ = norms.add_norm(states, change, norm, 0.3, True)
+    more = (added - states).detach()
+    kept = more > 0.5
+    assert kept.float().mean().item() == pytest.approx(0.7, abs=0.002)
+    assert more.mean().item() == pytest.approx(1.0, abs=0.003)
+    (gradient,) = torch.autograd.grad(added.sum(), change)
+    torch.testing.assert_close(gradient, torch.where(kept, 1 / 0.7, 0.0))
+    again, _ = norms.add_norm(states, change, norm, 0.3, True)
+    assert not torch.equal(again, added)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("queries", "keys", "width"), [(1, 1, 16), (17, 33, 32), (32, 32, 128), (64, 64, 64)])
+def test_short_attention_is_the_definition(queries, keys, width, causal):
+    torch.manual_seed(3)
+    queries = keys if causal else queries
+    query, key, value = (drawn(3, 4, time, width, kind=torch.bfloat16) for time in (queries, keys, keys))
+    mask = torch.rand(3, 1, 1, keys, device=GPU) > 0.3
+    mask[0] = False  # nothing in sight: zeros
+    told = Causal() if causal else mask
+    scale, given = width**-0.5, torch.randn(3, 4, queries, width, device=GPU)
+    assert fused._is_short(query, key, value, told)
+    mine = fused.dot(query, key, value, scale=scale, mask=told, bias=None)
+    exact = [each.detach().double().requires_grad_() for each in (query, key, value)]
+    seen = told.drawn(query, key) if causal else mask
+    weights = softmax(exact[0] @ exact[1].transpose(-1, -2) * scale, seen)
+    theirs = weights @ exact[2]
+    torch.testing.assert_close(mine.double(), theirs, rtol=0.03, atol=0.03)
+    if not causal:
+        assert not mine[0].any()
+    one = torch.autograd.grad((mine * given).sum(), [query, key, value])
+    other = torch.autograd.grad((theirs * given).sum(), exact)
+    for found, wanted in zip(one, other, strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_side_by_side_is_apart(causal):
+    torch.manual_seed(4)
+    wide = drawn(5, 20, 3 * 128, kind=torch.bfloat16)
+    mask = Causal() if causal else torch.arange(20, device=GPU) < torch.tensor([3, 20, 1, 7, 9], device=GPU)[:, None]
+    mask = mask if causal else mask[:, None, None]
+    assert fused.takes_packed(wide, 32, mask)
+    mine = fused.packed(wide, 4, scale=0.2, mask=mask)
+    query, keys, values = split(wide, 12).split(4, dim=1)
+    theirs = join(fused.dot(query, keys, values, scale=0.2, mask=mask, bias=None))
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+    given = torch.randn_like(mine)
+    one, other = (torch.autograd.grad((each * given).sum(), wide)[0] for each in (mine, theirs))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_a_compiler_sees_one_graph():
+    recipe = recipes.load(
+        "copy",
+        [
+            *("data.size=20", "model.encoder.kind=transformer", "model.decoder.kind=transformer"),
+            *("model.attention.score=scaled_dot", "model.attention.heads=4", "model.encoder.dropout=0.1"),
+            *("model.decoder.dropout=0.1", "model.attention.scope=global"),
+        ],
+    )
+    task = TASKS[recipe.task].learn(recipe, TASKS[recipe.task].examples(recipe).train)
+    data = task.encode(TASKS[recipe.task].examples(recipe).train)
+    model, batch = task.build().to(GPU).train(), task.collate(data, range(8)).to(GPU)
+
+    def loss() -> torch.Tensor:
+        with precision("bfloat16", GPU):
+            return task.loss(model, batch)
+
+    assert torch._dynamo.explain(loss)().graph_break_count == 0
