@@ -93,6 +93,7 @@ def test_side_by_side_is_apart(causal):
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, as it compiles
 def test_a_compiler_sees_one_graph():
     recipe = recipes.load(
         "copy",

@@ -141,7 +141,7 @@ def test_a_captured_update_that_is_not_finite_changes_no_weight():
     engine = capture.Captured(task, session, data, device)
     engine.learn(batches, 0.001)
     engine.ask()
-    before = [parameter.clone() for parameter in session.model.parameters()]
+    before = [parameter.detach().clone() for parameter in session.model.parameters()]
     with torch.no_grad():
         next(iter(session.model.parameters())).fill_(math.nan)
     engine.learn(batches, 0.001)
