@@ -93,7 +93,7 @@ class Around(nn.Module):
         """What comes of the states and of what f said."""
         if self.before:
             return Stream(states, change)
-        return Stream(add_norm(states, change, self.norm, self.dropout, self.training)[1])
+        return Stream(add_norm(states, change, self.norm, self.dropout, self.training, flows=True)[1])
 
 
 class Top(nn.Module):

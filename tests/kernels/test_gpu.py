@@ -112,3 +112,12 @@ def test_a_compiler_sees_one_graph():
             return task.loss(model, batch)
 
     assert torch._dynamo.explain(loss)().graph_break_count == 0
+
+
+@pytest.mark.parametrize("flows", [True, False])
+def test_what_flows_on_stays_single_and_what_is_read_is_half(flows):
+    states, change, norm = drawn(4, 3, 64), drawn(4, 3, 64, kind=torch.bfloat16), nn.LayerNorm(64, device=GPU)
+    with precision("bfloat16", GPU):
+        added, normed = norms.add_norm(states, change, norm, 0.1, True, flows=flows)
+    assert added.dtype == torch.float32
+    assert normed.dtype == (torch.float32 if flows else torch.bfloat16)

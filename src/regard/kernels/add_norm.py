@@ -17,11 +17,16 @@ def add_norm(
     norm: nn.LayerNorm,
     share: float,
     training: bool,
+    *,
+    flows: bool = False,
 ) -> tuple[Float[Tensor, "*batch dim"], Float[Tensor, "*batch dim"]]:
-    """The sum of states and dropout(change), and norm(sum), as `plain`; while a GPU learns, in one pass."""
+    """The sum of states and dropout(change), and norm(sum), as `plain`; while a GPU learns, in one pass.
+
+    Where products are in half precision the norm is made in it at once, unless it `flows` on as states itself.
+    """
     if change is None or not _fits(states, norm):
         return plain(states, change, norm, share, training)
-    half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    half = not flows and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
     seeds = torch.randint(1 << 31, (2,), device=states.device)
     dropped = share if training else 0.0
     added, normed, _, _ = fused.add_norm(
