@@ -140,7 +140,8 @@ def glorot(stack: nn.Module, layers: int) -> None:
 def small(stack: nn.Module, layers: int) -> None:
     """Radford et al. 2019: all of size 0.02, words too; what adds to the stream less, the more layers there are."""
     for name, linear in _linears(stack):
-        nn.init.normal_(linear.weight, std=SMALL / math.sqrt(2 * layers) if name.endswith("out") else SMALL)
+        adds = name.endswith(("attention.out", "cross.out", "feed.out"))
+        nn.init.normal_(linear.weight, std=SMALL / math.sqrt(2 * layers) if adds else SMALL)
 
 
 def _linears(stack: nn.Module) -> Iterator[tuple[str, nn.Linear]]:

@@ -31,7 +31,7 @@ from regard.decoders import DECODERS, ORDERS, STARTS, RecurrentDecoder
 from regard.encoders import ENCODERS
 from regard.errors import RecipeError
 from regard.recurrence import CELLS, Recurrence
-from regard.transformer import ACTIVATIONS, NORMS
+from regard.transformer import ACTIVATIONS, INITS, NORMS
 from regard.types import BEGIN, Memory, Padded, Recurrent, Step
 
 LENGTHS = (7, 4, 2)
@@ -498,6 +498,7 @@ def test_defaults_are_entries():
     assert DEFAULT.positions in POSITIONS
     assert DEFAULT.norm in NORMS
     assert DEFAULT.activation in ACTIVATIONS
+    assert DEFAULT.init in INITS
     assert set(BEGINNINGS) == set(STARTS)
     assert set(UNITS) == set(CELLS)
     assert all(issubclass(order, nn.Module) for order in ORDERS.values())

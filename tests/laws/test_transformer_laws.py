@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -32,6 +31,7 @@ from small import (
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import recipe as recipes
 from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, MultiHead, SelfAttention, attend, fused, masks
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions, sinusoids
@@ -42,7 +42,7 @@ from regard.models import build, load_weights, weights
 from regard.models.language import LanguageModel
 from regard.models.language import build as build_language_model
 from regard.search import beam, sample
-from regard.transformer import ACTIVATIONS, NORMS
+from regard.transformer import ACTIVATIONS, INITS, NORMS
 from regard.types import BEGIN, Memory, Padded
 
 LENGTHS = (7, 4, 2)
@@ -253,7 +253,7 @@ def _some_rows_see_nothing(*axes: int) -> Tensor:
 
 
 def looks_alike(
-    score: nn.Module, query: Tensor, keys: Tensor, values: Tensor, mask: object, bias: Tensor | None, compiling: bool
+    score: nn.Module, query: Tensor, keys: Tensor, values: Tensor, mask: object, bias: Tensor | None
 ) -> None:
     """Fused and by definition: the same contexts, the same gradients, and nothing that is no number."""
     told = []
@@ -264,8 +264,7 @@ def looks_alike(
             if look == "attend":
                 context = attend(*given[:3], score=score, mask=mask, bias=added, cleared=True).context
             else:
-                with patch.object(torch.compiler, "is_compiling", lambda: compiling):
-                    context = fused.dot(*given[:3], scale=score.dot_scale, mask=mask, bias=added)
+                context = fused.dot(*given[:3], scale=score.dot_scale, mask=mask, bias=added)
             (context.square().sum() + context.sum()).backward()
         told.append([context.detach(), *(each.grad for each in given)])
     for mine, other in zip(*told, strict=True):
@@ -282,8 +281,7 @@ def looks_alike(
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("square", [False, True])
-@pytest.mark.parametrize("compiling", [False, True])
-def test_the_fused_dot_is_attend(name, mask, biased, square, compiling):
+def test_the_fused_dot_is_attend(name, mask, biased, square):
     score, _ = make_score(name, PART, PART)
     score.double()
     queries = KEY if square else QUERY
@@ -292,7 +290,7 @@ def test_the_fused_dot_is_attend(name, mask, biased, square, compiling):
         hidden = torch.cat([hidden] * 2, dim=-2)[..., :queries, :]
     bias = random(HEADS, queries, KEY) if biased else None
     keys, values = random(BATCH, HEADS, KEY, PART), random(BATCH, HEADS, KEY, PART + 2)
-    looks_alike(score, random(BATCH, HEADS, queries, PART), keys, values, hidden, bias, compiling)
+    looks_alike(score, random(BATCH, HEADS, queries, PART), keys, values, hidden, bias)
 
 
 BEAMS = 2
@@ -309,14 +307,67 @@ SHARED: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", FUSED)
 @pytest.mark.parametrize("mask", SHARED)
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("compiling", [False, True])
-def test_the_fused_dot_is_attend_for_beams_that_share_their_keys(name, mask, biased, compiling):
+def test_the_fused_dot_is_attend_for_beams_that_share_their_keys(name, mask, biased):
     score, _ = make_score(name, PART, PART)
     score.double()
     bias = random(HEADS, QUERY, KEY) if biased else None
     query = random(BATCH, BEAMS, HEADS, QUERY, PART)
     keys, values = random(BATCH, 1, HEADS, KEY, PART), random(BATCH, 1, HEADS, KEY, PART + 2)
-    looks_alike(score, query, keys, values, SHARED[mask](), bias, compiling)
+    looks_alike(score, query, keys, values, SHARED[mask](), bias)
+
+
+@pytest.mark.parametrize("fused_path", [False, True])
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+def test_dropped_weights_are_lost_on_the_way_and_the_others_grow(normalizer, fused_path):
+    """With one key's value for each axis a context is the row of weights that made it."""
+    keys, values = random(200, HEADS, KEY, PART), torch.eye(KEY, dtype=torch.float64).expand(200, HEADS, -1, -1)
+    query = random(200, HEADS, QUERY, PART)
+    mask = (torch.rand(200, 1, 1, KEY) < 0.7).index_fill_(-1, torch.tensor([0]), True)
+    scope = SCOPES["global"](
+        make_score("scaled_dot", PART, PART)[0].double(),
+        NORMALIZERS[normalizer].function,
+        query_dim=PART,
+        fused=fused_path,
+        dropout=0.25,
+    )
+
+    def look() -> Tensor:
+        return scope(query, keys, values, mask=mask, cleared=True).context
+
+    whole, dropped = scope.eval() and look(), scope.train() and look()
+    near(whole, scope.weigh(query, keys, mask=mask))
+    held = whole > 0
+    kept = dropped > 0
+    assert not kept[~held].any()
+    near(dropped[kept], whole[kept] / 0.75)
+    assert kept[held].double().mean().item() == pytest.approx(0.75, abs=0.01)
+    assert not torch.equal(dropped, look())
+
+
+@pytest.mark.parametrize("name", INITS)
+def test_weights_begin_as_the_papers_say(name):
+    torch.manual_seed(1)
+    sides = {"kind": "transformer", "dim": 64, "layers": 2}
+    model = build(
+        recipes.Model(
+            init=name,
+            encoder=recipes.Encoder(**sides),
+            decoder=recipes.Decoder(**sides),
+            attention=recipes.Attention(score="scaled_dot", heads=2),
+        ),
+        source_size=3000,
+        target_size=3000,
+    )
+    for part, layer in model.named_modules():
+        if not isinstance(layer, nn.Linear) or part == "decoder.out":
+            continue
+        glorot = math.sqrt(2 / (layer.in_features + layer.out_features))
+        small = 0.02 / 2 if part.endswith("out") else 0.02
+        assert layer.weight.std().item() == pytest.approx({"glorot": glorot, "small": small}[name], rel=0.1)
+        assert not layer.bias.any()
+    words = model.encoder.embedding.weight
+    size = {"glorot": 1.0, "small": 0.02}[name]  # after they are multiplied with the root of their width
+    assert words[4:].std().item() * math.sqrt(64) == pytest.approx(size, rel=0.1)
 
 
 @pytest.mark.parametrize("score", SCORES)
