@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attention import NORMALIZERS, SCOPES, SCORES, MultiHead, Score, attend
+from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, MultiHead, Score, attend
 from regard.attention.gates import GATES, SqueezeExcite, lstm_gates
 from regard.attention.normalizers import softmax
 from regard.attention.pooling import POOLINGS
+from regard.attention.positions import Positions
 from regard.attention.record import record
 from regard.decoders import ORDERS, STARTS, RecurrentDecoder
 from regard.errors import RecipeError
@@ -49,10 +50,10 @@ STEPS = 100  # of fitting
 
 INTRODUCTION = """# The mechanisms
 
-All scores, normalisers, scopes, poolings, orders, starts, cells and gates of regard. This page is made by `make docs`
-from the tables in the source, and a test holds the two together: the framed line of an entry is its docstring (paper
-and equation), its laws are what came out when they were tried while the page was made, and its picture is its map on
-one toy sentence.
+All scores, normalisers, scopes, positions, poolings, orders, starts, cells and gates of regard. This page is made by
+`make docs` from the tables in the source, and a test holds the two together: the framed line of an entry is its
+docstring (paper and equation), its laws are what came out when they were tried while the page was made, and its picture
+is its map on one toy sentence.
 
 **The toy.** "the cat sat on the mat" (columns) is rendered as "auf der Matte saß die Katze" (rows): on the mat sat the
 cat. Source states and queries are vectors of four numbers, set by hand, so that a word and its rendering lie close to
@@ -377,6 +378,47 @@ def heads(figures: Figures) -> str:
     return page + entry("MultiHead", told(MultiHead), laws, drawn)
 
 
+# ---- positions
+
+
+def positions(figures: Figures) -> str:
+    page = (
+        "\n## Positions\n\n`model.positions`: how a Transformer knows the order of its tokens; without, it does not. "
+        "The picture is the self-attention of a sentence of six equal words, under the score `scaled_dot` and with "
+        "nothing learned but the positions themselves, which nobody trained: what is to be seen are positions alone. "
+        "Shapes are for words of 6 numbers, 2 heads and at most 5 positions.\n"
+    )
+    width, apart = 8, 3
+    words = torch.tensor([0.9, -0.4, 0.3, 0.8, -0.7, 0.5, 0.2, -0.6], dtype=torch.float64).expand(1, len(SOURCE), -1)
+    labels = [f"word {number}" for number in range(1, len(SOURCE) + 1)]
+    for name, kind in POSITIONS.items():
+        place = settle(kind(dim=width, heads=1, longest=32, onward=False))
+
+        def look(start: int = 0, place: Positions = place) -> Tensor:
+            vectors = place.rotate(place.embed(words, start), start)[0]
+            scores = vectors @ vectors.T / width**0.5
+            bias = place.bias(len(SOURCE), start + len(SOURCE), start)
+            return (scores if bias is None else scores + bias[0, :, start:]).softmax(-1)
+
+        with torch.no_grad():
+            weights = look()
+            changes = {
+                "words": not torch.equal(place.embed(words, 0), words),
+                "queries and keys": not torch.equal(place.rotate(words, 1), words),
+                "scores": place.bias(1, 1, 0) is not None,
+            }
+            laws = {
+                "learned": parts(kind(dim=6, heads=2, longest=5, onward=False)),
+                "changes": ", ".join(what for what, does in changes.items() if does) or "nothing",
+                "equal words see each other alike, wherever the sentence stands": said(
+                    torch.allclose(weights, look(apart))
+                ),
+            }
+        figures[f"positions_{name}"] = picture(weights, labels, labels)
+        page += entry(name, told(kind), laws, {f"positions_{name}": f"Six equal words under {name}"})
+    return page
+
+
 # ---- poolings
 
 
@@ -560,7 +602,8 @@ def slips() -> str:
 def make_all() -> tuple[str, Figures]:
     """The page and its pictures."""
     figures: Figures = {}
-    sections = [each(figures) for each in (scores, normalizers, scopes, heads, poolings, orders, starts, cells, gates)]
+    looks, models = (scores, normalizers, scopes, heads, positions, poolings), (orders, starts, cells, gates)
+    sections = [each(figures) for each in looks + models]
     return INTRODUCTION.format(steps=STEPS) + "".join(sections) + slips(), figures
 
 
