@@ -384,19 +384,20 @@ def heads(figures: Figures) -> str:
 def positions(figures: Figures) -> str:
     page = (
         "\n## Positions\n\n`model.positions`: how a Transformer knows the order of its tokens; without, it does not. "
-        "The picture is the self-attention of a sentence of six equal words, under the score `scaled_dot` and with "
-        "nothing learned but the positions themselves, which nobody trained: what is to be seen are positions alone. "
+        "The picture is the self-attention of a sentence of six equal words, under the score `dot` and with nothing "
+        "learned but the positions themselves, which nobody trained: what is to be seen are positions alone. Each "
+        "weight is drawn as a share of the largest in its row; of several heads it is the first of four. "
         "Shapes are for words of 6 numbers, 2 heads and at most 5 positions.\n"
     )
     width, apart = 8, 3
     words = torch.tensor([0.9, -0.4, 0.3, 0.8, -0.7, 0.5, 0.2, -0.6], dtype=torch.float64).expand(1, len(SOURCE), -1)
-    labels = [f"word {number}" for number in range(1, len(SOURCE) + 1)]
+    labels = [f"w{number}" for number in range(1, len(SOURCE) + 1)]
     for name, kind in POSITIONS.items():
-        place = settle(kind(dim=width, heads=1, longest=32, onward=False))
+        place = settle(kind(dim=width, heads=4, longest=32, onward=False))
 
         def look(start: int = 0, place: Positions = place) -> Tensor:
             vectors = place.rotate(place.embed(words, start), start)[0]
-            scores = vectors @ vectors.T / width**0.5
+            scores = vectors @ vectors.T
             bias = place.bias(len(SOURCE), start + len(SOURCE), start)
             return (scores if bias is None else scores + bias[0, :, start:]).softmax(-1)
 
@@ -414,7 +415,7 @@ def positions(figures: Figures) -> str:
                     torch.allclose(weights, look(apart))
                 ),
             }
-        figures[f"positions_{name}"] = picture(weights, labels, labels)
+        figures[f"positions_{name}"] = picture(weights / weights.amax(-1, keepdim=True), labels, labels)
         page += entry(name, told(kind), laws, {f"positions_{name}": f"Six equal words under {name}"})
     return page
 
