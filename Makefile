@@ -28,7 +28,7 @@ docs: $(READY)  ## write the pages that are made from the source
 	$(BIN)/python docs/mechanisms.py
 
 lessons: $(READY)  ## run all lessons; pictures go to lessons-out
-	for lesson in docs/lessons/lesson_*.py; do $(BIN)/python "$$lesson" || exit 1; done
+	for lesson in $$(ls -v docs/lessons/lesson_*.py); do $(BIN)/python "$$lesson" || exit 1; done
 
 browser:  # the tests of HTML maps look at them in chromium
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \

@@ -88,6 +88,7 @@ def train(
     So are the weights of another run to start from: train.start_from=runs/dates
     """
     from regard import training
+    from regard.tasks import TASKS
 
     if (recipe is None) == (resume is None):
         raise RecipeError("give a RECIPE to train, or --resume RUN to go on with one, and not both")
@@ -102,7 +103,8 @@ def train(
         return
     print(run.path)
     if not quiet:
-        print(f'next: regard look {run.path} "..."; regard predict {run.path} FILE', file=sys.stderr)
+        look = f'regard look {run.path} "..."; ' if TASKS[run.recipe().task].shows else ""
+        print(f"next: {look}regard predict {run.path} FILE", file=sys.stderr)
 
 
 @app.command()

@@ -20,6 +20,7 @@ from regard import recipe as recipes
 from regard.errors import CorruptError, DataError, RecipeError, StorageError, did_you_mean
 
 MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
+DATA = "data.json"  # how a run knows again what it learned from
 CHECKPOINTS, LOCK, PARTIAL = "checkpoints", ".lock", ".partial"
 FORMAT = 1  # of the manifest
 KEPT = 2  # checkpoints: the newest, and one to fall back on

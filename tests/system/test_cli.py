@@ -89,7 +89,7 @@ def test_training_says_what_it_does_and_prints_the_run(trained: tuple[Path, Answ
     assert "character_errors|n:20|" in said.error
     assert "regard look runs/upper" in said.error
     assert "\x1b" not in said.error
-    expected = {"recipe.toml", "manifest.json", "metrics.jsonl", "model.safetensors"}
+    expected = {"recipe.toml", "data.json", "manifest.json", "metrics.jsonl", "model.safetensors"}
     assert expected | {"source.tokens", "target.tokens"} == {each.name for each in (folder / "runs/upper").iterdir()}
 
 

@@ -185,7 +185,7 @@ def test_many_windows_are_planned_in_a_moment() -> None:
         ("\n \n", (), "it.txt: no line is left, for all 2 are blank"),
         ("alone\n", (), "no dev part can be split off a single line; give more of them, or data.dev=FILE"),
         ("a longer text", ("data.window=12",), "the training text has 11 tokens, fewer than one window of 12;"),
-        ("ab\ncd\n", ("data.max_length=1",), "every line is longer than data.max_length = 1 tokens; raise it"),
+        ("ab\ncd\n", ("data.max_length=1",), "every line is longer than 1 tokens; raise data.max_length"),
         ("text", ("data.window=3", "data.stride=4"), "data.stride is at most data.window = 3, not 4"),
         ("text", ("data.stride=4",), "data.stride is at most data.window = 0, not 4"),
         ("text", ("train.sampling=0.5",), "train.sampling is for models with a source"),

@@ -210,7 +210,7 @@ def test_what_is_too_long_to_learn_from_is_left_out_whole(recipe: Recipe) -> Non
     task = Parity.learn(recipes.override(recipe, "data.max_length=3"), examples)
     kept = task.within_length(task.encode(examples))
     assert kept == task.encode(examples[1:])
-    with pytest.raises(DataError, match=r"every text is longer than data.max_length = 3 tokens; raise it"):
+    with pytest.raises(DataError, match=r"every text is longer than 3 tokens; raise data.max_length"):
         task.within_length(task.encode(examples[:1]))
 
 
@@ -235,3 +235,20 @@ def test_the_cross_entropy_is_summed_over_all_but_the_ignored(shape: tuple[int, 
     each = -logits.log_softmax(-1).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
     found = core.cross_entropy(logits, wanted, 0.0, ignore)
     assert found.item() == pytest.approx(each[wanted != ignore].sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "text"), [("clues", "the coat is ___ "), ("copy", "abc")])
+def test_a_text_over_the_positions_that_were_learned_gets_a_blank_answer_and_no_output_is_over_them(
+    name: str, text: str
+) -> None:
+    learned = ["model.positions=learned", "model.longest=12", "data.size=50"]
+    stacks = [f"model.{side}.kind=transformer" for side in ("encoder", "decoder")]
+    recipe = recipes.load(name, [*learned, *stacks, "search.max_extra=40"])
+    examples = TASKS[recipe.task].examples(recipe).train
+    task = TASKS[recipe.task].learn(recipe, examples)
+    short, long = task.answer(task.build(), [text, text * 5], recipe.search)
+    assert short.text
+    assert len(short.tokens) <= 11
+    assert not long.text
+    assert task.too_long(text * 5)
+    assert all(max(room) <= 12 for room in task.within_length(task.encode(examples)).lengths())

@@ -13,7 +13,7 @@ import torch
 
 from regard import recipe as recipes
 from regard import storage
-from regard.errors import CorruptError, StoppedError, StorageError
+from regard.errors import CorruptError, DataError, StoppedError, StorageError
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import Translate
@@ -54,6 +54,7 @@ class Ends:
     def of(self, run: Run) -> Outcome:
         """Weights, optimizer, means, generators and metrics, but for the clock's."""
         assert sorted(each.name for each in run.path.iterdir()) == [
+            "data.json",
             "manifest.json",
             "metrics.jsonl",
             "model.safetensors",
@@ -310,6 +311,23 @@ def test_a_disk_that_cannot_sync_is_a_sentence_and_nothing_is_lost(
     for each in run.checkpoints():
         assert each.read(OPTIMIZER)
     assert checkpoint.path.name == "00000003"
+    assert ends.of(resume(run, quiet=True)) == whole
+
+
+def test_other_data_than_it_began_with_are_refused_and_nothing_is_lost(
+    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(6, patch)
+        run = stopped(tmp_path, recipe)
+    kept = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    for name in (*recipe.data.train, *recipe.data.dev):
+        content = Path(name).read_bytes()
+        Path(name).write_bytes(content.replace(b"a", b"e", 1))
+        with pytest.raises(DataError, match=r"is not what it began with: .*train.tsv, .*dev.tsv changed since then"):
+            resume(run, quiet=True)
+        Path(name).write_bytes(content)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == kept
     assert ends.of(resume(run, quiet=True)) == whole
 
 

@@ -5,6 +5,7 @@ A new task is one file with one subclass of `Task` and one line in `TASKS`; noth
 
 import hashlib
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,7 +24,7 @@ from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.metrics import METRICS, Measured
-from regard.recipe import Recipe, Search
+from regard.recipe import Model, Recipe, Search
 from regard.storage import Run
 from regard.types import PAD, UNKNOWN, Example, Prediction
 
@@ -38,6 +39,16 @@ class Examples(NamedTuple):
     dev: list[Example]
     test: list[Example]
     notes: list[str]
+
+    def digest(self) -> bytes:
+        """As JSON: how many examples are learned from and judged by, and a SHA-256 of them all."""
+        told = {}
+        for name, examples in (("train", self.train), ("dev", self.dev)):
+            found = hashlib.sha256()
+            for each in examples:
+                found.update(json.dumps([each.source, each.target]).encode())
+            told[name] = {"examples": len(examples), "sha256": found.hexdigest()}
+        return json.dumps(told, indent=1).encode()
 
 
 AnyEncoded = TypeVar("AnyEncoded", bound="Encoded")  # not Self: the check of types in tests refuses it
@@ -116,6 +127,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     metrics: ClassVar[tuple[str, ...]]  # the names in METRICS that say something of its answers
     noun: ClassVar[str] = "pair"  # what one example is called in messages
+    shows: ClassVar[bool] = True  # whether its answers have maps to look at
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -195,10 +207,12 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     def within_length(self, data: DataKind) -> DataKind:
         """The examples that are short enough to learn from."""
-        longest = self.recipe.data.max_length
+        longest = min(self.recipe.data.max_length, places(self.recipe.model) - 1)
         kept = [index for index, room in enumerate(data.lengths()) if max(room) <= longest + 1]
         if not kept:
-            raise DataError(f"every {self.noun} is longer than data.max_length = {longest} tokens; raise it")
+            raise DataError(
+                f"every {self.noun} is longer than {longest} tokens; raise data.max_length, or model.longest"
+            )
         return data.only(kept)
 
     @abstractmethod
@@ -245,9 +259,9 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return Scored(metric, total, groups, alignment.measure(answers, examples))
 
     @property
-    def longest(self) -> int:
-        """The tokens of a text that is still answered."""
-        return max(LONGEST, self.recipe.data.max_length)
+    def longest(self) -> float:
+        """The tokens of a text that is still answered: no more than there are positions, one of them for END."""
+        return min(max(LONGEST, self.recipe.data.max_length), places(self.recipe.model) - 1)
 
     @abstractmethod
     def too_long(self, text: str) -> bool:
@@ -255,6 +269,12 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
 
 AnyTask = Task[Any, Any, Any]
+
+
+def places(model: Model) -> float:
+    """The tokens that a model can tell the positions of."""
+    learned = model.positions == "learned" and "transformer" in (model.encoder.kind, model.decoder.kind)
+    return model.longest if learned else math.inf
 
 
 def tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origin: Run | None = None) -> Tokenizer:
@@ -290,7 +310,7 @@ class Asked(NamedTuple):
     ids: list[list[int]]
 
 
-def ask(texts: Sequence[str], encode: Callable[[str], list[int]], longest: int, budget: int) -> Iterator[Asked]:
+def ask(texts: Sequence[str], encode: Callable[[str], list[int]], longest: float, budget: int) -> Iterator[Asked]:
     """The texts in batches of at most `budget` tokens; blank ones, and those over `longest` tokens, are left out."""
     encoded = {place: encode(text) for place, text in enumerate(texts) if text.strip()}
     answered = [place for place, row in encoded.items() if len(row) <= longest]

@@ -79,6 +79,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
     """
 
     metrics = ("perplexity", "bits_per_character")
+    shows = False
     noun = "line"
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:

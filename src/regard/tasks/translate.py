@@ -114,7 +114,7 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
         answers = [core.blank(text) for text in texts]
         for places, ids in core.ask(texts, self.source.encode, self.longest, max(1, SEARCH_TOKENS // settings.beam)):
             source = batching.pad([[*row, END] for row in ids]).to(device)
-            limits = [int(settings.max_ratio * len(row)) + settings.max_extra for row in ids]
+            limits = [self.limit(len(row), settings) for row in ids]
             seeds = [seed + place * n_best for place in places]
             memory = model.encoder(source)
             found = search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
@@ -122,6 +122,10 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
                 best, *others = [self.tell(texts[place], row, each) for each in hypotheses]
                 answers[place] = replace(best, alternatives=tuple(others))
         return answers
+
+    def limit(self, length: int, settings: Search) -> int:
+        """The tokens of an output at most, for a source of that length."""
+        return int(min(settings.max_ratio * length + settings.max_extra, core.places(self.recipe.model) - 1))
 
     def too_long(self, text: str) -> bool:
         """Whether a text is answered with nothing because of its length."""

@@ -13,7 +13,7 @@ from regard import models, storage
 from regard import recipe as recipes
 from regard.data.batching import Batches, in_order
 from regard.device import choose_device, memory_kept
-from regard.errors import CorruptError, NotFiniteError, RecipeError, ResourceError, StoppedError, pick
+from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, ResourceError, StoppedError, pick
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
 from regard.tasks import TASKS, AnyTask
@@ -43,7 +43,7 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
         examples = kind.examples(recipe)
         task = kind.learn(recipe, examples.train, origin)
-        files = {storage.RECIPE: recipes.to_toml(recipe).encode()} | task.files()
+        files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
         data = task.within_length(task.encode(examples.train))
         if origin is not None:
             with torch.device("meta"):  # the shapes alone
@@ -65,6 +65,12 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
             return run
         task = TASKS[recipe.task].restore(recipe, run.read)
         examples = task.examples(recipe)
+        if examples.digest() != run.read(storage.DATA):
+            names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
+            raise DataError(
+                f"what {run.path} learns from is not what it began with: {names} changed since then. "
+                "Put it back to go on, or train anew"
+            )
         data = task.within_length(task.encode(examples.train))
         with stopper.deferred():
             return _learn(task, examples, data, run, teller, stopper)
