@@ -1,6 +1,8 @@
 """Recurrent layers, in the one form that encoders and decoders share."""
 
 import warnings
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -169,6 +171,47 @@ class Recurrence(nn.Module):
     def _batch_first(self, state: Float[Tensor, "both batch half"]) -> Float[Tensor, "batch layers dim"]:
         """Torch stacks the directions of a layer; here they lie side by side, as in the outputs."""
         return state.unflatten(0, (self.layers, self.directions)).permute(2, 0, 1, 3).flatten(2)
+
+
+class Tower(nn.Module):
+    """Wu et al. 2016, 3.1: recurrent layers of one width on top of each other, each reading what is below and a guest.
+
+    From the second on, what a layer reads of the layer below is added to what it says (residual connections).
+    """
+
+    def __init__(self, cell: Cell, *, dim: int, guest_dim: int, layers: int, dropout: float, bias: bool = True) -> None:
+        super().__init__()
+        self.dim, self.layers, self.dropout = dim, layers, dropout
+        self.stack = nn.ModuleList(
+            Recurrence(cell, input_dim=dim + guest_dim, dim=dim, bias=bias) for _ in range(layers)
+        )
+
+    def forward(
+        self,
+        states: Float[Tensor, "batch time dim"],
+        guest: Float[Tensor, "batch time guest"] | None,
+        run: Callable[[Recurrence, Tensor, int], tuple[Tensor, Recurrent]],
+    ) -> tuple[Float[Tensor, "batch time dim"], list[Recurrent]]:
+        """The top's output and every layer's last state; `run` runs one layer, by its number from 0."""
+        lasts = []
+        for number, layer in enumerate(self.stack):
+            entering = dropout(states, self.dropout, self.training)
+            beside = entering if guest is None else torch.cat([entering, guest], dim=-1)
+            said, last = run(cast(Recurrence, layer), beside, number)
+            states = said + states if number else said
+            lasts.append(last)
+        return states, lasts
+
+
+def joined(states: Sequence[Recurrent]) -> Recurrent:
+    """The states of several stacks as those of one."""
+    cells = [each.cell for each in states if each.cell is not None]
+    return Recurrent(torch.cat([each.hidden for each in states], dim=1), torch.cat(cells, dim=1) if cells else None)
+
+
+def layer_of(state: Recurrent, number: int) -> Recurrent:
+    """The state of one layer."""
+    return state.each(lambda layers: layers[:, number : number + 1])
 
 
 def _rearranged(rows: Float[Tensor, "batch time dim"], places: Int[Tensor, "batch some"]) -> Tensor:

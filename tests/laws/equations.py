@@ -131,7 +131,13 @@ def local_p(query: Vector, at: int, allowed: list[int], part: Parts) -> Seen:
     return Seen(near, [math.exp(-((key - centre) ** 2) / (2 * deviation**2)) for key in near])
 
 
-SEEN = {"global": everywhere, "local_m": local_m, "local_p": local_p}
+SEEN = {
+    "global": everywhere,
+    "local_m": local_m,
+    "local_p": local_p,
+    "coverage": everywhere,  # before the first look; what comes after is told where decoders are
+    "location_aware": everywhere,
+}
 
 
 def retold(

@@ -24,6 +24,7 @@ from regard.types import END, SPECIALS, BatchFirst, Padded
 
 BATCH, QUERY, KEY = 3, 5, 7
 WINDOW, PART = 2, 6  # how far local scopes see, how wide a head is
+FORGETTING = [name for name, scope in SCOPES.items() if not scope.uses_past]
 LOOKING = [name for name, order in ORDERS.items() if order.looks()]
 DEFAULT = recipes.Model()
 
@@ -150,7 +151,8 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         if not self.stacked():
-            return "-".join(map(str, self[:7])) + "-tied" * self.tied
+            other = f"-{self.encoder}" if self.encoder != "recurrent" else ""
+            return "-".join(map(str, self[:7])) + other + "-tied" * self.tied
         part = "" if self.encoder == self.decoder else f"{self.encoder}-{self.decoder}-{self.order}-{self.cell}-"
         return f"{part}{self.layers}-{self.looks}-{self.stack}" + "-tied" * self.tied
 
@@ -181,7 +183,7 @@ TRANSFORMERS = list(
             *(transformer(positions, NORMS[number % 2]) for number, positions in enumerate(POSITIONS)),
             *(transformer(looks=Looks(score, heads=2), layers=1) for score in SCORES),
             *(transformer("rotary", looks=Looks("scaled_dot", normalizer, heads=2)) for normalizer in NORMALIZERS),
-            *(transformer("alibi", "post", Looks("scaled_dot", scope=scope, heads=4)) for scope in SCOPES),
+            *(transformer("alibi", "post", Looks("scaled_dot", scope=scope, heads=4)) for scope in FORGETTING),
             transformer("relative", "post", Looks("scaled_dot", heads=4, groups=2)),
             transformer("rotary", looks=Looks("scaled_dot", "softmax", "local_m", 4, 1)),
             transformer("relative", looks=Looks("additive", "entmax15", "local_p", 2, 1)),
@@ -191,6 +193,7 @@ TRANSFORMERS = list(
             transformer("alibi", encoder="recurrent", cell="lstm"),
             transformer("relative", encoder="recurrent", tied=True),
             transformer("rotary", decoder="recurrent"),
+            transformer("rotary", encoder="gnmt", cell="lstm"),
             transformer("learned", "post", order="luong", decoder="recurrent", tied=True),
             transformer("relative", order="context", cell="lstm", decoder="recurrent", layers=1),
             transformer("alibi", order="none", cell="rnn", decoder="recurrent"),
@@ -212,6 +215,7 @@ def recurrent_cases() -> list[Case]:
     cases.append(Case("luong", "lstm", 2, inner=16))
     cases.append(Case("context", "lstm", inner=16, bias=False))
     cases.append(Case("bahdanau", tied=True))
+    cases += [Case("gnmt", cell, 3, encoder=encoder) for cell, encoder in (("lstm", "gnmt"), ("gru", "recurrent"))]
     return list(dict.fromkeys(cases))
 
 

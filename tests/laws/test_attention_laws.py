@@ -453,11 +453,32 @@ def test_heads_share_the_width_evenly(heads):
         MultiHead(lambda width: SCOPES["global"](make_score("dot")[0], query_dim=width), **WIDTHS, heads=heads)
 
 
+@pytest.mark.parametrize("scope", [name for name, kind in SCOPES.items() if kind.uses_past])
+def test_every_query_has_its_own_past(scope):
+    attention, query_dim = make_attention(Looks(scope=scope))
+    attention.double()
+    query, states = (torch.randn(BATCH, length, dim).double() for length, dim in ((QUERY, query_dim), (KEY, 13)))
+    given = [torch.rand(BATCH, QUERY, KEY).double() for _ in range(2)]
+    mask = masks.over_keys(masks.from_lengths(torch.tensor([7, 4, 2]), KEY))
+    keys, values = attention.project(states), attention.content(states)
+    together = attention(query, keys, values, mask=mask, past=Past(*given))
+    for at in range(QUERY):
+        alone = attention(
+            query[:, at : at + 1], keys, values, mask=mask, past=Past(*(each[:, at : at + 1] for each in given))
+        )
+        near(together.context[:, at], alone.context[:, 0])
+        near(together.weights[:, at], alone.weights[:, 0])
+    nothing = Past(*(torch.zeros_like(each) for each in given))
+    first = attention(query, keys, values, mask=mask).weights
+    near(attention(query, keys, values, mask=mask, past=nothing).weights, first)
+    assert not torch.allclose(together.weights, first)
+
+
 def test_attentions_are_attentions():
     for looks in ATTENTIONS:
         attention, _ = make_attention(looks)
         assert isinstance(attention, Attention)
-        assert attention.uses_past is False
+        assert attention.uses_past is SCOPES[looks.scope].uses_past
 
 
 def test_every_entry_meets_the_laws():

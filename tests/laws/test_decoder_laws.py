@@ -10,6 +10,7 @@ from small import (
     DEFAULT,
     LOOKING,
     TRANSFORMERS,
+    WINDOW,
     Case,
     Looks,
     every_decoder,
@@ -25,8 +26,10 @@ from small import (
     unchecked,
 )
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.attention import POSITIONS, SCOPES
+from regard.attention.scopes import Coverage, LocationAware
 from regard.decoders import DECODERS, ORDERS, STARTS, RecurrentDecoder
 from regard.encoders import ENCODERS
 from regard.errors import RecipeError
@@ -136,13 +139,26 @@ class Retold:
         attention, states = self.decoder.attention, self.states.unsqueeze(0)
         context, weights, _ = attention(
             query.view(1, 1, -1),
-            attention.project(states),
+            attention.project(states) + self.remembered(attention, len(self.states)),
             attention.content(states),
             mask=None,
             start=len(self.map),
         )
         self.map.append(weights[0, 0])
         return context[0, 0]
+
+    def remembered(self, attention: nn.Module, length: int) -> Tensor | float:
+        """How far the looks so far have moved each key."""
+        if isinstance(attention, Coverage):
+            given = sum(self.map, torch.zeros(length, dtype=torch.float64))
+            return torch.outer(given, attention.move.weight[:, 0])
+        if isinstance(attention, LocationAware):
+            last = self.map[-1] if self.map else torch.zeros(length, dtype=torch.float64)
+            around = functional.pad(last, (WINDOW, WINDOW))
+            filters = attention.filters.weight[:, 0]
+            found = [filters @ around[at : at + 2 * WINDOW + 1] for at in range(length)]
+            return torch.stack([attention.move.weight @ each for each in found])
+        return 0.0
 
     def predict(self, *parts: Tensor) -> Tensor:
         self.feed = torch.tanh(self.decoder.readout(torch.cat(parts)))
@@ -160,6 +176,17 @@ class Retold:
     def luong_feeding(self, word: Tensor) -> Tensor:
         state = self.move(torch.cat([word, self.feed]))
         return self.predict(self.look(state), state)
+
+    def gnmt(self, word: Tensor) -> Tensor:
+        stack = self.decoder.recurrence
+        below, context = word, None
+        for number, layer in enumerate([stack.bottom, *stack.tower.stack]):
+            read = below if context is None else torch.cat([below, context])
+            said, cell = self.unit(read, self.hidden[number], self.cell[number], layer.rnn.all_weights[0])
+            self.hidden[number], self.cell[number] = said, cell
+            context = self.look(said) if context is None else context
+            below = said + below if number > 1 else said  # residuals begin with the third layer
+        return self.predict(below, context)
 
     def context(self, word: Tensor) -> Tensor:
         return self.predict(self.move(torch.cat([word, self.summary])), self.summary, word)
@@ -312,6 +339,39 @@ def test_the_encoder_is_its_equations(cell, wide, bias):
         near(memory.summary.hidden[row], torch.stack(hidden))
         if cell == "lstm":
             near(memory.summary.cell[row], torch.stack(cells))
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_the_encoder_of_gnmt_is_its_equations_whatever_stands_beside_a_row(cell, layers):
+    model = make_model(Case(cell=cell, layers=layers, encoder="gnmt"))
+    source = make_sources(*LENGTHS)
+    memory = model.encoder(source)
+    assert (memory.states[~source.mask] == 0).all()
+    assert memory.summary.hidden.shape == (BATCH, layers, 14)
+    ways = [model.encoder.bottom.rnn.all_weights[direction] for direction in (0, 1)]
+
+    def run(words: list[Tensor], weights: Weights) -> tuple[list[Tensor], Tensor]:
+        told = []
+        state = inner = torch.zeros(weights[1].shape[1], dtype=torch.float64)
+        for word in words:
+            state, inner = UNITS[cell](word, state, inner, weights)
+            told.append(state)
+        return told, inner
+
+    for row, length in enumerate(LENGTHS):
+        words = [model.encoder.embedding.weight[token] for token in source.ids[row, :length]]
+        onward, _ = run(words, ways[0])
+        backward, _ = run(words[::-1], ways[1])
+        states = [torch.cat(pair) for pair in zip(onward, backward[::-1], strict=True)]
+        near(memory.summary.hidden[row, 0], torch.cat([onward[-1], backward[-1]]))
+        for number, layer in enumerate(model.encoder.tower.stack):
+            said, inner = run(states, layer.rnn.all_weights[0])
+            near(memory.summary.hidden[row, number + 1], said[-1])
+            if cell == "lstm":
+                near(memory.summary.cell[row, number + 1], inner)
+            states = [a + b for a, b in zip(said, states, strict=True)] if number else said
+        near(memory.states[row, :length], torch.stack(states))
 
 
 @pytest.mark.parametrize(

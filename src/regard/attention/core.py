@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -12,6 +13,7 @@ from regard.attention import fused, masks
 from regard.attention.masks import Mask
 from regard.attention.normalizers import Normalizer, softmax
 from regard.kernels.dropout import dropout
+from regard.types import BatchFirst
 
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -24,11 +26,16 @@ class Attended(NamedTuple):
     log_prob: Float[Tensor, "*batch query"] | None = None  # only where the weights were drawn at random
 
 
-class Past(NamedTuple):
+@dataclass(frozen=True)
+class Past(BatchFirst):
     """Where a decoder has looked so far, for attentions that take account of it."""
 
-    last: Float[Tensor, "*batch query key"]
-    total: Float[Tensor, "*batch query key"]
+    last: Float[Tensor, "*batch query key"]  # the weights of the look before
+    total: Float[Tensor, "*batch query key"]  # the sum of those of all looks before
+
+    def then(self, weights: Float[Tensor, "*batch query key"]) -> "Past":
+        """After one more look."""
+        return Past(weights, self.total + weights)
 
 
 class Score(ABC, nn.Module):
@@ -43,6 +50,7 @@ class Score(ABC, nn.Module):
     @abstractmethod
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None) -> None:
         super().__init__()
+        self.key_dim = key_dim
 
     @abstractmethod
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
@@ -79,7 +87,7 @@ class Attention(Protocol):
         past: Past | None = None,
         cleared: bool = False,
     ) -> Attended:
-        """Look: `start` is the target index of the first query; `past` is given only to those that use it.
+        """Look: `start` is the target index of the first query; `past` is given only to those that use it, row by row.
 
         `cleared` says that what the mask hides is finite already, as where a decoder emptied it once for all steps.
         """

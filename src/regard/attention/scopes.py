@@ -146,6 +146,104 @@ class LocalP(Scope):
         return Focus(near if mask is None else near & mask, partial(_favoured, self.normalize, bell))
 
 
+class Remembering(Global):
+    """What scopes share that take account of `past`: every key is moved by what it was given before, then all is seen.
+
+    key'_ij = key_j + U f_ij, where f_ij is what the looks before i gave to key j; nothing where there was none.
+    """
+
+    uses_past = True
+    channels: ClassVar[int]
+
+    def __init__(
+        self,
+        score: Score,
+        normalize: Normalizer = softmax,
+        *,
+        query_dim: int,
+        window: int | None = None,
+        fused: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(score, normalize, query_dim=query_dim, window=window, fused=fused, dropout=dropout)
+        projected = score.project(torch.zeros(1, score.key_dim)).shape[-1]
+        self.move = nn.Linear(self.channels, projected, bias=False)
+
+    def forward(
+        self,
+        query: Float[Tensor, "*batch query query_dim"],
+        keys: Float[Tensor, "*keys key projected"],
+        values: Float[Tensor, "*keys key dim"],
+        *,
+        mask: Mask,
+        bias: Float[Tensor, "*bias"] | None = None,
+        start: int = 0,
+        past: Past | None = None,
+        cleared: bool = False,
+    ) -> Attended:
+        """Each query has a past of its own, and so keys of its own."""
+        if past is None:
+            return super().forward(query, keys, values, mask=mask, bias=bias, start=start, cleared=cleared)
+        moved = keys.unsqueeze(-3) + self.move(self.given(past).to(keys.dtype))
+        own = drawn(mask, query, keys)
+        context, weights, log_prob = super().forward(
+            query.unsqueeze(-2),
+            moved,
+            values.unsqueeze(-3).expand(*moved.shape[:-1], -1),
+            mask=None if own is None else own.unsqueeze(-2),
+            bias=None if bias is None else bias.unsqueeze(-2),
+            start=start,
+            cleared=cleared,
+        )
+        rows = None if weights is None else weights.squeeze(-2)
+        return Attended(context.squeeze(-2), rows, None if log_prob is None else log_prob.squeeze(-1))
+
+    @abstractmethod
+    def given(self, past: Past) -> Float[Tensor, "*batch query key channels"]:
+        """What the looks before gave to every key."""
+
+
+class Coverage(Remembering):
+    """Tu et al. 2016; See et al. 2017, 2.3: f_ij is the sum of all that key j was given before, c_ij = sum_(t<i) a_tj.
+
+    With the score `additive`:  e_ij = v . tanh(W s_i + V h_j + w c_ij + b).
+    """
+
+    channels = 1
+
+    def given(self, past: Past) -> Float[Tensor, "*batch query key 1"]:
+        """The running sum."""
+        return past.total.unsqueeze(-1)
+
+
+class LocationAware(Remembering):
+    """Chorowski et al. 2015, 2.1: f_i = F * a_(i-1), filters over the look before, `window` keys to either side.
+
+    With the score `additive`:  e_ij = v . tanh(W s_i + V h_j + U f_ij + b).
+    """
+
+    channels = 10  # filters, as in the paper
+
+    def __init__(
+        self,
+        score: Score,
+        normalize: Normalizer = softmax,
+        *,
+        query_dim: int,
+        window: int | None = None,
+        fused: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(score, normalize, query_dim=query_dim, window=window, fused=fused, dropout=dropout)
+        self.filters = nn.Conv1d(1, self.channels, 2 * self.window + 1, padding=self.window, bias=False)
+
+    def given(self, past: Past) -> Float[Tensor, "*batch query key channels"]:
+        """What the filters find around every key."""
+        rows = past.last.flatten(0, -2).unsqueeze(1)  # as so many texts of one channel
+        found = self.filters(rows.to(self.filters.weight.dtype)).transpose(1, 2)
+        return found.unflatten(0, past.last.shape[:-1])
+
+
 def _favoured(normalize: Normalizer, bell: Tensor, scores: Tensor, mask: Tensor | None) -> Tensor:
     """Normalised weights under a bell."""
     return normalize(scores, mask) * bell
@@ -160,4 +258,6 @@ SCOPES: dict[str, type[Scope]] = {
     "global": Global,
     "local_m": LocalM,
     "local_p": LocalP,
+    "coverage": Coverage,
+    "location_aware": LocationAware,
 }

@@ -9,12 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.attention import Attended, Attention
+from regard.attention import Attended, Attention, Past
 from regard.decoders.core import Decoder
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Reader
 from regard.kernels.dropout import dropout
-from regard.recurrence import Cell, Recurrence
+from regard.recurrence import Cell, Recurrence, Tower, joined, layer_of
 from regard.types import Memory, Ready, Recurrent, State, Step
 
 
@@ -35,6 +35,7 @@ class RecurrentState(State):
 
     recurrent: Recurrent
     feed: Float[Tensor, "rows 1 dim"] | None
+    past: Past | None = None  # where it looked, for attentions that take account of it
     length: int = 0  # tokens read so far
 
 
@@ -78,11 +79,17 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         )
         self.embedding = embedding
         self.attention = attention
-        self.recurrence = Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
+        self.recurrence = self.stack(cell, entering, dim, layers, dropout, reader)
         self.bridge = start(self.recurrence, reader)
         self.readout = nn.Linear(reading, dim)
         self.out = None if tied else nn.Linear(dim, embedding.num_embeddings)
         self.dropout = dropout
+
+    def stack(
+        self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Reader
+    ) -> "Recurrence | GnmtStack":
+        """The recurrent layers."""
+        return Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
 
     @classmethod
     def looks(cls) -> bool:
@@ -104,7 +111,13 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
         """The start made of the source's summary, and nothing fed yet."""
-        return RecurrentState(ready.start, self.first_feed(ready))
+        nothing = torch.zeros_like(ready.mask, dtype=ready.start.hidden.dtype).unsqueeze(1)
+        return RecurrentState(ready.start, self.first_feed(ready), Past(nothing, nothing) if self.remembers else None)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a look depends on those before it, so that even orders that could must not run all steps at once."""
+        return self.attention is not None and self.attention.uses_past
 
     def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"] | None:
         """What enters the cell at the first token, for orders that feed something."""
@@ -114,9 +127,13 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         """Read the tokens in stretches as long as the order allows."""
         words = dropout(self.embedding(tokens), self.dropout, self.training)
         advances = []
-        for stretch in [words] if self.parallel else words.split(1, dim=1):
+        at_once = self.parallel and not self.remembers
+        for stretch in [words] if at_once else words.split(1, dim=1):
             advance = self.advance(stretch, state, ready)
-            state = replace(advance.state, length=state.length + stretch.shape[1])
+            past = state.past
+            if past is not None and advance.weights is not None:
+                past = past.then(advance.weights.to(past.total.dtype))
+            state = replace(advance.state, past=past, length=state.length + stretch.shape[1])
             advances.append(advance)
         read = dropout(torch.cat([each.read for each in advances], dim=1), self.dropout, self.training)
         maps = [each.weights for each in advances if each.weights is not None]
@@ -141,6 +158,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
             ready.values.unsqueeze(1),
             mask=ready.mask[:, None, None],
             start=state.length,
+            past=None if state.past is None else state.past.each(lambda rows: rows.unflatten(0, (len(ready.mask), -1))),
             cleared=True,
         )
         weights = None if attended.weights is None else attended.weights.flatten(0, 1)
@@ -205,6 +223,43 @@ class LuongFeeding(RecurrentDecoder):
         return Advance(read, weights, replace(state, recurrent=recurrent, feed=read))
 
 
+class GnmtStack(nn.Module):
+    """A layer that asks, and a tower of layers that read the answer."""
+
+    def __init__(self, bottom: Recurrence, tower: Tower) -> None:
+        super().__init__()
+        self.bottom, self.tower = bottom, tower
+        self.dim, self.layers, self.cell_dim = bottom.dim, 1 + tower.layers, bottom.cell_dim
+
+
+class Gnmt(RecurrentDecoder):
+    """Wu et al. 2016, 3: the bottom layer's state asks, and every layer above reads the answer; all steps at once.
+
+    h1_t = f1(h1_{t-1}, y_{t-1}),  c_t = attend(h1_t),  hk_t = fk(hk_{t-1}, [h(k-1)_t; c_t]) (+ h(k-1)_t from k = 3 on)
+    """
+
+    enters = ("word",)
+    reads = ("state", "context")
+    parallel = True
+
+    def stack(self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Reader) -> GnmtStack:
+        """The bottom layer by itself."""
+        bottom = Recurrence(cell, input_dim=entering, dim=dim)
+        return GnmtStack(bottom, Tower(cell, dim=dim, guest_dim=reader.dim, layers=layers - 1, dropout=dropout))
+
+    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+        """Move the bottom, look with its states, move the others."""
+        assert isinstance(self.recurrence, GnmtStack)
+        asked, first = self.recurrence.bottom(words, layer_of(state.recurrent, 0))
+        context, weights, _ = self.look(asked, state, ready)
+
+        def run(layer: Recurrence, inputs: Tensor, number: int) -> tuple[Tensor, Recurrent]:
+            return layer(inputs, layer_of(state.recurrent, number + 1))
+
+        output, lasts = self.recurrence.tower(asked, context, run)
+        return Advance(self.predict_from(output, context), weights, replace(state, recurrent=joined([first, *lasts])))
+
+
 class Context(RecurrentDecoder):
     """Cho et al. 2014: no look, but the summary c is at hand at every step.
 
@@ -244,6 +299,7 @@ ORDERS: dict[str, type[RecurrentDecoder]] = {
     "bahdanau": Bahdanau,
     "luong": Luong,
     "luong_feeding": LuongFeeding,
+    "gnmt": Gnmt,
     "context": Context,
     "none": Unattended,
 }

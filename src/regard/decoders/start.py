@@ -1,21 +1,38 @@
 """How a recurrent decoder starts from what the encoder leaves."""
 
 from abc import ABC, abstractmethod
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from regard.encoders import Reader
 from regard.errors import RecipeError
-from regard.recurrence import Recurrence
 from regard.types import Recurrent
 
 
+@runtime_checkable
+class Writer(Protocol):
+    """What a start must know of a decoder: the shape of its state."""
+
+    @property
+    def dim(self) -> int:
+        """The width of a state."""
+
+    @property
+    def layers(self) -> int:
+        """How many."""
+
+    @property
+    def cell_dim(self) -> int | None:
+        """The width of a cell; None where there is none."""
+
+
 class Start(ABC, nn.Module):
-    """Makes a decoder's first state; `writer` is the decoder's recurrence, `reader` the encoder's."""
+    """Makes a decoder's first state; `writer` is the decoder's layers, `reader` the encoder."""
 
     @abstractmethod
-    def __init__(self, writer: Recurrence, reader: Reader) -> None:
+    def __init__(self, writer: Writer, reader: Reader) -> None:
         super().__init__()
 
     @abstractmethod
@@ -26,7 +43,7 @@ class Start(ABC, nn.Module):
 class Bridge(Start):
     """Bahdanau et al. 2015, A.2.2:  s_0 = tanh(W summary + b), for each layer of the decoder its own W."""
 
-    def __init__(self, writer: Recurrence, reader: Reader) -> None:
+    def __init__(self, writer: Writer, reader: Reader) -> None:
         super().__init__(writer, reader)
         self.layers = writer.layers
         self.hidden = nn.Linear(reader.dim, writer.layers * writer.dim)
@@ -43,7 +60,7 @@ class Bridge(Start):
 class Last(Start):
     """Sutskever et al. 2014: the encoder's final state itself, layer by layer; both must be of one shape."""
 
-    def __init__(self, writer: Recurrence, reader: Reader) -> None:
+    def __init__(self, writer: Writer, reader: Reader) -> None:
         super().__init__(writer, reader)
         shapes = [(each.layers, each.dim, each.cell_dim) for each in (reader, writer)]
         if shapes[0] != shapes[1]:
@@ -60,7 +77,7 @@ class Last(Start):
 class Zeros(Start):
     """Nothing: the decoder learns of the source only by looking."""
 
-    def __init__(self, writer: Recurrence, reader: Reader) -> None:
+    def __init__(self, writer: Writer, reader: Reader) -> None:
         super().__init__(writer, reader)
         self.layers, self.dim, self.cell_dim = writer.layers, writer.dim, writer.cell_dim
 

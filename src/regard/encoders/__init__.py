@@ -1,12 +1,14 @@
 """Batch.source -> Memory."""
 
 from regard.encoders.core import Encoder, Reader
+from regard.encoders.gnmt import GnmtEncoder
 from regard.encoders.recurrent import RecurrentEncoder
 from regard.encoders.transformer import TransformerEncoder
 
 ENCODERS: dict[str, type[Encoder]] = {
     "recurrent": RecurrentEncoder,
     "transformer": TransformerEncoder,
+    "gnmt": GnmtEncoder,
 }
 
-__all__ = ["ENCODERS", "Encoder", "Reader", "RecurrentEncoder", "TransformerEncoder"]
+__all__ = ["ENCODERS", "Encoder", "GnmtEncoder", "Reader", "RecurrentEncoder", "TransformerEncoder"]

@@ -9,7 +9,7 @@ from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead
 from regard.attention.heads import Make
 from regard.attention.scopes import Scope
 from regard.decoders import DECODERS, ORDERS, STARTS, AnyDecoder, TransformerDecoder
-from regard.encoders import ENCODERS, Encoder, RecurrentEncoder, TransformerEncoder
+from regard.encoders import ENCODERS, Encoder, GnmtEncoder, RecurrentEncoder, TransformerEncoder
 from regard.errors import RecipeError, pick
 from regard.recipe import Attention as AttentionSettings
 from regard.recipe import Decoder as DecoderSettings
@@ -48,10 +48,16 @@ def encoder(recipe: Model, size: int, words: nn.Embedding | None = None) -> Enco
     words = words or embedding(recipe, size, settings.kind, settings.dim)
     if kind is TransformerEncoder:
         return TransformerEncoder(words, _shape(recipe, settings))
-    if settings.bidirectional and settings.dim % 2:
+    cell = pick(CELLS, settings.cell, "cell")
+    both = settings.bidirectional or kind is GnmtEncoder
+    if both and settings.dim % 2:
         raise RecipeError(f"model.encoder.dim is split between two directions, so it is even, not {settings.dim}")
+    if kind is GnmtEncoder:
+        return GnmtEncoder(
+            words, cell, dim=settings.dim, layers=settings.layers, dropout=settings.dropout, bias=settings.bias
+        )
     recurrence = Recurrence(
-        pick(CELLS, settings.cell, "cell"),
+        cell,
         input_dim=words.embedding_dim,
         dim=settings.dim,
         layers=settings.layers,
@@ -99,6 +105,11 @@ def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
     pick({norm: norm for norm in NORMS}, recipe.norm, "norm")
     pick(ACTIVATIONS, recipe.activation, "activation")
     pick(INITS, recipe.init, "init")
+    if pick(SCOPES, recipe.attention.scope, "scope").uses_past:
+        raise RecipeError(
+            f"the scope {recipe.attention.scope!r} remembers its looks, and a Transformer's have no order; "
+            "choose model.decoder.kind = recurrent, or another scope"
+        )
     if recipe.positions == "rotary" and settings.dim // recipe.attention.heads % 2:
         raise RecipeError("rotary positions turn pairs of numbers, so the width of a head is even")
     return Shape(
@@ -119,6 +130,11 @@ def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
 
 def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int) -> Attention:
     """A look as a recipe says, from queries to states of these widths."""
+    remembers = pick(SCOPES, settings.scope, "scope").uses_past
+    if remembers and settings.heads > 1:
+        raise RecipeError(
+            f"the scope {settings.scope!r} remembers one look at a time: choose model.attention.heads = 1"
+        )
     if settings.heads == 1:
         return _scope(settings, query_dim, key_dim, settings.dim, fused=False)
     return MultiHead(

@@ -1,0 +1,28 @@
+"""The encoder of GNMT: one layer reads in both directions, a tower of others goes on from there."""
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from regard.encoders.core import Encoder
+from regard.kernels.dropout import dropout
+from regard.recurrence import Cell, Recurrence, Tower, joined
+from regard.types import TEXT, Memory
+
+
+class GnmtEncoder(Encoder):
+    """Wu et al. 2016, 3.2: the bottom layer reads in both directions, those above in one, with residuals."""
+
+    def __init__(
+        self, embedding: nn.Embedding, cell: Cell, *, dim: int, layers: int, dropout: float = 0.0, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.bottom = Recurrence(cell, input_dim=embedding.embedding_dim, dim=dim, bidirectional=True, bias=bias)
+        self.tower = Tower(cell, dim=dim, guest_dim=0, layers=layers - 1, dropout=dropout, bias=bias)
+        self.dim, self.layers, self.cell_dim, self.dropout = dim, layers, self.bottom.cell_dim, dropout
+
+    def read(self, words: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"]) -> Memory:
+        """Padded positions leave zeros and are masked."""
+        states, first = self.bottom.read(dropout(words, self.dropout, self.training), mask)
+        states, lasts = self.tower(states, None, lambda layer, inputs, _: layer.read(inputs, mask))
+        return Memory(dropout(states, self.dropout, self.training), mask, joined([first, *lasts]), TEXT)
