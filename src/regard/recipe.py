@@ -138,6 +138,10 @@ class Train:
     ema: float = _number(0.0, least=0.0, most=0.99999)  # decay of a moving mean of the weights; 0 for none
     average: int = _number(1, least=1)  # validations whose weights are averaged
     sampling: float = _number(0.0, least=0.0, most=1.0)  # share of own predictions fed at the end; it grows from 0
+    coverage: float = _number(0.0, least=0.0)  # weight of See's loss: looks that return to where others were
+    doubly_stochastic: float = _number(0.0, least=0.0)  # weight of Xu's: keys that are looked at more or less than once
+    guided: float = _number(0.0, least=0.0)  # weight of looks that miss known links; characters alone have them
+    entropy: float = _number(0.01, least=0.0)  # of looks that are drawn (hard): what keeps them from settling early
     patience: int = _number(0, least=0)  # validations without a better dev loss before stopping; 0 for never
     start_from: str = ""  # a run: what fits of its weights, and its tokenizers, are taken to begin with
     seed: int = _number(1, least=0)  # of weights, batches, dropout and embedded corpora

@@ -76,6 +76,7 @@ class Batch(BatchFirst):
     source: Padded
     target: Padded
     examples: Int[Tensor, " batch"]  # where each row stands in the data, for messages
+    links: Float[Tensor, "batch tokens source"] | None = None  # 1 where a target token is known to come of a source's
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class Step:
     logits: Float[Tensor, "rows tokens vocabulary"]
     state: State
     attention: Float[Tensor, "rows tokens source"] | None
+    log_prob: Float[Tensor, "rows tokens"] | None = None  # of looks that were drawn at random, in training alone
 
 
 class Hypothesis(NamedTuple):

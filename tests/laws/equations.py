@@ -104,7 +104,12 @@ def sigmoid(scores: Vector) -> Vector:
     return [1 / (1 + math.exp(-score)) for score in scores]
 
 
-NORMALIZED = {"softmax": softmax, "sparsemax": sparsemax, "entmax15": entmax15, "sigmoid": sigmoid}
+def hard(scores: Vector) -> Vector:
+    best = scores.index(max(scores))
+    return [float(place == best) for place in range(len(scores))]
+
+
+NORMALIZED = {"softmax": softmax, "sparsemax": sparsemax, "entmax15": entmax15, "sigmoid": sigmoid, "hard": hard}
 
 
 class Seen(NamedTuple):

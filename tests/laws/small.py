@@ -25,6 +25,7 @@ from regard.types import END, SPECIALS, BatchFirst, Padded
 BATCH, QUERY, KEY = 3, 5, 7
 WINDOW, PART = 2, 6  # how far local scopes see, how wide a head is
 FORGETTING = [name for name, scope in SCOPES.items() if not scope.uses_past]
+LEARNED = [name for name, entry in NORMALIZERS.items() if entry.differentiable]
 LOOKING = [name for name, order in ORDERS.items() if order.looks()]
 DEFAULT = recipes.Model()
 
@@ -110,7 +111,7 @@ def make_attention(looks: Looks, query_dim: int = 11, key_dim: int = 13, dim: in
         )
     for parameter in attention.parameters():
         nn.init.normal_(parameter, std=0.5)
-    return attention, query_dim
+    return attention.eval(), query_dim
 
 
 def inner(attention: Attention) -> Scope:
@@ -182,7 +183,7 @@ TRANSFORMERS = list(
         [
             *(transformer(positions, NORMS[number % 2]) for number, positions in enumerate(POSITIONS)),
             *(transformer(looks=Looks(score, heads=2), layers=1) for score in SCORES),
-            *(transformer("rotary", looks=Looks("scaled_dot", normalizer, heads=2)) for normalizer in NORMALIZERS),
+            *(transformer("rotary", looks=Looks("scaled_dot", normalizer, heads=2)) for normalizer in LEARNED),
             *(transformer("alibi", "post", Looks("scaled_dot", scope=scope, heads=4)) for scope in FORGETTING),
             transformer("relative", "post", Looks("scaled_dot", heads=4, groups=2)),
             transformer("rotary", looks=Looks("scaled_dot", "softmax", "local_m", 4, 1)),

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from regard.attention import fused, masks
 from regard.attention.masks import Mask
-from regard.attention.normalizers import Normalizer, softmax
+from regard.attention.normalizers import Normalizer, draw, hard, softmax
 from regard.kernels.dropout import dropout
 from regard.types import BatchFirst
 
@@ -104,13 +105,15 @@ def attend(
     normalize: Normalizer = softmax,
     cleared: bool = False,
     drop: float = 0.0,
+    draws: bool = False,
 ) -> Attended:
     """The definition of attention: context = sum over keys of normalize(score(query, key) + bias) * value.
 
     `keys` come from `score.project(states)`. `mask` is boolean, True where a query may see a key, and has an
     axis for each of (*batch, query, key). What no query may see is emptied before it is scored, so that junk
     there reaches neither the result nor a gradient; `cleared` says that this was done before. A query that may
-    see nothing gets a zero context. In training a share of the weights may be dropped on their way to the context.
+    see nothing gets a zero context. In training a share of the weights may be dropped on their way to the context,
+    and where they are `hard` the one key is drawn: then the log-probability of the draw goes with the result.
     """
     mask = masks.drawn(mask, query, keys)
     if mask is not None:
@@ -118,10 +121,23 @@ def attend(
     if mask is not None and not cleared:
         seen = mask.any(dim=-2).unsqueeze(-1)
         keys, values = keys.masked_fill(~seen, 0.0), values.masked_fill(~seen, 0.0)
-    weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=normalize)
+    log_prob = None
+    if draws and normalize is hard:
+        chosen: list[Tensor] = []
+        weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=partial(_drawn, chosen))
+        log_prob = chosen[0]
+    else:
+        weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=normalize)
     with torch.autocast(query.device.type, enabled=False):
         context = dropout(weights, drop, training=True).to(values.dtype) @ values
-    return Attended(context, weights)
+    return Attended(context, weights, log_prob)
+
+
+def _drawn(chosen: list[Tensor], scores: Tensor, mask: Tensor | None) -> Tensor:
+    """A normaliser that draws, and leaves the log-probability behind."""
+    weights, log_prob = draw(scores, mask)
+    chosen.append(log_prob)
+    return weights
 
 
 def weigh(

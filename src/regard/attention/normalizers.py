@@ -87,6 +87,37 @@ def _hide(weights: Tensor, mask: Tensor | None) -> Tensor:
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
+def hard(
+    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
+) -> Float[Tensor, "*batch query key"]:
+    """Xu et al. 2015, 4.1: all weight on one key, the best; in training it is drawn by softmax, and `draw` tells how.
+
+    weight_j = [j = argmax_k score_k]
+    """
+    visible = scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+    return _hide(_one_hot(visible.argmax(-1, keepdim=True), scores), mask)
+
+
+def draw(
+    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
+) -> tuple[Float[Tensor, "*batch query key"], Float[Tensor, "*batch query"]]:
+    """All weight on one key, drawn by the softmax of the scores, and the log-probability of that draw.
+
+    A query that may see nothing draws nothing, for certain.
+    """
+    chances = softmax(scores, mask)
+    somewhere = chances.detach().clamp(min=torch.finfo(scores.dtype).tiny)  # rows without any key too
+    drawn = torch.multinomial(somewhere.flatten(0, -2), 1).view(*scores.shape[:-1], 1)
+    chance = chances.gather(-1, drawn).squeeze(-1)
+    seen = chance > 0
+    log_prob = torch.where(seen, chance.where(seen, torch.ones_like(chance)).log(), torch.zeros_like(chance))
+    return _hide(_one_hot(drawn, scores), mask), log_prob
+
+
+def _one_hot(places: Tensor, scores: Tensor) -> Tensor:
+    return torch.zeros_like(scores).scatter(-1, places, 1.0)
+
+
 class Entry(NamedTuple):
     """A normaliser and what the laws may assume of it."""
 
@@ -100,4 +131,5 @@ NORMALIZERS = {
     "sparsemax": Entry(sparsemax, sums_to_one=True, differentiable=True),
     "entmax15": Entry(entmax15, sums_to_one=True, differentiable=True),
     "sigmoid": Entry(sigmoid, sums_to_one=False, differentiable=True),
+    "hard": Entry(hard, sums_to_one=True, differentiable=False),
 }

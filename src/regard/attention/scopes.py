@@ -65,7 +65,7 @@ class Scope(nn.Module):
     ) -> Attended:
         """Look where the scope lets the query look."""
         focus = self.focus(query, keys, mask, start)
-        look = attend_unseen if self.fused and cleared else partial(attend, cleared=cleared)
+        look = attend_unseen if self.fused and cleared else partial(attend, cleared=cleared, draws=self.training)
         drop = self.dropout if self.training else 0.0
         return look(
             query, keys, values, score=self.score, mask=focus.mask, bias=bias, normalize=focus.normalize, drop=drop

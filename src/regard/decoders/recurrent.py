@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention import Attended, Attention, Past
+from regard.attention.normalizers import hard
+from regard.attention.scopes import Scope
 from regard.decoders.core import Decoder
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Reader
@@ -43,10 +45,10 @@ Words = Float[Tensor, "rows tokens embedding"]
 
 
 class Advance(NamedTuple):
-    """What one stretch of words gives: vectors to predict from, the map, the next state."""
+    """What one stretch of words gives: vectors to predict from, what was seen, the next state."""
 
     read: Float[Tensor, "rows tokens dim"]
-    weights: Float[Tensor, "rows tokens source"] | None
+    looked: Attended | None
     state: RecurrentState
 
 
@@ -84,6 +86,10 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         self.readout = nn.Linear(reading, dim)
         self.out = None if tied else nn.Linear(dim, embedding.num_embeddings)
         self.dropout = dropout
+        drawn = isinstance(attention, Scope) and attention.normalize is hard
+        self.register_buffer(
+            "baseline", torch.zeros(()) if drawn else None
+        )  # what looks that are drawn earn on average
 
     def stack(
         self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Reader
@@ -131,13 +137,20 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         for stretch in [words] if at_once else words.split(1, dim=1):
             advance = self.advance(stretch, state, ready)
             past = state.past
-            if past is not None and advance.weights is not None:
-                past = past.then(advance.weights.to(past.total.dtype))
+            if past is not None and advance.looked is not None and advance.looked.weights is not None:
+                past = past.then(advance.looked.weights.to(past.total.dtype))
             state = replace(advance.state, past=past, length=state.length + stretch.shape[1])
             advances.append(advance)
         read = dropout(torch.cat([each.read for each in advances], dim=1), self.dropout, self.training)
-        maps = [each.weights for each in advances if each.weights is not None]
-        return Step(self.predict(read), state, torch.cat(maps, dim=1) if maps else None)
+        looks = [each.looked for each in advances if each.looked is not None]
+        maps = [each.weights for each in looks if each.weights is not None]
+        drawn = [each.log_prob for each in looks if each.log_prob is not None]
+        return Step(
+            self.predict(read),
+            state,
+            torch.cat(maps, dim=1) if maps else None,
+            torch.cat(drawn, dim=1) if drawn else None,
+        )
 
     def predict(self, read: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
         """A number for every word."""
@@ -161,8 +174,9 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
             past=None if state.past is None else state.past.each(lambda rows: rows.unflatten(0, (len(ready.mask), -1))),
             cleared=True,
         )
-        weights = None if attended.weights is None else attended.weights.flatten(0, 1)
-        return Attended(attended.context.flatten(0, 1), weights)
+        context, weights, log_prob = (None if each is None else each.flatten(0, 1) for each in attended)
+        assert context is not None
+        return Attended(context, weights, log_prob)
 
     def predict_from(self, *parts: Float[Tensor, "rows tokens _"]) -> Float[Tensor, "rows tokens dim"]:
         """One hidden layer over the parts that the order reads."""
@@ -181,9 +195,10 @@ class Bahdanau(RecurrentDecoder):
 
     def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Look with the state of before, then move."""
-        context, weights, _ = self.look(state.recurrent.hidden[:, -1:], state, ready)
-        output, recurrent = self.recurrence(torch.cat([words, context], dim=-1), state.recurrent)
-        return Advance(self.predict_from(output, context, words), weights, replace(state, recurrent=recurrent))
+        looked = self.look(state.recurrent.hidden[:, -1:], state, ready)
+        output, recurrent = self.recurrence(torch.cat([words, looked.context], dim=-1), state.recurrent)
+        read = self.predict_from(output, looked.context, words)
+        return Advance(read, looked, replace(state, recurrent=recurrent))
 
 
 class Luong(RecurrentDecoder):
@@ -199,8 +214,8 @@ class Luong(RecurrentDecoder):
     def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Move, then look with the state of now."""
         output, recurrent = self.recurrence(words, state.recurrent)
-        context, weights, _ = self.look(output, state, ready)
-        return Advance(self.predict_from(context, output), weights, replace(state, recurrent=recurrent))
+        looked = self.look(output, state, ready)
+        return Advance(self.predict_from(looked.context, output), looked, replace(state, recurrent=recurrent))
 
 
 class LuongFeeding(RecurrentDecoder):
@@ -218,9 +233,9 @@ class LuongFeeding(RecurrentDecoder):
         """Move with what was predicted from last, then look with the state of now."""
         assert state.feed is not None
         output, recurrent = self.recurrence(torch.cat([words, state.feed], dim=-1), state.recurrent)
-        context, weights, _ = self.look(output, state, ready)
-        read = self.predict_from(context, output)
-        return Advance(read, weights, replace(state, recurrent=recurrent, feed=read))
+        looked = self.look(output, state, ready)
+        read = self.predict_from(looked.context, output)
+        return Advance(read, looked, replace(state, recurrent=recurrent, feed=read))
 
 
 class GnmtStack(nn.Module):
@@ -251,13 +266,14 @@ class Gnmt(RecurrentDecoder):
         """Move the bottom, look with its states, move the others."""
         assert isinstance(self.recurrence, GnmtStack)
         asked, first = self.recurrence.bottom(words, layer_of(state.recurrent, 0))
-        context, weights, _ = self.look(asked, state, ready)
+        looked = self.look(asked, state, ready)
 
         def run(layer: Recurrence, inputs: Tensor, number: int) -> tuple[Tensor, Recurrent]:
             return layer(inputs, layer_of(state.recurrent, number + 1))
 
-        output, lasts = self.recurrence.tower(asked, context, run)
-        return Advance(self.predict_from(output, context), weights, replace(state, recurrent=joined([first, *lasts])))
+        output, lasts = self.recurrence.tower(asked, looked.context, run)
+        read = self.predict_from(output, looked.context)
+        return Advance(read, looked, replace(state, recurrent=joined([first, *lasts])))
 
 
 class Context(RecurrentDecoder):

@@ -105,6 +105,8 @@ def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
     pick({norm: norm for norm in NORMS}, recipe.norm, "norm")
     pick(ACTIVATIONS, recipe.activation, "activation")
     pick(INITS, recipe.init, "init")
+    if recipe.attention.normalizer == "hard":
+        raise RecipeError("hard attention learns by what it earns, step by step: choose model.decoder.kind = recurrent")
     if pick(SCOPES, recipe.attention.scope, "scope").uses_past:
         raise RecipeError(
             f"the scope {recipe.attention.scope!r} remembers its looks, and a Transformer's have no order; "
@@ -135,6 +137,8 @@ def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int) -> A
         raise RecipeError(
             f"the scope {settings.scope!r} remembers one look at a time: choose model.attention.heads = 1"
         )
+    if settings.normalizer == "hard" and (settings.heads > 1 or not SCOPES[settings.scope].keeps_sum):
+        raise RecipeError("hard attention is drawn from one distribution: it needs one head, and no scope local_p")
     if settings.heads == 1:
         return _scope(settings, query_dim, key_dim, settings.dim, fused=False)
     return MultiHead(

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from regard import models, search
+from regard.attention import terms
 from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import Decoder
@@ -18,7 +20,7 @@ from regard.recipe import Recipe, Search
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import SOURCE, TARGET, Judged, Pairs, Task
-from regard.types import END, SPECIALS, AttentionMap, Batch, Example, Hypothesis, Prediction
+from regard.types import END, SPECIALS, AttentionMap, Batch, Example, Hypothesis, Prediction, Step
 
 SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
 
@@ -40,6 +42,7 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
         pick(TOKENIZERS, recipe.tokens.target, "tokenizer")
         if recipe.tokens.shared and recipe.tokens.source != recipe.tokens.target:
             raise RecipeError("tokens.shared needs tokens.source and tokens.target to be the same")
+        _check_terms(recipe)
         with torch.device("meta"):  # the model without its memory: sizes that do not fit show here
             _build(recipe, source_size=len(SPECIALS), target_size=len(SPECIALS))
 
@@ -82,7 +85,14 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
 
     def collate(self, data: Pairs, indices: Sequence[int]) -> Batch:
         """The batch of these examples."""
-        return batching.collate(data.sources, data.targets, indices)
+        batch = batching.collate(data.sources, data.targets, indices)
+        if not self.recipe.train.guided:
+            return batch
+        links = torch.zeros(len(indices), batch.target.ids.shape[1] - 1, batch.source.ids.shape[1])
+        for row, index in enumerate(indices):
+            for source, target in data.examples[index].links:
+                links[row, target, source] = 1.0
+        return replace(batch, links=links)
 
     def tokens(self, batch: Batch) -> int:
         """The target tokens of a batch, END counted."""
@@ -90,8 +100,28 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
 
     def loss(self, model: Seq2Seq, batch: Batch, smoothing: float = 0.0, sampling: float = 0.0) -> Float[Tensor, ""]:
         """The summed cross-entropy of every target token after the ones before it."""
-        logits = _sampled(model, batch, sampling) if sampling else model(batch).logits
-        return self.cross_entropy(logits, batch, smoothing)
+        if sampling:
+            return self.cross_entropy(_sampled(model, batch, sampling), batch, smoothing)
+        step = model(batch)
+        loss = self.cross_entropy(step.logits, batch, smoothing)
+        return loss + sum(self.terms(model, step, batch)) if model.training else loss
+
+    def terms(self, model: Seq2Seq, step: Step, batch: Batch) -> Iterator[Float[Tensor, ""]]:
+        """What the recipe wants the map to cost."""
+        settings, real, weights = self.recipe.train, batch.target.mask[:, 1:], step.attention
+        if weights is None:
+            return
+        if settings.coverage:
+            yield settings.coverage * terms.coverage(weights, real)
+        if settings.doubly_stochastic:
+            yield settings.doubly_stochastic * terms.doubly_stochastic(weights, real, batch.source.mask)
+        if batch.links is not None:
+            yield settings.guided * terms.guided(weights, batch.links)
+        if step.log_prob is not None:
+            wanted = batch.target.ids[:, 1:]
+            costs = functional.cross_entropy(step.logits.float().transpose(1, 2), wanted, reduction="none")
+            assert isinstance(model.decoder.baseline, Tensor)
+            yield terms.drawn(step.log_prob, costs, real, model.decoder.baseline, settings.entropy)
 
     def judge(self, model: Seq2Seq, batch: Batch) -> Judged:
         """The summed cross-entropy on dev, and the map."""
@@ -144,6 +174,20 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
 def _build(recipe: Recipe, *, source_size: int, target_size: int) -> Seq2Seq:
     shared = recipe.tokens.shared
     return models.build(recipe.model, source_size=source_size, target_size=target_size, shared=shared)
+
+
+def _check_terms(recipe: Recipe) -> None:
+    """Refuse terms of the loss that the model or the tokens cannot have."""
+    settings, model = recipe.train, recipe.model
+    wanted = [name for name in ("coverage", "doubly_stochastic", "guided") if getattr(settings, name)]
+    drawn = model.attention.normalizer == "hard"
+    if wanted and model.decoder.kind == "transformer":
+        raise RecipeError(f"train.{wanted[0]} is for recurrent decoders: a Transformer makes no map while it learns")
+    if (wanted or drawn) and settings.sampling:
+        what = f"train.{wanted[0]}" if wanted else "hard attention"
+        raise RecipeError(f"{what} and train.sampling do not go together; leave one of them out")
+    if settings.guided and (recipe.tokens.source, recipe.tokens.target) != ("character", "character"):
+        raise RecipeError("train.guided needs tokens.source = tokens.target = character: links are known of characters")
 
 
 def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:

@@ -36,7 +36,7 @@ def begin(task: AnyTask, session: Session, data: Encoded) -> "Captured | None":
     """What learns by captured updates, if it can: on a GPU, whole batches of pairs, nothing decided on the way."""
     settings: Train = task.recipe.train
     device = next(session.model.parameters()).device
-    whole = settings.accumulate == 1 and not settings.sampling
+    whole = settings.accumulate == 1 and not settings.sampling and not settings.guided
     if not settings.capture or device.type != "cuda" or not whole:
         return None
     with torch.random.fork_rng(devices=[]):  # some tasks draw as they collate, and a resumed run passes here again
