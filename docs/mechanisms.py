@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, MultiHead, Score, attend
+from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, MultiHead, Past, Score, attend
 from regard.attention.gates import GATES, SqueezeExcite, lstm_gates
 from regard.attention.normalizers import softmax
 from regard.attention.pooling import POOLINGS
 from regard.attention.positions import Positions
 from regard.attention.record import record
+from regard.attention.scopes import Scope
 from regard.decoders import ORDERS, STARTS, RecurrentDecoder
 from regard.errors import RecipeError
 from regard.recurrence import CELLS, Recurrence
@@ -332,14 +333,23 @@ def scopes(figures: Figures) -> str:
         dot = SCORES["dot"](query_dim=WIDTH, key_dim=WIDTH, dim=None)
         scope = settle(kind(dot, softmax, query_dim=WIDTH, window=1))
 
-        def look(start: int = 0, scope: nn.Module = scope) -> Tensor:
-            return scope(QUERIES, scope.project(STATES), scope.content(STATES), mask=None, start=start).weights
+        def look(start: int = 0, scope: Scope = scope) -> Tensor:
+            keys, values = scope.project(STATES), scope.content(STATES)
+            if not scope.uses_past:
+                return scope(QUERIES, keys, values, mask=None, start=start).weights
+            nothing, rows = torch.zeros(1, len(SOURCE)).double(), []
+            past = Past(nothing, nothing)
+            for query in QUERIES:
+                rows.append(scope(query.unsqueeze(0), keys, values, mask=None, start=start, past=past).weights)
+                past = past.then(rows[-1])
+            return torch.cat(rows)
 
         figures[f"scope_{name}"] = picture(fit(scope, look))
         laws = {
             "learned": parts(kind(dot, softmax, query_dim=5)),
             "sees every key": said(bool((look() > 0).all())),
             "asks where in the target it stands": said(not torch.allclose(look(), look(start=2))),
+            "asks where the looks before it went": said(kind.uses_past),
             "keeps the sum of the normaliser's weights": said(kind.keeps_sum),
         }
         page += entry(name, told(kind), laws, {f"scope_{name}": f"The map of {name}"})

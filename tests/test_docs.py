@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.attention import NORMALIZERS, SCOPES, SCORES, attend, masks
+from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, attend, masks
 from regard.attention.gates import SqueezeExcite
 from regard.attention.record import record
 from regard.data.batching import pad
@@ -99,7 +99,7 @@ def test_the_slips_name_tests_that_are_there(mechanisms: dict[str, Any]) -> None
 
 @pytest.fixture
 def tables_restored() -> Iterator[None]:
-    tables: list[dict[str, Any]] = [SCORES, NORMALIZERS, SCOPES, ORDERS]
+    tables: list[dict[str, Any]] = [SCORES, NORMALIZERS, SCOPES, POSITIONS, ORDERS]
     before = [dict(table) for table in tables]
     yield
     for table, entries in zip(tables, before, strict=True):
@@ -237,7 +237,7 @@ def test_scope_and_source_are_independent(scope: str, source: str) -> None:
     attention = SCOPES[scope](SCORES["dot"](query_dim=6, key_dim=6, dim=None), query_dim=6, window=1)
     weights = attention(query, attention.project(states), attention.content(states), mask=None).weights
     assert weights.shape == (BATCH, query.shape[1], KEY)
-    assert bool((weights == 0).any()) == (scope != "global")
+    assert bool((weights == 0).any()) == scope.startswith("local_")
 
 
 def test_bahdanau_feeds_word_and_context() -> None:
