@@ -86,6 +86,7 @@ class Decoder:
     dim: int = _number(128, least=1)  # width of a state
     layers: int = _number(1, least=1)  # on top of each other
     inner_dim: int = _number(0, least=0)  # of a Transformer's feed-forward layers; 0 for 4 x dim
+    copies: bool = False  # of a recurrent one: it may point at a source's token instead of choosing a word
     dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
 
 

@@ -104,6 +104,7 @@ class Memory(BatchFirst):
     mask: Bool[Tensor, "batch source"]  # True = may be attended
     summary: Recurrent  # the encoder's final state, for decoders that start from it
     layout: Layout = TEXT  # what a source position is; encoders name it, since torch.compile cannot trace a default
+    ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, for decoders that copy them
 
     @staticmethod
     def none(batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> "Memory":

@@ -13,6 +13,7 @@ from regard.attention import Attended, Attention, Past
 from regard.attention.normalizers import hard
 from regard.attention.scopes import Scope
 from regard.decoders.core import Decoder
+from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Reader
 from regard.kernels.dropout import dropout
@@ -29,6 +30,7 @@ class RecurrentReady(Ready):
     mask: Bool[Tensor, "batch source"]
     start: Recurrent
     summary: Float[Tensor, "batch 1 read"]  # the encoder's top layer at its end
+    ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, where they are copied
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         dropout: float = 0.0,
         start: type[Start] = Bridge,
         tied: bool = False,
+        copies: bool = False,
     ) -> None:
         super().__init__()
         read = {"context": reader.dim, "summary": reader.dim}
@@ -85,7 +88,8 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         self.bridge = start(self.recurrence, reader)
         self.readout = nn.Linear(reading, dim)
         self.out = None if tied else nn.Linear(dim, embedding.num_embeddings)
-        self.dropout = dropout
+        self.dropout, self.copies = dropout, copies
+        self.pointer = Pointer(context_dim=reader.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
         drawn = isinstance(attention, Scope) and attention.normalize is hard
         self.register_buffer(
             "baseline", torch.zeros(()) if drawn else None
@@ -113,7 +117,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         top = memory.summary.hidden[:, -1:]
         keys = self.attention.project(states) if self.attention else None
         values = self.attention.content(states) if self.attention else None
-        return RecurrentReady(keys, values, memory.mask, self.bridge(memory.summary), top)
+        return RecurrentReady(keys, values, memory.mask, self.bridge(memory.summary), top, memory.ids)
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
         """The start made of the source's summary, and nothing fed yet."""
@@ -145,12 +149,14 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         looks = [each.looked for each in advances if each.looked is not None]
         maps = [each.weights for each in looks if each.weights is not None]
         drawn = [each.log_prob for each in looks if each.log_prob is not None]
-        return Step(
-            self.predict(read),
-            state,
-            torch.cat(maps, dim=1) if maps else None,
-            torch.cat(drawn, dim=1) if drawn else None,
-        )
+        weights = torch.cat(maps, dim=1) if maps else None
+        logits = self.predict(read)
+        if self.pointer is not None:
+            assert weights is not None
+            assert ready.ids is not None
+            contexts = torch.cat([each.context for each in looks], dim=1)
+            logits = self.pointer(logits, [contexts, read, words], weights, ready.ids)
+        return Step(logits, state, weights, torch.cat(drawn, dim=1) if drawn else None)
 
     def predict(self, read: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
         """A number for every word."""

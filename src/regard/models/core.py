@@ -98,6 +98,7 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
         dropout=settings.dropout,
         start=pick(STARTS, settings.start, "start"),
         tied=recipe.tied,
+        copies=settings.copies,
     )
 
 

@@ -1,5 +1,7 @@
 """Sequence to sequence: an encoder and a decoder."""
 
+from dataclasses import replace
+
 from torch import nn
 
 from regard import recipe as recipes
@@ -7,7 +9,7 @@ from regard.decoders import AnyDecoder
 from regard.encoders import Encoder
 from regard.errors import RecipeError
 from regard.models import core
-from regard.types import Batch, Step
+from regard.types import Batch, Memory, Padded, Step
 
 
 class Seq2Seq(nn.Module):
@@ -20,7 +22,12 @@ class Seq2Seq(nn.Module):
 
     def forward(self, batch: Batch) -> Step:
         """Teacher forcing: what is predicted after each target token but the last."""
-        return self.decoder(batch.target.ids[:, :-1], self.encoder(batch.source))
+        return self.decoder(batch.target.ids[:, :-1], self.read(batch.source))
+
+    def read(self, source: Padded) -> Memory:
+        """The memory of a source, with its tokens where the decoder copies them."""
+        memory = self.encoder(source)
+        return replace(memory, ids=source.ids) if getattr(self.decoder, "copies", False) else memory
 
 
 def build(recipe: recipes.Model, *, source_size: int, target_size: int, shared: bool = False) -> Seq2Seq:

@@ -13,7 +13,7 @@ from regard import models, search
 from regard.attention import terms
 from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
-from regard.decoders import Decoder
+from regard.decoders import ORDERS, Decoder
 from regard.errors import RecipeError, pick
 from regard.models import Seq2Seq
 from regard.recipe import Recipe, Search
@@ -42,6 +42,7 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
         pick(TOKENIZERS, recipe.tokens.target, "tokenizer")
         if recipe.tokens.shared and recipe.tokens.source != recipe.tokens.target:
             raise RecipeError("tokens.shared needs tokens.source and tokens.target to be the same")
+        _check_copies(recipe)
         _check_terms(recipe)
         with torch.device("meta"):  # the model without its memory: sizes that do not fit show here
             _build(recipe, source_size=len(SPECIALS), target_size=len(SPECIALS))
@@ -146,7 +147,7 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
             source = batching.pad([[*row, END] for row in ids]).to(device)
             limits = [self.limit(len(row), settings) for row in ids]
             seeds = [seed + place * n_best for place in places]
-            memory = model.encoder(source)
+            memory = model.read(source)
             found = search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
             for place, row, hypotheses in zip(places, ids, found, strict=True):
                 best, *others = [self.tell(texts[place], row, each) for each in hypotheses]
@@ -176,6 +177,17 @@ def _build(recipe: Recipe, *, source_size: int, target_size: int) -> Seq2Seq:
     return models.build(recipe.model, source_size=source_size, target_size=target_size, shared=shared)
 
 
+def _check_copies(recipe: Recipe) -> None:
+    """Refuse to copy where a source's tokens are not a target's, or nobody looks at them."""
+    decoder = recipe.model.decoder
+    if decoder.copies and not recipe.tokens.shared:
+        raise RecipeError(
+            "model.decoder.copies needs tokens.shared = true: what is copied is a word of the target"
+        )
+    if decoder.copies and (decoder.kind != "recurrent" or not pick(ORDERS, decoder.order, "order").looks()):
+        raise RecipeError("model.decoder.copies needs a recurrent decoder whose order looks at the source")
+
+
 def _check_terms(recipe: Recipe) -> None:
     """Refuse terms of the loss that the model or the tokens cannot have."""
     settings, model = recipe.train, recipe.model
@@ -193,7 +205,7 @@ def _check_terms(recipe: Recipe) -> None:
 def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:
     """Bengio et al. 2015, scheduled sampling: for that share of its inputs, the decoder reads its own best guess."""
     decoder: Decoder[Any, Any] = model.decoder
-    ready = decoder.prepare(model.encoder(batch.source))
+    ready = decoder.prepare(model.read(batch.source))
     state = decoder.start(ready)
     given = batch.target.ids
     tokens, logits = given[:, :1], []
