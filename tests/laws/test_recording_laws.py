@@ -56,16 +56,21 @@ def names_of(case: Case) -> set[str]:
 
 
 def gates_of(case: Case, *, learning: bool = False) -> set[str]:
-    """The names of all gates of a model; while dropout falls between the layers, of the lowest alone."""
-    layers = range(1 if learning else case.layers) if case.cell == "lstm" else ()
-    sides = [("encoder", ""), ("encoder", "_reverse")] * (case.encoder == "recurrent")
-    sides += [("decoder", "")] * (case.decoder == "recurrent")
-    return {
-        f"{side}.recurrence.rnn.{gate}_l{layer}{direction}"
-        for layer in layers
-        for side, direction in sides
-        for gate in GATES
-    }
+    """The names of all gates of a model; while dropout falls between the layers of one stack, of the lowest alone."""
+    if case.cell != "lstm":
+        return set()
+    layers = range(1 if learning else case.layers)
+    parts = []
+    if case.encoder == "recurrent":
+        parts += [("encoder.recurrence", f"l{layer}{way}") for layer in layers for way in ("", "_reverse")]
+    if case.decoder == "recurrent" and case.order != "gnmt":
+        parts += [("decoder.recurrence", f"l{layer}") for layer in layers]
+    towers = [("encoder", case.encoder), ("decoder.recurrence", case.order if case.decoder == "recurrent" else "")]
+    for side, kind in towers:
+        if kind == "gnmt":
+            parts += [(f"{side}.bottom", way) for way in ("l0", "l0_reverse")[: 2 if side == "encoder" else 1]]
+            parts += [(f"{side}.tower.stack.{layer}", "l0") for layer in range(case.layers - 1)]
+    return {f"{part}.rnn.{gate}_{place}" for part, place in parts for gate in GATES}
 
 
 def learn(model: Seq2Seq, tokens: Tensor) -> tuple[Step, dict[str, Tensor | None]]:

@@ -18,7 +18,7 @@ from regard.errors import DataError, RecipeError, StoppedError, pick
 from regard.metrics import METRICS, Measured
 from regard.recipe import Recipe, Search
 from regard.storage import Run
-from regard.tasks import TASKS, Scored, Task, core
+from regard.tasks import TASKS, Scored, Task, Translate, core
 from regard.training import loop
 from regard.training.stopping import Stopper
 from regard.types import UNKNOWN, BatchFirst, Example, Padded, Prediction
@@ -252,3 +252,55 @@ def test_a_text_over_the_positions_that_were_learned_gets_a_blank_answer_and_no_
     assert not long.text
     assert task.too_long(text * 5)
     assert all(max(room) <= 12 for room in task.within_length(task.encode(examples)).lengths())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["train.coverage=1", "model.decoder.kind=transformer"], "train.coverage is for recurrent decoders"),
+        (["train.guided=1", "train.sampling=0.1"], "train.guided and train.sampling do not go together"),
+        (["train.guided=1", "tokens.source=word"], "train.guided needs tokens.source = tokens.target = character"),
+        (["model.attention.normalizer=hard", "train.sampling=0.1"], "hard attention and train.sampling do not"),
+        (
+            ["model.attention.normalizer=hard", "model.attention.scope=local_p"],
+            "it needs one head, and no scope local_p",
+        ),
+        (["model.attention.normalizer=hard", "model.attention.heads=2"], "it needs one head, and no scope local_p"),
+        (["model.attention.scope=coverage", "model.attention.heads=2"], "'coverage' remembers one look at a time"),
+        (["model.attention.scope=coverage", "model.decoder.kind=transformer"], "'coverage' remembers its looks"),
+        (
+            ["model.attention.normalizer=hard", "model.decoder.kind=transformer"],
+            "hard attention learns by what it earns",
+        ),
+    ],
+)
+def test_terms_and_looks_that_do_not_go_together_are_refused(overrides: list[str], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        Translate.check(recipes.load("reverse", overrides))
+
+
+@pytest.mark.parametrize("key", ["coverage", "doubly_stochastic", "guided"])
+def test_a_term_of_the_loss_acts_in_training_alone(key: str) -> None:
+    recipe = recipes.load("reverse", ["data.size=30", f"train.{key}=2"])
+    examples = TASKS["translate"].examples(recipe).train
+    task, plain = (
+        TASKS["translate"].learn(each, examples) for each in (recipe, recipes.override(recipe, f"train.{key}=0"))
+    )
+    model = task.build()
+    losses = {
+        (name, mode): each.loss(model.train(mode), each.collate(each.encode(examples), [0, 1, 2])).item()
+        for name, each in (("with", task), ("without", plain))
+        for mode in (True, False)
+    }
+    assert losses["with", True] > losses["without", True] + 0.01
+    assert losses["with", False] == losses["without", False]
+
+
+def test_links_of_a_batch_are_those_of_its_examples() -> None:
+    recipe = recipes.load("reverse", ["data.size=30", "train.guided=1"])
+    examples = TASKS["translate"].examples(recipe).train
+    task = TASKS["translate"].learn(recipe, examples)
+    batch = task.collate(task.encode(examples), [3, 5])
+    for row, index in enumerate((3, 5)):
+        found = {(int(source), int(target)) for target, source in batch.links[row].nonzero()}
+        assert found == set(examples[index].links)
