@@ -120,11 +120,11 @@ def main() -> None:
     torch.manual_seed(1)
     if asked.arch != "transformer":
         raise SystemExit("here only the Transformer is compared")
-    if asked.mode == "train":
-        with memory_kept():  # as the loop does
+    with memory_kept():  # as the loop and the predictor do
+        if asked.mode == "train":
             train(translate(), asked.warmup, asked.updates, asked.window)
-    else:
-        infer(translate(), asked.sentences, asked.batch, asked.beam, asked.length)
+        else:
+            infer(translate(), asked.sentences, asked.batch, asked.beam, asked.length)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from regard import models
 from regard import recipe as recipes
 from regard.attention import POSITIONS, SCORES
 from regard.attention.record import record
-from regard.decoders.transformer import TURNED_FROM, TransformerDecoder
+from regard.decoders.transformer import TransformerDecoder
 from regard.models import Seq2Seq
 from regard.recipe import Attention, Decoder, Encoder
 from regard.search import beam
@@ -71,17 +71,6 @@ def test_only_dot_products_of_the_states_themselves_go_the_plain_way_and_all_ste
     pairs = zip(*(steps(model.decoder, memory, plain=plain) for plain in (True, False)), strict=True)
     for mine, other in pairs:
         near(mine, other)
-
-
-def test_many_sentences_have_their_weights_turned():
-    model = make()
-    memory = model.encoder(make_sources(*LENGTHS)).repeat(TURNED_FROM)
-    with torch.no_grad():
-        ready = model.decoder.prepare(memory)
-        token = torch.full((len(memory.mask), 1), BEGIN)
-        mine = model.decoder.step(token, model.decoder.start(ready), ready)
-        other = model.decoder.step(token, model.decoder.start(ready), replace(ready, plain=None))
-    near(mine.logits, other.logits)
 
 
 def test_looking_on_changes_no_bit_and_sees_what_the_layers_would_show():
