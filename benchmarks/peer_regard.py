@@ -15,6 +15,7 @@ from regard import search
 from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS
 from regard.device import memory_kept
+from regard.models import settle
 from regard.tasks.core import Pairs
 from regard.tasks.translate import Translate
 from regard.training.loop import learn_once
@@ -88,6 +89,7 @@ def train(task: Translate, warmup: int, updates: int, window: int) -> None:
 def infer(task: Translate, sentences: int, batch: int, beam: int, length: int) -> None:
     """Encoder and search, sentences of like length together, no output shorter or longer than `length`."""
     model = task.build().eval()
+    settle(model)  # as `load` does
     step = model.decoder.step
 
     def never_ending(*given: Any) -> Step:

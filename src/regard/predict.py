@@ -64,7 +64,10 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
         models.load_weights(model, best_weights(run))
     except RuntimeError as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
-    model.to(choose_device(device)).eval()
+    where = choose_device(device)
+    model.to(where).eval()
+    if where.type == "cpu":
+        models.settle(model)
     return Predictor(run, task, model)
 
 
