@@ -15,6 +15,7 @@ from regard import search
 from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS
 from regard.device import memory_kept
+from regard.models import settle
 from regard.tasks.core import Pairs
 from regard.tasks.translate import Translate
 from regard.training.loop import learn_once
@@ -88,6 +89,7 @@ def train(task: Translate, warmup: int, updates: int, window: int) -> None:
 def infer(task: Translate, sentences: int, batch: int, beam: int, length: int) -> None:
     """Encoder and search, sentences of like length together, no output shorter or longer than `length`."""
     model = task.build().eval()
+    settle(model)  # as `load` does
     step = model.decoder.step
 
     def never_ending(*given: Any) -> Step:
@@ -120,11 +122,11 @@ def main() -> None:
     torch.manual_seed(1)
     if asked.arch != "transformer":
         raise SystemExit("here only the Transformer is compared")
-    if asked.mode == "train":
-        with memory_kept():  # as the loop does
+    with memory_kept():  # as the loop and the predictor do
+        if asked.mode == "train":
             train(translate(), asked.warmup, asked.updates, asked.window)
-    else:
-        infer(translate(), asked.sentences, asked.batch, asked.beam, asked.length)
+        else:
+            infer(translate(), asked.sentences, asked.batch, asked.beam, asked.length)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from torch import nn
 
 from regard import models, storage
 from regard import recipe as recipes
-from regard.device import choose_device
+from regard.device import choose_device, memory_kept
 from regard.errors import CorruptError, RecipeError, pick
 from regard.recipe import Search
 from regard.storage import Run
@@ -43,13 +43,15 @@ class Predictor:
             raise RecipeError("predict takes a list of texts; write predict([text])")
         settings = recipes.fill(self.task.recipe.search, search or {}, "predict", "search.")
         settings = _with_beam(settings, max(settings.beam, n_best) if beam is None else beam)
-        return self.task.answer(self.model, texts, settings, n_best, seed)
+        with memory_kept():
+            return self.task.answer(self.model, texts, settings, n_best, seed)
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """How well the run does on examples, by its recipe's metric or another that fits, in all and by group."""
         recipe = self.task.recipe
         settings = recipe.search if beam is None else _with_beam(recipe.search, beam)
-        return self.task.measure(self.model, examples, metric or recipe.metric, settings)
+        with memory_kept():
+            return self.task.measure(self.model, examples, metric or recipe.metric, settings)
 
 
 def load(run: Run | str | Path, device: str = "auto") -> Predictor:
@@ -62,7 +64,10 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
         models.load_weights(model, best_weights(run))
     except RuntimeError as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
-    model.to(choose_device(device)).eval()
+    where = choose_device(device)
+    model.to(where).eval()
+    if where.type == "cpu":
+        models.settle(model)
     return Predictor(run, task, model)
 
 

@@ -11,7 +11,8 @@ from regard import models
 from regard import recipe as recipes
 from regard.attention import POSITIONS, SCORES
 from regard.attention.record import record
-from regard.decoders.transformer import TURNED_FROM, TransformerDecoder
+from regard.decoders.transformer import TransformerDecoder
+from regard.kernels.linear import Linear
 from regard.models import Seq2Seq
 from regard.recipe import Attention, Decoder, Encoder
 from regard.search import beam
@@ -21,7 +22,14 @@ LENGTHS = (7, 4, 2)
 TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5, 5]])
 
 
-def make(norm: str = "pre", positions: str = "sinusoidal", groups: int = 0, score: str = "scaled_dot") -> Seq2Seq:
+def make(
+    norm: str = "pre",
+    positions: str = "sinusoidal",
+    groups: int = 0,
+    score: str = "scaled_dot",
+    *,
+    tied: bool = False,
+) -> Seq2Seq:
     sides = {"kind": "transformer", "dim": 12, "layers": 2, "inner_dim": 20}
     recipe = recipes.Model(
         encoder=Encoder(**sides),
@@ -29,6 +37,7 @@ def make(norm: str = "pre", positions: str = "sinusoidal", groups: int = 0, scor
         attention=Attention(score=score, heads=2, groups=groups),
         norm=norm,
         positions=positions,
+        tied=tied,
     )
     model = models.build(recipe, source_size=11, target_size=13).double().eval()
     with torch.no_grad():
@@ -73,15 +82,21 @@ def test_only_dot_products_of_the_states_themselves_go_the_plain_way_and_all_ste
         near(mine, other)
 
 
-def test_many_sentences_have_their_weights_turned():
-    model = make()
-    memory = model.encoder(make_sources(*LENGTHS)).repeat(TURNED_FROM)
-    with torch.no_grad():
-        ready = model.decoder.prepare(memory)
-        token = torch.full((len(memory.mask), 1), BEGIN)
-        mine = model.decoder.step(token, model.decoder.start(ready), ready)
-        other = model.decoder.step(token, model.decoder.start(ready), replace(ready, plain=None))
-    near(mine.logits, other.logits)
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_settled_model_says_the_same_and_leaves_the_chance_of_others_alone(tied):
+    model = make(tied=tied)
+    sources = make_sources(*LENGTHS)
+    memory = model.encoder(sources)
+    before, chance = steps(model.decoder, memory, plain=True), torch.get_rng_state()
+    models.settle(model)
+    assert torch.equal(torch.get_rng_state(), chance)
+    assert all(part.weight.t().is_contiguous() for part in model.modules() if isinstance(part, Linear))
+    assert model.decoder.embedding.weight.is_contiguous()
+    settled = model.encoder(sources)
+    near(settled.states, memory.states)
+    for plain in (True, False):
+        for mine, other in zip(steps(model.decoder, settled, plain=plain), before, strict=True):
+            near(mine, other)
 
 
 def test_looking_on_changes_no_bit_and_sees_what_the_layers_would_show():

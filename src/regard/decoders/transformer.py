@@ -15,13 +15,11 @@ from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
 from regard.decoders.core import Decoder
-from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, turn
+from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
 from regard.types import Memory, Ready, State, Step
-
-TURNED_FROM = 16  # sentences; for fewer, laying out the weights anew takes longer than it saves
 
 
 @dataclass(frozen=True)
@@ -82,32 +80,30 @@ class DecoderLayer(nn.Module):
         states, read = self.around_feed.enter(stream)
         return self.around_feed.leave(states, self.feed(read)), seen, asked
 
-    def plain(self, *, turned: bool) -> Layer | None:
+    def plain(self) -> Layer | None:
         """Its weights for plain steps, if it looks by dot products and no part of it but its looks is watched."""
-        look, cross = Look.of(self.attention), self.plain_cross(turned=turned)
+        look, cross = Look.of(self.attention), self.plain_cross()
         if watched(self) or look is None or (self.cross is not None and cross is None):
             return None
         return Layer(
             look,
-            Affine.of(self.attention.all, turned=turned),
-            Affine.of(self.attention.out, turned=turned),
+            Affine.of(self.attention.all),
+            Affine.of(self.attention.out),
             Norm.of(self.around_attention.norm),
             cross,
-            Affine.of(self.feed.inner, turned=turned),
+            Affine.of(self.feed.inner),
             self.feed.activation,
-            Affine.of(self.feed.out, turned=turned),
+            Affine.of(self.feed.out),
             Norm.of(self.around_feed.norm),
         )
 
-    def plain_cross(self, *, turned: bool) -> Cross | None:
+    def plain_cross(self) -> Cross | None:
         """The weights of its look at the memory, if that is one of dot products."""
         if self.cross is None or self.around_cross is None:
             return None
         look = Look.of(self.cross)
         norm = Norm.of(self.around_cross.norm)
-        return look and Cross(
-            look, Affine.of(self.cross.query, turned=turned), Affine.of(self.cross.out, turned=turned), norm
-        )
+        return look and Cross(look, Affine.of(self.cross.query), Affine.of(self.cross.out), norm)
 
 
 def watched(module: nn.Module) -> bool:
@@ -153,29 +149,27 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
         crosses = [layer.cross for layer in self.layers if layer.cross is not None]
         layers = tuple(project_all(crosses, states)) if crosses else ()
-        turned = len(memory.mask) >= TURNED_FROM and memory.mask.device.type == "cpu"
-        plain = self.plain(memory, turned=turned)
+        plain = self.plain(memory)
         if plain is None:
             return TransformerReady(layers, memory.mask)
         hidden = None
         if not bool(memory.mask.all()):
             hidden = torch.zeros_like(memory.mask, dtype=states.dtype).masked_fill_(~memory.mask, -torch.inf)
             hidden = hidden[:, None, None].repeat(1, self.shape.heads, 1, 1)
-        return TransformerReady(tuple(each.each(Tensor.contiguous) for each in layers), memory.mask, hidden, plain)
+        return TransformerReady(tuple(map(laid_out, layers)), memory.mask, hidden, plain)
 
-    def plain(self, memory: Memory, *, turned: bool) -> Plain | None:
+    def plain(self, memory: Memory) -> Plain | None:
         """The layers for plain steps: in a search, where every source shows something and no module is watched."""
         learning = self.training or torch.is_grad_enabled()
         precise = self.embedding.weight.dtype in (torch.float32, torch.float64)
         precise = precise and not torch.is_autocast_enabled(memory.mask.device.type)
         if learning or not precise or (self.looks and not bool(memory.mask.any(-1).all())):
             return None
-        layers = [layer.plain(turned=turned) for layer in self.layers]
+        layers = [layer.plain() for layer in self.layers]
         known = tuple(layer for layer in layers if layer is not None)
         if len(known) < len(layers) or (self.out is not None and watched(self.out)):
             return None
         words = Affine(self.embedding.weight, None) if self.out is None else Affine(self.out.weight, self.out.bias)
-        words = words._replace(weight=turn(words.weight)) if turned else words
         return Plain(known, words, before=self.shape.norm == "pre")
 
     def start(self, ready: TransformerReady) -> TransformerState:
