@@ -13,6 +13,7 @@ from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import Decoder
 from regard.errors import RecipeError, pick
+from regard.metrics import CLOSEST
 from regard.models import Seq2Seq
 from regard.recipe import Recipe, Search
 from regard.storage import Run
@@ -26,7 +27,7 @@ SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
 class Translate(Task[Seq2Seq, Pairs, Batch]):
     """Text to text: pairs from files or an embedded corpus, cross-entropy, search."""
 
-    metrics = ("exact_match", "character_errors", "bleu", "bleu_tokenised", "chrf")
+    metrics = ("exact_match", "character_errors", "word_errors", "bleu", "bleu_tokenised", "chrf", *CLOSEST)
 
     def __init__(self, recipe: Recipe, source: Tokenizer, target: Tokenizer) -> None:
         super().__init__(recipe)
