@@ -224,6 +224,38 @@ def test_score_without_a_test_set_says_how_to_give_one(regard: Command, run: Pat
     assert "names no test set; write: regard score" in refused(regard("score", run))
 
 
+# Align
+
+
+def test_align_plain_and_json(regard: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs").write_text("abc ||| ABC\nfa de ||| FA DE\n", encoding="utf-8")
+    (tmp_path / "gold").write_text("1-1\n1-1 2-2 2p1 3-1\n", encoding="utf-8")
+    plain = regard("align", run, "pairs", "gold", "--first", 1, folder=tmp_path)
+    told = regard("align", run, "pairs", "gold", "--first", 1, "--json", folder=tmp_path)
+    assert (plain.code, told.code) == (0, 0), plain.error
+    assert plain.error == told.error == "regard: 1 links of words that are not there were left out\n"
+    [line] = told.lines
+    rates, signatures = (json.loads(line)[key] for key in ("alignment_error_rate", "signature"))
+    assert list(rates) == list(signatures) == ["output step", "input step", "diagonal"]
+    assert all(0 <= rate <= 1 for rate in rates.values())
+    assert rates["diagonal"] == 0
+    assert plain.lines == [
+        f"alignment error rate, {how}: {rates[name]:.4f}  {signatures[name]}"
+        for name, how in [
+            ("output step", "read at the output step"),
+            ("input step", "read at the input step"),
+            ("diagonal", "of the bare diagonal"),
+        ]
+    ]
+    assert signatures["diagonal"] == "alignment_error_rate|n:2|sure:3|possible:1|skipped:1|links:diagonal"
+
+
+def test_align_refuses_gold_that_counts_otherwise(regard: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("a b\tA B\t1-1 2-2\n", encoding="utf-8")
+    assert "say so with --first 1" in refused(regard("align", run, "x.tsv", folder=tmp_path))
+    assert "cannot find y.tsv" in refused(regard("align", run, "y.tsv", folder=tmp_path))
+
+
 # Look
 
 
