@@ -293,6 +293,49 @@ def test_look_json_and_blank(regard: Command, run: Path) -> None:
     assert "there is no map: the text is blank" in refused(regard("look", run, " "))
 
 
+# Data
+
+
+def test_data_tells_what_is_found_and_what_is_not(regard: Command, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n", encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dev.tsv.gz").write_bytes(gzip.compress(b"a\tb\n"))
+    files = ("data.train=pairs.tsv", "data.dev=dev.tsv.gz")
+    said = regard("data", "dates", *files, folder=tmp_path)
+    assert (said.code, said.error) == (0, "")
+    assert said.lines[0].startswith("Dates in fifteen languages")
+    size = (tmp_path / "data" / "dev.tsv.gz").stat().st_size
+    assert said.lines[1:] == ["train  pairs.tsv: 8 bytes, 2 lines", f"dev    data/dev.tsv.gz: {size} bytes, 1 lines"]
+    told = json.loads(regard("data", "dates", *files, "--json", folder=tmp_path).lines[0])
+    assert told["corpus"] == ""
+    assert [(each["part"], each["path"], each["lines"], each["problem"]) for each in told["files"]] == [
+        ("train", "pairs.tsv", 2, ""),
+        ("dev", "data/dev.tsv.gz", 1, ""),
+    ]
+    missing = regard("data", "dates", *files, "data.test=peirs.tsv", "data.dev=", folder=tmp_path)
+    assert missing.code == 2
+    assert missing.lines[2].startswith("test   cannot find peirs.tsv; looked for peirs.tsv, data/peirs.tsv")
+    assert missing.lines[2].endswith("($REGARD_DATA is not set); did you mean 'pairs.tsv'?")
+    assert missing.lines[3] == "dev    none is named: a part of train is split off"
+    where = "put peirs.tsv under a folder that you name in $REGARD_DATA, or under ./data"
+    assert missing.error == f"regard: 1 of 2 files are missing; {where}\n"
+    known = regard("data", "dates", "data.train=peirs.tsv", "--json", folder=tmp_path)
+    assert (known.code, json.loads(known.lines[0])["files"][0]["path"]) == (2, None)
+
+
+def test_data_tells_what_comes_with_regard_and_what_is_damaged(regard: Command, tmp_path: Path) -> None:
+    said = regard("data", "dates")
+    assert said.code == 0
+    assert said.lines[1] == "corpus dates: comes with regard, which generates 30,000 examples to learn from"
+    assert json.loads(regard("data", "dates", "--json").lines[0])["corpus"] == "dates"
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a\tb\n")[:-5])
+    damaged = regard("data", "dates", "data.train=cut.gz", folder=tmp_path)
+    assert damaged.code == 2
+    assert damaged.error.startswith("regard: 1 of 1 files cannot be used: cut.gz is not a whole gzip file")
+    assert "nothing to learn from" in refused(regard("data", "dates", "data.corpus="))
+    assert "did you mean 'dates'?" in refused(regard("data", "datse"))
+
+
 # List, version, help
 
 
