@@ -1,5 +1,6 @@
 """Forced decoding retells what search found, its maps merge to words by any tokenizer, and toy gold is met."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,30 @@ def test_the_rate_of_toy_gold_by_hand(tmp_path: Path, monkeypatch: pytest.Monkey
     told = "alignment_error_rate|n:2|sure:3|possible:2|skipped:1"
     assert measured["input step"].signature == f"{told}|forced|read:input step|words merged|links:argmax"
     assert measured["diagonal"].signature == f"{told}|links:diagonal"
+
+
+@pytest.mark.parametrize("order", ["bahdanau", "luong"])
+def test_a_run_that_has_learned_to_turn_sentences_round_aligns_them_so(tmp_path: Path, order: str) -> None:
+    """Words turned round, in pieces on one side: the looks at the output step are the links, others are not."""
+    generator = random.Random(3)
+
+    def pair() -> tuple[Example, set[tuple[int, int]]]:
+        words = generator.choices(["red", "blue", "old", "new", "cat", "dog", "sun", "sea"], k=generator.randint(2, 5))
+        links = {(len(words) - 1 - place, place) for place in range(len(words))}
+        return Example(" ".join(words), " ".join(word.upper() for word in reversed(words))), links
+
+    learned, asked = [pair()[0] for _ in range(1500)], [pair() for _ in range(50)]
+    (tmp_path / "turned.tsv").write_text("".join(f"{each.source}\t{each.target}\n" for each in learned), "utf-8")
+    data = [f"data.train={tmp_path / 'turned.tsv'}", "tokens.source=word", "tokens.target=sentencepiece"]
+    sizes = ["tokens.size=60", "model.embedding=24", "model.encoder.dim=48", "model.decoder.dim=32"]
+    settings = ["train.updates=200", "train.validate=200", "train.batch_tokens=600", "train.learning_rate=0.01"]
+    kind = [f"model.decoder.order={order}", "model.attention.dim=24", "train.device=cpu", "name=turned"]
+    run = regard.train(recipes.parse("", "it", [*data, *sizes, *settings, *kind]), runs=tmp_path / "runs", quiet=True)
+    examples, links = zip(*asked, strict=True)
+    rates = align(regard.load(run), Gold(list(examples), list(links), [set() for _ in links], 0))
+    assert rates["output step"].value < 0.1
+    assert rates["input step"].value > 0.5
+    assert rates["diagonal"].value > 0.5
 
 
 def test_what_aligns_nothing_is_a_sentence(tmp_path: Path) -> None:

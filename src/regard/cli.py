@@ -209,7 +209,9 @@ def align(
 ) -> None:
     """Score where a run looks against word alignments drawn by people (AER).
 
-    It is made to write the given targets; links are `3-4`, sure, or `3p4`, possible. Words are what spaces set apart.
+    FILE... is a TSV of source, target and links; or a file of `source ||| target` lines and one of links; or a file
+    each of sources, targets and links. Links are `3-4`, sure, or `3p4`, possible; words are what spaces set apart.
+    The run is made to write the given targets.
     """
     from regard.data.gold import gold
     from regard.forced import align
