@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.alignment import alignment_error, alignment_error_rate, links_of, measure
+from regard.alignment import alignment_error, alignment_error_rate, diagonal, links_of, measure
 from regard.types import AttentionMap, Example, Prediction
 
 Links = set[tuple[int, int]]
@@ -114,10 +114,23 @@ def test_the_error_by_hand() -> None:
 
 def test_errors_carry_signatures_and_forget_no_sentence() -> None:
     assert alignment_error([{(0, 0)}], [{(0, 0), (0, 1)}]).signature == "alignment_error|n:1|positions:2"
-    assert alignment_error_rate([{(0, 0)}], [{(0, 0)}]).signature == "alignment_error_rate|n:1"
+    assert alignment_error_rate([{(0, 0)}], [{(0, 0)}]).signature == "alignment_error_rate|n:1|sure:1|possible:0"
+    found = alignment_error_rate([{(0, 0)}], [{(0, 0)}], [{(0, 0), (0, 1), (1, 1)}])  # the sure are possible
+    assert found.signature == "alignment_error_rate|n:1|sure:1|possible:2"
     for error in (alignment_error, alignment_error_rate):
         with pytest.raises(ValueError, match="zip"):
             error([set()], [set(), set()])
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_the_diagonal_goes_through_both_sentences_alike(source: int, target: int) -> None:
+    found = sorted(diagonal(source, target), key=lambda link: link[1])
+    assert [place for _, place in found] == list(range(target))
+    assert [word for word, _ in found] == sorted(word for word, _ in found)
+    for word, place in found:
+        assert word == int((place + 0.5) / target * source + 1e-9)
+    if source == target:
+        assert found == [(place, place) for place in range(target)]
 
 
 def answer(text: str, seen: AttentionMap | None) -> Prediction:

@@ -1,5 +1,6 @@
 """Scores against references, each against an independent telling of it."""
 
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -7,7 +8,20 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.metrics import METRICS, bleu, character_errors, chrf, exact_match
+from regard.metrics import (
+    CLOSEST,
+    METRICS,
+    bleu,
+    bleu_tokenised,
+    character_errors,
+    chrf,
+    exact_match,
+    phoneme_errors,
+    phoneme_errors_unstressed,
+    word_error_share,
+    word_error_share_unstressed,
+    word_errors,
+)
 from regard.tasks import Translate
 
 OUTPUTS = ["the cat sat on the mat", "a dog", "", "seven pairs of shoes stood there"]
@@ -15,9 +29,15 @@ REFERENCES = ["the cat sat on a mat", "a dog", "nothing", "seven pairs of shoes 
 
 words = st.text("abc é", max_size=6)
 paired = st.lists(st.tuples(words, words), min_size=1, max_size=5)
+several = st.lists(st.tuples(words, st.lists(words, min_size=1, max_size=3)), min_size=1, max_size=5)
 
 
-def distance(output: str, reference: str) -> int:
+def references_of(name: str, texts: list[str]) -> list[str] | list[list[str]]:
+    """As the metric takes them: some take several for each output."""
+    return [[text] for text in texts] if name in CLOSEST else texts
+
+
+def distance(output: Sequence[str], reference: Sequence[str]) -> int:
     """Levenshtein's recursion, as in the books."""
 
     @cache
@@ -57,6 +77,59 @@ def test_character_errors_by_hand() -> None:
     assert character_errors(["", "abc"], ["ab", "abc"]).value == 2 / 5
 
 
+@given(paired)
+def test_word_errors_are_levenshteins_over_words(pairs: list[tuple[str, str]]) -> None:
+    outputs, references = zip(*pairs, strict=True)
+    edits = sum(distance(output.split(), reference.split()) for output, reference in pairs)
+    assert word_errors(outputs, references).value == edits / (sum(len(each.split()) for each in references) or 1)
+
+
+def test_word_errors_by_hand() -> None:
+    measured = word_errors(["the cat  sat", "", "a a a"], ["the dog sat down", "no", "a"])
+    assert measured.value == (2 + 1 + 2) / (4 + 1 + 1)
+    assert measured.signature == "word_errors|n:3|words:6|case:mixed|tok:space"
+
+
+@given(several)
+def test_phoneme_errors_are_those_of_the_closest_reference(cases: list[tuple[str, list[str]]]) -> None:
+    outputs, references = zip(*cases, strict=True)
+    edits = phonemes = 0
+    for output, right in cases:
+        ways = [(distance(output.split(), each.split()), len(each.split())) for each in right]
+        fewest = min(edit for edit, _ in ways)
+        edits += fewest
+        phonemes += min(length for edit, length in ways if edit == fewest)
+    measured = phoneme_errors(outputs, references)
+    assert measured.value == edits / (phonemes or 1)
+    assert measured == phoneme_errors(outputs, [each[::-1] for each in references])  # their order is no matter
+
+
+@given(several)
+def test_laws_of_several_references(cases: list[tuple[str, list[str]]]) -> None:
+    outputs, references = zip(*cases, strict=True)
+    wrong = [output for output, right in cases if output.split() not in [each.split() for each in right]]
+    assert word_error_share(outputs, references).value == len(wrong) / len(cases)
+    more = [[*right, output] for output, right in cases]
+    assert word_error_share(outputs, more).value == phoneme_errors(outputs, more).value == 0
+    one = [right[0] for right in references]
+    assert phoneme_errors(outputs, [[each] for each in one]).value == word_errors(outputs, one).value
+
+
+def test_phonemes_by_hand_with_stress_and_without() -> None:
+    outputs = ["T AH0 M EY1 T OW2", "R EH1 D", "B AH0"]
+    references = [["T AH0 M AA1 T OW2", "T AH0 M EY1 T OW0"], ["R IY1 D", "R EH1 D"], ["B AH1 T S"]]
+    assert phoneme_errors(outputs, references).value == (1 + 0 + 3) / (6 + 3 + 4)
+    assert word_error_share(outputs, references).value == 2 / 3
+    assert phoneme_errors_unstressed(outputs, references).value == (0 + 0 + 2) / (6 + 3 + 4)
+    assert word_error_share_unstressed(outputs, references).value == 1 / 3
+    assert phoneme_errors(outputs, references).signature == (
+        "phoneme_errors|n:3|refs:closest|phonemes:13|stress digits kept"
+    )
+    assert word_error_share_unstressed(outputs, references).signature == (
+        "word_error_share_unstressed|n:3|refs:closest|stress digits removed"
+    )
+
+
 def test_bleu_is_sacrebleus() -> None:
     theirs = sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES])
     assert 0 < theirs.score < 100
@@ -71,25 +144,47 @@ def test_chrf_is_sacrebleus() -> None:
 
 @pytest.mark.parametrize("name", Translate.metrics)
 def test_every_score_carries_a_signature(name: str) -> None:
-    signature = METRICS[name](OUTPUTS, REFERENCES).signature
+    signature = METRICS[name](OUTPUTS, references_of(name, REFERENCES)).signature
     assert signature.startswith(f"{name}|n:4|")
     assert "\n" not in signature
 
 
-@pytest.mark.parametrize(("measure", "parts"), [(bleu, ["tok:13a", "smooth:exp"]), (chrf, ["nc:6", "nw:0"])])
+@pytest.mark.parametrize(
+    ("measure", "parts"),
+    [
+        (bleu, ["nrefs:1", "case:mixed", "eff:no", "tok:13a", "smooth:exp"]),
+        (bleu_tokenised, ["nrefs:1", "case:mixed", "eff:no", "tok:none", "smooth:exp"]),
+        (chrf, ["nrefs:1", "case:mixed", "eff:yes", "nc:6", "nw:0", "space:no"]),
+    ],
+)
 def test_sacrebleus_signature_is_whole(measure: object, parts: list[str]) -> None:
-    signature = measure(OUTPUTS, REFERENCES).signature
-    for part in [*parts, f"version:{sacrebleu.__version__}"]:
-        assert part in signature.split("|")
+    name, count, *told = measure(OUTPUTS, REFERENCES).signature.split("|")
+    assert (name, count) == (measure.__name__, "n:4")
+    assert told == [*parts, f"version:{sacrebleu.__version__}"]
+
+
+def test_tokenised_bleu_leaves_words_as_they_are() -> None:
+    """Where 13a would cut `(x).` into four tokens, tokenised text has one."""
+    output, reference = ["a (x). b c d e"], ["a (y). b c d e"]
+    assert bleu_tokenised(output, reference).value != bleu(output, reference).value
+    assert (
+        bleu_tokenised(output, reference).value
+        == sacrebleu.corpus_bleu(output, [reference], tokenize="none", force=True).score
+    )
+
+
+LEAST = {*CLOSEST, "character_errors", "word_errors"}  # of these the least is best
+SHARES = {"exact_match"}
 
 
 @pytest.mark.parametrize("name", Translate.metrics)
 def test_a_perfect_output_is_perfect(name: str) -> None:
-    perfect = {"exact_match": 1.0, "character_errors": 0.0, "bleu": 100.0, "bleu_tokenised": 100.0, "chrf": 100.0}[name]
-    assert METRICS[name](REFERENCES, REFERENCES).value == pytest.approx(perfect, abs=1e-9)
+    perfect = 0.0 if name in LEAST else 1.0 if name in SHARES else 100.0
+    measured = METRICS[name](REFERENCES, references_of(name, REFERENCES))
+    assert measured.value == pytest.approx(perfect, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["exact_match", "character_errors"])
+@pytest.mark.parametrize("name", ["exact_match", "character_errors", "word_errors", *CLOSEST])
 def test_a_missing_output_is_not_overlooked(name: str) -> None:
     with pytest.raises(ValueError, match="zip"):
-        METRICS[name](OUTPUTS[:-1], REFERENCES)
+        METRICS[name](OUTPUTS[:-1], references_of(name, REFERENCES))

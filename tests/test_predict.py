@@ -188,6 +188,28 @@ def test_score_in_all_and_by_group(predictor: Predictor) -> None:
         predictor.score(examples, metric="blue")
 
 
+def test_a_source_with_several_references_counts_once_and_is_right_by_any(predictor: Predictor) -> None:
+    [first, second] = [each.text for each in predictor.predict(TEXTS[:2])]
+    targets = [(TEXTS[0], "x y"), (TEXTS[1], second), (TEXTS[0], first), (TEXTS[1], "x"), (TEXTS[1], "y")]
+    scored = predictor.score([Example(*pair) for pair in targets], metric="word_error_share")
+    assert scored.measured == (0.0, "word_error_share|n:2|refs:closest|stress digits kept")
+    assert scored.groups == {}
+    told = ["phoneme_errors", "phoneme_errors_unstressed", "word_error_share_unstressed"]
+    assert list(scored.others) == told
+    assert [each.value for each in scored.others.values()] == [0.0] * 3
+    wrong = predictor.score([Example(*pair) for pair in targets if pair[1] != second], metric="word_error_share")
+    assert wrong.measured.value == 1 / 2
+    assert predictor.score([Example(*pair) for pair in targets], metric="exact_match").measured.value == 2 / 5
+
+
+def test_groups_keep_their_own_references(predictor: Predictor) -> None:
+    [text] = [each.text for each in predictor.predict(["abc"])]
+    examples = [Example("abc", text, group="a"), Example("abc", "x", group="b"), Example("abc", "y", group="a")]
+    scored = predictor.score(examples, metric="word_error_share")
+    assert scored.groups == {"a": 0.0, "b": 1.0}
+    assert scored.measured.value == 1 / 2
+
+
 def test_a_run_that_is_not_there_is_a_sentence(run: Run) -> None:
     with pytest.raises(DataError, match=r"is not there; did you mean '.*tiny'\?"):
         regard.load(run.path.with_name("tinny"))

@@ -116,6 +116,20 @@ def test_an_embedded_recipe_names_what_there_is(name: str) -> None:
     TASKS[recipe.task].check(recipe)
 
 
+@pytest.mark.parametrize("name", recipes.names())
+def test_an_embedded_recipe_begins_with_what_it_is(name: str) -> None:
+    first, *_ = recipes.comment(name)
+    assert 20 < len(first) <= 120
+    assert first.endswith(".")
+
+
+def test_the_comment_of_a_recipe_ends_where_its_keys_begin(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('# One.\n#Two\nname = "mine"\n# Three.\n', encoding="utf-8")
+    assert recipes.comment(tmp_path / "mine.toml") == ["One.", "Two"]
+    (tmp_path / "mine.toml").write_text("", encoding="utf-8")
+    assert recipes.comment(tmp_path / "mine.toml") == []
+
+
 def test_dates_is_embedded() -> None:
     assert "dates" in recipes.names()
 

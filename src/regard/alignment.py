@@ -49,11 +49,18 @@ def alignment_error_rate(
     For gold drawn by people: sure links S ought to be found, possible ones P may be, and the sure are possible.
     Counts are summed over the sentences.
     """
-    agreed = total = 0
+    agreed = total = musts = mays = 0
     for links, must, may in zip(found, sure, sure if possible is None else possible, strict=True):
         agreed += len(links & must) + len(links & (must | may))
         total += len(links) + len(must)
-    return Measured(1 - agreed / total if total else 0.0, f"alignment_error_rate|n:{len(sure)}")
+        musts, mays = musts + len(must), mays + len(may - must)
+    told = f"alignment_error_rate|n:{len(sure)}|sure:{musts}|possible:{mays}"
+    return Measured(1 - agreed / total if total else 0.0, told)
+
+
+def diagonal(source: int, target: int) -> set[Link]:
+    """Links for so many words that look at no word: each target word's source word is as far through its sentence."""
+    return {((2 * place + 1) * source // (2 * target), place) for place in range(target)}
 
 
 def measure(answers: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Measured]:

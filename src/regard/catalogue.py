@@ -40,16 +40,10 @@ class Table(NamedTuple):
 
 def tables() -> dict[str, Table]:
     """Every table of regard, the recipes first."""
-    told = {name: _comment((recipes.EMBEDDED / f"{name}.toml").read_text("utf-8")) for name in recipes.names()}
+    told = {name: "".join(recipes.comment(name)[:1]) for name in recipes.names()}
     return {"recipes": Table("regard train RECIPE", told)} | {
         name: Table(key, _entries(HERE / path, table)) for name, (path, table, key) in TABLES.items()
     }
-
-
-def _comment(content: str) -> str:
-    """The first line of a recipe says what it is."""
-    first = content.split("\n", 1)[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
 def _entries(path: Path, table: str) -> dict[str, str]:

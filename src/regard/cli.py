@@ -195,6 +195,42 @@ def score(
 
 
 @app.command()
+def align(
+    run: RunPath,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="A TSV of source, target and links; or `source ||| target` lines, and links; or a file of each.",
+        ),
+    ],
+    first: Annotated[int, typer.Option(min=0, max=1, help="The number that links give to a first word.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Score where a run looks against word alignments drawn by people (AER).
+
+    FILE... is a TSV of source, target and links; or a file of `source ||| target` lines and one of links; or a file
+    each of sources, targets and links. Links are `3-4`, sure, or `3p4`, possible; words are what spaces set apart.
+    The run is made to write the given targets.
+    """
+    from regard.data.gold import gold
+    from regard.forced import align
+    from regard.predict import load
+
+    drawn = gold(tuple(files), first)
+    measured = align(load(run), drawn)
+    if drawn.skipped:
+        print(f"regard: {drawn.skipped:,} links of words that are not there were left out", file=sys.stderr)
+    if as_json:
+        told = {"alignment_error_rate": {name: each.value for name, each in measured.items()}}
+        print(json.dumps(told | {"signature": {name: each.signature for name, each in measured.items()}}))
+        return
+    for name, each in measured.items():
+        how = "of the bare diagonal" if name == "diagonal" else f"read at the {name}"
+        print(f"alignment error rate, {how}: {each.value:.4f}  {each.signature}")
+
+
+@app.command()
 def look(
     run: RunPath,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The source to look at.")],
@@ -270,6 +306,42 @@ def near(
         told = {"cosine": found.cosine, "line": number, "text": found.text}
         line = json.dumps(told, ensure_ascii=False) if as_json else f"{found.cosine:.4f}\t{number}\t{found.text}"
         sys.stdout.buffer.write(line.encode() + b"\n")
+
+
+@app.command()
+def data(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a recipe learns from: which files, where they were found, how large; exit code 2 if any is missing.
+
+    Files are looked for as given, then under $REGARD_DATA, then under ./data.
+    """
+    from regard import recipe as recipes
+    from regard.data.needs import needs, remedy
+
+    settings = recipes.load(recipe, overrides or []).data
+    if not settings.train and not settings.corpus:
+        raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
+    about, found = recipes.comment(recipe), needs(settings)
+    corpus = "" if settings.train else settings.corpus
+    if as_json:
+        named = [each._asdict() | {"path": str(each.path) if each.path else None} for each in found]
+        print(json.dumps({"about": about, "corpus": corpus, "files": named}, ensure_ascii=False))
+    else:
+        for line in about:
+            print(line)
+        if corpus:
+            print(f"corpus {corpus}: comes with regard, which generates {settings.size:,} examples to learn from")
+        for each in found:
+            told = each.problem or f"{each.path}: {each.size:,} bytes, {each.lines:,} lines"
+            print(f"{each.part:<5}  {told}")
+        if settings.train and not settings.dev:
+            print("dev    none is named: a part of train is split off")
+    mending = remedy(found)
+    if mending:
+        raise DataError(mending)
 
 
 @app.command(name="list")

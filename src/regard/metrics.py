@@ -43,6 +43,68 @@ def character_errors(outputs: Sequence[str], references: Sequence[str]) -> Measu
     return Measured(edits / characters, f"character_errors|n:{len(references)}|case:mixed|space:kept")
 
 
+def word_errors(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+    """Edits of words needed per word of the references, as of speech (WER); lower is better."""
+    pairs = [(output.split(), reference.split()) for output, reference in zip(outputs, references, strict=True)]
+    words = sum(len(reference) for _, reference in pairs)
+    edits = sum(_edits(output, reference) for output, reference in pairs)
+    return Measured(edits / max(1, words), f"word_errors|n:{len(references)}|words:{words}|case:mixed|tok:space")
+
+
+Several = Sequence[Sequence[str]]  # for each output all texts that are right
+
+
+def phoneme_errors(outputs: Sequence[str], references: Several) -> Measured:
+    """Edits of phonemes per phoneme of the closest reference, spaces between phonemes; lower is better."""
+    return _phoneme_errors(_phonemes(outputs), _of_each(references, _phonemes), "phoneme_errors", "kept")
+
+
+def word_error_share(outputs: Sequence[str], references: Several) -> Measured:
+    """The share of words whose phonemes are those of no reference, the WER of papers on spelling; lower is better."""
+    return _word_error_share(_phonemes(outputs), _of_each(references, _phonemes), "word_error_share", "kept")
+
+
+def phoneme_errors_unstressed(outputs: Sequence[str], references: Several) -> Measured:
+    """Phoneme errors after the digits of stress are taken off both sides: AH0 and AH1 are AH; lower is better."""
+    plain = _of_each(references, _unstressed)
+    return _phoneme_errors(_unstressed(outputs), plain, "phoneme_errors_unstressed", "removed")
+
+
+def word_error_share_unstressed(outputs: Sequence[str], references: Several) -> Measured:
+    """The share of wrong words after the digits of stress are taken off both sides; lower is better."""
+    plain = _of_each(references, _unstressed)
+    return _word_error_share(_unstressed(outputs), plain, "word_error_share_unstressed", "removed")
+
+
+Phonemes = list[list[str]]  # text by text
+
+
+def _phonemes(texts: Sequence[str]) -> Phonemes:
+    return [text.split() for text in texts]
+
+
+def _unstressed(texts: Sequence[str]) -> Phonemes:
+    return [[phoneme.rstrip(string.digits) for phoneme in text.split()] for text in texts]
+
+
+def _of_each(references: Several, cut: Callable[[Sequence[str]], Phonemes]) -> list[Phonemes]:
+    return [cut(texts) for texts in references]
+
+
+def _phoneme_errors(outputs: Phonemes, references: Sequence[Phonemes], name: str, stress: str) -> Measured:
+    """The closest reference needs the fewest edits, and of such is the shortest, which flatters least."""
+    pairs = zip(outputs, references, strict=True)
+    closest = [min((_edits(output, each), len(each)) for each in several) for output, several in pairs]
+    edits, phonemes = (sum(each) for each in zip(*closest, strict=True))
+    told = f"n:{len(outputs)}|refs:closest|phonemes:{phonemes}|stress digits {stress}"
+    return Measured(edits / max(1, phonemes), f"{name}|{told}")
+
+
+def _word_error_share(outputs: Phonemes, references: Sequence[Phonemes], name: str, stress: str) -> Measured:
+    wrong = sum(output not in several for output, several in zip(outputs, references, strict=True))
+    return Measured(wrong / len(outputs), f"{name}|n:{len(outputs)}|refs:closest|stress digits {stress}")
+
+
 def bleu(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """BLEU through sacreBLEU on raw text; higher is better."""
     from sacrebleu.metrics.bleu import BLEU
@@ -162,6 +224,11 @@ METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "f1": f1,
     "character_errors": character_errors,
+    "word_errors": word_errors,
+    "phoneme_errors": phoneme_errors,
+    "word_error_share": word_error_share,
+    "phoneme_errors_unstressed": phoneme_errors_unstressed,
+    "word_error_share_unstressed": word_error_share_unstressed,
     "bleu": bleu,
     "bleu_tokenised": bleu_tokenised,
     "chrf": chrf,
@@ -173,9 +240,12 @@ METRICS: dict[str, Metric] = {
     "answer_f1": answer_f1,
 }
 
+# What takes several references for an output: all targets of a source, which then counts once.
+CLOSEST = ("phoneme_errors", "word_error_share", "phoneme_errors_unstressed", "word_error_share_unstressed")
 
-def _edits(output: str, reference: str) -> int:
-    """The Levenshtein distance of two texts."""
+
+def _edits(output: Sequence[str], reference: Sequence[str]) -> int:
+    """The Levenshtein distance of two sequences; a text is one of characters."""
     row = list(range(len(reference) + 1))
     for index, left in enumerate(output, 1):
         diagonal, row[0] = row[0], index

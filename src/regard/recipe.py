@@ -6,6 +6,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -191,6 +192,17 @@ def names() -> list[str]:
 
 def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """The recipe of that name or file, with `a.b=c` overrides."""
+    path, content = _content(name)
+    return parse(content, str(path), overrides)
+
+
+def comment(name: str | Path) -> list[str]:
+    """The lines that a recipe begins with: what it is, whose paper, what it needs or leaves out."""
+    lines = _content(name)[1].split("\n")
+    return [line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines)]
+
+
+def _content(name: str | Path) -> tuple[Path, str]:
     path = Path(name)
     if path.suffix != ".toml":
         path = EMBEDDED / f"{name}.toml"
@@ -198,10 +210,9 @@ def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
             near = did_you_mean(str(name), names())
             raise RecipeError(f"no recipe {str(name)!r}; choose from {', '.join(names())} or give a .toml file{near}")
     try:
-        content = path.read_text(encoding="utf-8")
+        return path, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"the recipe {path} cannot be read: {error}") from error
-    return parse(content, str(path), overrides)
 
 
 def parse(content: str, origin: str, overrides: Iterable[str] = ()) -> Recipe:

@@ -201,7 +201,10 @@ class AttentionMap:
         So a row keeps its sum. A piece that begins with sentencepiece's `▁` begins a word, the pieces after it go
         on with it, `<...>` stands alone. An axis without any `▁` stays as it is: characters stay characters.
         """
-        rows, columns = _words(self.rows), _words(self.columns)
+        return self.merged(_words(self.rows), _words(self.columns))
+
+    def merged(self, rows: "Words | None", columns: "Words | None") -> "AttentionMap":
+        """The map between words that are told, as `words` has it; None leaves an axis as it is."""
         weights = self.weights
         if columns is not None:
             home = torch.tensor(columns.home, device=weights.device)
@@ -209,7 +212,7 @@ class AttentionMap:
         if rows is not None:
             home = torch.tensor(rows.home, device=weights.device)
             sums = weights.new_zeros(len(rows.labels), weights.shape[1]).index_add(0, home, weights)
-            weights = sums / home.bincount().unsqueeze(-1)
+            weights = sums / home.bincount(minlength=len(rows.labels)).clamp(min=1).unsqueeze(-1)
         return dataclasses.replace(
             self,
             weights=weights,
@@ -224,14 +227,14 @@ class AttentionMap:
         return svg(self)
 
 
-class _Merged(NamedTuple):
+class Words(NamedTuple):
     """The words of an axis, and for each of its pieces the number of the word it belongs to."""
 
     labels: tuple[str, ...]
     home: list[int]
 
 
-def _words(pieces: tuple[str, ...]) -> _Merged | None:
+def _words(pieces: tuple[str, ...]) -> Words | None:
     """The pieces of one axis as words, or None where nothing says where words begin."""
     if not any("▁" in piece for piece in pieces):
         return None
@@ -245,7 +248,7 @@ def _words(pieces: tuple[str, ...]) -> _Merged | None:
         words[-1] += piece
         home.append(len(words) - 1)
         alone = special
-    return _Merged(tuple(word.replace("▁", " ").strip(" ") or " " for word in words), home)
+    return Words(tuple(word.replace("▁", " ").strip(" ") or " " for word in words), home)
 
 
 @dataclass(frozen=True)

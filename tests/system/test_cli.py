@@ -224,6 +224,38 @@ def test_score_without_a_test_set_says_how_to_give_one(regard: Command, run: Pat
     assert "names no test set; write: regard score" in refused(regard("score", run))
 
 
+# Align
+
+
+def test_align_plain_and_json(regard: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs").write_text("abc ||| ABC\nfa de ||| FA DE\n", encoding="utf-8")
+    (tmp_path / "gold").write_text("1-1\n1-1 2-2 2p1 3-1\n", encoding="utf-8")
+    plain = regard("align", run, "pairs", "gold", "--first", 1, folder=tmp_path)
+    told = regard("align", run, "pairs", "gold", "--first", 1, "--json", folder=tmp_path)
+    assert (plain.code, told.code) == (0, 0), plain.error
+    assert plain.error == told.error == "regard: 1 links of words that are not there were left out\n"
+    [line] = told.lines
+    rates, signatures = (json.loads(line)[key] for key in ("alignment_error_rate", "signature"))
+    assert list(rates) == list(signatures) == ["output step", "input step", "diagonal"]
+    assert all(0 <= rate <= 1 for rate in rates.values())
+    assert rates["diagonal"] == 0
+    assert plain.lines == [
+        f"alignment error rate, {how}: {rates[name]:.4f}  {signatures[name]}"
+        for name, how in [
+            ("output step", "read at the output step"),
+            ("input step", "read at the input step"),
+            ("diagonal", "of the bare diagonal"),
+        ]
+    ]
+    assert signatures["diagonal"] == "alignment_error_rate|n:2|sure:3|possible:1|skipped:1|links:diagonal"
+
+
+def test_align_refuses_gold_that_counts_otherwise(regard: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("a b\tA B\t1-1 2-2\n", encoding="utf-8")
+    assert "say so with --first 1" in refused(regard("align", run, "x.tsv", folder=tmp_path))
+    assert "cannot find y.tsv" in refused(regard("align", run, "y.tsv", folder=tmp_path))
+
+
 # Look
 
 
@@ -259,6 +291,49 @@ def test_look_json_and_blank(regard: Command, run: Path) -> None:
     [line] = regard("look", run, "fade", "--json").lines
     assert json.loads(line).keys() >= KEYS
     assert "there is no map: the text is blank" in refused(regard("look", run, " "))
+
+
+# Data
+
+
+def test_data_tells_what_is_found_and_what_is_not(regard: Command, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n", encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dev.tsv.gz").write_bytes(gzip.compress(b"a\tb\n"))
+    files = ("data.train=pairs.tsv", "data.dev=dev.tsv.gz")
+    said = regard("data", "dates", *files, folder=tmp_path)
+    assert (said.code, said.error) == (0, "")
+    assert said.lines[0].startswith("Dates in fifteen languages")
+    size = (tmp_path / "data" / "dev.tsv.gz").stat().st_size
+    assert said.lines[1:] == ["train  pairs.tsv: 8 bytes, 2 lines", f"dev    data/dev.tsv.gz: {size} bytes, 1 lines"]
+    told = json.loads(regard("data", "dates", *files, "--json", folder=tmp_path).lines[0])
+    assert told["corpus"] == ""
+    assert [(each["part"], each["path"], each["lines"], each["problem"]) for each in told["files"]] == [
+        ("train", "pairs.tsv", 2, ""),
+        ("dev", "data/dev.tsv.gz", 1, ""),
+    ]
+    missing = regard("data", "dates", *files, "data.test=peirs.tsv", "data.dev=", folder=tmp_path)
+    assert missing.code == 2
+    assert missing.lines[2].startswith("test   cannot find peirs.tsv; looked for peirs.tsv, data/peirs.tsv")
+    assert missing.lines[2].endswith("($REGARD_DATA is not set); did you mean 'pairs.tsv'?")
+    assert missing.lines[3] == "dev    none is named: a part of train is split off"
+    where = "put peirs.tsv under a folder that you name in $REGARD_DATA, or under ./data"
+    assert missing.error == f"regard: 1 of 2 files are missing; {where}\n"
+    known = regard("data", "dates", "data.train=peirs.tsv", "--json", folder=tmp_path)
+    assert (known.code, json.loads(known.lines[0])["files"][0]["path"]) == (2, None)
+
+
+def test_data_tells_what_comes_with_regard_and_what_is_damaged(regard: Command, tmp_path: Path) -> None:
+    said = regard("data", "dates")
+    assert said.code == 0
+    assert said.lines[1] == "corpus dates: comes with regard, which generates 30,000 examples to learn from"
+    assert json.loads(regard("data", "dates", "--json").lines[0])["corpus"] == "dates"
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a\tb\n")[:-5])
+    damaged = regard("data", "dates", "data.train=cut.gz", folder=tmp_path)
+    assert damaged.code == 2
+    assert damaged.error.startswith("regard: 1 of 1 files cannot be used: cut.gz is not a whole gzip file")
+    assert "nothing to learn from" in refused(regard("data", "dates", "data.corpus="))
+    assert "did you mean 'dates'?" in refused(regard("data", "datse"))
 
 
 # List, version, help

@@ -23,7 +23,7 @@ from regard.data.files import Loaded
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
-from regard.metrics import METRICS, Measured
+from regard.metrics import CLOSEST, METRICS, Measured
 from regard.recipe import Model, Recipe, Search
 from regard.storage import Run
 from regard.types import PAD, UNKNOWN, Example, Prediction
@@ -246,17 +246,25 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         """The best answers to each text, with their maps; a blank text, or one too long, gets a blank answer."""
 
     def measure(self, model: ModelKind, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
-        """How well the answers to the examples' sources match their targets, in all and by group."""
+        """How well the answers to the examples' sources match their targets, in all and by group.
+
+        A metric of `CLOSEST` asks for every source once and takes all its targets as right; then the others of them
+        are told besides, for they cost nothing more.
+        """
         self.check_metric(metric)
-        compare = METRICS[metric]
-        answers = self.answer(model, [example.source for example in examples], settings)
+        several = metric in CLOSEST
+        questions = by_source(examples) if several else [[example] for example in examples]
+        asked = [same[0] for same in questions]
+        right = [[each.target for each in same] if several else same[0].target for same in questions]
+        answers = self.answer(model, [each.source for each in asked], settings)
         outputs = [answer.text for answer in answers]
-        grouped: dict[str, list[tuple[str, str]]] = {}
-        for output, example in zip(outputs, examples, strict=True):
-            grouped.setdefault(example.group, []).append((output, example.target))
-        groups = {group: compare(*zip(*pairs, strict=True)).value for group, pairs in grouped.items() if group}
-        total = compare(outputs, [example.target for example in examples])
-        return Scored(metric, total, groups, alignment.measure(answers, examples))
+        grouped: dict[str, list[tuple[str, str | list[str]]]] = {}
+        for output, example, references in zip(outputs, asked, right, strict=True):
+            grouped.setdefault(example.group, []).append((output, references))
+        groups = {group: METRICS[metric](*zip(*pairs, strict=True)).value for group, pairs in grouped.items() if group}
+        others = {name: METRICS[name](outputs, right) for name in CLOSEST if several and name != metric}
+        total = METRICS[metric](outputs, right)
+        return Scored(metric, total, groups, alignment.measure(answers, asked), others)
 
     @property
     def longest(self) -> float:
@@ -301,6 +309,14 @@ def cross_entropy(
     """What the logits cost, summed over all rows but those where `ignore` is wanted."""
     precise = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     return kernels.cross_entropy(precise, wanted.flatten(), smoothing, ignore)
+
+
+def by_source(examples: Sequence[Example]) -> list[list[Example]]:
+    """The examples of equal source (and group) together, in the order in which their first stands."""
+    found: dict[tuple[str, str], list[Example]] = {}
+    for example in examples:
+        found.setdefault((example.source, example.group), []).append(example)
+    return list(found.values())
 
 
 class Asked(NamedTuple):

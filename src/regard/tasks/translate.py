@@ -14,7 +14,8 @@ from regard.attention import terms
 from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
-from regard.errors import RecipeError, pick
+from regard.errors import DataError, RecipeError, pick
+from regard.metrics import CLOSEST
 from regard.models import Seq2Seq
 from regard.recipe import Recipe, Search
 from regard.storage import Run
@@ -23,12 +24,13 @@ from regard.tasks.core import SOURCE, TARGET, Judged, Pairs, Task
 from regard.types import END, SPECIALS, AttentionMap, Batch, Example, Hypothesis, Prediction, Step
 
 SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
+FORCED_TOKENS = 2000  # that are forced at once
 
 
 class Translate(Task[Seq2Seq, Pairs, Batch]):
     """Text to text: pairs from files or an embedded corpus, cross-entropy, search."""
 
-    metrics = ("exact_match", "character_errors", "bleu", "bleu_tokenised", "chrf")
+    metrics = ("exact_match", "character_errors", "word_errors", "bleu", "bleu_tokenised", "chrf", *CLOSEST)
 
     def __init__(self, recipe: Recipe, source: Tokenizer, target: Tokenizer) -> None:
         super().__init__(recipe)
@@ -154,6 +156,31 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
                 answers[place] = replace(best, alternatives=tuple(others))
         return answers
 
+    @torch.no_grad()
+    def force(self, model: Seq2Seq, examples: Sequence[Example]) -> list[Prediction]:
+        """Every target as if the model had written it: its log-probability, and its map, whose last row is END's."""
+        model.eval()
+        device = next(model.parameters()).device
+        data = self.encode(examples)
+        for example, room in zip(examples, data.lengths(), strict=True):
+            if max(room) > self.longest + 1:
+                raise DataError(f"{example.origin}: a side has more than {self.longest:,} tokens; take the pair out")
+        forced: dict[int, Prediction] = {}
+        for indices in batching.in_order(data.lengths(), FORCED_TOKENS):
+            batch = self.collate(data, indices).to(device)
+            step = model(batch)
+            costs = step.logits.float().log_softmax(-1).gather(-1, batch.target.ids[:, 1:, None]).squeeze(-1)
+            scores = costs.masked_fill(~batch.target.mask[:, 1:], 0.0).sum(-1).tolist()
+            for row, index in enumerate(indices):
+                tokens = tuple(self.target.piece(token) for token in data.targets[index])
+                rows, columns = (*tokens, SPECIALS[END]), self.columns(data.sources[index])
+                seen = None
+                if step.attention is not None:
+                    seen = AttentionMap(step.attention[row, : len(rows), : len(columns)].cpu(), rows, columns)
+                example = examples[index]
+                forced[index] = Prediction(example.source, example.target, scores[row], tokens, seen)
+        return [forced[index] for index in range(len(examples))]
+
     def limit(self, length: int, settings: Search) -> int:
         """The tokens of an output at most, for a source of that length."""
         return int(min(settings.max_ratio * length + settings.max_extra, core.places(self.recipe.model) - 1))
@@ -165,11 +192,15 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
     def tell(self, text: str, ids: Sequence[int], hypothesis: Hypothesis) -> Prediction:
         """A hypothesis in words, with the labels of its map."""
         tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
-        columns = (*(self.source.piece(token) for token in ids), SPECIALS[END])
+        columns = self.columns(ids)
         seen = None
         if hypothesis.map is not None:
             seen = AttentionMap(hypothesis.map[: len(tokens), : len(columns)].cpu(), tokens, columns)
         return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, seen)
+
+    def columns(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The labels of a source, its END too."""
+        return (*(self.source.piece(token) for token in ids), SPECIALS[END])
 
 
 def _build(recipe: Recipe, *, source_size: int, target_size: int) -> Seq2Seq:

@@ -1,0 +1,58 @@
+"""What recipes need: every file told with its part, and a remedy that names the first that is missing."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from regard import recipe as recipes
+from regard.data.files import find
+from regard.data.needs import needs, remedy
+from regard.recipe import Data
+
+REAL = os.environ.get("REGARD_DATA", "")
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REGARD_DATA", raising=False)
+    return tmp_path
+
+
+def test_files_are_told_in_the_order_of_their_parts(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty / "corpora").mkdir()
+    (empty / "corpora" / "b").write_bytes(b"one\ntwo\n")
+    monkeypatch.setenv("REGARD_DATA", "corpora")
+    found = needs(Data(train=("a", "b"), dev=("b",), test=("c",)))
+    assert [(each.part, each.name, bool(each.problem)) for each in found] == [
+        ("train", "a", True),
+        ("train", "b", False),
+        ("dev", "b", False),
+        ("test", "c", True),
+    ]
+    assert found[1][2:] == (Path("corpora/b"), 8, 2, "")
+    assert remedy(found) == ("2 of 4 files are missing; put a under $REGARD_DATA, which is corpora, or under ./data")
+    assert remedy(found[1:3]) == ""
+
+
+def test_a_generated_corpus_needs_no_file() -> None:
+    assert needs(Data(corpus="dates")) == []
+    assert remedy([]) == ""
+
+
+def test_an_empty_file_and_a_folder_cannot_be_used(empty: Path) -> None:
+    (empty / "none").write_bytes(b"")
+    (empty / "folder").mkdir()
+    assert remedy(needs(Data(train=("none",)))).startswith("1 of 1 files cannot be used: none is empty")
+    [folder] = needs(Data(train=("folder",)))
+    assert folder.problem == "folder is a folder; name a file in it"
+
+
+@pytest.mark.skipif(not Path(REAL).is_absolute(), reason="$REGARD_DATA is not set")
+@pytest.mark.parametrize("name", recipes.names())
+def test_recipes_name_files_that_are_there(name: str) -> None:
+    data = recipes.load(name).data
+    for file in (*data.train, *data.dev, *data.test):
+        if Path(REAL, file).parent.is_dir():  # data that is made, or not had, is not looked for
+            assert find(file) == Path(REAL, file)

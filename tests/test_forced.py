@@ -1,0 +1,186 @@
+"""Forced decoding retells what search found, its maps merge to words by any tokenizer, and toy gold is met."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard import Predictor
+from regard import recipe as recipes
+from regard.data.gold import Gold
+from regard.data.tokenizers import TOKENIZERS
+from regard.errors import DataError, RecipeError
+from regard.forced import align, force, word_maps, words_of
+from regard.types import AttentionMap, Example, Prediction
+
+SOURCES = ["ab ba", "b a b ab", "a", "bab ab ba a", "ba b"]
+SIZES = ["model.embedding=12", "model.encoder.dim=16", "model.decoder.dim=12", "model.attention.dim=8", "name=tiny"]
+SHORT = ["train.updates=100", "train.validate=100", "train.batch_tokens=300", "train.learning_rate=0.01"]
+KINDS = {
+    "bahdanau": ["model.decoder.order=bahdanau"],
+    "luong": ["model.decoder.order=luong_feeding", "tokens.source=word", "tokens.target=sentencepiece"],
+    "transformer": ["model.decoder.kind=transformer", "model.encoder.kind=transformer", "model.attention.heads=2"],
+}
+
+
+def trained(folder: Path, *overrides: str) -> Predictor:
+    pairs = [f"{text}\t{text.upper()}" for text in SOURCES * 4]
+    (folder / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
+    data = [f"data.train={folder / 'pairs.tsv'}", "tokens.size=20", "train.device=cpu", "search.length_penalty=0"]
+    settings = recipes.parse("", "it", [*SIZES, *SHORT, *data, *overrides])
+    return regard.load(regard.train(settings, runs=folder / "runs", quiet=True))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def predictor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    return trained(tmp_path_factory.mktemp("forced"), *KINDS[request.param])
+
+
+def test_what_search_found_is_retold(predictor: Predictor) -> None:
+    """Its score and its map, though search went step by step and forcing all at once."""
+    answers = predictor.predict(SOURCES, beam=2)
+    assert all(0 < len(each.tokens) < 20 for each in answers)  # it has learned to end; else END has no score
+    forced = force(predictor, [Example(each.source, each.text) for each in answers])
+    same = [(answer, again) for answer, again in zip(answers, forced, strict=True) if answer.tokens == again.tokens]
+    assert same  # sub-words may be written in other pieces than the text is cut into
+    for answer, again in same:
+        assert (again.source, again.text) == (answer.source, answer.text)
+        assert again.score == pytest.approx(answer.score, abs=1e-4)
+        assert answer.map is not None
+        assert again.map is not None
+        assert again.map.rows == (*answer.tokens, "</s>")
+        assert again.map.columns == answer.map.columns
+        torch.testing.assert_close(again.map.weights[:-1], answer.map.weights, atol=1e-5, rtol=1e-5)
+
+
+def test_company_and_order_change_nothing(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = [Example(text, text.upper()) for text in SOURCES]
+    together = force(predictor, examples)
+    monkeypatch.setattr("regard.tasks.translate.FORCED_TOKENS", 1)
+    for example, among in zip(examples, force(predictor, examples[::-1])[::-1], strict=True):
+        assert among.source == example.source
+    for alone, among in zip(force(predictor, examples), together, strict=True):
+        assert alone.score == pytest.approx(among.score, abs=1e-4)
+        assert alone.map is not None
+        assert among.map is not None
+        torch.testing.assert_close(alone.map.weights, among.map.weights, atol=1e-5, rtol=1e-5)
+    assert force(predictor, []) == []
+
+
+def test_maps_of_words_know_them_and_keep_their_sums(predictor: Predictor) -> None:
+    examples = [Example("ab zz ba", "AB Z BA A"), Example("a", "B")]  # z is unknown
+    for maps in word_maps(predictor, examples).values():
+        assert [(each.rows, each.columns) for each in maps] == [
+            (("AB", "Z", "BA", "A"), ("ab", "zz", "ba", "</s>")),
+            (("B",), ("a", "</s>")),
+        ]
+        for each in maps:
+            torch.testing.assert_close(each.weights.sum(-1), torch.ones(len(each.rows)))
+
+
+def test_the_input_step_is_read_one_token_later_and_the_last_at_the_end(predictor: Predictor) -> None:
+    example = Example("ab ba", "A B")
+    [forced] = force(predictor, [example])
+    assert forced.map is not None
+    words = words_of(predictor.task.target, example.target)
+    for shift, maps in enumerate(word_maps(predictor, [example]).values()):
+        for word in range(2):
+            rows = [forced.map.weights[place + shift] for place, home in enumerate(words.home) if home == word]
+            ends = torch.stack(rows).mean(0)[-1]
+            torch.testing.assert_close(maps[0].weights[word, -1], ends)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("text", ["ab ba", "a", "ab日 本c ▁ a", "日 日本 a", "a\u3000b c", "x\u00a0y <s> z"])
+def test_every_token_is_of_the_word_it_stands_in(kind: str, text: str) -> None:
+    tokenizer = TOKENIZERS[kind].build(["ab ba a b c", "a b <s>"], 24)
+    words = words_of(tokenizer, text)
+    assert words.labels == tuple(text.split(" "))
+    assert len(words.home) == len(tokenizer.encode(text))
+    assert words.home == sorted(words.home)
+    places = [(found, sum(map(len, words.labels[:found])) + found) for found in range(len(words.labels))]
+    for (begin, end), home in zip(tokenizer.places(text), words.home, strict=True):
+        start = places[home][1]
+        assert max(0, start - 1) <= begin
+        assert end <= start + len(words.labels[home])
+    assert set(words.home) == set(range(len(words.labels)))
+
+
+class Looks:
+    """Maps with known peaks in place of a model's."""
+
+    def __init__(self, peaks: list[list[int]]) -> None:
+        self.peaks = peaks
+
+    def __call__(self, task: object, model: object, examples: list[Example]) -> list[Prediction]:
+        forced = []
+        for example, peaks in zip(examples, self.peaks, strict=True):
+            columns = (*example.source.split(" "), "</s>")
+            weights = torch.full((len(peaks), len(columns)), 0.1)
+            for row, peak in enumerate(peaks):
+                weights[row, peak] = 0.9
+            tokens = tuple(example.target.split(" "))
+            seen = AttentionMap(weights, (*tokens, "</s>"), columns)
+            forced.append(Prediction(example.source, example.target, 0.0, tokens, seen))
+        return forced
+
+
+def test_the_rate_of_toy_gold_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = trained(tmp_path, "tokens.source=word", "tokens.target=word", "train.updates=1")
+    looks = Looks([[1, 0, 2, 3], [0, 1, 2]])  # a row for each target word, and one for END
+    monkeypatch.setattr("regard.tasks.Translate.force", lambda *given: looks(*given))
+    gold = Gold(
+        [Example("a b c", "B A C"), Example("a b", "A B")],
+        sure=[{(1, 0), (0, 1)}, {(0, 0)}],
+        possible=[{(2, 2)}, {(0, 1)}],
+        skipped=1,
+    )
+    measured = align(predictor, gold)
+    assert list(measured) == ["output step", "input step", "diagonal"]
+    # at the output step 1-0 0-1 2-2 and 0-0 1-1: three sure, four possible, five found
+    assert measured["output step"].value == pytest.approx(1 - (3 + 4) / (5 + 3))
+    # one row later 0-0 2-1 and, END's column being no word, one of the equals, 0-2; then 1-0 and likewise 0-1
+    assert measured["input step"].value == pytest.approx(1 - (0 + 1) / (5 + 3))
+    # 0-0 1-1 2-2 and 0-0 1-1: one sure, two possible
+    assert measured["diagonal"].value == pytest.approx(1 - (1 + 2) / (5 + 3))
+    told = "alignment_error_rate|n:2|sure:3|possible:2|skipped:1"
+    assert measured["input step"].signature == f"{told}|forced|read:input step|words merged|links:argmax"
+    assert measured["diagonal"].signature == f"{told}|links:diagonal"
+
+
+@pytest.mark.parametrize("order", ["bahdanau", "luong"])
+def test_a_run_that_has_learned_to_turn_sentences_round_aligns_them_so(tmp_path: Path, order: str) -> None:
+    """Words turned round, in pieces on one side: the looks at the output step are the links, others are not."""
+    generator = random.Random(3)
+
+    def pair() -> tuple[Example, set[tuple[int, int]]]:
+        words = generator.choices(["red", "blue", "old", "new", "cat", "dog", "sun", "sea"], k=generator.randint(2, 5))
+        links = {(len(words) - 1 - place, place) for place in range(len(words))}
+        return Example(" ".join(words), " ".join(word.upper() for word in reversed(words))), links
+
+    learned, asked = [pair()[0] for _ in range(1500)], [pair() for _ in range(50)]
+    (tmp_path / "turned.tsv").write_text("".join(f"{each.source}\t{each.target}\n" for each in learned), "utf-8")
+    data = [f"data.train={tmp_path / 'turned.tsv'}", "tokens.source=word", "tokens.target=sentencepiece"]
+    sizes = ["tokens.size=60", "model.embedding=24", "model.encoder.dim=48", "model.decoder.dim=32"]
+    settings = ["train.updates=200", "train.validate=200", "train.batch_tokens=600", "train.learning_rate=0.01"]
+    kind = [f"model.decoder.order={order}", "model.attention.dim=24", "train.device=cpu", "name=turned"]
+    run = regard.train(recipes.parse("", "it", [*data, *sizes, *settings, *kind]), runs=tmp_path / "runs", quiet=True)
+    examples, links = zip(*asked, strict=True)
+    rates = align(regard.load(run), Gold(list(examples), list(links), [set() for _ in links], 0))
+    assert rates["output step"].value < 0.1
+    assert rates["input step"].value > 0.5
+    assert rates["diagonal"].value > 0.5
+
+
+def test_what_aligns_nothing_is_a_sentence(tmp_path: Path) -> None:
+    blind = trained(tmp_path, "model.decoder.order=none", "train.updates=1")
+    assert force(blind, [Example("a", "A")])[0].map is None
+    with pytest.raises(RecipeError, match="never looks at the source, so it aligns nothing; take a run whose"):
+        word_maps(blind, [Example("a", "A")])
+    with pytest.raises(DataError, match="here:7: a side has more than 5,000 tokens; take the pair out"):
+        force(blind, [Example("a", "A" * 5001, origin="here:7")])
+    tagger = regard.load(regard.train("moods", "train.updates=1", "data.size=50", runs=tmp_path, quiet=True))
+    with pytest.raises(RecipeError, match="is a run of the task 'classify'; only translate writes given targets"):
+        force(tagger, [Example("a", "A")])
