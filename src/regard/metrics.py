@@ -174,6 +174,11 @@ METRICS: dict[str, Metric] = {
 }
 
 
+def better(metric: str) -> str:
+    """Which way a metric is better, as its first line says: `higher is better`."""
+    return (METRICS[metric].__doc__ or "").split("\n", 1)[0].rpartition("; ")[2].rstrip(".")
+
+
 def _edits(output: str, reference: str) -> int:
     """The Levenshtein distance of two texts."""
     row = list(range(len(reference) + 1))
