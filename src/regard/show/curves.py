@@ -95,7 +95,7 @@ def lay_out(curves: Sequence[Curve], labels: Labels, spell: Spell = str) -> Pict
     words.append(Word(0, -14, spell(legible(labels.upward)), SMALL, ink=PALE))
     words.append(Word(0, -38, spell(legible(labels.title)), 15))
     from_left = min(word.x - word.length for word in words if word.anchor == "right")
-    to_right = max(word.x + word.length for word in words if word.anchor == "left")
+    to_right = max(WIDTH + 4, *(word.x + word.length for word in words if word.anchor == "left"))
     top, bottom = -38 - SIZE - MARGIN, height + 44 + MARGIN
     width = to_right - from_left + 2 * MARGIN
     return Picture([], words, from_left - MARGIN, top, width, bottom - top, tuple(lines))
