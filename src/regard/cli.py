@@ -275,7 +275,10 @@ def compare(
     else:
         print(compared.table(), end="")
     sys.stdout.flush()
-    for path in out or compared.pictures():
+    pictures = out or compared.pictures()
+    if not pictures and not quiet:
+        print(f"no picture: of {compared.examples}, none has a length of its own", file=sys.stderr)
+    for path in pictures:
         try:
             storage.write(path, compared.draw(path.suffix))
         except MissingExtraError as error:

@@ -164,7 +164,7 @@ def _entrants(given: Sequence[Recipe | Run | str | Path]) -> list[Entrant]:
     """Recipes and runs with the overrides that are theirs."""
     groups: list[list[Recipe | Run | str | Path]] = [[]]
     for each in given:
-        if isinstance(each, str) and "=" in each and not Path(each).exists():
+        if isinstance(each, str) and "=" in each.partition("/")[0]:  # ./a=b is a path still
             groups[-1].append(each)
         else:
             groups.append([each])
@@ -201,11 +201,11 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
 def _named(entrants: Sequence[Entrant]) -> dict[str, Entrant]:
     """Each under a name of its own."""
     counts = Counter(each.brief for each in entrants)
-    named = {each.brief if counts[each.brief] == 1 else each.full: each for each in entrants}
-    if len(named) < len(entrants):
-        twice = next(name for name, times in Counter(each.full for each in entrants).items() if times > 1)
-        raise RecipeError(f"{twice} is given twice; change a key of one, such as train.seed=2")
-    return named
+    names = [each.brief if counts[each.brief] == 1 else each.full for each in entrants]
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise RecipeError(f"{name} is given twice; change a key of one, such as train.seed=2")
+    return dict(zip(names, entrants, strict=True))
 
 
 def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:

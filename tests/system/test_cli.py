@@ -299,6 +299,20 @@ def test_compare_a_run_with_a_recipe(regard: Command, trained: tuple[Path, Answe
     assert before.items() <= snapshot(runs).items()
 
 
+def test_compare_without_matplotlib_leaves_the_png_out_and_says_so(
+    script: Command, trained: tuple[Path, Answer], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('none here')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path) + os.pathsep + os.environ.get("PYTHONPATH", ""))
+    shutil.copytree(run, tmp_path / "runs" / "upper")
+    judged = ("compare", "runs/upper", "--data", trained[0] / "pairs.tsv", "--quiet")
+    said = script(*judged, folder=tmp_path)
+    assert said.code == 0
+    assert "runs/compare.png is left out: drawing a PNG needs the package matplotlib" in said.error
+    assert sorted(os.listdir(tmp_path / "runs")) == ["compare.svg", "upper"]
+    assert "pip install 'regard[plot]'" in refused(script(*judged, "-o", "x.png", folder=tmp_path))
+
+
 def test_compare_refuses_with_a_sentence(regard: Command, run: Path, tmp_path: Path) -> None:
     cases = {
         (run, "-o", "x.gif"): "unknown picture ending '.gif'; choose from .svg, .png",
