@@ -231,6 +231,17 @@ def test_a_language_model_in_lines_has_a_curve_and_one_in_windows_has_none(tmp_p
         windows.draw(".svg")
 
 
+@pytest.mark.parametrize("recipe", ["moods", "parts", "clues", "facts"])
+def test_every_task_has_its_curve(recipe: str, tmp_path: Path) -> None:
+    small = ("train.device=cpu", "train.updates=1", "train.validate=1", "train.batch_tokens=200", "data.size=60")
+    told = regard.compare(*small, recipe, recipe, "train.seed=2", runs=tmp_path, quiet=True)
+    for each in told.entries:
+        assert each.measured.signature.startswith(told.metric)
+        assert all(point.examples >= LEAST for point in each.curve.points)
+        assert [point.length for point in each.curve.points] == sorted({point.length for point in each.curve.points})
+    assert told.draw(".svg")
+
+
 # refused
 
 
