@@ -10,20 +10,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "regard"
 ORDER = (
     *("errors", "types", "recipe", "device", "storage", "data", "kernels"),
     *("attention", "recurrence", "transformer", "encoders", "decoders", "models", "search", "metrics", "alignment"),
-    *(
-        "tasks",
-        "training",
-        "predict",
-        "vectors",
-        "forced",
-        "show",
-        "demo",
-        "catalogue",
-        "serve",
-        "interop",
-        "cli",
-        "__main__",
-    ),
+    *("tasks", "training", "predict", "vectors", "forced", "show", "comparison", "demo", "catalogue"),
+    *("serve", "interop", "cli", "__main__"),
 )
 LAZY = {("types.py", "show")}  # a map in a notebook draws itself
 WRITER = "storage.py"

@@ -3,6 +3,7 @@
 run = regard.train("dates")                             # -> Run, a directory
 predictor = regard.load(run)                            # -> Predictor
 prediction = predictor.predict(["4 March 2026"])[0]     # -> Prediction(text, score, tokens, map, ...)
+compared = regard.compare("dates", run)                 # -> Comparison, with a table and a picture by length
 """
 
 from importlib import import_module
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.attention import Attended, attend
+    from regard.comparison import Comparison, compare
     from regard.predict import Predictor, load
     from regard.recipe import Recipe
     from regard.storage import Run
@@ -30,9 +32,24 @@ _HOMES = {
     "train": "regard.training",
     "Predictor": "regard.predict",
     "load": "regard.predict",
+    "Comparison": "regard.comparison",
+    "compare": "regard.comparison",
 }
 
-__all__ = ["Attended", "AttentionMap", "Prediction", "Predictor", "Recipe", "Run", "attend", "load", "resume", "train"]
+__all__ = [
+    "Attended",
+    "AttentionMap",
+    "Comparison",
+    "Prediction",
+    "Predictor",
+    "Recipe",
+    "Run",
+    "attend",
+    "compare",
+    "load",
+    "resume",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

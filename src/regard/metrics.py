@@ -244,6 +244,11 @@ METRICS: dict[str, Metric] = {
 CLOSEST = ("phoneme_errors", "word_error_share", "phoneme_errors_unstressed", "word_error_share_unstressed")
 
 
+def better(metric: str) -> str:
+    """Which way a metric is better, as its first line says: `higher is better`."""
+    return (METRICS[metric].__doc__ or "").split("\n", 1)[0].rpartition("; ")[2].rstrip(".")
+
+
 def _edits(output: Sequence[str], reference: Sequence[str]) -> int:
     """The Levenshtein distance of two sequences; a text is one of characters."""
     row = list(range(len(reference) + 1))

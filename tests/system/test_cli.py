@@ -336,6 +336,73 @@ def test_data_tells_what_comes_with_regard_and_what_is_damaged(regard: Command, 
     assert "did you mean 'dates'?" in refused(regard("data", "datse"))
 
 
+# Compare
+
+
+def test_compare_a_run_with_a_recipe(regard: Command, trained: tuple[Path, Answer], run: Path, tmp_path: Path) -> None:
+    file, runs = trained[0] / "pairs.tsv", tmp_path / "runs"
+    settings = (*TINY, f"data.train={file}", "train.updates=2", "name=short")
+    arguments = ("compare", run, "dates", *settings, "--data", file, "--runs", runs)
+    said = regard(*arguments, "-o", "x.svg", "-o", "y.png", folder=tmp_path)
+    assert said.code == 0, said.error
+    head, first, second, blank, examples, signature = said.lines
+    assert head.split() == ["name", "character_errors", "parameters", "tokens/s", "seconds"]
+    assert [first.split()[0], second.split()[0]] == ["upper", "short"]
+    assert float(first.split()[1]) < float(second.split()[1])  # fewer errors
+    assert (blank, examples) == ("", f"on 200 pairs of {file}")
+    assert signature.startswith("character_errors|n:200|")
+    assert "short: to be trained" in said.error
+    assert said.error.endswith("drawn: x.svg\ndrawn: y.png\n")
+    assert (tmp_path / "x.svg").read_bytes().startswith(b"<svg ")
+    assert (tmp_path / "y.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert sorted(os.listdir(tmp_path)) == ["runs", "x.svg", "y.png"]
+    assert os.listdir(runs) == ["short"]
+
+    again = regard("compare", "dates", *settings, run, "--data", file, "--runs", runs, "--json", folder=tmp_path)
+    assert again.code == 0, again.error
+    assert f"{runs}/short is taken as it is" in again.error
+    told = [json.loads(line) for line in again.lines]
+    assert [each["name"] for each in told] == ["short", "upper"]
+    assert [f"{each['character_errors']:.4f}" for each in told] == [second.split()[1], first.split()[1]]
+    assert sum(point["examples"] for point in told[0]["curve"]) == 200
+    assert sorted(os.listdir(runs)) == ["compare.png", "compare.svg", "short"]
+
+    before = snapshot(runs)
+    quiet = regard("compare", runs / "short", "--data", file, "--quiet")
+    assert (quiet.code, quiet.error) == (0, "")
+    assert sorted(os.listdir(runs)) == ["compare-2.png", "compare-2.svg", "compare.png", "compare.svg", "short"]
+    assert before.items() <= snapshot(runs).items()
+
+
+def test_compare_without_matplotlib_leaves_the_png_out_and_says_so(
+    script: Command, trained: tuple[Path, Answer], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('none here')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path) + os.pathsep + os.environ.get("PYTHONPATH", ""))
+    shutil.copytree(run, tmp_path / "runs" / "upper")
+    judged = ("compare", "runs/upper", "--data", trained[0] / "pairs.tsv", "--quiet")
+    said = script(*judged, folder=tmp_path)
+    assert said.code == 0
+    assert "runs/compare.png is left out: drawing a PNG needs the package matplotlib" in said.error
+    assert sorted(os.listdir(tmp_path / "runs")) == ["compare.svg", "upper"]
+    assert "pip install 'regard[plot]'" in refused(script(*judged, "-o", "x.png", folder=tmp_path))
+
+
+def test_compare_refuses_with_a_sentence(regard: Command, run: Path, tmp_path: Path) -> None:
+    cases = {
+        (run, "-o", "x.gif"): "unknown picture ending '.gif'; choose from .svg, .png",
+        (run, "moods"): "upper and moods do not compare: their tasks are 'translate' and 'classify'",
+        ("datse",): "no recipe 'datse'",
+        (run, "train.updates=3"): "is a run, which is taken as it is",
+        (run, "--data", "no.tsv"): "cannot find no.tsv",
+        (run,): "cannot find pairs.tsv",  # what it was trained on; --data would do without
+    }
+    for arguments, said in cases.items():
+        assert said in refused(regard("compare", *arguments, "--quiet", folder=tmp_path)), arguments
+    assert os.listdir(tmp_path) == []
+    assert "Usage" in regard("compare").error
+
+
 # List, version, help
 
 

@@ -1,4 +1,4 @@
-"""Where every square and word of a picture stands; SVG and PNG draw the same."""
+"""Where every square, line and word of a picture stands; SVG and PNG draw the same."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +29,17 @@ class Square:
 
 
 @dataclass(frozen=True)
+class Line:
+    """A line through points, or, where it is filled, the area within them."""
+
+    points: tuple[tuple[float, float], ...]
+    ink: str
+    width: float = 1.0
+    filled: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Word:
     """A text of a picture, placed by its baseline; it lies level, or rises to the right at 60 degrees."""
 
@@ -48,7 +59,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a file shows, in pixels right of and below the upper left corner of the first cell."""
+    """What a file shows, in pixels right of and below the upper left corner of the first cell, or of the plot."""
 
     squares: list[Square]
     words: list[Word]
@@ -56,6 +67,7 @@ class Picture:
     top: float
     width: float
     height: float
+    lines: tuple[Line, ...] = ()
 
 
 def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = str) -> Picture:

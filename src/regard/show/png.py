@@ -1,23 +1,29 @@
-"""The map as PNG, through matplotlib."""
+"""Maps, and any other picture that is laid out, as PNG, through matplotlib."""
 
+from collections.abc import Callable, Iterable
 from io import BytesIO
 
 from regard.errors import MissingExtraError
 from regard.show.labels import legible
-from regard.show.layout import FONTS, HAIRLINE, Square, lay_out
+from regard.show.layout import FONTS, HAIRLINE, Picture, Square, lay_out
 from regard.show.ramp import tint
 from regard.types import AttentionMap
 
 
 def png(attention: AttentionMap, title: str = "") -> bytes:
     """The map as a PNG that looks like the SVG; a character no installed font holds is told by its code."""
+    drawn = (title, *attention.rows, *attention.columns)
+    return paint(drawn, lambda spell: lay_out(attention, title, spell))
+
+
+def paint(drawn: Iterable[str], arrange: Callable[[Callable[[str], str]], Picture]) -> bytes:
+    """A picture of these words as a PNG; `arrange` lays it out, given what spells a word so that a font holds it."""
     try:
-        from matplotlib import collections, figure
+        from matplotlib import collections, figure, patches
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "drawing a PNG") from error
-    drawn = (title, *attention.rows, *attention.columns)
     families, missing = _fonts(set("".join(map(legible, drawn))) | set("␣…"))
-    picture = lay_out(attention, title, lambda text: _coded(text, missing))
+    picture = arrange(lambda text: _coded(text, missing))
     dots = min(200, 100 * 8000 / max(picture.width, picture.height))  # a long map becomes fine, not huge
     canvas = figure.Figure((picture.width / 100, picture.height / 100), dpi=dots, facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[])
@@ -26,6 +32,10 @@ def png(attention: AttentionMap, title: str = "") -> bytes:
     fills = [tuple(part / 255 for part in tint(square.weight)) for square in picture.squares]
     corners = list(map(_corners, picture.squares))
     axes.add_collection(collections.PolyCollection(corners, facecolors=fills, edgecolors=HAIRLINE, lw=0.72))
+    for line in picture.lines:
+        shape = patches.Polygon(line.points, closed=line.filled, fill=line.filled, color=line.ink)
+        shape.set(linewidth=0 if line.filled else line.width * 0.72, joinstyle="round")
+        axes.add_patch(shape)
     for word in picture.words:
         place, points = (word.x, word.y, word.text), word.size * 0.72  # 100 pixels of ours are an inch
         style = axes.text(*place, color=word.ink, fontsize=points, fontfamily=families, ha=word.anchor)

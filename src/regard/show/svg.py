@@ -1,9 +1,9 @@
-"""The map as SVG."""
+"""Maps, and any other picture that is laid out, as SVG."""
 
 from html import escape
 
 from regard.show.labels import legible
-from regard.show.layout import FONTS, HAIRLINE, Square, Word, lay_out
+from regard.show.layout import FONTS, HAIRLINE, Line, Picture, Square, Word, lay_out
 from regard.show.ramp import tint
 from regard.types import AttentionMap
 
@@ -12,8 +12,12 @@ FAMILY = ", ".join(["ui-monospace", "Menlo", "Consolas", *(f"'{name}'" for name 
 
 def svg(attention: AttentionMap, title: str = "") -> str:
     """The map as a self-contained SVG; resting on a cell tells its labels and weight."""
-    picture = lay_out(attention, title)
     said = title or f"attention map: {len(attention.rows)} outputs over {len(attention.columns)} sources"
+    return paint(lay_out(attention, title), said)
+
+
+def paint(picture: Picture, said: str) -> str:
+    """A picture as a self-contained SVG; `said` is what it is for those who cannot see it."""
     place = f"{picture.left:.1f} {picture.top:.1f} {picture.width:.1f} {picture.height:.1f}"
     x, y, width, height = place.split()
     return "\n".join(
@@ -22,6 +26,7 @@ def svg(attention: AttentionMap, title: str = "") -> str:
             f'role="img" aria-label="{escape(legible(said))}" font-family="{FAMILY}">',
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="10" fill="#ffffff"/>',
             *map(_rectangle, picture.squares),
+            *map(_line, picture.lines),
             *map(_text, picture.words),
             "</svg>\n",
         ]
@@ -33,8 +38,21 @@ def _rectangle(square: Square) -> str:
     return (
         f'<rect x="{square.x:g}" y="{square.y:g}" width="{square.size:g}" height="{square.size:g}" '
         f'fill="#{red:02x}{green:02x}{blue:02x}" stroke="{HAIRLINE}">'
-        f"{f'<title>{escape(square.note)}</title>' if square.note else ''}</rect>"
+        f"{_note(square.note)}</rect>"
     )
+
+
+def _line(line: Line) -> str:
+    points = " ".join(f"{x:.4g},{y:.4g}" for x, y in line.points)
+    if line.filled:
+        return f'<polygon points="{points}" fill="{line.ink}">{_note(line.note)}</polygon>'
+    stroke = f'stroke="{line.ink}" stroke-width="{line.width:g}" stroke-linejoin="round"'
+    return f'<polyline points="{points}" fill="none" {stroke}>{_note(line.note)}</polyline>'
+
+
+def _note(text: str) -> str:
+    """What resting on a shape tells."""
+    return f"<title>{escape(text)}</title>" if text else ""
 
 
 def _text(word: Word) -> str:

@@ -108,6 +108,7 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
 
     def encode(self, examples: Sequence[Example]) -> Labelled:
         """All examples as ids and numbers of labels."""
+        _check_labels(examples, set(self.labels))
         numbers = {label: number for number, label in enumerate(self.labels)}
         sources = [self.ids(each.source) for each in examples]
         return Labelled(list(examples), sources, [numbers[each.target] for each in examples])

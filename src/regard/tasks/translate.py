@@ -212,9 +212,7 @@ def _check_copies(recipe: Recipe) -> None:
     """Refuse to copy where a source's tokens are not a target's, or nobody looks at them."""
     decoder = recipe.model.decoder
     if decoder.copies and not recipe.tokens.shared:
-        raise RecipeError(
-            "model.decoder.copies needs tokens.shared = true: what is copied is a word of the target"
-        )
+        raise RecipeError("model.decoder.copies needs tokens.shared = true: what is copied is a word of the target")
     if decoder.copies and (decoder.kind != "recurrent" or not pick(ORDERS, decoder.order, "order").looks()):
         raise RecipeError("model.decoder.copies needs a recurrent decoder whose order looks at the source")
 

@@ -1,5 +1,5 @@
 """Examples to a trained run."""
 
-from regard.training.loop import resume, train
+from regard.training.loop import check, resume, train
 
-__all__ = ["resume", "train"]
+__all__ = ["check", "resume", "train"]

@@ -37,7 +37,7 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         recipe = recipes.load(recipe)
     for text in overrides:
         recipe = recipes.override(recipe, text)
-    _check(recipe)
+    check(recipe)
     kind = TASKS[recipe.task]
     with Stopper().listening() as stopper, Teller(quiet=quiet) as teller:
         origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
@@ -58,7 +58,7 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
     """Go on with a run that was stopped or killed; it ends with the same bits as if it never had been."""
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
-    _check(recipe)
+    check(recipe)
     with Stopper().listening() as stopper, Teller(quiet=quiet) as teller, _resumable(run), run.training():
         if run.finished():
             teller.say(f"the run {run.path} is finished already")
@@ -87,7 +87,7 @@ def _resumable(run: Run) -> Iterator[None]:
         raise StoppedError(stopped.number, saved) from None
 
 
-def _check(recipe: Recipe) -> None:
+def check(recipe: Recipe) -> None:
     """Refuse what cannot be trained before anything is read or written."""
     task = pick(TASKS, recipe.task, "task")
     task.check_metric(recipe.metric)

@@ -1,0 +1,158 @@
+"""Quality against length, a curve for each of those that are compared, as SVG and PNG."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from regard.errors import pick
+from regard.show.labels import clipped, legible
+from regard.show.layout import HAIRLINE, MARGIN, PALE, SIZE, Line, Picture, Word
+from regard.show.png import paint as paint_png
+from regard.show.svg import paint as paint_svg
+
+WIDTH, HEIGHT = 480.0, 260.0  # of the plot, in pixels
+SMALL, APART = 11.0, 18.0  # the type of the axes, and the least from one label of a curve to the next
+NAME = 48  # letters of a curve's name at most
+# Okabe and Ito 2008: colours that the colour-blind tell apart; their yellow is too pale for a line.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#24303f")
+CORNERS = ((24, 0), (4, 45), (3, 30), (4, 0), (3, 90))  # of marks: how many, and the turn of the first in degrees
+
+
+class Point(NamedTuple):
+    """Texts of about one length, and how well they were answered."""
+
+    length: float  # the mean, in tokens
+    value: float
+    examples: int
+
+
+class Curve(NamedTuple):
+    """What one of the compared reaches by length, the shortest first."""
+
+    name: str
+    points: tuple[Point, ...]
+
+
+class Labels(NamedTuple):
+    """What a chart says besides the names of its curves."""
+
+    title: str
+    across: str
+    upward: str
+
+
+Spell = Callable[[str], str]
+Drawing = Callable[[Sequence[Curve], Labels], bytes]
+
+
+def svg(curves: Sequence[Curve], labels: Labels) -> bytes:
+    """The chart as a self-contained SVG; resting on a mark tells its numbers."""
+    said = f"{labels.title}: {labels.upward} by {labels.across}, for {', '.join(curve.name for curve in curves)}"
+    return paint_svg(lay_out(curves, labels), said).encode()
+
+
+def png(curves: Sequence[Curve], labels: Labels) -> bytes:
+    """The chart as a PNG that looks like the SVG."""
+    return paint_png([*labels, *(curve.name for curve in curves)], lambda spell: lay_out(curves, labels, spell))
+
+
+DRAWINGS: dict[str, Drawing] = {".svg": svg, ".png": png}
+
+
+def draw(curves: Sequence[Curve], ending: str, labels: Labels) -> bytes:
+    """The bytes of a picture file, in the form that the file's ending names."""
+    return pick(DRAWINGS, ending.lower(), "picture ending")(curves, labels)
+
+
+def lay_out(curves: Sequence[Curve], labels: Labels, spell: Spell = str) -> Picture:
+    """Lays the chart out; every curve has its name at its end, with its mark, and names keep clear of each other."""
+    height = max(HEIGHT, APART * len(curves))
+    lengths = sorted({point.length for curve in curves for point in curve.points})
+    left, right, _ = _range(lengths)
+    values = [point.value for curve in curves for point in curve.points]
+    low, high, step = _range(values)
+    low, high = math.floor(low / step) * step, math.ceil(high / step) * step  # the axis begins and ends at a tick
+
+    def place(point: Point) -> tuple[float, float]:
+        x = (point.length - left) / (right - left) * WIDTH
+        return x, height - (point.value - low) / (high - low) * height
+
+    lines, words = _upward(low, high, step, height)
+    for x, text in _ticks(lengths, [place(Point(length, low, 0))[0] for length in lengths]):
+        lines.append(Line(((x, height), (x, height + 4)), PALE))
+        words += [Word(x, height + 18, text, SMALL, "center", ink=PALE)] if text else []
+    ends = [place(curve.points[-1])[1] if curve.points else height for curve in curves]
+    for number, (curve, y) in enumerate(zip(curves, _apart(ends, height), strict=True)):
+        ink = COLOURS[number % len(COLOURS)]
+        places = list(map(place, curve.points))
+        lines += [Line(tuple(places), ink, 2)] if len(places) > 1 else []
+        for point, at in zip(curve.points, places, strict=True):
+            note = f"{curve.name}: {point.value:.4g} at {point.length:.3g} tokens, {point.examples:,} examples"
+            lines.append(_mark(number, at, ink, legible(note)))
+        lines.append(_mark(number, (WIDTH + 18, y), ink, ""))
+        words.append(Word(WIDTH + 28, y + 4, spell(clipped(legible(curve.name), NAME))))
+    words.append(Word(WIDTH / 2, height + 40, spell(legible(labels.across)), SMALL, "center", ink=PALE))
+    words.append(Word(0, -14, spell(legible(labels.upward)), SMALL, ink=PALE))
+    words.append(Word(0, -38, spell(legible(labels.title)), 15))
+    from_left = min(word.x - word.length for word in words if word.anchor == "right")
+    to_right = max(WIDTH + 4, *(word.x + word.length for word in words if word.anchor == "left"))
+    top, bottom = -38 - SIZE - MARGIN, height + 44 + MARGIN
+    width = to_right - from_left + 2 * MARGIN
+    return Picture([], words, from_left - MARGIN, top, width, bottom - top, tuple(lines))
+
+
+def _range(values: Sequence[float]) -> tuple[float, float, float]:
+    """Where an axis begins and ends, and a round step on it; it begins at 0 unless that would squeeze the values."""
+    high = max(values, default=0.0) or 1.0
+    low = min(values, default=0.0)
+    low = 0.0 if low <= high / 2 or low == high else low
+    rough = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    return low, high, next(times * power for times in (1, 2, 5, 10) if times * power >= rough * 0.999)
+
+
+def _upward(low: float, high: float, step: float, height: float) -> tuple[list[Line], list[Word]]:
+    """The level lines of the chart, with their values."""
+    digits = max(0, -math.floor(math.log10(step)))
+    lines, words = [], []
+    for number in range(round((high - low) / step) + 1):
+        y = height - number * step / (high - low) * height
+        lines.append(Line(((0, y), (WIDTH, y)), HAIRLINE if number else PALE))
+        words.append(Word(-8, y + 4, f"{low + number * step:,.{digits}f}", SMALL, "right", ink=PALE))
+    return lines, words
+
+
+def _ticks(lengths: Sequence[float], places: Sequence[float]) -> list[tuple[float, str]]:
+    """Where the bins stand, each with its mean length, unless that would touch the one before."""
+    whole = all(length == round(length) for length in lengths)
+    free, told = -math.inf, []
+    for length, x in zip(lengths, places, strict=True):
+        word = Word(x, 0, f"{length:.0f}" if whole else f"{length:.1f}", SMALL)
+        fits = x - word.length / 2 > free
+        told.append((x, word.text if fits else ""))
+        free = x + word.length / 2 + 4 if fits else free
+    return told
+
+
+def _apart(wanted: Sequence[float], height: float) -> list[float]:
+    """Places as near to those wanted as they can be that far from each other."""
+    placed = list(wanted)
+    order = sorted(range(len(placed)), key=lambda index: placed[index])
+    free = 0.0
+    for index in order:
+        placed[index] = max(placed[index], free)
+        free = placed[index] + APART
+    free = height
+    for index in reversed(order):
+        placed[index] = min(placed[index], free)
+        free = placed[index] - APART
+    return placed
+
+
+def _mark(number: int, place: tuple[float, float], ink: str, note: str) -> Line:
+    """A mark of a curve; its shape tells curves apart where colours do not."""
+    corners, turn = CORNERS[number % len(CORNERS)]
+    radius = 4 if corners == 24 else 5
+    angles = [math.radians(turn + 360 * corner / corners) for corner in range(corners)]
+    points = tuple((place[0] + radius * math.cos(angle), place[1] + radius * math.sin(angle)) for angle in angles)
+    return Line(points, ink, filled=True, note=note)

@@ -1,0 +1,310 @@
+"""Runs side by side: judged alike, named apart, trained once, refused where they do not fit each other."""
+
+import random
+import string
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import regard
+from regard import Comparison, Run
+from regard import recipe as recipes
+from regard.comparison import LEAST, MOST, bins
+from regard.errors import DataError, RecipeError
+from regard.metrics import METRICS, better
+from regard.storage import METRICS as METRICS_FILE
+
+SMALL = (
+    *("model.embedding=8", "model.encoder.dim=12", "model.decoder.dim=10", "model.attention.dim=6"),
+    *("train.device=cpu", "train.updates=2", "train.validate=1", "train.batch_tokens=200"),
+    *("search.max_ratio=1", "search.max_extra=2"),
+)
+LENGTHS, EACH = 6, 25  # of the words to be judged on: from 1 letter to so many, each so often
+
+
+def pairs(lengths: Sequence[int], seed: int = 7) -> str:
+    generator = random.Random(seed)
+    words = ["".join(generator.choices(string.ascii_lowercase[:8], k=length)) for length in lengths]
+    return "".join(f"{word}\t{word[::-1]}\n" for word in words)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """What changes a recipe to small files: 60 pairs to learn from, 20 for dev, and those to be judged on."""
+    folder = tmp_path_factory.mktemp("data")
+    lengths = [*range(1, LENGTHS + 1)]
+    for name, count in (("train", 10), ("dev", 3), ("test", EACH)):
+        (folder / f"{name}.tsv").write_text(pairs(lengths * count, seed=count), encoding="utf-8")
+    return tuple(f"data.{name}={folder / name}.tsv" for name in ("train", "dev", "test"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def compared(runs: Path, data: tuple[str, ...]) -> Comparison:
+    given = (*SMALL, *data, "reverse", "reverse", "model.decoder.order=none", "reverse", "name=mine", "train.seed=2")
+    return regard.compare(*given, runs=runs, quiet=True)
+
+
+# bins
+
+
+@pytest.mark.parametrize("count", [1, 19, 20, 39, 40, 57, 400, 1234])
+@pytest.mark.parametrize("longest", [1, 3, 30, 5000])
+def test_bins_are_full_in_order_and_keep_equal_lengths_together(count: int, longest: int) -> None:
+    generator = random.Random(count * longest)
+    lengths = [int(longest * generator.random() ** 2) for _ in range(count)]
+    placed = bins(lengths)
+    assert len(placed) == count
+    sizes = Counter(placed)
+    assert sorted(sizes) == list(range(len(sizes)))
+    assert len(sizes) <= MOST
+    assert count < LEAST or min(sizes.values()) >= LEAST
+    by_length = sorted(zip(lengths, placed, strict=True))
+    assert [number for _, number in by_length] == sorted(placed)
+    assert len({length for length, _ in by_length}) == len(set(by_length))
+    if longest == 5000 and count >= 400:  # hardly any are equal, so nothing stands in the way
+        assert len(sizes) >= MOST - 1
+        assert max(sizes.values()) <= 1.2 * count / MOST + LEAST
+
+
+def test_no_lengths_have_no_bins() -> None:
+    assert bins([]) == []
+
+
+# what comes of it
+
+
+def test_a_line_for_each_with_score_size_and_speed(compared: Comparison, runs: Path) -> None:
+    assert [each.name for each in compared.entries] == ["reverse", "reverse order=none", "mine"]
+    assert [each.run.path for each in compared.entries] == [runs / "reverse", runs / "reverse-2", runs / "mine"]
+    first, without, other = compared.entries
+    assert first.parameters == other.parameters > without.parameters > 0
+    assert all(each.tokens_per_second > 0 < each.train_seconds for each in compared.entries)
+    head, *lines = compared.table().split("\n")
+    assert head.split() == ["name", "exact_match", "parameters", "tokens/s", "seconds"]
+    assert len({len(line) for line in (head, *lines[:3])}) == 1
+    for line, each in zip(lines[:3], compared.entries, strict=True):
+        assert line.startswith(each.name)
+        assert f"{each.measured.value:.4f}" in line
+        assert f"{each.parameters:,}" in line
+    where, signature = lines[4:6]
+    assert where.startswith("on 150 test pairs of ")
+    assert where.endswith("test.tsv")
+    assert [*lines[3:4], signature, *lines[6:]] == ["", "exact_match|n:150|case:mixed|space:kept", ""]
+
+
+def test_curves_are_what_scoring_the_bins_gives(compared: Comparison) -> None:
+    each = compared.entries[0]
+    points = each.curve.points
+    assert [point.length for point in points] == list(range(1, LENGTHS + 1))
+    assert [point.examples for point in points] == [EACH] * LENGTHS
+    predictor = regard.load(each.run)
+    test = predictor.task.examples(each.run.recipe()).test
+    for point in points:
+        own = [one for one in test if len(one.source) == point.length]
+        assert predictor.score(own).measured.value == pytest.approx(point.value)
+
+
+def test_a_corpus_metric_is_computed_on_the_outputs_of_each_bin(compared: Comparison) -> None:
+    run = compared.entries[0].run
+    told = regard.compare(run, metric="chrf", quiet=True)
+    (entry,) = told.entries
+    predictor = regard.load(run)
+    test = predictor.task.examples(run.recipe()).test
+    long = [one for one in test if len(one.source) == LENGTHS]
+    assert entry.curve.points[-1].value == pytest.approx(predictor.score(long, metric="chrf").measured.value)
+    assert entry.measured.value == pytest.approx(predictor.score(test, metric="chrf").measured.value)
+
+
+def test_a_picture_names_all_and_says_what_is_drawn(compared: Comparison) -> None:
+    drawn = compared.draw(".svg").decode()
+    for words in ("reverse order=none", "mine", "source length in character tokens", "exact_match (higher is better)"):
+        assert words in drawn
+    assert drawn == compared._repr_svg_()
+
+
+def test_each_as_json(compared: Comparison, runs: Path) -> None:
+    first, *_ = told = list(compared.told())
+    assert len(told) == 3
+    assert first["run"] == str(runs / "reverse")
+    assert first["exact_match"] == compared.entries[0].measured.value
+    assert first["curve"][0].keys() == {"length", "value", "examples"}
+
+
+def test_pictures_go_beside_the_runs_and_take_no_name_that_is_taken(compared: Comparison, runs: Path) -> None:
+    assert compared.pictures() == [runs / "compare.svg", runs / "compare.png"]
+    (runs / "compare.png").touch()
+    (runs / "compare-2.svg").touch()
+    assert compared.pictures() == [runs / "compare-3.svg", runs / "compare-3.png"]
+
+
+# trained once
+
+
+def test_what_was_trained_before_is_taken_and_said(
+    compared: Comparison, runs: Path, data: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(runs.glob("*/manifest.json"))
+    again = regard.compare(*SMALL, *data, "reverse", "reverse", "model.decoder.order=none", runs=runs)
+    said = capsys.readouterr().err
+    assert f"reverse: trained before, on the same data; {runs / 'reverse'} is taken as it is" in said
+    assert f"reverse order=none: trained before, on the same data; {runs / 'reverse-2'} is taken" in said
+    assert sorted(runs.glob("*/manifest.json")) == before
+    assert again.entries == compared.entries[:2]
+
+
+def test_a_run_is_the_same_as_its_recipe(compared: Comparison) -> None:
+    entry = compared.entries[1]
+    for way in (entry.run, entry.run.path, str(entry.run.path)):
+        (found,) = regard.compare(way, quiet=True).entries
+        assert found.name == "reverse-2"
+        assert (found.measured, found.curve.points) == (entry.measured, entry.curve.points)
+
+
+def test_other_data_or_another_recipe_is_trained_anew(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text(pairs([3, 5] * 20), encoding="utf-8")
+    given = (*SMALL, f"data.train={file}", "name=upper", "reverse")
+
+    def trained(*changes: str) -> str:
+        return regard.compare(*given, *changes, runs=tmp_path, quiet=True).entries[0].run.path.name
+
+    assert [trained(), trained(), trained("train.seed=3"), trained("train.seed=3")] == [
+        *("upper", "upper", "upper-2", "upper-2")
+    ]
+    file.write_text(pairs([3, 5] * 20, seed=8), encoding="utf-8")
+    assert trained() == "upper-3"
+
+
+def test_what_was_stopped_goes_on(compared: Comparison, runs: Path, tmp_path: Path) -> None:
+    recipe = compared.entries[0].run.recipe()
+    examples = regard.load(compared.entries[0].run).task.examples(recipe)
+    task = regard.load(compared.entries[0].run).task
+    files = {"recipe.toml": recipes.to_toml(recipe).encode(), "data.json": examples.digest()} | task.files()
+    begun = Run.create(tmp_path, "reverse", files)
+    with pytest.raises(DataError, match=r"is not finished; go on with: regard train --resume"):
+        regard.compare(begun)
+    (entry,) = regard.compare(recipe, runs=tmp_path, quiet=True).entries
+    assert entry.run == begun
+    assert begun.holds(METRICS_FILE)
+    assert entry.measured == compared.entries[0].measured
+
+
+# judged alike
+
+
+def test_one_file_for_all(compared: Comparison, tmp_path: Path) -> None:
+    file = tmp_path / "judge.tsv"
+    file.write_text(pairs([3, 5, 7] * 15), encoding="utf-8")
+    told = regard.compare(*[each.run for each in compared.entries], data=[str(file)], quiet=True)
+    assert told.examples == f"45 pairs of {file}"
+    assert "|n:45|" in told.table()
+    assert all(sum(point.examples for point in each.curve.points) == 45 for each in told.entries)
+
+
+def test_dev_where_there_is_no_test_set(tmp_path: Path) -> None:
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text(pairs([3, 5] * 25), encoding="utf-8")
+    given = (*SMALL, f"data.train={tmp_path / 'train.tsv'}", f"data.dev={tmp_path / 'dev.tsv'}")
+    told = regard.compare(*given, "reverse", "reverse", "train.seed=2", runs=tmp_path, quiet=True)
+    assert told.examples == f"50 dev pairs of {tmp_path / 'dev.tsv'}"
+    assert [each.name for each in told.entries] == ["reverse", "reverse seed=2"]
+
+
+def test_a_language_model_in_lines_has_a_curve_and_one_in_windows_has_none(tmp_path: Path) -> None:
+    small = ("train.device=cpu", "train.updates=2", "train.validate=2", "train.batch_tokens=300", "data.size=80")
+    sizes = ("model.decoder.dim=8", "model.embedding=8", "model.decoder.layers=1")
+    lines = regard.compare(*small, *sizes, "sentences", runs=tmp_path, quiet=True)
+    assert lines.has_lengths()
+    assert lines.metric in lines.table()
+    windows = regard.compare(*small, *sizes, "data.window=30", "sentences", runs=tmp_path, quiet=True)
+    assert windows.entries[0].curve.points == ()
+    assert windows.pictures() == []
+    assert windows._repr_svg_() is None
+    with pytest.raises(DataError, match="there is nothing to draw"):
+        windows.draw(".svg")
+
+
+@pytest.mark.parametrize("recipe", ["moods", "parts", "clues", "facts"])
+def test_every_task_has_its_curve(recipe: str, tmp_path: Path) -> None:
+    small = ("train.device=cpu", "train.updates=1", "train.validate=1", "train.batch_tokens=200", "data.size=60")
+    told = regard.compare(*small, recipe, recipe, "train.seed=2", runs=tmp_path, quiet=True)
+    for each in told.entries:
+        assert each.measured.signature.startswith(told.metric)
+        assert all(point.examples >= LEAST for point in each.curve.points)
+        assert [point.length for point in each.curve.points] == sorted({point.length for point in each.curve.points})
+    assert told.draw(".svg")
+
+
+# refused
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["train.updates=3"], "nothing to compare: give recipes or runs"),
+        (["reverse", "revrese"], "no recipe 'revrese'.* did you mean 'reverse'"),
+        (["runs/nowhere"], "the run runs/nowhere is not there"),
+        (["reverse", "reverse"], "reverse is given twice; change a key of one"),
+        (["reverse", "train.seed=7", "reverse", "train.seed=7"], "reverse train.seed=7 is given twice"),
+        (["reverse", "moods"], "reverse and moods do not compare: their tasks are 'translate' and 'classify'"),
+        (
+            ["reverse", "reverse", "metric=bleu", "name=b"],
+            "reverse is judged by 'exact_match', b by 'bleu'; choose one for all with --metric",
+        ),
+        (["reverse", "copy"], "reverse and copy have different test sets; give one for all with --data FILE"),
+        (["reverse", "model.decoder.order=nun"], "unknown order 'nun'; choose from bahdanau"),
+        (["reverse", "train.shedule=linear"], "unknown key 'train.shedule'"),
+        (
+            ["metric=perplexity", "sentences", "sentences", "tokens.source=character"],
+            "perplexity is counted by token, and sentences and sentences source=character cut texts differently",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_and_writes_nothing(
+    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((RecipeError, DataError), match=said):
+        regard.compare("data.size=20", *given, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_take_no_overrides(compared: Comparison) -> None:
+    run = compared.entries[0].run
+    with pytest.raises(RecipeError, match=r"is a run, which is taken as it is; train.updates=3 can only change a"):
+        regard.compare(run, "train.updates=3")
+    with pytest.raises(RecipeError, match=r"runs are taken as they are; train.updates=3 can only change a recipe"):
+        regard.compare("train.updates=3", run)
+    with pytest.raises(RecipeError, match="the metric 'f1' does not fit this task"):
+        regard.compare(run, metric="f1")
+
+
+def test_labels_that_a_classifier_never_saw_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "odd.tsv"
+    file.write_text("what a day\tgreen\n", encoding="utf-8")
+    small = ("train.device=cpu", "train.updates=1", "data.size=40", "model.encoder.dim=8", "model.embedding=8")
+    with pytest.raises(DataError, match=r"odd.tsv:1: no training example has the label 'green'"):
+        regard.compare(*small, "moods", data=[str(file)], runs=tmp_path, quiet=True)
+
+
+# names
+
+
+def test_names_are_brief_where_they_can_be(tmp_path: Path, data: tuple[str, ...]) -> None:
+    given = ("reverse", "model.encoder.dim=12", "reverse", "model.decoder.dim=12", "reverse", "train.clip=2.5")
+    small = [text for text in SMALL if "dim" not in text]
+    told = regard.compare(*small, *data, *given, runs=tmp_path, quiet=True)
+    names = [each.name for each in told.entries]
+    assert names == ["reverse model.encoder.dim=12", "reverse model.decoder.dim=12", "reverse clip=2.5"]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_says_which_way_is_better(metric: str) -> None:
+    assert better(metric) in ("higher is better", "lower is better")
