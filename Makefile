@@ -14,7 +14,7 @@ demo: $(READY)  ## learn to read dates in a minute and show the attention map
 	$(BIN)/regard demo
 
 test: $(READY) lint types browser  ## ruff, mypy and all tests
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .
