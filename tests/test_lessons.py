@@ -29,8 +29,8 @@ def exercises() -> ModuleType:
     return exercises
 
 
-def test_there_are_twelve_lessons_each_with_exercises(exercises: ModuleType) -> None:
-    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 13)]
+def test_there_are_thirteen_lessons_each_with_exercises(exercises: ModuleType) -> None:
+    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 14)]
     asked = []
     for lesson in LESSONS:
         names = re.findall(r'^print\(check\("(\w+)", \w+\)\)$', lesson.read_text("utf-8"), re.M)
@@ -206,6 +206,20 @@ def masked_loss(logits, ids, asked):
     return torch.nn.functional.cross_entropy(logits[asked], ids[asked])
 
 
+def pad_and_mask(rows, pad):
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
+    return ids, torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+
+
+def take_over(theirs, ours):
+    return {name: theirs[name] if fits(theirs, name, each) else each for name, each in ours.items()}
+
+
+def fits(theirs, name, each):
+    return name in theirs and theirs[name].shape == each.shape
+
+
 RIGHT = {
     each.__name__: each
     for each in (
@@ -213,6 +227,7 @@ RIGHT = {
         *(bahdanau_step, luong_step, causal, local_m, local_p, kernel_regression, leave_one_out),
         *(lstm_step, squeeze_excite, sinusoids, rotary, weighted_self_attention, softmax_slopes),
         *(multi_head, keys_for_heads, target_mask, pre_norm, hide, masked_loss),
+        *(pad_and_mask, take_over),
     )
 }
 
@@ -440,6 +455,26 @@ def costs(logits, ids):
     return torch.nn.functional.cross_entropy(logits.mT, ids, reduction="none")
 
 
+def cut_short(rows, pad):
+    return torch.tensor([[row[0]] + [pad] * 4 for row in rows]), pad_and_mask(rows, pad)[1]
+
+
+def padded_left(rows, pad):
+    ids = torch.tensor([[pad] * (5 - len(row)) + row for row in rows])
+    return ids, pad_and_mask(rows, pad)[1].flip(1)
+
+
+def mask_by_id(rows, pad):
+    ids, _ = pad_and_mask(rows, pad)
+    return ids, (ids != pad) & (ids != 0)
+
+
+def took_in_place(theirs, ours):
+    for name, each in ours.items():
+        ours[name] = theirs[name] if fits(theirs, name, each) else each
+    return ours
+
+
 WRONG = [
     ("teacher_forcing", "the word to predict is given away", lambda target: (target, target)),
     ("teacher_forcing", "wrong order", lambda target: (target[:, 1:], target[:, :-1])),
@@ -629,6 +664,21 @@ WRONG = [
         lambda logits, ids, asked: ((costs(logits, ids) * asked).sum(1) / asked.sum(1)).mean(),
     ),
     ("masked_loss", ANYTHING, lambda logits, ids, asked: 2 * masked_loss(logits, ids, asked)),
+    ("pad_and_mask", "wrong order", lambda *given: pad_and_mask(*given)[::-1]),
+    ("pad_and_mask", "not boolean", lambda *given: (pad_and_mask(*given)[0], pad_and_mask(*given)[1].int())),
+    ("pad_and_mask", "wrong shape", lambda *given: tuple(each.T for each in pad_and_mask(*given))),
+    ("pad_and_mask", "padded on the left", padded_left),
+    ("pad_and_mask", "tokens lost", cut_short),
+    ("pad_and_mask", "pad ignored", lambda rows, pad: pad_and_mask(rows, 0)),
+    ("pad_and_mask", "mask upside down", lambda *given: (pad_and_mask(*given)[0], ~pad_and_mask(*given)[1])),
+    ("pad_and_mask", "a real token is taken for padding", mask_by_id),
+    ("pad_and_mask", ANYTHING, lambda *given: (pad_and_mask(*given)[0], torch.ones(3, 5, dtype=torch.bool))),
+    ("take_over", "a name that we do not have", lambda theirs, ours: ours | theirs),
+    ("take_over", "a name is missing", lambda theirs, ours: {name: theirs[name] for name in ours if name in theirs}),
+    ("take_over", "shapes do not fit", lambda theirs, ours: {name: theirs.get(name, ours[name]) for name in ours}),
+    ("take_over", "nothing is taken over", lambda theirs, ours: dict(ours)),
+    ("take_over", "what was given is changed", took_in_place),
+    ("take_over", ANYTHING, lambda theirs, ours: take_over(theirs, {name: 2 * each for name, each in ours.items()})),
 ]
 
 QUIZ = [
