@@ -29,8 +29,18 @@ def exercises() -> ModuleType:
     return exercises
 
 
-def test_there_are_twelve_lessons_each_with_exercises(exercises: ModuleType) -> None:
-    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 13)]
+@pytest.fixture(scope="module")
+def marks() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "docs/lessons"))
+    try:
+        import quiz_marks
+    finally:
+        sys.path.pop(0)
+    return quiz_marks
+
+
+def test_there_are_thirteen_lessons_each_with_exercises(exercises: ModuleType) -> None:
+    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 14)]
     asked = []
     for lesson in LESSONS:
         names = re.findall(r'^print\(check\("(\w+)", \w+\)\)$', lesson.read_text("utf-8"), re.M)
@@ -206,6 +216,20 @@ def masked_loss(logits, ids, asked):
     return torch.nn.functional.cross_entropy(logits[asked], ids[asked])
 
 
+def pad_and_mask(rows, pad):
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
+    return ids, torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+
+
+def take_over(theirs, ours):
+    return {name: theirs[name] if fits(theirs, name, each) else each for name, each in ours.items()}
+
+
+def fits(theirs, name, each):
+    return name in theirs and theirs[name].shape == each.shape
+
+
 RIGHT = {
     each.__name__: each
     for each in (
@@ -213,6 +237,7 @@ RIGHT = {
         *(bahdanau_step, luong_step, causal, local_m, local_p, kernel_regression, leave_one_out),
         *(lstm_step, squeeze_excite, sinusoids, rotary, weighted_self_attention, softmax_slopes),
         *(multi_head, keys_for_heads, target_mask, pre_norm, hide, masked_loss),
+        *(pad_and_mask, take_over),
     )
 }
 
@@ -440,6 +465,26 @@ def costs(logits, ids):
     return torch.nn.functional.cross_entropy(logits.mT, ids, reduction="none")
 
 
+def cut_short(rows, pad):
+    return torch.tensor([[row[0]] + [pad] * 4 for row in rows]), pad_and_mask(rows, pad)[1]
+
+
+def padded_left(rows, pad):
+    ids = torch.tensor([[pad] * (5 - len(row)) + row for row in rows])
+    return ids, pad_and_mask(rows, pad)[1].flip(1)
+
+
+def mask_by_id(rows, pad):
+    ids, _ = pad_and_mask(rows, pad)
+    return ids, (ids != pad) & (ids != 0)
+
+
+def took_in_place(theirs, ours):
+    for name, each in ours.items():
+        ours[name] = theirs[name] if fits(theirs, name, each) else each
+    return ours
+
+
 WRONG = [
     ("teacher_forcing", "the word to predict is given away", lambda target: (target, target)),
     ("teacher_forcing", "wrong order", lambda target: (target[:, 1:], target[:, :-1])),
@@ -629,6 +674,21 @@ WRONG = [
         lambda logits, ids, asked: ((costs(logits, ids) * asked).sum(1) / asked.sum(1)).mean(),
     ),
     ("masked_loss", ANYTHING, lambda logits, ids, asked: 2 * masked_loss(logits, ids, asked)),
+    ("pad_and_mask", "wrong order", lambda *given: pad_and_mask(*given)[::-1]),
+    ("pad_and_mask", "not boolean", lambda *given: (pad_and_mask(*given)[0], pad_and_mask(*given)[1].int())),
+    ("pad_and_mask", "wrong shape", lambda *given: tuple(each.T for each in pad_and_mask(*given))),
+    ("pad_and_mask", "padded on the left", padded_left),
+    ("pad_and_mask", "tokens lost", cut_short),
+    ("pad_and_mask", "pad ignored", lambda rows, pad: pad_and_mask(rows, 0)),
+    ("pad_and_mask", "mask upside down", lambda *given: (pad_and_mask(*given)[0], ~pad_and_mask(*given)[1])),
+    ("pad_and_mask", "a real token is taken for padding", mask_by_id),
+    ("pad_and_mask", ANYTHING, lambda *given: (pad_and_mask(*given)[0], torch.ones(3, 5, dtype=torch.bool))),
+    ("take_over", "a name that we do not have", lambda theirs, ours: ours | theirs),
+    ("take_over", "a name is missing", lambda theirs, ours: {name: theirs[name] for name in ours if name in theirs}),
+    ("take_over", "shapes do not fit", lambda theirs, ours: {name: theirs.get(name, ours[name]) for name in ours}),
+    ("take_over", "nothing is taken over", lambda theirs, ours: dict(ours)),
+    ("take_over", "what was given is changed", took_in_place),
+    ("take_over", ANYTHING, lambda theirs, ours: take_over(theirs, {name: 2 * each for name, each in ours.items()})),
 ]
 
 QUIZ = [
@@ -678,3 +738,127 @@ def test_regard_itself_is_a_right_answer(exercises: ModuleType) -> None:
         return score(queries, score.project(keys)).detach()
 
     assert exercises.check("additive_from_concat", scored).failed is None
+
+
+# ---- the quiz on attention
+
+ASKED = ROOT / "docs/lessons/quiz_attention.py"
+LETTERS = {
+    "score": "b",
+    "weight": "d",
+    "sum": "a",
+    "roles": "c",
+    "shapes": "b",
+    "additive": "a",
+    "scale": "c",
+    "bottleneck": "d",
+    "order": "a",
+    "picture": "c",
+}
+MISTAKES = [  # question, letter, how the sentence begins
+    ("score", "a", "Query and key are exchanged"),
+    ("score", "c", "That is the weight already"),
+    ("score", "d", "There is no output in self-attention"),
+    ("weight", "a", "That is the score"),
+    ("weight", "b", "That sums to one over those who ask"),
+    ("weight", "c", "Each key is judged by itself"),
+    ("sum", "b", "Keys say how well a word answers"),
+    ("sum", "c", "That is a hard choice"),
+    ("sum", "d", "That runs over those who ask"),
+    ("roles", "a", "The other way round"),
+    ("roles", "b", "The decoder cannot look at target words"),
+    ("roles", "d", "That is self-attention of the decoder"),
+    ("shapes", "a", "q is a column"),
+    ("shapes", "c", "W_q has to be transposed"),
+    ("shapes", "d", "That is a vector"),
+    ("additive", "b", "A matrix times [q; k] is the sum of two products"),
+    ("additive", "c", "Each width has its own columns"),
+    ("additive", "d", "What goes into the tanh is the same already"),
+    ("scale", "a", "The softmax sees to that"),
+    ("scale", "b", "With numbers of mean zero"),
+    ("scale", "d", "It is one division more"),
+    ("bottleneck", "a", "A decoder writes until it writes the end"),
+    ("bottleneck", "b", "The encoder reads every word"),
+    ("bottleneck", "c", "It does"),
+    ("order", "b", "So it is in Bahdanau's order"),
+    ("order", "c", "So it is in Luong's order"),
+    ("order", "d", "The states differ"),
+    ("picture", "a", "That is a caption without attention"),
+    ("picture", "b", "These are what the decoder wrote"),
+    ("picture", "d", "Nothing is named before"),
+]
+
+
+def quiz(text: str, folder: Path) -> list[str]:
+    """What the quiz prints, with this for its text."""
+    script = folder / "quiz.py"
+    script.write_text(text, "utf-8")
+    environment = os.environ | {"PYTHONPATH": str(ASKED.parent)}
+    command = [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_quiz_asks_what_is_marked(marks: ModuleType) -> None:
+    text = ASKED.read_text("utf-8")
+    questions = {part.split("\n")[0]: part for part in text.split("\n# ## ")[1:]}
+    assert list(questions) == list(marks.KEYS) == re.findall(r'^    "(\w+)": "",$', text, re.M)
+    for name, part in questions.items():
+        key = marks.KEYS[name]
+        assert re.findall(r"^# - (\w): ", part, re.M) == sorted([key.right, *key.wrong]) == list("abcd")
+
+
+def test_right_letters_pass(marks: ModuleType) -> None:
+    assert list(LETTERS) == list(marks.KEYS)
+    for question, letter in LETTERS.items():
+        assert str(marks.mark(question, letter)) == f"{question}: right."
+        assert marks.mark(question, f" {letter.upper()} ").right
+
+
+@pytest.mark.parametrize(("question", "letter", "begins"), MISTAKES)
+def test_a_wrong_letter_is_told_why(marks: ModuleType, question: str, letter: str, begins: str) -> None:
+    mark = marks.mark(question, letter)
+    assert not mark.right
+    assert str(mark).startswith(f"{question}: not {letter}: {begins}")
+    assert mark.why.endswith(".")
+    assert mark.why.count(". ") == 0, "one sentence"
+
+
+def test_every_wrong_letter_is_tried(marks: ModuleType) -> None:
+    wrong = {(question, letter) for question, key in marks.KEYS.items() for letter in key.wrong}
+    assert wrong == {(question, letter) for question, letter, _ in MISTAKES}
+
+
+def test_letters_that_are_not_there_are_a_sentence(marks: ModuleType) -> None:
+    assert str(marks.mark("sum", "")) == "sum: no letter yet."
+    assert str(marks.mark("sum", "e")) == "sum: not e: There is no such letter; choose of a, b, c, d."
+    with pytest.raises(ValueError, match="there is no question 'some'; choose from score, weight"):
+        marks.mark("some", "a")
+
+
+def test_the_quiz_runs_as_it_is_and_counts_what_is_right(tmp_path: Path) -> None:
+    text = ASKED.read_text("utf-8")
+    assert quiz(text, tmp_path) == [*(f"{name}: no letter yet." for name in LETTERS), "0 of 10"]
+    filled = text
+    for name, letter in LETTERS.items():
+        filled = filled.replace(f'"{name}": ""', f'"{name}": "{letter}"')
+    assert quiz(filled, tmp_path) == [*(f"{name}: right." for name in LETTERS), "10 of 10"]
+    told = quiz(filled.replace('"score": "b"', '"score": "c"'), tmp_path)
+    assert told[0] == "score: not c: That is the weight already; a score is what goes into the softmax."
+    assert told[-1] == "9 of 10"
+
+
+def test_what_the_quiz_calls_right_is_what_attend_does() -> None:
+    """Its formulas with numbers: those called right agree with `attend`, the others do not."""
+    x, to_query, to_key, to_value = (torch.randn(*shape).double() for shape in ((5, 3), (4, 3), (4, 3), (2, 3)))
+    q, k, v = x @ to_query.T, x @ to_key.T, x @ to_value.T
+    seen = attend(q, k, v, score=SCORES["dot"](query_dim=4, key_dim=4, dim=None))
+    scores = torch.tensor([[query @ key for key in k] for query in q])
+    weights = {"a": scores, "b": scores.softmax(0), "c": scores.sigmoid(), "d": scores.softmax(1)}
+    right = weights["d"]
+    summed = {"a": right @ v, "c": v[right.argmax(1)], "d": right.T @ v}  # b has another width
+    assert [letter for letter, each in weights.items() if torch.allclose(each, seen.weights)] == [LETTERS["weight"]]
+    assert [letter for letter, each in summed.items() if torch.allclose(each, seen.context)] == [LETTERS["sum"]]
+    assert torch.allclose((to_query @ x[0]) @ (to_key @ x[1]), x[0] @ (to_query.T @ to_key) @ x[1])
+    assert torch.allclose((to_query @ x[0]) @ (to_key @ x[1]), scores[0, 1])

@@ -1254,6 +1254,113 @@ MASKED_LOSS = (
     ),
 )
 
+# ---- lesson 13: the lab
+
+RAGGED = [[5, 0, 9, 7, 3], [8], [4, 6, 0]]  # a real token may have the id of padding
+FILL = 2
+FILLED = torch.tensor([[5, 0, 9, 7, 3], [8, 2, 2, 2, 2], [4, 6, 0, 2, 2]])
+REAL_TOKENS = torch.arange(5) < torch.tensor([[5], [1], [3]])
+
+
+def _padded(answer: Answer) -> tuple[Tensor, Tensor]:
+    ids, mask = _given(answer([list(row) for row in RAGGED], FILL))
+    return ids, mask
+
+
+PAD_AND_MASK = (
+    Property("wrong order", lambda answer: _padded(answer)[0].dtype != torch.bool, "First the ids, then the mask."),
+    Property(
+        "not boolean",
+        lambda answer: _padded(answer)[1].dtype == torch.bool,
+        "A mask is boolean, True = may be attended.",
+    ),
+    Property(
+        "wrong shape",
+        lambda answer: all(each.shape == (3, 5) for each in _padded(answer)),
+        "As many rows as sentences, as wide as the longest of them.",
+    ),
+    Property(
+        "padded on the left",
+        lambda answer: _padded(answer)[0][1, 4] != 8,
+        "Here sentences begin at position 0 and padding comes after them.",
+    ),
+    Property(
+        "tokens lost",
+        lambda answer: torch.equal(_padded(answer)[0][REAL_TOKENS], FILLED[REAL_TOKENS]),
+        "Every row begins with all of its own ids.",
+    ),
+    Property(
+        "pad ignored",
+        lambda answer: torch.equal(_padded(answer)[0], FILLED),
+        "What is filled up gets the id that was given for it.",
+    ),
+    Property(
+        "mask upside down",
+        lambda answer: not torch.equal(_padded(answer)[1], ~REAL_TOKENS),
+        "True means real; this one hides the sentence and shows the padding.",
+    ),
+    Property(
+        "a real token is taken for padding",
+        lambda answer: bool(_padded(answer)[1][REAL_TOKENS].all()),
+        "The mask comes of the lengths: what an id is does not say whether it is real.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: torch.equal(_padded(answer)[1], REAL_TOKENS),
+        "mask[row, place] = place < length of the row.",
+    ),
+)
+
+THEIRS = {"table": _random(7, 3, seed=44), "bridge": _random(3, 5, seed=45), "head": _random(4, 3, seed=46)}
+OURS = {"table": _random(7, 3, seed=47), "bridge": _random(5, 3, seed=48), "gate": _random(3, seed=49)}
+
+
+def _taken(answer: Answer) -> dict[str, Tensor]:
+    theirs, ours = dict(THEIRS), dict(OURS)
+    taken: dict[str, Tensor] = _given(answer(theirs, ours))
+    return taken
+
+
+def _left_alone(answer: Answer) -> bool:
+    theirs, ours = dict(THEIRS), dict(OURS)
+    _given(answer(theirs, ours))
+    return all(
+        list(now) == list(before) and all(now[name] is before[name] for name in before)
+        for now, before in ((theirs, THEIRS), (ours, OURS))
+    )
+
+
+TAKE_OVER = (
+    Property(
+        "a name that we do not have",
+        lambda answer: set(_taken(answer)) <= set(OURS),
+        "The new model has no place for it; leave it behind.",
+    ),
+    Property(
+        "a name is missing",
+        lambda answer: set(_taken(answer)) == set(OURS),
+        "What they do not have stays as we began it.",
+    ),
+    Property(
+        "shapes do not fit",
+        lambda answer: all(each.shape == OURS[name].shape for name, each in _taken(answer).items()),
+        "The same name is not enough: compare the shapes too. As many numbers are not the same shape.",
+    ),
+    Property(
+        "nothing is taken over",
+        lambda answer: not _same(_taken(answer)["table"], OURS["table"]),
+        "Where name and shape fit, theirs wins.",
+    ),
+    Property("what was given is changed", _left_alone, "Make a new dict; the two models still need theirs."),
+    Property(
+        "differs from the definition",
+        lambda answer: all(
+            _same(each, (THEIRS if name == "table" else OURS)[name]) for name, each in _taken(answer).items()
+        ),
+        "theirs[name] where name and shape fit, else ours[name].",
+    ),
+)
+
 EXERCISES: dict[str, tuple[Property, ...]] = {
     "teacher_forcing": TEACHER_FORCING,
     "greedy": GREEDY,
@@ -1282,4 +1389,6 @@ EXERCISES: dict[str, tuple[Property, ...]] = {
     "pre_norm": PRE_NORM,
     "hide": HIDE,
     "masked_loss": MASKED_LOSS,
+    "pad_and_mask": PAD_AND_MASK,
+    "take_over": TAKE_OVER,
 }
