@@ -15,7 +15,7 @@ import pytest
 
 from conftest import Answer, Command, _environment
 from regard.errors import CorruptError
-from regard.storage import KEPT, MANIFEST, METRICS, MODEL, RECIPE, Run
+from regard.storage import DATA, KEPT, MANIFEST, METRICS, MODEL, RECIPE, Run
 
 INTERVAL = 4  # updates between two validations
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
@@ -38,7 +38,7 @@ TINY = (
     "search.max_ratio=0",
     "search.max_extra=3",
 )
-NAMES = [MANIFEST, METRICS, MODEL, RECIPE, "source.tokens", "target.tokens"]
+NAMES = [DATA, MANIFEST, METRICS, MODEL, RECIPE, "source.tokens", "target.tokens"]
 OPTIMIZER = "optimizer.safetensors"
 FILES = [MODEL, OPTIMIZER, "state.json", MANIFEST]  # of a checkpoint
 
@@ -227,7 +227,7 @@ def test_killed_at_every_operation_before_the_first_update(mortals: Mortals, pla
         operation += 1
         folder = tmp_path / str(operation)
         runs, fate = folder / "runs", {"cache": str(folder / "cache"), "keep": str(folder / "kept")}
-        die = ["_check", 1, operation]
+        die = ["check", 1, operation]
         act = ["_take_up", 1, [signal.SIGKILL]]  # the operations thereafter are those of a save
         code = mortals(*arguments, "--runs", runs, folder=place, die=die, act=act, **fate).code
         assert code == -signal.SIGKILL
