@@ -8,6 +8,7 @@ from dataclasses import replace
 from regard.alignment import READINGS, Link, alignment_error_rate, diagonal, links_of
 from regard.data.gold import Gold
 from regard.data.tokenizers import Tokenizer
+from regard.decoders import ORDERS
 from regard.errors import RecipeError
 from regard.metrics import Measured
 from regard.models import Seq2Seq
@@ -36,9 +37,10 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
     found: dict[str, list[AttentionMap]] = {name: [] for name in READINGS}
     for example, forced in zip(examples, force(predictor, examples), strict=True):
         if forced.map is None:
+            orders = ", ".join(name for name, order in ORDERS.items() if order.looks())
             raise RecipeError(
                 f"{predictor.run.path} never looks at the source, so it aligns nothing; take a run whose "
-                "model.decoder.order is bahdanau, luong or luong_feeding, or a Transformer"
+                f"model.decoder.order is one of {orders}, or a Transformer"
             )
         rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
         columns = Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -123,21 +122,12 @@ def attend(
         keys, values = keys.masked_fill(~seen, 0.0), values.masked_fill(~seen, 0.0)
     log_prob = None
     if draws and normalize is hard:
-        chosen: list[Tensor] = []
-        weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=partial(_drawn, chosen))
-        log_prob = chosen[0]
+        weights, log_prob = draw(_scored(query, keys, score, bias), mask)
     else:
         weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=normalize)
     with torch.autocast(query.device.type, enabled=False):
         context = dropout(weights, drop, training=True).to(values.dtype) @ values
     return Attended(context, weights, log_prob)
-
-
-def _drawn(chosen: list[Tensor], scores: Tensor, mask: Tensor | None) -> Tensor:
-    """A normaliser that draws, and leaves the log-probability behind."""
-    weights, log_prob = draw(scores, mask)
-    chosen.append(log_prob)
-    return weights
 
 
 def weigh(
@@ -149,11 +139,17 @@ def weigh(
     bias: Float[Tensor, "*bias"] | None,
     normalize: Normalizer,
 ) -> Float[Tensor, "*batch query key"]:
-    """The weights alone, from keys without junk; computed in single precision at least."""
+    """The weights alone, from keys without junk."""
+    with torch.autocast(query.device.type, enabled=False):
+        return normalize(_scored(query, keys, score, bias), mask)
+
+
+def _scored(query: Tensor, keys: Tensor, score: ScoreFunction, bias: Tensor | None) -> Tensor:
+    """Scores and bias, computed in single precision at least."""
     precision = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
         scores = score(query.to(precision), keys.to(precision))
-        return normalize(scores if bias is None else scores + bias, mask)
+    return scores if bias is None else scores + bias
 
 
 def attend_unseen(

@@ -62,10 +62,9 @@ def takes_packed(wide: Tensor, width: int, mask: Mask) -> bool:
 
 
 def packed(
-    wide: Float[Tensor, "batch time wide"], heads: int, *, scale: float | None, mask: Mask
+    wide: Float[Tensor, "batch time wide"], heads: int, *, scale: float, mask: Mask
 ) -> Float[Tensor, "batch time dim"]:
     """`dot` of tokens with themselves, from all queries, keys and values side by side to contexts side by side."""
-    assert scale is not None
     seen: Tensor = kernels.short_self_attention(
         wide.contiguous(), heads, _hidden(mask, len(wide)), isinstance(mask, Causal), scale
     )

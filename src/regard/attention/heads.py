@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from regard.attention import fused
 from regard.attention.core import Attended, Past
 from regard.attention.masks import Mask
-from regard.attention.normalizers import softmax
 from regard.attention.positions import Positions
-from regard.attention.scopes import Global, Scope
+from regard.attention.scopes import Scope
 from regard.errors import RecipeError
 from regard.kernels.linear import Linear, linear
 from regard.types import BatchFirst
@@ -186,8 +185,9 @@ class SelfAttention(nn.Module):
         shares = [self.heads, self.groups, self.groups]
         wide = self.all(states)
         query, keys, values = split(wide, sum(shares)).split(shares, dim=-3)
-        if before is None and bias is None and not positions.turns and self.is_packed(wide, mask):
-            scale = self.attention.score.dot_scale
+        scale = self.attention.plain_scale()
+        alone = before is None and bias is None and not positions.turns
+        if scale is not None and alone and self.is_packed(wide, mask):
             return self.out(fused.packed(wide, self.heads, scale=scale, mask=mask)), Seen(keys, values)
         query, keys = positions.rotate(query, start), positions.rotate(keys, start)
         seen = Seen(keys, values) if before is None else before.then(keys, values)
@@ -199,10 +199,8 @@ class SelfAttention(nn.Module):
 
     def is_packed(self, wide: Float[Tensor, "batch time wide"], mask: Mask) -> bool:
         """Whether a fused path takes queries, keys and values as they lie side by side, and nobody looks on."""
-        scope = self.attention
-        usual = type(scope) is Global and scope.fused and scope.normalize is softmax and scope.score.keys_are_states
-        drops = scope.training and scope.dropout > 0.0
-        alone = usual and not drops and not scope._forward_hooks and self.groups == self.heads
+        drops = self.training and self.attention.dropout > 0.0
+        alone = self.groups == self.heads and not drops and not self.attention._forward_hooks
         return alone and fused.takes_packed(wide, self.width, mask)
 
 

@@ -42,6 +42,15 @@ class Scope(nn.Module):
         self.window = window or 10
         self.fused = fused  # whether a fused path may run, which gives no weights; `weigh` gives them beside it
         self.dropout = dropout  # share of the weights that do not reach the context in training
+        self.learns(query_dim)
+
+    def learns(self, query_dim: int) -> None:
+        """Make what the scope itself learns, besides its score: nothing, unless it says so."""
+
+    def plain_scale(self) -> float | None:
+        """The scale, where a look is but a softmax over dot products with the states themselves that may be fused."""
+        plain = self.fused and self.normalize is softmax and self.score.keys_are_states
+        return self.score.dot_scale if plain and type(self) is Global else None
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
         """The keys of the states, as the score wants them."""
@@ -119,17 +128,8 @@ class LocalP(Scope):
 
     keeps_sum = False
 
-    def __init__(
-        self,
-        score: Score,
-        normalize: Normalizer = softmax,
-        *,
-        query_dim: int,
-        window: int | None = None,
-        fused: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(score, normalize, query_dim=query_dim, window=window, fused=fused, dropout=dropout)
+    def learns(self, query_dim: int) -> None:
+        """What predicts the place."""
         self.query = nn.Linear(query_dim, query_dim, bias=False)
         self.out = nn.Linear(query_dim, 1, bias=False)
 
@@ -155,18 +155,9 @@ class Remembering(Global):
     uses_past = True
     channels: ClassVar[int]
 
-    def __init__(
-        self,
-        score: Score,
-        normalize: Normalizer = softmax,
-        *,
-        query_dim: int,
-        window: int | None = None,
-        fused: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(score, normalize, query_dim=query_dim, window=window, fused=fused, dropout=dropout)
-        projected = score.project(torch.zeros(1, score.key_dim)).shape[-1]
+    def learns(self, query_dim: int) -> None:
+        """What moves the keys."""
+        projected = self.score.project(torch.zeros(1, self.score.key_dim)).shape[-1]
         self.move = nn.Linear(self.channels, projected, bias=False)
 
     def forward(
@@ -224,17 +215,9 @@ class LocationAware(Remembering):
 
     channels = 10  # filters, as in the paper
 
-    def __init__(
-        self,
-        score: Score,
-        normalize: Normalizer = softmax,
-        *,
-        query_dim: int,
-        window: int | None = None,
-        fused: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(score, normalize, query_dim=query_dim, window=window, fused=fused, dropout=dropout)
+    def learns(self, query_dim: int) -> None:
+        """What moves the keys, and the filters before it."""
+        super().learns(query_dim)
         self.filters = nn.Conv1d(1, self.channels, 2 * self.window + 1, padding=self.window, bias=False)
 
     def given(self, past: Past) -> Float[Tensor, "*batch query key channels"]:

@@ -16,6 +16,7 @@ class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
     """Predicts the next token from those before it and from what it sees of the memory."""
 
     embedding: nn.Embedding
+    copies: bool = False  # whether it needs the source's tokens, to point at them
 
     @abstractmethod
     def prepare(self, memory: Memory) -> ReadyKind:

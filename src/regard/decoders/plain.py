@@ -15,9 +15,8 @@ from torch.nn.functional import linear
 
 from regard.attention.heads import MultiHead, Seen, SelfAttention
 from regard.attention.masks import Causal
-from regard.attention.normalizers import softmax
 from regard.attention.positions import Positions
-from regard.attention.scopes import Global, Scope
+from regard.attention.scopes import Scope
 
 
 class Affine(NamedTuple):
@@ -61,10 +60,8 @@ class Look(NamedTuple):
     @staticmethod
     def of(module: SelfAttention | MultiHead) -> "Look | None":
         """That of a module, if it is a softmax over dot products with keys for every head."""
-        scope = module.attention
-        scale = scope.score.dot_scale
-        usual = type(scope) is Global and scope.fused and scope.normalize is softmax and scope.score.keys_are_states
-        return Look(module.heads, scale, scope) if usual and scale and module.groups == module.heads else None
+        scale = module.attention.plain_scale()
+        return Look(module.heads, scale, module.attention) if scale and module.groups == module.heads else None
 
     def context(
         self,

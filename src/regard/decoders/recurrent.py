@@ -15,7 +15,7 @@ from regard.attention.scopes import Scope
 from regard.decoders.core import Decoder
 from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
-from regard.encoders import Reader
+from regard.encoders import Layered
 from regard.kernels.dropout import dropout
 from regard.recurrence import Cell, Recurrence, Tower, joined, layer_of
 from regard.types import Memory, Ready, Recurrent, State, Step
@@ -66,7 +66,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         embedding: nn.Embedding,
         attention: Attention | None,
         *,
-        reader: Reader,
+        reader: Layered,
         cell: Cell,
         dim: int,
         layers: int = 1,
@@ -91,12 +91,11 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         self.dropout, self.copies = dropout, copies
         self.pointer = Pointer(context_dim=reader.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
         drawn = isinstance(attention, Scope) and attention.normalize is hard
-        self.register_buffer(
-            "baseline", torch.zeros(()) if drawn else None
-        )  # what looks that are drawn earn on average
+        earned = torch.zeros(()) if drawn else None  # by looks that are drawn, on average
+        self.register_buffer("baseline", earned)
 
     def stack(
-        self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Reader
+        self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Layered
     ) -> "Recurrence | GnmtStack":
         """The recurrent layers."""
         return Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
@@ -121,8 +120,11 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
         """The start made of the source's summary, and nothing fed yet."""
-        nothing = torch.zeros_like(ready.mask, dtype=ready.start.hidden.dtype).unsqueeze(1)
-        return RecurrentState(ready.start, self.first_feed(ready), Past(nothing, nothing) if self.remembers else None)
+        past = None
+        if self.remembers:
+            nothing = torch.zeros_like(ready.mask, dtype=ready.start.hidden.dtype).unsqueeze(1)
+            past = Past(nothing, nothing)
+        return RecurrentState(ready.start, self.first_feed(ready), past)
 
     @property
     def remembers(self) -> bool:
@@ -263,7 +265,7 @@ class Gnmt(RecurrentDecoder):
     reads = ("state", "context")
     parallel = True
 
-    def stack(self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Reader) -> GnmtStack:
+    def stack(self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Layered) -> GnmtStack:
         """The bottom layer by itself."""
         bottom = Recurrence(cell, input_dim=entering, dim=dim)
         return GnmtStack(bottom, Tower(cell, dim=dim, guest_dim=reader.dim, layers=layers - 1, dropout=dropout))

@@ -1,38 +1,20 @@
 """How a recurrent decoder starts from what the encoder leaves."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
-from regard.encoders import Reader
+from regard.encoders import Layered
 from regard.errors import RecipeError
 from regard.types import Recurrent
-
-
-@runtime_checkable
-class Writer(Protocol):
-    """What a start must know of a decoder: the shape of its state."""
-
-    @property
-    def dim(self) -> int:
-        """The width of a state."""
-
-    @property
-    def layers(self) -> int:
-        """How many."""
-
-    @property
-    def cell_dim(self) -> int | None:
-        """The width of a cell; None where there is none."""
 
 
 class Start(ABC, nn.Module):
     """Makes a decoder's first state; `writer` is the decoder's layers, `reader` the encoder."""
 
     @abstractmethod
-    def __init__(self, writer: Writer, reader: Reader) -> None:
+    def __init__(self, writer: Layered, reader: Layered) -> None:
         super().__init__()
 
     @abstractmethod
@@ -43,7 +25,7 @@ class Start(ABC, nn.Module):
 class Bridge(Start):
     """Bahdanau et al. 2015, A.2.2:  s_0 = tanh(W summary + b), for each layer of the decoder its own W."""
 
-    def __init__(self, writer: Writer, reader: Reader) -> None:
+    def __init__(self, writer: Layered, reader: Layered) -> None:
         super().__init__(writer, reader)
         self.layers = writer.layers
         self.hidden = nn.Linear(reader.dim, writer.layers * writer.dim)
@@ -60,7 +42,7 @@ class Bridge(Start):
 class Last(Start):
     """Sutskever et al. 2014: the encoder's final state itself, layer by layer; both must be of one shape."""
 
-    def __init__(self, writer: Writer, reader: Reader) -> None:
+    def __init__(self, writer: Layered, reader: Layered) -> None:
         super().__init__(writer, reader)
         shapes = [(each.layers, each.dim, each.cell_dim) for each in (reader, writer)]
         if shapes[0] != shapes[1]:
@@ -77,7 +59,7 @@ class Last(Start):
 class Zeros(Start):
     """Nothing: the decoder learns of the source only by looking."""
 
-    def __init__(self, writer: Writer, reader: Reader) -> None:
+    def __init__(self, writer: Layered, reader: Layered) -> None:
         super().__init__(writer, reader)
         self.layers, self.dim, self.cell_dim = writer.layers, writer.dim, writer.cell_dim
 

@@ -1,6 +1,6 @@
 """Batch.source -> Memory."""
 
-from regard.encoders.core import Encoder, Reader
+from regard.encoders.core import Encoder, Layered
 from regard.encoders.gnmt import GnmtEncoder
 from regard.encoders.recurrent import RecurrentEncoder
 from regard.encoders.transformer import TransformerEncoder
@@ -11,4 +11,4 @@ ENCODERS: dict[str, type[Encoder]] = {
     "gnmt": GnmtEncoder,
 }
 
-__all__ = ["ENCODERS", "Encoder", "GnmtEncoder", "Reader", "RecurrentEncoder", "TransformerEncoder"]
+__all__ = ["ENCODERS", "Encoder", "GnmtEncoder", "Layered", "RecurrentEncoder", "TransformerEncoder"]

@@ -10,8 +10,8 @@ from regard.types import Memory, Padded
 
 
 @runtime_checkable
-class Reader(Protocol):
-    """What a decoder must know of whoever left the memory: the shape of its states and of its summary."""
+class Layered(Protocol):
+    """The shape of a reader's summary, or of a writer's state: all that the one must know of the other."""
 
     @property
     def dim(self) -> int:
@@ -19,11 +19,11 @@ class Reader(Protocol):
 
     @property
     def layers(self) -> int:
-        """The layers of the summary."""
+        """How many states there are, on top of each other."""
 
     @property
     def cell_dim(self) -> int | None:
-        """The width of the summary's cell; None where it has none."""
+        """The width of a cell; None where there is none."""
 
 
 class Encoder(ABC, nn.Module):

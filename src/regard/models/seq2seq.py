@@ -27,7 +27,7 @@ class Seq2Seq(nn.Module):
     def read(self, source: Padded) -> Memory:
         """The memory of a source, with its tokens where the decoder copies them."""
         memory = self.encoder(source)
-        return replace(memory, ids=source.ids) if getattr(self.decoder, "copies", False) else memory
+        return replace(memory, ids=source.ids) if self.decoder.copies else memory
 
 
 def build(recipe: recipes.Model, *, source_size: int, target_size: int, shared: bool = False) -> Seq2Seq:

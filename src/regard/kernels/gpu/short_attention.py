@@ -34,6 +34,13 @@ def _tile(base, batch, head, batch_step, head_step, time_step, length, T: tl.con
 
 
 @triton.jit
+def _read(base, batch, head, batch_step, head_step, time_step, length, T: tl.constexpr, WIDTH: tl.constexpr):
+    """The vectors of a head, zeros past the last."""
+    at, real = _tile(base, batch, head, batch_step, head_step, time_step, length, T, WIDTH)
+    return tl.load(at, mask=real, other=0.0)
+
+
+@triton.jit
 def _forward(
     query, keys, values, mask, context,
     qb, qh, qt, kb, kh, kt, vb, vh, vt, cb, ch, ct, mask_batch, mask_key,
@@ -41,12 +48,9 @@ def _forward(
     Q: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    at, real = _tile(query, batch, head, qb, qh, qt, queries, Q, WIDTH)
-    asked = tl.load(at, mask=real, other=0.0)
-    at, there = _tile(keys, batch, head, kb, kh, kt, length, K, WIDTH)
-    key = tl.load(at, mask=there, other=0.0)
-    at, there = _tile(values, batch, head, vb, vh, vt, length, K, WIDTH)
-    value = tl.load(at, mask=there, other=0.0)
+    asked = _read(query, batch, head, qb, qh, qt, queries, Q, WIDTH)
+    key = _read(keys, batch, head, kb, kh, kt, length, K, WIDTH)
+    value = _read(values, batch, head, vb, vh, vt, length, K, WIDTH)
     weights = _weights(asked, key, mask, batch, mask_batch, mask_key, queries, length, scale, Q, K, MASKED, CAUSAL)
     seen = tl.dot(weights.to(value.dtype), value, input_precision="ieee")
     at, real = _tile(context, batch, head, cb, ch, ct, queries, Q, WIDTH)
@@ -61,14 +65,10 @@ def _backward(
     Q: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     batch, head = tl.program_id(0) // heads, tl.program_id(0) % heads
-    at, real = _tile(query, batch, head, qb, qh, qt, queries, Q, WIDTH)
-    asked = tl.load(at, mask=real, other=0.0)
-    at, there = _tile(keys, batch, head, kb, kh, kt, length, K, WIDTH)
-    key = tl.load(at, mask=there, other=0.0)
-    at, there = _tile(values, batch, head, vb, vh, vt, length, K, WIDTH)
-    value = tl.load(at, mask=there, other=0.0)
-    at, real = _tile(gradient, batch, head, gb, gh, gt, queries, Q, WIDTH)
-    given = tl.load(at, mask=real, other=0.0)
+    asked = _read(query, batch, head, qb, qh, qt, queries, Q, WIDTH)
+    key = _read(keys, batch, head, kb, kh, kt, length, K, WIDTH)
+    value = _read(values, batch, head, vb, vh, vt, length, K, WIDTH)
+    given = _read(gradient, batch, head, gb, gh, gt, queries, Q, WIDTH)
     weights = _weights(asked, key, mask, batch, mask_batch, mask_key, queries, length, scale, Q, K, MASKED, CAUSAL)
     rounded = weights.to(value.dtype)
     of_value = tl.dot(tl.trans(rounded), given.to(value.dtype), input_precision="ieee")
