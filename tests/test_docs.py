@@ -81,7 +81,7 @@ def test_a_page_can_fail_a_law(mechanisms: dict[str, Any]) -> None:
     assert {name for name, part in told.items() if "depend on the query: no" in part} == {"linear_concat"}
     unequal = {name for name, part in told.items() if "different widths: no" in part}
     assert unequal == {"dot", "scaled_dot", "cosine", "gaussian"}
-    assert {name for name, part in told.items() if "length of a key: no" in part} == {"cosine"}
+    assert {name for name, part in told.items() if "length of a key: no" in part} == {"cosine", "location"}
     assert all("finite differences: yes" in part for part in told.values())
 
 

@@ -19,7 +19,8 @@ torch.manual_seed(3)
 # ## All scores before any training
 #
 # The same queries and keys, 8 numbers wide, scored by all. Key n is query n with some noise, so a score that measures
-# likeness draws a diagonal. `linear_concat` draws columns: it does not listen to its query.
+# likeness draws a diagonal. `linear_concat` draws columns: it does not listen to its query. `location` does not listen
+# to its keys: it has a row of a matrix for each place, and cannot learn what likeness is.
 
 # %%
 queries = torch.randn(6, 8)
@@ -32,7 +33,7 @@ for name, kind in SCORES.items():
     seen[name] = AttentionMap(weights.detach(), labels, labels)
     learned = sum(parameter.numel() for parameter in score.parameters())
     entropy = seen[name].entropy().mean() / torch.tensor(6.0).log()
-    print(f"{name:15} learns {learned:3} numbers; entropy {entropy:.2f} of 1")
+    print(f"{name:15} learns {learned:4} numbers; entropy {entropy:.2f} of 1")
 keep(side_by_side(seen, columns=5), "lesson_3_scores")
 
 # %% [markdown]

@@ -9,7 +9,8 @@
 #   predicted. h_t -> weights -> context -> attentional state -> word
 #
 # The order is one knob, `model.decoder.order`. The score is another. Bahdanau's paper has the additive score and
-# Luong's the dot product, but any order goes with any score.
+# Luong's the dot product, but any order goes with any score. (Luong's has `general` and `concat` too, and what came
+# before these: `location`, which scores places and never reads a key.)
 
 # %%
 import tempfile

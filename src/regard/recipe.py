@@ -110,7 +110,7 @@ class Model:
     activation: str = "relu"  # `regard list activations`
     positions: str = "sinusoidal"  # `regard list positions`
     init: str = "glorot"  # the weights a Transformer begins with; `regard list inits`
-    longest: int = _number(1024, least=1)  # positions that are learned, where they are
+    longest: int = _number(1024, least=1)  # positions that are learned: by positions = learned, by the score location
     pooling: str = "attention"  # of a classifier: how states become one vector; `regard list poolings`
     segments: bool = False  # question and context are told apart by a vector for each
     overlap: bool = False  # tokens of the context that the question has too are told apart by a vector

@@ -66,7 +66,7 @@ def test_linear_concat_does_not_ignore_its_query_under_sigmoid():
 
 @pytest.mark.parametrize("name", [name for name in SCORES if name != "linear_concat"])
 def test_every_other_score_asks_its_query(name):
-    width = {} if name in ("general", "multiplicative", "concat", "additive") else {"query_dim": KEY_DIM}
+    width = {} if name in ("general", "multiplicative", "concat", "additive", "location") else {"query_dim": KEY_DIM}
     score = SCORES[name](**{"query_dim": QUERY_DIM, "key_dim": KEY_DIM, "dim": DIM} | width).double()
     query, states = random(BATCH, QUERY, width.get("query_dim", QUERY_DIM)), random(BATCH, KEY, KEY_DIM)
     weights = attend(query, score.project(states), states, score=score).weights

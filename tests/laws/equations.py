@@ -11,20 +11,20 @@ Matrix = list[Vector]
 Parts = dict[str, Any]  # a learned part of a score or scope, by its name
 
 
-def dot(query: Vector, key: Vector, part: Parts) -> float:
+def dot(query: Vector, key: Vector, place: int, part: Parts) -> float:
     return sum(q * k for q, k in zip(query, key, strict=True))
 
 
-def scaled_dot(query: Vector, key: Vector, part: Parts) -> float:
-    return dot(query, key, part) / len(key) ** 0.5
+def scaled_dot(query: Vector, key: Vector, place: int, part: Parts) -> float:
+    return dot(query, key, place, part) / len(key) ** 0.5
 
 
-def general(query: Vector, key: Vector, part: Parts) -> float:
+def general(query: Vector, key: Vector, place: int, part: Parts) -> float:
     turned = [sum(w * k for w, k in zip(row, key, strict=True)) for row in part["key.weight"]]
-    return dot(query, turned, part)
+    return dot(query, turned, place, part)
 
 
-def additive(query: Vector, key: Vector, part: Parts) -> float:
+def additive(query: Vector, key: Vector, place: int, part: Parts) -> float:
     total = 0.0
     for place, out in enumerate(part["out.weight"][0]):
         mixed = part["key.bias"][place]
@@ -38,26 +38,30 @@ def product_of(matrix: Matrix, vector: Vector) -> Vector:
     return [sum(w * x for w, x in zip(row, vector, strict=True)) for row in matrix]
 
 
-def multiplicative(query: Vector, key: Vector, part: Parts) -> float:
-    return dot(product_of(part["query.weight"], query), product_of(part["key.weight"], key), part)
+def multiplicative(query: Vector, key: Vector, place: int, part: Parts) -> float:
+    return dot(product_of(part["query.weight"], query), product_of(part["key.weight"], key), place, part)
 
 
-def concat(query: Vector, key: Vector, part: Parts) -> float:
+def concat(query: Vector, key: Vector, place: int, part: Parts) -> float:
     inner = product_of(part["weight.weight"], [*query, *key])
     return sum(out * math.tanh(mixed) for out, mixed in zip(part["out.weight"][0], inner, strict=True))
 
 
-def linear_concat(query: Vector, key: Vector, part: Parts) -> float:
+def linear_concat(query: Vector, key: Vector, place: int, part: Parts) -> float:
     return product_of(part["weight.weight"], [*query, *key])[0]
 
 
-def cosine(query: Vector, key: Vector, part: Parts) -> float:
-    return math.exp(part["weight"]) * dot(query, key, part) / math.hypot(*query) / math.hypot(*key)
+def cosine(query: Vector, key: Vector, place: int, part: Parts) -> float:
+    return math.exp(part["weight"]) * dot(query, key, place, part) / math.hypot(*query) / math.hypot(*key)
 
 
-def gaussian(query: Vector, key: Vector, part: Parts) -> float:
+def gaussian(query: Vector, key: Vector, place: int, part: Parts) -> float:
     bandwidth = (2 * len(key)) ** 0.25 * math.exp(-part["weight"])
     return -sum((q - k) ** 2 for q, k in zip(query, key, strict=True)) / (2 * bandwidth**2)
+
+
+def location(query: Vector, key: Vector, place: int, part: Parts) -> float:
+    return dot(query, part["query.weight"][place], place, part)
 
 
 EQUATIONS = {
@@ -70,6 +74,7 @@ EQUATIONS = {
     "additive": additive,
     "cosine": cosine,
     "gaussian": gaussian,
+    "location": location,
 }
 
 
@@ -163,7 +168,7 @@ def retold(
         shares = [0.0] * len(keys)
         if seen:
             added = [0.0] * len(keys) if bias is None else bias[row]
-            scores = [EQUATIONS[looks.score](query, keys[key], scored) + added[key] for key in seen]
+            scores = [EQUATIONS[looks.score](query, keys[key], key, scored) + added[key] for key in seen]
             normalized = NORMALIZED[looks.normalizer](scores)
             for key, weight, factor in zip(seen, normalized, factors, strict=True):
                 shares[key] = weight * factor

@@ -24,6 +24,7 @@ from regard.types import END, SPECIALS, BatchFirst, Padded
 
 BATCH, QUERY, KEY = 3, 5, 7
 WINDOW, PART = 2, 6  # how far local scopes see, how wide a head is
+LONGEST = 29  # positions that are learned, where they are
 FORGETTING = [name for name, scope in SCOPES.items() if not scope.uses_past]
 LEARNED = [name for name, entry in NORMALIZERS.items() if entry.differentiable]
 LOOKING = [name for name, order in ORDERS.items() if order.looks()]
@@ -42,11 +43,12 @@ def unchecked() -> Iterator[None]:
 
 def make_score(name: str, query_dim: int = 11, key_dim: int = 13, dim: int = 17) -> tuple[Score, int]:
     """The score, with distinct widths where it takes them, and the width of a query."""
+    more = {"longest": LONGEST} if name == "location" else {}
     try:
-        score = SCORES[name](query_dim=query_dim, key_dim=key_dim, dim=dim)
+        score = SCORES[name](query_dim=query_dim, key_dim=key_dim, dim=dim, **more)
     except RecipeError:
         query_dim = key_dim
-        score = SCORES[name](query_dim=query_dim, key_dim=key_dim, dim=dim)
+        score = SCORES[name](query_dim=query_dim, key_dim=key_dim, dim=dim, **more)
     for parameter in score.parameters():
         nn.init.normal_(parameter, std=0.5)
     return score, query_dim
@@ -257,7 +259,7 @@ def make_recipe(case: Case, *, bidirectional: bool = True, dropout: float = 0.0)
         norm=case.stack.norm,
         activation=case.stack.activation,
         positions=case.stack.positions,
-        longest=29,
+        longest=LONGEST,
         encoder=recipes.Encoder(
             kind=case.encoder,
             cell=case.cell,

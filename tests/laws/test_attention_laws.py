@@ -78,7 +78,7 @@ def test_score_is_its_equation(name):
     query, states, _ = inputs(query_dim)
     part = {key: value.tolist() for key, value in score.state_dict().items()}
     expected = [
-        [[EQUATIONS[name](q, k, part) for k in keys] for q in queries]
+        [[EQUATIONS[name](q, k, place, part) for place, k in enumerate(keys)] for q in queries]
         for queries, keys in zip(query.tolist(), states.tolist(), strict=True)
     ]
     near(score(query, score.project(states)), torch.tensor(expected, dtype=torch.float64))

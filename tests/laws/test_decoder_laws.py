@@ -495,7 +495,8 @@ def test_every_parameter_learns_under_dropout(case):
     for name, parameter in reached.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.any(), name
+        unread = case.looks.score == "location" and ".cross.key." in name  # it asks where a key stands, not what it is
+        assert parameter.grad.any() != unread, name
 
 
 @every_kind()

@@ -111,7 +111,7 @@ def draw(
     chance = chances.gather(-1, drawn).squeeze(-1)
     seen = chance > 0
     log_prob = torch.where(seen, chance.where(seen, torch.ones_like(chance)).log(), torch.zeros_like(chance))
-    return _hide(_one_hot(drawn, scores), mask), log_prob
+    return _one_hot(drawn, scores).masked_fill(~seen.unsqueeze(-1), 0.0), log_prob
 
 
 def _one_hot(places: Tensor, scores: Tensor) -> Tensor:

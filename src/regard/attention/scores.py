@@ -217,6 +217,31 @@ class Gaussian(Score):
         return (query @ keys.transpose(-1, -2) - lengths / 2) / self.bandwidth.square()
 
 
+class Location(Score):
+    """Luong et al. 2015, eq. 8:  e_s = (W query)_s, a number for each place s of the source, whatever stands there.
+
+    W has a row for each of the first `longest` places. A shorter source uses the top rows, and its weights are
+    normalised over these; places beyond score minus infinity: as in the paper, they are never looked at.
+    """
+
+    def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None, longest: int = 1024) -> None:
+        super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
+        self.query = nn.Linear(query_dim, longest, bias=False)
+
+    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key query_dim"]:
+        """The rows of W, one for each place; zeros behind the last."""
+        *batch, count, _ = states.shape
+        rows = functional.pad(self.query.weight, (0, 0, 0, count - self.query.out_features))
+        return rows.expand(*batch, -1, -1)
+
+    def forward(
+        self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
+    ) -> Float[Tensor, "*batch query key"]:
+        """The dot product of each query with each row; the first key stands at place 0."""
+        known = query @ keys[..., : self.query.out_features, :].transpose(-1, -2)
+        return functional.pad(known, (0, keys.shape[-2] - known.shape[-1]), value=-torch.inf)
+
+
 SCORES: dict[str, type[Score]] = {
     "dot": Dot,
     "scaled_dot": ScaledDot,
@@ -227,4 +252,5 @@ SCORES: dict[str, type[Score]] = {
     "additive": Additive,
     "cosine": Cosine,
     "gaussian": Gaussian,
+    "location": Location,
 }

@@ -64,7 +64,8 @@ def pooling(recipe: recipes.Model, dim: int) -> Pooling:
             "model.pooling = cls reads the first state, but a recurrent encoder of one direction has read nothing "
             "there yet; choose last, or model.encoder.bidirectional = true"
         )
-    everywhere = replace(recipe.attention, scope="global")  # the query stands at no place of the sentence
+    # The query stands at no place of the sentence.
+    everywhere = replace(recipe, attention=replace(recipe.attention, scope="global"))
 
     def make(width: int) -> Attention:
         return core.attention(everywhere, query_dim=width, key_dim=width)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead
+from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, Score
 from regard.attention.heads import Make
 from regard.attention.scopes import Scope
+from regard.attention.scores import Location
 from regard.decoders import DECODERS, ORDERS, STARTS, AnyDecoder, TransformerDecoder
 from regard.encoders import ENCODERS, Encoder, GnmtEncoder, RecurrentEncoder, TransformerEncoder
 from regard.errors import RecipeError, pick
-from regard.recipe import Attention as AttentionSettings
 from regard.recipe import Decoder as DecoderSettings
 from regard.recipe import Encoder as EncoderSettings
 from regard.recipe import Model
@@ -90,7 +90,7 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
     read = reader or NoReader()
     return order(
         words,
-        attention(recipe.attention, query_dim=settings.dim, key_dim=read.dim) if order.looks() else None,
+        attention(recipe, query_dim=settings.dim, key_dim=read.dim) if order.looks() else None,
         reader=read,
         cell=pick(CELLS, settings.cell, "cell"),
         dim=settings.dim,
@@ -116,7 +116,7 @@ def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
     if recipe.positions == "rotary" and settings.dim // recipe.attention.heads % 2:
         raise RecipeError("rotary positions turn pairs of numbers, so the width of a head is even")
     return Shape(
-        make=_make(recipe.attention, fused=True),
+        make=_make(recipe, fused=True),
         dim=settings.dim,
         layers=settings.layers,
         heads=recipe.attention.heads,
@@ -131,8 +131,9 @@ def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
     )
 
 
-def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int) -> Attention:
+def attention(recipe: Model, *, query_dim: int, key_dim: int) -> Attention:
     """A look as a recipe says, from queries to states of these widths."""
+    settings = recipe.attention
     remembers = pick(SCOPES, settings.scope, "scope").uses_past
     if remembers and settings.heads > 1:
         raise RecipeError(
@@ -141,9 +142,9 @@ def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int) -> A
     if settings.normalizer == "hard" and (settings.heads > 1 or not SCOPES[settings.scope].keeps_sum):
         raise RecipeError("hard attention is drawn from one distribution: it needs one head, and no scope local_p")
     if settings.heads == 1:
-        return _scope(settings, query_dim, key_dim, settings.dim, fused=False)
+        return _scope(recipe, query_dim, key_dim, settings.dim, fused=False)
     return MultiHead(
-        _make(settings, fused=False),
+        _make(recipe, fused=False),
         query_dim=query_dim,
         key_dim=key_dim,
         dim=settings.dim,
@@ -152,12 +153,13 @@ def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int) -> A
     )
 
 
-def _make(settings: AttentionSettings, *, fused: bool) -> Make:
-    return lambda width: _scope(settings, width, width, width, fused=fused)
+def _make(recipe: Model, *, fused: bool) -> Make:
+    return lambda width: _scope(recipe, width, width, width, fused=fused)
 
 
-def _scope(settings: AttentionSettings, query_dim: int, key_dim: int, dim: int, *, fused: bool) -> Scope:
-    score = pick(SCORES, settings.score, "score")(query_dim=query_dim, key_dim=key_dim, dim=dim)
+def _scope(recipe: Model, query_dim: int, key_dim: int, dim: int, *, fused: bool) -> Scope:
+    settings = recipe.attention
+    score = _score(recipe, query_dim, key_dim, dim)
     normalizer = pick(NORMALIZERS, settings.normalizer, "normalizer")
     scope = pick(SCOPES, settings.scope, "scope")
     return scope(
@@ -168,6 +170,13 @@ def _scope(settings: AttentionSettings, query_dim: int, key_dim: int, dim: int, 
         fused=fused,
         dropout=settings.dropout,
     )
+
+
+def _score(recipe: Model, query_dim: int, key_dim: int, dim: int) -> Score:
+    kind = pick(SCORES, recipe.attention.score, "score")
+    if kind is Location:
+        return Location(query_dim=query_dim, key_dim=key_dim, longest=recipe.longest)
+    return kind(query_dim=query_dim, key_dim=key_dim, dim=dim)
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
