@@ -20,7 +20,7 @@ def _equal_widths(name: str, query_dim: int, key_dim: int) -> None:
 
 
 class Dot(Score):
-    """Luong et al. 2015, eq. 8:  e = query . key."""
+    """Luong et al. 2015, 3.1:  e = query . key."""
 
     dot_scale = 1.0
     keys_are_states = True
@@ -62,7 +62,7 @@ class ScaledDot(Score):
 
 
 class General(Score):
-    """Luong et al. 2015, eq. 8:  e = query . (W key)."""
+    """Luong et al. 2015, 3.1:  e = query . (W key)."""
 
     dot_scale = 1.0
 
@@ -124,7 +124,7 @@ class Multiplicative(Score):
 
 
 class Concat(Score):
-    """Luong et al. 2015, eq. 8:  e = v . tanh(W [query; key])."""
+    """Luong et al. 2015, 3.1:  e = v . tanh(W [query; key])."""
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
