@@ -1,9 +1,12 @@
-"""Training steps a GPU makes: a Transformer of 6+6 layers, d 512, ff 1024, on full batches of random ids, captured.
+"""Training steps a GPU makes, captured, on full batches of random ids.
 
-    python benchmarks/gpu_training.py [--no-compile]
+    python benchmarks/gpu_training.py [transformer | bahdanau | luong | luong_feeding | gnmt] [--profile]
 
-Prints target tokens a second, the median of five times twenty updates; each is a whole update with dropout, clipping
-and AdamW, as `regard train` makes it with train.precision = bfloat16.
+`transformer` has 6+6 layers, d 512, ff 1024, dropout, 16k tokens a batch, and goes through torch.compile. The others
+read with a BiLSTM of 2 x 512 and write with an LSTM of 512 (gnmt: two, as few as it can have), look additively, and
+have 128 sentences of 28 tokens a batch and no dropout. Vocabulary 10,000. Prints target tokens a second, the median of
+five times twenty updates; each is a whole update with clipping and AdamW, as `regard train` makes it with
+train.precision = bfloat16. `--profile` prints the kernels of an update instead.
 """
 
 import argparse
@@ -21,52 +24,84 @@ from regard.training.capture import Captured
 from regard.training.session import Session
 from regard.types import SPECIALS, Example
 
-VOCABULARY, TOKENS, LENGTH = 10_000, 16_384, 32
+VOCABULARY = 10_000
 STACK = {"kind": "transformer", "dim": 512, "layers": 6, "inner_dim": 1024, "dropout": 0.3}
+ORDERS = ("bahdanau", "luong", "luong_feeding", "gnmt")
 
 
-def engine(*, compiled: bool) -> tuple[Captured, Batches]:
-    """Captured updates of a fresh model, and batches of random ids without padding."""
-    recipe = recipes.Recipe(
-        model=recipes.Model(
-            tied=True,
-            encoder=recipes.Encoder(**STACK),
-            attention=recipes.Attention(score="scaled_dot", heads=4),
-            decoder=recipes.Decoder(**STACK),
-        ),
-        tokens=recipes.Tokens(shared=True, source="word", target="word", size=VOCABULARY),
-        train=recipes.Train(batch_tokens=TOKENS, precision="bfloat16", compile=compiled, smoothing=0.1),
+def recipe(name: str) -> tuple[recipes.Recipe, int]:
+    """The model of that name with its training, and the length of every sentence."""
+    tokens = recipes.Tokens(shared=True, source="word", target="word", size=VOCABULARY)
+    if name in ORDERS:
+        model = recipes.Model(
+            embedding=512,
+            encoder=recipes.Encoder(cell="lstm", dim=1024),
+            attention=recipes.Attention(score="additive", dim=512),
+            decoder=recipes.Decoder(order=name, cell="lstm", dim=512, layers=2 if name == "gnmt" else 1),
+        )
+        train = recipes.Train(batch_tokens=128 * 28, precision="bfloat16", smoothing=0.1)
+        return recipes.Recipe(model=model, tokens=tokens, train=train), 28
+    model = recipes.Model(
+        tied=True,
+        encoder=recipes.Encoder(**STACK),
+        attention=recipes.Attention(score="scaled_dot", heads=4),
+        decoder=recipes.Decoder(**STACK),
     )
+    train = recipes.Train(batch_tokens=16_384, precision="bfloat16", compile=True, smoothing=0.1)
+    return recipes.Recipe(model=model, tokens=tokens, train=train), 32
+
+
+def engine(name: str) -> tuple[Captured, Batches]:
+    """Captured updates of a fresh model, and batches of random ids without padding."""
+    chosen, length = recipe(name)
     words = Word([f"w{index}" for index in range(VOCABULARY - len(SPECIALS))])
-    task = Translate(recipe, words, words)
-    rows = torch.randint(len(SPECIALS), VOCABULARY, (2, TOKENS // LENGTH * 4, LENGTH - 1)).tolist()
-    data = Pairs([Example("", "")] * len(rows[0]), *rows)
+    task = Translate(chosen, words, words)
+    count = chosen.train.batch_tokens // length * 4
+    rows = torch.randint(len(SPECIALS), VOCABULARY, (2, count, length - 1)).tolist()
+    data = Pairs([Example("", "")] * count, *rows)
     gpu = torch.device("cuda")
-    session = Session.begin(task.build().to(gpu), recipe.train)
-    return Captured(task, session, data, gpu), Batches(data.lengths(), TOKENS, 1, few_shapes=True)
+    session = Session.begin(task.build().to(gpu), chosen.train)
+    batches = Batches(data.lengths(), chosen.train.batch_tokens, 1, few_shapes=True)
+    return Captured(task, session, data, gpu), batches
+
+
+def profile(learner: Captured, batches: Batches) -> None:
+    """The kernels of an update, by their time."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(3):
+            learner.learn(batches, 1e-4)
+        torch.cuda.synchronize()
+    kernels = sorted(seen.key_averages(), key=lambda each: -each.self_device_time_total)
+    print(f"{sum(each.self_device_time_total for each in kernels) / 3000:.3f} ms in kernels")
+    for each in kernels[:40]:
+        print(f"{each.self_device_time_total / 3000:8.3f} ms {each.count // 3:5} x {each.key[:100]}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--no-compile", action="store_true", help="captured alone, without torch.compile")
-    compiled = not parser.parse_args().no_compile
+    parser.add_argument("model", nargs="?", choices=("transformer", *ORDERS), default="transformer")
+    parser.add_argument("--profile", action="store_true", help="tell the kernels of an update")
+    asked = parser.parse_args()
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
     began = time.perf_counter()
-    learner, batches = engine(compiled=compiled)
+    learner, batches = engine(asked.model)
     for _ in range(5):
         learner.learn(batches, 1e-4)
     torch.cuda.synchronize()
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, set up in {time.perf_counter() - began:.0f} s")
+    if asked.profile:
+        profile(learner, batches)
+        return
     rates = []
     for _ in range(5):
         began = time.perf_counter()
         for _ in range(20):
             learner.learn(batches, 1e-4)
         torch.cuda.synchronize()
-        rates.append(20 * TOKENS / (time.perf_counter() - began))
+        rates.append(20 * learner.settings.batch_tokens / (time.perf_counter() - began))
     learner.ask()
-    print(f"{statistics.median(rates):,.0f} target tokens/s ({min(rates):,.0f} to {max(rates):,.0f})")
+    print(f"{asked.model}: {statistics.median(rates):,.0f} target tokens/s ({min(rates):,.0f} to {max(rates):,.0f})")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from regard import recipe as recipes
 from regard import search
 from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS
-from regard.device import memory_kept
+from regard.device import memory_kept, side_by_side
 from regard.models import settle
 from regard.tasks.core import Pairs
 from regard.tasks.translate import Translate
@@ -25,21 +25,35 @@ from regard.types import END, Example, Step
 SIZE = common.SIZE
 
 
-def recipe() -> recipes.Recipe:
-    """Vaswani et al. 2017, small: tied embeddings, dropout of the words and of what every sub-layer says."""
+def transformer() -> dict[str, Any]:
+    """Vaswani et al. 2017, small: tied embeddings; dropout wherever the peers drop."""
     side = {
         "kind": "transformer",
         "dim": SIZE["d"],
         "layers": SIZE["layers"],
         "inner_dim": SIZE["ff"],
         "dropout": SIZE["dropout"],
+        "inner_dropout": SIZE["dropout"],
     }
-    attention = {"score": "scaled_dot", "heads": SIZE["heads"]}
+    attention = {"score": "scaled_dot", "heads": SIZE["heads"], "dropout": SIZE["dropout"]}
+    return {"tied": True, "norm": "post", "encoder": side, "decoder": side, "attention": attention}
+
+
+def recurrent(score: str) -> dict[str, Any]:
+    """Luong et al. 2015 with input feeding: LSTMs, read in both directions."""
+    side = {"cell": "lstm", "dim": SIZE["rnn_hidden"], "dropout": SIZE["dropout"]}
+    attention = {"score": score, "dim": SIZE["rnn_hidden"]}
+    decoder = {"order": "luong_feeding", **side}
+    return {"embedding": SIZE["rnn_emb"], "encoder": side, "decoder": decoder, "attention": attention}
+
+
+def recipe(arch: str, score: str) -> recipes.Recipe:
+    """The model that the comparison names, and its training."""
     return recipes.fill(
         recipes.Recipe(),
         {
-            "tokens": {"source": "word", "target": "word", "shared": True},
-            "model": {"tied": True, "norm": "post", "encoder": side, "decoder": side, "attention": attention},
+            "tokens": {"source": "word", "target": "word", "shared": arch == "transformer"},
+            "model": transformer() if arch == "transformer" else recurrent(score),
             "train": {
                 "batch_tokens": SIZE["batch_tokens"],
                 "smoothing": SIZE["smoothing"],
@@ -53,11 +67,11 @@ def recipe() -> recipes.Recipe:
     )
 
 
-def translate() -> Translate:
+def translate(arch: str, score: str) -> Translate:
     """The task, with the pieces of the comparison for a vocabulary."""
     stored = json.dumps({"kind": "word", "tokens": common.vocab()[4:]}).encode()
     words = TOKENIZERS["word"].from_bytes(stored)
-    return Translate(recipe(), words, words)
+    return Translate(recipe(arch, score), words, words)
 
 
 def train(task: Translate, warmup: int, updates: int, window: int) -> None:
@@ -111,7 +125,7 @@ def infer(task: Translate, sentences: int, batch: int, beam: int, length: int) -
 
     decode(groups[0])
     began = time.perf_counter()
-    tokens = sum(map(decode, groups))
+    tokens = sum(side_by_side(decode, groups, model) if batch > 1 else map(decode, groups))  # one by one is latency
     common.infer_result(time.perf_counter() - began, len(rows), tokens)
 
 
@@ -120,13 +134,12 @@ def main() -> None:
     asked = common.args()
     common.set_threads()
     torch.manual_seed(1)
-    if asked.arch != "transformer":
-        raise SystemExit("here only the Transformer is compared")
+    task = translate(asked.arch, asked.attention)
     with memory_kept():  # as the loop and the predictor do
         if asked.mode == "train":
-            train(translate(), asked.warmup, asked.updates, asked.window)
+            train(task, asked.warmup, asked.updates, asked.window)
         else:
-            infer(translate(), asked.sentences, asked.batch, asked.beam, asked.length)
+            infer(task, asked.sentences, asked.batch, asked.beam, asked.length)
 
 
 if __name__ == "__main__":

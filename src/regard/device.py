@@ -2,14 +2,21 @@
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 from regard.errors import RecipeError
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # options of glibc's mallopt
+AT_ONCE = 2  # batches that are worked on side by side; more of them wait for each other in Python
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 def choose_device(name: str) -> torch.device:
@@ -42,3 +49,28 @@ def memory_kept() -> Iterator[None]:
         library.mallopt(MMAP_MAX, 65536)  # glibc's own defaults
         library.mallopt(TRIM_THRESHOLD, 128 * 1024)
         library.malloc_trim(0)
+
+
+def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model: nn.Module) -> Iterator[Made]:
+    """What the model makes of each batch, in their order, without gradients.
+
+    On the CPU two batches are worked on at once, each by half of torch's threads: a step of a search is small, and
+    threads that share one wait for each other. Not so while somebody looks on, who is told of one after another.
+    """
+    threads, halves = torch.get_num_threads(), torch.get_num_threads() // AT_ONCE
+    watched = any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+    on_cpu = next(model.parameters()).device.type == "cpu"
+
+    def quietly(batch: Given) -> Made:
+        with torch.no_grad():  # which every thread must ask for itself
+            return work(batch)
+
+    if not on_cpu or not halves or watched or len(batches) < AT_ONCE:
+        yield from map(quietly, batches)
+        return
+    torch.set_num_threads(halves)
+    try:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield from pool.map(quietly, batches)
+    finally:
+        torch.set_num_threads(threads)

@@ -60,6 +60,7 @@ class Encoder:
     bias: bool = True  # of the recurrent layers
     inner_dim: int = _number(0, least=0)  # of an LSTM projected down to dim, 0 for none; of feed-forward, 0 for 4 x dim
     dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
+    inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # likewise, inside a Transformer's feed-forward layers
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Decoder:
     inner_dim: int = _number(0, least=0)  # of a Transformer's feed-forward layers; 0 for 4 x dim
     copies: bool = False  # of a recurrent one: it may point at a source's token instead of choosing a word
     dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
+    inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # likewise, inside a Transformer's feed-forward layers
 
 
 @dataclass(frozen=True)

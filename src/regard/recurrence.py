@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import RecipeError
 from regard.kernels.dropout import dropout
+from regard.kernels.linear import linear
 from regard.types import Recurrent
 
 FLAGS = 8  # columns for a flag: matrix units want widths in eights
@@ -70,10 +71,11 @@ class Recurrence(nn.Module):
         self, inputs: Float[Tensor, "batch time input"], state: Recurrent
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
         """The top layer's output at every position, and the state after the last."""
-        if inputs.is_cuda and self.training and self.rnn.dropout:
-            return self.forward_by_layers(inputs, state)
-        outputs, after = self.rnn(inputs, self._to_torch(state))
-        return outputs, self._from_torch(after)
+        with self._precisely(inputs):
+            if inputs.is_cuda and self.training and self.rnn.dropout:
+                return self.forward_by_layers(inputs, state)
+            outputs, after = self.rnn(inputs, self._to_torch(state))
+            return outputs, self._from_torch(after)
 
     def forward_by_layers(
         self, inputs: Float[Tensor, "batch time input"], state: Recurrent
@@ -97,13 +99,18 @@ class Recurrence(nn.Module):
         self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
         """Like `forward`, from rest, over padded rows: padding changes nothing and its outputs are zero."""
-        if inputs.is_cuda and self.training:
-            return self.read_unpacked(inputs, mask)
-        lengths = mask.sum(dim=-1).cpu()
-        packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-        outputs, after = self.rnn(packed)
-        padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=mask.shape[-1])
-        return padded, self._from_torch(after)
+        with self._precisely(inputs):
+            if inputs.is_cuda and self.training:
+                return self.read_unpacked(inputs, mask)
+            lengths = mask.sum(dim=-1).cpu()
+            packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+            outputs, after = self.rnn(packed)
+            padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=mask.shape[-1])
+            return padded, self._from_torch(after)
+
+    def _precisely(self, inputs: Tensor) -> torch.autocast:
+        """Not in half precision: autocast would take that of few exponents, in which small gradients vanish."""
+        return torch.autocast(inputs.device.type, enabled=False)
 
     def read_unpacked(
         self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
@@ -171,6 +178,92 @@ class Recurrence(nn.Module):
     def _batch_first(self, state: Float[Tensor, "both batch half"]) -> Float[Tensor, "batch layers dim"]:
         """Torch stacks the directions of a layer; here they lie side by side, as in the outputs."""
         return state.unflatten(0, (self.layers, self.directions)).permute(2, 0, 1, 3).flatten(2)
+
+
+class Pace:
+    """A recurrence step by step, where what enters depends on what came of the step before.
+
+    A word enters, known before, and what is fed with it. The words' share of the lowest layer's gates is made for all
+    steps at once; whatever is multiplied at every step is given to `linear` as the same tensor.
+    """
+
+    def __init__(self, recurrence: Recurrence, words: Float[Tensor, "batch time word"]) -> None:
+        self.recurrence, self.move = recurrence, MOVES[recurrence.rnn.mode]
+        weight, bias = self._affine("ih", 0)
+        of_word, of_fed = weight.tensor_split([words.shape[-1]], dim=1)
+        entering = linear(words.transpose(0, 1), of_word, bias).to(weight.dtype)
+        self.given = list(zip(words.split(1, dim=1), entering.unbind(0), strict=True))
+        self.of_fed = of_fed
+
+    def step(
+        self, index: int, fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent
+    ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
+        """The word of that index enters, and what is fed with it."""
+        rnn, (word, entering) = self.recurrence.rnn, self.given[index]
+        if rnn._forward_hooks:  # somebody looks on; the result is not used
+            with torch.random.fork_rng(enabled=rnn.training):
+                self.recurrence(word if fed is None else torch.cat([word, fed], dim=-1), state)
+        if fed is not None:
+            entering = entering + linear(fed.squeeze(1).to(entering.dtype), self.of_fed, None)
+        cells = [None] * self.recurrence.layers if state.cell is None else _unstacked(state.cell)
+        before = list(zip(_unstacked(state.hidden), cells, strict=True))
+        moved: list[Moved] = []
+        for layer in range(self.recurrence.layers):
+            if layer:
+                below = dropout(moved[-1][0], rnn.dropout, rnn.training)
+                entering = linear(below, *self._affine("ih", layer))
+            hidden, cell = before[layer]
+            moved.append(self.move(entering, linear(hidden, *self._affine("hh", layer)), hidden, cell))
+        hiddens, kept = [each for each, _ in moved], [each for _, each in moved if each is not None]
+        return hiddens[-1].unsqueeze(1), Recurrent(_stacked(hiddens), _stacked(kept) if kept else None)
+
+    def _affine(self, name: str, layer: int) -> tuple[Tensor, Tensor]:
+        rnn = self.recurrence.rnn
+        return getattr(rnn, f"weight_{name}_l{layer}"), getattr(rnn, f"bias_{name}_l{layer}")
+
+
+def _unstacked(layers: Float[Tensor, "batch layers dim"]) -> list[Float[Tensor, "batch dim"]]:
+    """Layer by layer; of one alone nothing is copied, neither here nor for its gradient."""
+    return [layers.squeeze(1)] if layers.shape[1] == 1 else list(layers.unbind(1))
+
+
+def _stacked(layers: Sequence[Float[Tensor, "batch dim"]]) -> Float[Tensor, "batch layers dim"]:
+    return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(list(layers), dim=1)
+
+
+Moved = tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"] | None]
+
+
+def _move_rnn(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    """Elman 1990:  h = tanh(entering + kept)."""
+    return torch.tanh(entering + kept), None
+
+
+def _move_gru(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    """Cho et al. 2014, with r after the product:  n = tanh(entering_n + r * kept_n),  h = n + z * (h - n)."""
+    if entering.is_cuda:
+        return torch.ops.aten._thnn_fused_gru_cell(entering, kept, hidden)[0], None
+    width = hidden.shape[-1]
+    reset, update = torch.sigmoid(entering[:, : 2 * width] + kept[:, : 2 * width]).chunk(2, dim=-1)
+    new = torch.tanh(torch.addcmul(entering[:, 2 * width :], reset, kept[:, 2 * width :]))
+    return torch.addcmul(new, update, hidden - new), None
+
+
+def _move_lstm(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    """Hochreiter and Schmidhuber 1997; Gers et al. 2000:  c = f * c + i * g,  h = o * tanh(c)."""
+    assert cell is not None
+    if entering.is_cuda:
+        return torch.ops.aten._thnn_fused_lstm_cell(entering, kept, cell)[:2]
+    let_in, keep, new, show = (entering + kept).chunk(4, dim=-1)
+    after = torch.addcmul(torch.sigmoid(keep) * cell, torch.sigmoid(let_in), torch.tanh(new))
+    return torch.sigmoid(show) * torch.tanh(after), after
+
+
+MOVES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], Moved]] = {
+    "RNN_TANH": _move_rnn,
+    "GRU": _move_gru,
+    "LSTM": _move_lstm,
+}
 
 
 class Tower(nn.Module):

@@ -14,6 +14,7 @@ from regard.attention.heads import Make
 from regard.attention.positions import Positions
 from regard.errors import pick
 from regard.kernels.add_norm import add_norm
+from regard.kernels.dropout import dropout, relu_dropped
 from regard.kernels.linear import Linear
 
 # They are given what nobody else holds, and may change it in place.
@@ -36,6 +37,7 @@ class Shape:
     groups: int
     inner_dim: int  # of the feed-forward layers
     dropout: float
+    inner_dropout: float  # in the feed-forward layers
     norm: str  # before each sub-layer, or after
     activation: str
     positions: str
@@ -119,10 +121,15 @@ class FeedForward(nn.Module):
         self.inner = Linear(shape.dim, shape.inner_dim)
         self.out = Linear(shape.inner_dim, shape.dim)
         self.activation = pick(ACTIVATIONS, shape.activation, "activation")
+        self.dropout = shape.inner_dropout
 
     def forward(self, states: Float[Tensor, "batch time dim"]) -> Float[Tensor, "batch time dim"]:
         """One hidden layer."""
-        inner = self.activation(self.inner(states.flatten(0, 1)))
+        inner = self.inner(states.flatten(0, 1))
+        if self.activation is functional.relu_:
+            inner = relu_dropped(inner, self.dropout, self.training)
+        else:
+            inner = dropout(self.activation(inner), self.dropout, self.training)
         return self.out(inner).view_as(states)
 
 

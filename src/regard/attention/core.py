@@ -13,6 +13,7 @@ from regard.attention import fused, masks
 from regard.attention.masks import Mask
 from regard.attention.normalizers import Normalizer, draw, hard, softmax
 from regard.kernels.dropout import dropout
+from regard.kernels.linear import mix
 from regard.types import BatchFirst
 
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
@@ -61,6 +62,16 @@ class Score(ABC, nn.Module):
         self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
     ) -> Float[Tensor, "*batch query key"]:
         """One number for each query and key; leading axes broadcast."""
+
+    def look(
+        self,
+        query: Float[Tensor, "*batch query query_dim"],
+        keys: Float[Tensor, "*keys key projected"],
+        values: Float[Tensor, "*keys key dim"],
+        mask: Bool[Tensor, "*mask"] | None,
+    ) -> Attended | None:
+        """The whole of `attend` with a softmax by a kernel of its own, where the score has one that fits."""
+        return None
 
 
 @runtime_checkable
@@ -120,13 +131,17 @@ def attend(
     if mask is not None and not cleared:
         seen = mask.any(dim=-2).unsqueeze(-1)
         keys, values = keys.masked_fill(~seen, 0.0), values.masked_fill(~seen, 0.0)
+    if isinstance(score, Score) and normalize is softmax and bias is None and not drop:
+        looked = score.look(query, keys, values, mask)
+        if looked is not None:
+            return looked
     log_prob = None
     if draws and normalize is hard:
         weights, log_prob = draw(_scored(query, keys, score, bias), mask)
     else:
         weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=normalize)
     with torch.autocast(query.device.type, enabled=False):
-        context = dropout(weights, drop, training=True).to(values.dtype) @ values
+        context = mix(dropout(weights, drop, training=True).to(values.dtype), values)
     return Attended(context, weights, log_prob)
 
 
@@ -164,7 +179,8 @@ def attend_unseen(
     drop: float = 0.0,
 ) -> Attended:
     """Like `attend` on keys without junk, where nobody needs the weights: a fused path runs if there is one."""
-    if score.dot_scale is None or normalize is not softmax:
+    drops = drop > 0.0 and query.device.type == "cpu"  # torch's fused path has none there, nor our cheap draw
+    if score.dot_scale is None or normalize is not softmax or drops:
         return attend(
             query, keys, values, score=score, mask=mask, bias=bias, normalize=normalize, cleared=True, drop=drop
         )

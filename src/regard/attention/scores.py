@@ -3,12 +3,14 @@
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.attention.core import Score
+from regard.attention.core import Attended, Score
 from regard.errors import RecipeError
+from regard.kernels import additive
+from regard.kernels.linear import Linear
 
 
 def _equal_widths(name: str, query_dim: int, key_dim: int) -> None:
@@ -87,7 +89,7 @@ class Additive(Score):
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         inner = dim or key_dim
-        self.query = nn.Linear(query_dim, inner, bias=False)
+        self.query = Linear(query_dim, inner, bias=False)
         self.key = nn.Linear(key_dim, inner)
         self.out = nn.Linear(inner, 1, bias=False)
 
@@ -102,6 +104,18 @@ class Additive(Score):
         mixed = self.query(query).unsqueeze(-2) + keys.unsqueeze(-3)  # batch query key inner
         return self.out(torch.tanh(mixed)).squeeze(-1)
 
+    def look(
+        self,
+        query: Float[Tensor, "*batch query query_dim"],
+        keys: Float[Tensor, "*keys key inner"],
+        values: Float[Tensor, "*keys key dim"],
+        mask: Bool[Tensor, "*mask"] | None,
+    ) -> Attended | None:
+        """In a loop that learns on a GPU."""
+        if not additive.fits(query, keys, values, mask):
+            return None
+        return Attended(*additive.look(self.query(query), keys, values, self.out.weight, mask))
+
 
 class Multiplicative(Score):
     """Two projections and their dot product:  e = (W query) . (U key), a bilinear form of rank dim."""
@@ -109,7 +123,7 @@ class Multiplicative(Score):
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         inner = dim or key_dim
-        self.query = nn.Linear(query_dim, inner, bias=False)
+        self.query = Linear(query_dim, inner, bias=False)
         self.key = nn.Linear(key_dim, inner, bias=False)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key inner"]:

@@ -1,13 +1,14 @@
 """Recurrent decoders: in which order state, look and word follow each other."""
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard.attention import Attended, Attention, Past
 from regard.attention.normalizers import hard
@@ -17,7 +18,8 @@ from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
 from regard.kernels.dropout import dropout
-from regard.recurrence import Cell, Recurrence, Tower, joined, layer_of
+from regard.kernels.linear import Linear, linear, one_gradient
+from regard.recurrence import Cell, Pace, Recurrence, Tower, joined, layer_of
 from regard.types import Memory, Ready, Recurrent, State, Step
 
 
@@ -32,6 +34,12 @@ class RecurrentReady(Ready):
     summary: Float[Tensor, "batch 1 read"]  # the encoder's top layer at its end
     ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, where they are copied
 
+    def for_beams(self) -> "RecurrentReady":
+        """The same, its keys and values with an axis for the beams that share them."""
+        if self.keys is None or self.values is None:
+            return self
+        return replace(self, keys=self.keys.unsqueeze(1), values=self.values.unsqueeze(1))
+
 
 @dataclass(frozen=True)
 class RecurrentState(State):
@@ -44,12 +52,15 @@ class RecurrentState(State):
 
 
 Words = Float[Tensor, "rows tokens embedding"]
+Parts = Sequence[Float[Tensor, "rows tokens _"]]
+Move = Callable[[Tensor | None, Recurrent], tuple[Tensor, Recurrent]]
+"""Words enter the lowest layers from a state, and what is fed with them: their outputs, and the state after."""
 
 
 class Advance(NamedTuple):
-    """What one stretch of words gives: vectors to predict from, what was seen, the next state."""
+    """What one stretch of words gives: parts to predict from, what was seen, the next state."""
 
-    read: Float[Tensor, "rows tokens dim"]
+    parts: Parts
     looked: Attended | None
     state: RecurrentState
 
@@ -57,8 +68,8 @@ class Advance(NamedTuple):
 class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
     """What all orders share; an order says what enters the cell, what is predicted from, who asks when."""
 
-    enters: ClassVar[tuple[str, ...]]  # the parts of the cell's input, in the order `advance` gives them
-    reads: ClassVar[tuple[str, ...]]  # the parts that the prediction is read from, likewise
+    enters: ClassVar[tuple[str, ...]]  # the parts of the cell's input: a word, and what is fed with it
+    reads: ClassVar[tuple[str, ...]]  # the parts that the prediction is read from, as `read` joins them
     parallel: ClassVar[bool]  # whether `advance` takes many tokens at once
 
     def __init__(
@@ -86,8 +97,8 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         self.attention = attention
         self.recurrence = self.stack(cell, entering, dim, layers, dropout, reader)
         self.bridge = start(self.recurrence, reader)
-        self.readout = nn.Linear(reading, dim)
-        self.out = None if tied else nn.Linear(dim, embedding.num_embeddings)
+        self.readout = Linear(reading, dim)
+        self.out = None if tied else Linear(dim, embedding.num_embeddings)
         self.dropout, self.copies = dropout, copies
         self.pointer = Pointer(context_dim=reader.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
         drawn = isinstance(attention, Scope) and attention.normalize is hard
@@ -100,6 +111,12 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         """The recurrent layers."""
         return Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
 
+    @property
+    def lowest(self) -> Recurrence:
+        """The layers that words enter."""
+        assert isinstance(self.recurrence, Recurrence)
+        return self.recurrence
+
     @classmethod
     def looks(cls) -> bool:
         """Whether the order attends at all."""
@@ -111,12 +128,16 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         return not {"context", "summary"}.isdisjoint(cls.enters + cls.reads)
 
     def prepare(self, memory: Memory) -> RecurrentReady:
-        """Project the keys once; what the mask hides is emptied first, so that no gradient meets it."""
+        """Project the keys once; what the mask hides is emptied first, so that no gradient meets it.
+
+        All is made precise enough to be summed up over steps.
+        """
         states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
         top = memory.summary.hidden[:, -1:]
-        keys = self.attention.project(states) if self.attention else None
-        values = self.attention.content(states) if self.attention else None
-        return RecurrentReady(keys, values, memory.mask, self.bridge(memory.summary), top, memory.ids)
+        keys = _precise(self.attention.project(states)) if self.attention else None
+        values = _precise(self.attention.content(states)) if self.attention else None
+        start = self.bridge(memory.summary).each(_precise)
+        return RecurrentReady(keys, values, memory.mask, start, top, memory.ids)
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
         """The start made of the source's summary, and nothing fed yet."""
@@ -136,18 +157,15 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         return None
 
     def step(self, tokens: Int[Tensor, "rows tokens"], state: RecurrentState, ready: RecurrentReady) -> Step:
-        """Read the tokens in stretches as long as the order allows."""
-        words = dropout(self.embedding(tokens), self.dropout, self.training)
-        advances = []
-        at_once = self.parallel and not self.remembers
-        for stretch in [words] if at_once else words.split(1, dim=1):
-            advance = self.advance(stretch, state, ready)
-            past = state.past
-            if past is not None and advance.looked is not None and advance.looked.weights is not None:
-                past = past.then(advance.looked.weights.to(past.total.dtype))
-            state = replace(advance.state, past=past, length=state.length + stretch.shape[1])
-            advances.append(advance)
-        read = dropout(torch.cat([each.read for each in advances], dim=1), self.dropout, self.training)
+        """Read the tokens, all at once where the order allows it, else one by one."""
+        words, ready = dropout(self.embedding(tokens), self.dropout, self.training), ready.for_beams()
+        if self.parallel and not self.remembers and tokens.shape[1] > 1:
+            advances = [self.advance(partial(self._run, words), state, ready)]
+        else:
+            advances = self._walk(words, state, ready)
+        state = replace(advances[-1].state, length=state.length + tokens.shape[1])
+        parts = [torch.cat(each, dim=1) for each in zip(*(each.parts for each in advances), strict=True)]
+        read = dropout(self.read(words, parts), self.dropout, self.training)
         looks = [each.looked for each in advances if each.looked is not None]
         maps = [each.weights for each in looks if each.weights is not None]
         drawn = [each.log_prob for each in looks if each.log_prob is not None]
@@ -160,13 +178,32 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
             logits = self.pointer(logits, [contexts, read, words], weights, ready.ids)
         return Step(logits, state, weights, torch.cat(drawn, dim=1) if drawn else None)
 
+    def _run(self, words: Words, fed: Tensor | None, state: Recurrent) -> tuple[Tensor, Recurrent]:
+        """All words enter, one after another, and nothing that is fed waits for what comes out."""
+        beside = [words] if fed is None else [words, fed.expand(-1, words.shape[1], -1)]
+        return self.lowest(torch.cat(beside, dim=-1), state)
+
+    def _walk(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> list[Advance]:
+        """Word by word."""
+        pace = Pace(self.lowest, words)
+        advances: list[Advance] = []
+        with torch.autocast(words.device.type, enabled=False), one_gradient():
+            for index in range(words.shape[1]):
+                advance = self.advance(partial(pace.step, index), state, ready)
+                past = state.past
+                if past is not None and advance.looked is not None and advance.looked.weights is not None:
+                    past = past.then(advance.looked.weights.to(past.total.dtype))
+                state = replace(advance.state, past=past, length=state.length + 1)
+                advances.append(advance._replace(state=state))
+        return advances
+
     def predict(self, read: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
         """A number for every word."""
-        return functional.linear(read, self.embedding.weight) if self.out is None else self.out(read)
+        return linear(read, self.embedding.weight, None) if self.out is None else self.out(read)
 
     @abstractmethod
-    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
-        """Read one stretch of embedded words."""
+    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
+        """Read one stretch of words."""
 
     def look(self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, ready: RecurrentReady) -> Attended:
         """Attend with every row to the memory of its source, which beams share and nobody copies."""
@@ -175,8 +212,8 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         assert ready.values is not None
         attended = self.attention(
             query.unflatten(0, (len(ready.mask), -1)),
-            ready.keys.unsqueeze(1),
-            ready.values.unsqueeze(1),
+            ready.keys,
+            ready.values,
             mask=ready.mask[:, None, None],
             start=state.length,
             past=None if state.past is None else state.past.each(lambda rows: rows.unflatten(0, (len(ready.mask), -1))),
@@ -186,9 +223,14 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         assert context is not None
         return Attended(context, weights, log_prob)
 
-    def predict_from(self, *parts: Float[Tensor, "rows tokens _"]) -> Float[Tensor, "rows tokens dim"]:
-        """One hidden layer over the parts that the order reads."""
-        return torch.tanh(self.readout(torch.cat(parts, dim=-1)))
+    def read(self, words: Words, parts: Parts) -> Float[Tensor, "rows tokens dim"]:
+        """What is predicted from: one hidden layer over the parts, and over the words where the order reads them."""
+        whole = [*parts, words] if "word" in self.reads else parts
+        return torch.tanh(self.readout(torch.cat(list(whole), dim=-1)))
+
+
+def _precise(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class Bahdanau(RecurrentDecoder):
@@ -201,12 +243,12 @@ class Bahdanau(RecurrentDecoder):
     reads = ("state", "context", "word")
     parallel = False
 
-    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Look with the state of before, then move."""
-        looked = self.look(state.recurrent.hidden[:, -1:], state, ready)
-        output, recurrent = self.recurrence(torch.cat([words, looked.context], dim=-1), state.recurrent)
-        read = self.predict_from(output, looked.context, words)
-        return Advance(read, looked, replace(state, recurrent=recurrent))
+        hidden = state.recurrent.hidden
+        looked = self.look(hidden if hidden.shape[1] == 1 else hidden[:, -1:], state, ready)
+        output, recurrent = move(looked.context, state.recurrent)
+        return Advance((output, looked.context), looked, replace(state, recurrent=recurrent))
 
 
 class Luong(RecurrentDecoder):
@@ -219,11 +261,11 @@ class Luong(RecurrentDecoder):
     reads = ("context", "state")
     parallel = True
 
-    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Move, then look with the state of now."""
-        output, recurrent = self.recurrence(words, state.recurrent)
+        output, recurrent = move(None, state.recurrent)
         looked = self.look(output, state, ready)
-        return Advance(self.predict_from(looked.context, output), looked, replace(state, recurrent=recurrent))
+        return Advance((looked.context, output), looked, replace(state, recurrent=recurrent))
 
 
 class LuongFeeding(RecurrentDecoder):
@@ -237,13 +279,16 @@ class LuongFeeding(RecurrentDecoder):
         """Zeros: nothing was predicted yet."""
         return torch.zeros_like(ready.start.hidden[:, -1:])
 
-    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Move with what was predicted from last, then look with the state of now."""
-        assert state.feed is not None
-        output, recurrent = self.recurrence(torch.cat([words, state.feed], dim=-1), state.recurrent)
+        output, recurrent = move(state.feed, state.recurrent)
         looked = self.look(output, state, ready)
-        read = self.predict_from(looked.context, output)
-        return Advance(read, looked, replace(state, recurrent=recurrent, feed=read))
+        attentional = torch.tanh(self.readout(torch.cat([looked.context, output], dim=-1)))
+        return Advance((attentional,), looked, replace(state, recurrent=recurrent, feed=attentional))
+
+    def read(self, words: Words, parts: Parts) -> Float[Tensor, "rows tokens dim"]:
+        """What was fed."""
+        return parts[0]
 
 
 class GnmtStack(nn.Module):
@@ -270,18 +315,23 @@ class Gnmt(RecurrentDecoder):
         bottom = Recurrence(cell, input_dim=entering, dim=dim)
         return GnmtStack(bottom, Tower(cell, dim=dim, guest_dim=reader.dim, layers=layers - 1, dropout=dropout))
 
-    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    @property
+    def lowest(self) -> Recurrence:
+        """The layer that asks."""
+        assert isinstance(self.recurrence, GnmtStack)
+        return self.recurrence.bottom
+
+    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Move the bottom, look with its states, move the others."""
         assert isinstance(self.recurrence, GnmtStack)
-        asked, first = self.recurrence.bottom(words, layer_of(state.recurrent, 0))
+        asked, first = move(None, layer_of(state.recurrent, 0))
         looked = self.look(asked, state, ready)
 
         def run(layer: Recurrence, inputs: Tensor, number: int) -> tuple[Tensor, Recurrent]:
             return layer(inputs, layer_of(state.recurrent, number + 1))
 
         output, lasts = self.recurrence.tower(asked, looked.context, run)
-        read = self.predict_from(output, looked.context)
-        return Advance(read, looked, replace(state, recurrent=joined([first, *lasts])))
+        return Advance((output, looked.context), looked, replace(state, recurrent=joined([first, *lasts])))
 
 
 class Context(RecurrentDecoder):
@@ -298,12 +348,12 @@ class Context(RecurrentDecoder):
         """The summary; it stays the same."""
         return ready.summary
 
-    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Move, with the summary beside every word."""
+        output, recurrent = move(state.feed, state.recurrent)
         assert state.feed is not None
-        summary = state.feed.expand(-1, words.shape[1], -1)
-        output, recurrent = self.recurrence(torch.cat([words, summary], dim=-1), state.recurrent)
-        return Advance(self.predict_from(output, summary, words), None, replace(state, recurrent=recurrent))
+        summary = state.feed.expand(-1, output.shape[1], -1)
+        return Advance((output, summary), None, replace(state, recurrent=recurrent))
 
 
 class Unattended(RecurrentDecoder):
@@ -313,10 +363,10 @@ class Unattended(RecurrentDecoder):
     reads = ("state",)
     parallel = True
 
-    def advance(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Move."""
-        output, recurrent = self.recurrence(words, state.recurrent)
-        return Advance(self.predict_from(output), None, replace(state, recurrent=recurrent))
+        output, recurrent = move(None, state.recurrent)
+        return Advance((output,), None, replace(state, recurrent=recurrent))
 
 
 ORDERS: dict[str, type[RecurrentDecoder]] = {

@@ -1,7 +1,7 @@
 """Cross-entropy in few passes: what a softmax over many words costs, and its gradient.
 
 On the CPU the log-probabilities of a whole batch are too many for its caches, and take as much memory as the logits.
-Here the rows go through the caches a few at a time; kept are the logits, and one number for each row.
+Here the rows go through the caches a few at a time; kept are the exponentials, and one number for each row.
 """
 
 from typing import Any
@@ -39,24 +39,29 @@ class _CrossEntropy(torch.autograd.Function):
         real = wanted != ignore
         places = wanted.masked_fill(~real, 0).unsqueeze(1)
         few = max(1, CACHED // logits.shape[1])
-        sums, means = zip(*((rows.logsumexp(-1), _mean(rows, smoothing)) for rows in logits.split(few)), strict=True)
-        total, said = torch.cat(sums), logits.gather(1, places).squeeze(1)
-        ctx.save_for_backward(logits, places, total, real)
+        found, sums, totals, means = torch.empty_like(logits), [], [], []
+        for rows, out in zip(logits.split(few), found.split(few), strict=True):
+            highest = rows.amax(-1, keepdim=True)
+            sums.append(torch.sub(rows, highest, out=out).exp_().sum(-1, keepdim=True))
+            totals.append(highest.add_(sums[-1].log()))
+            means.append(_mean(rows, smoothing))
+        ctx.save_for_backward(found, places, torch.cat(sums), real)
         ctx.few, ctx.smoothing = few, smoothing
-        return torch.where(real, total - (1 - smoothing) * said - torch.cat(means), 0.0).sum()
+        said = logits.gather(1, places)
+        losses = (torch.cat(totals) - (1 - smoothing) * said).squeeze(1) - torch.cat(means)
+        return torch.where(real, losses, 0.0).sum()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         """By a logit:  p - (1 - smoothing) [it is wanted] - smoothing / classes."""
-        logits, places, total, real = ctx.saved_tensors
-        gradient, shift = gradients[0].item(), gradients[0] * (-ctx.smoothing / logits.shape[1])
-        less = torch.full_like(total, -gradient * (1 - ctx.smoothing))
-        found = torch.empty_like(logits)
-        each = (found, logits, total.unsqueeze(1), places, less.unsqueeze(1))
-        for out, rows, sums, place, most in zip(*(all_.split(ctx.few) for all_ in each), strict=True):
-            torch.sub(rows, sums, out=out).exp_()
-            torch.add(shift, out, alpha=gradient, out=out).scatter_add_(1, place, most)
-        return found.index_fill_(0, (~real).nonzero().squeeze(1), 0.0), None, None, None
+        found, places, sums, real = ctx.saved_tensors
+        gradient, shift = gradients[0], gradients[0] * (-ctx.smoothing / found.shape[1])
+        less = (gradient * (ctx.smoothing - 1)).expand(len(found), 1)
+        result = torch.empty_like(found)
+        each = (result, found, gradient / sums, places, less)
+        for out, rows, scale, place, most in zip(*(all_.split(ctx.few) for all_ in each), strict=True):
+            torch.mul(rows, scale, out=out).add_(shift).scatter_add_(1, place, most)
+        return result.index_fill_(0, (~real).nonzero().squeeze(1), 0.0), None, None, None
 
 
 def _mean(rows: Tensor, smoothing: float) -> Tensor:

@@ -30,14 +30,17 @@ class NoReader:
 
 
 def embedding(recipe: Model, count: int, kind: str, dim: int) -> nn.Embedding:
-    """The vectors of a vocabulary; a Transformer's are as wide as itself, and small before they are scaled."""
-    if kind != "transformer":
-        return nn.Embedding(count, recipe.embedding, padding_idx=PAD)
-    table = nn.Embedding(count, dim, padding_idx=PAD)
-    size = SMALL if recipe.init == "small" else 1.0
-    nn.init.normal_(table.weight, std=size * dim**-0.5)
-    with_zero = table.weight.detach()
-    with_zero[PAD] = 0.0
+    """The vectors of a vocabulary; a Transformer's are as wide as itself, and small before they are scaled.
+
+    Where words are also predicted with them they begin small too, or the first predictions would be far too sure.
+    """
+    width = dim if kind == "transformer" else recipe.embedding
+    table = nn.Embedding(count, width, padding_idx=PAD)
+    if kind == "transformer" or recipe.tied:
+        size = SMALL if recipe.init == "small" and kind == "transformer" else 1.0
+        nn.init.normal_(table.weight, std=size * width**-0.5)
+        with_zero = table.weight.detach()
+        with_zero[PAD] = 0.0
     return table
 
 
@@ -123,6 +126,7 @@ def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
         groups=recipe.attention.groups,
         inner_dim=settings.inner_dim or 4 * settings.dim,
         dropout=settings.dropout,
+        inner_dropout=settings.inner_dropout,
         norm=recipe.norm,
         activation=recipe.activation,
         positions=recipe.positions,

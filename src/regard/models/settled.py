@@ -1,21 +1,31 @@
 """A model that has learned, laid out for being asked."""
 
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
-from regard.decoders import TransformerDecoder
+from regard.decoders import RecurrentDecoder, TransformerDecoder
 from regard.kernels.linear import Linear
 
 
 def settle(model: nn.Module) -> None:
-    """Lay the matrices of its linear layers out by columns: on the CPU, products with few rows are faster so.
+    """Lay the matrices of linear layers and recurrent decoders out by columns: products with few rows are faster so.
 
-    A word's vector is read by rows; a matrix that both embeds and predicts words gets a twin that predicts.
+    That is on the CPU. A word's vector is read by rows; a matrix that both embeds and predicts words gets a twin that
+    predicts.
     """
     for part in list(model.modules()):
-        if isinstance(part, TransformerDecoder) and part.out is None:
+        if isinstance(part, TransformerDecoder | RecurrentDecoder) and part.out is None:
             count, dim = part.embedding.weight.shape
             part.out = Linear(dim, count, bias=False, device="meta")
             part.out.weight = nn.Parameter(part.embedding.weight.detach())
     for part in model.modules():
         if isinstance(part, Linear):
-            part.weight = nn.Parameter(part.weight.detach().t().contiguous().t())
+            part.weight = _by_columns(part.weight)
+        if isinstance(part, RecurrentDecoder):
+            rnn = part.lowest.rnn
+            for name, weight in list(rnn.named_parameters()):
+                setattr(rnn, name, _by_columns(weight) if weight.ndim == 2 else weight)
+
+
+def _by_columns(weight: Float[Tensor, "out in"]) -> nn.Parameter:
+    return nn.Parameter(weight.detach().t().contiguous().t())

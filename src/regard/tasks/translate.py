@@ -14,6 +14,7 @@ from regard.attention import terms
 from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
+from regard.device import side_by_side
 from regard.errors import DataError, RecipeError, pick
 from regard.metrics import CLOSEST
 from regard.models import Seq2Seq
@@ -137,7 +138,6 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
         """What the logits cost, summed over all target tokens."""
         return core.cross_entropy(logits, batch.target.ids[:, 1:], smoothing)
 
-    @torch.no_grad()
     def answer(
         self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
     ) -> list[Prediction]:
@@ -145,13 +145,17 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
-        for places, ids in core.ask(texts, self.source.encode, self.longest, max(1, SEARCH_TOKENS // settings.beam)):
-            source = batching.pad([[*row, END] for row in ids]).to(device)
-            limits = [self.limit(len(row), settings) for row in ids]
-            seeds = [seed + place * n_best for place in places]
+
+        def search_in(asked: core.Asked) -> list[list[Hypothesis]]:
+            source = batching.pad([[*row, END] for row in asked.ids]).to(device)
+            limits = [self.limit(len(row), settings) for row in asked.ids]
+            seeds = [seed + place * n_best for place in asked.places]
             memory = model.read(source)
-            found = search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
-            for place, row, hypotheses in zip(places, ids, found, strict=True):
+            return search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
+
+        batches = list(core.ask(texts, self.source.encode, self.longest, max(1, SEARCH_TOKENS // settings.beam)))
+        for asked, found in zip(batches, side_by_side(search_in, batches, model), strict=True):
+            for place, row, hypotheses in zip(*asked, found, strict=True):
                 best, *others = [self.tell(texts[place], row, each) for each in hypotheses]
                 answers[place] = replace(best, alternatives=tuple(others))
         return answers

@@ -1,0 +1,68 @@
+"""Products of a loop's steps with what they share: the same numbers, the same gradients, by one product each."""
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.kernels import linear as kernels
+from regard.kernels.linear import linear, mix, one_gradient
+
+STEPS = 5
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.fixture
+def shared() -> list[Tensor]:
+    """Two matrices with a bias each, values for every row, and where the loop begins."""
+    torch.manual_seed(1)
+    return [drawn(4, 6), drawn(4), drawn(6, 4), drawn(6), drawn(3, 1, 4, 6), drawn(3, 1, 1, 6)]
+
+
+def loop(shared: list[Tensor], block: Callable[[], contextlib.AbstractContextManager[None]]) -> Tensor:
+    first, first_bias, second, second_bias, values, state = shared
+    total = state.sum()
+    with block():
+        for _ in range(STEPS):
+            weights = torch.softmax(linear(state, first, first_bias), -1)
+            state = torch.tanh(linear(mix(weights, values)[..., :4], second, second_bias))
+            total = total + state.square().sum()
+    return total
+
+
+def test_results_and_gradients_are_those_of_a_plain_loop(shared):
+    plain, once = (loop(shared, block) for block in (contextlib.nullcontext, one_gradient))
+    assert torch.equal(plain, once)
+    for one, other in zip(*(torch.autograd.grad(total, shared) for total in (plain, once)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_are_right_by_differences(shared):
+    assert torch.autograd.gradcheck(lambda *given: loop(list(given), one_gradient), shared)
+
+
+def test_a_pass_that_asks_for_less_leaves_nothing_behind(shared):
+    total = loop(shared, one_gradient)
+    torch.autograd.grad(total, shared[-1], retain_graph=True)
+    wanted = torch.autograd.grad(loop(shared, contextlib.nullcontext), shared)
+    for _ in range(2):
+        found = torch.autograd.grad(total, shared, retain_graph=True)
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_each_matrix_gets_one_product(shared, monkeypatch):
+    made, rows = kernels._of_weight, []
+    monkeypatch.setattr(kernels, "_of_weight", lambda *given: rows.append(len(given[0])) or made(*given))
+    loop(shared, one_gradient).backward()
+    assert rows == [STEPS * 3] * 2
+
+
+def test_without_gradients_there_is_no_book(shared):
+    with torch.no_grad(), one_gradient():
+        assert not linear(shared[-1], shared[0], None).requires_grad
