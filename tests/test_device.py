@@ -1,9 +1,12 @@
-"""Memory that waits for the next tensors changes none of them."""
+"""Where tensors live: memory that waits for the next ones, batches that are worked on side by side."""
+
+import threading
 
 import pytest
 import torch
+from torch import nn
 
-from regard.device import memory_kept
+from regard.device import memory_kept, side_by_side
 
 
 def test_tensors_are_as_ever_within_and_after():
@@ -18,3 +21,58 @@ def test_it_ends_with_its_block_whatever_happens():
         raise KeyError
     with memory_kept(), memory_kept():
         pass
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_batches_side_by_side_come_in_their_order_and_two_at_a_time():
+    model, both = nn.Linear(3, 3), threading.Barrier(2, timeout=20)
+
+    def work(batch):
+        both.wait()  # which passes only if another works at the same time
+        return batch, model(torch.ones(3)).requires_grad, torch.get_num_threads()
+
+    assert list(side_by_side(work, range(6), model)) == [(batch, False, 1) for batch in range(6)]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("batches", [0, 1])
+def test_one_batch_has_all_threads(batches):
+    threads = list(side_by_side(lambda _: torch.get_num_threads(), range(batches), nn.Linear(3, 3)))
+    assert threads == [2] * batches
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_whoever_looks_on_is_told_of_one_after_another():
+    model, seen = nn.Linear(3, 3), []
+    model.register_forward_hook(lambda module, given, result: seen.append(int(given[0][0])))
+    here = threading.get_ident()
+
+    def work(batch):
+        model(torch.full((3,), float(batch)))
+        return threading.get_ident()
+
+    assert list(side_by_side(work, range(4), model)) == [here] * 4
+    assert seen == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_what_goes_wrong_is_said_and_the_threads_are_as_before():
+    def work(batch):
+        if batch == 3:
+            raise KeyError(batch)
+        return batch
+
+    found = side_by_side(work, range(50), nn.Linear(3, 3))
+    assert [next(found) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(KeyError):
+        next(found)
+    assert torch.get_num_threads() == 2

@@ -141,6 +141,7 @@ class Train:
     accumulate: int = _number(1, least=1)  # batches that make one update
     ema: float = _number(0.0, least=0.0, most=0.99999)  # decay of a moving mean of the weights; 0 for none
     average: int = _number(1, least=1)  # validations whose weights are averaged
+    keep: str = "best"  # which weights end in the run: the best by dev loss, or the last
     sampling: float = _number(0.0, least=0.0, most=1.0)  # share of own predictions fed at the end; it grows from 0
     coverage: float = _number(0.0, least=0.0)  # weight of See's loss: looks that return to where others were
     doubly_stochastic: float = _number(0.0, least=0.0)  # weight of Xu's: keys that are looked at more or less than once

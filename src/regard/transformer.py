@@ -121,12 +121,12 @@ class FeedForward(nn.Module):
         self.inner = Linear(shape.dim, shape.inner_dim)
         self.out = Linear(shape.inner_dim, shape.dim)
         self.activation = pick(ACTIVATIONS, shape.activation, "activation")
-        self.dropout = shape.inner_dropout
+        self.dropout, self.rectifies = shape.inner_dropout, shape.activation == "relu"
 
     def forward(self, states: Float[Tensor, "batch time dim"]) -> Float[Tensor, "batch time dim"]:
         """One hidden layer."""
         inner = self.inner(states.flatten(0, 1))
-        if self.activation is functional.relu_:
+        if self.rectifies:
             inner = relu_dropped(inner, self.dropout, self.training)
         else:
             inner = dropout(self.activation(inner), self.dropout, self.training)

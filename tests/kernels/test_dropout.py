@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard.kernels.dropout import CHOICES, LEAST, add_dropped, draw, dropout, dropped
+from regard.kernels.dropout import CHOICES, LEAST, add_dropped, draw, dropout, dropped, relu_dropped
 
 SHARES = [0.05, 0.1, 0.3, 0.5, 0.95]
 MANY = (257, 1031)  # 264,967 numbers: no multiple of the four that share a draw
@@ -51,6 +51,19 @@ def test_adding_is_dropout_and_a_sum():
         torch.manual_seed(3)
         result = way(states, change, 0.2, True)
         found.append((result, *torch.autograd.grad(result, (states, change), along)))
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), MANY])
+@pytest.mark.parametrize(("share", "training"), [(0.2, True), (0.2, False), (0.0, True)])
+def test_what_a_relu_lets_through_is_dropped_likewise(shape, share, training):
+    values, along = torch.randn(shape, requires_grad=True), torch.randn(shape)
+    found = []
+    for way in (relu_dropped, lambda fresh, *rest: dropout(functional.relu(fresh), *rest)):
+        torch.manual_seed(3)
+        result = way(values * 1.0, share, training)
+        found.append((result, *torch.autograd.grad(result, values, along)))
     for mine, other in zip(*found, strict=True):
         torch.testing.assert_close(mine, other)
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from regard import recipe as recipes
 from regard.attention import attend, fused
+from regard.attention.core import Score
 from regard.attention.heads import join, split
 from regard.attention.masks import Causal
 from regard.attention.normalizers import softmax
@@ -127,26 +128,29 @@ def test_what_flows_on_stays_single_and_what_is_read_is_half(flows):
     assert normed.dtype == (torch.float32 if flows else torch.bfloat16)
 
 
-@pytest.mark.parametrize(("keys", "inner", "width"), [(1, 16, 24), (28, 512, 1024), (70, 200, 130)])
-def test_additive_looks_of_a_loop_are_the_definition(keys, inner, width):
+@pytest.mark.parametrize("block", [one_gradient, contextlib.nullcontext])
+@pytest.mark.parametrize(("queries", "keys", "inner", "width"), [(1, 1, 16, 24), (1, 28, 512, 1024), (5, 70, 200, 130)])
+def test_additive_looks_are_the_definition(queries, keys, inner, width, block, monkeypatch):
     torch.manual_seed(5)
     score = Additive(query_dim=48, key_dim=width, dim=inner).to(GPU)
-    states, start = drawn(6, keys, width), drawn(6, 1, 1, 48)
+    states, start = drawn(6, keys, width), drawn(6, 1, queries, 48)
     mask = torch.rand(6, keys, device=GPU) > 0.3
     mask[:, 0], mask[-1] = True, False  # one sees nothing
-    along = torch.randn(6, 1, 1, keys, device=GPU)
-    found = {}
-    for block in (one_gradient, contextlib.nullcontext):
+    along = torch.randn(6, 1, queries, keys, device=GPU)
+    found = []
+    for way in (block, contextlib.nullcontext):
+        if found:
+            monkeypatch.setattr(Additive, "look", Score.look)
         query, total = start, torch.zeros((), device=GPU)
         projected, values = (
             score.project(states).unsqueeze(1),
             states.masked_fill(~mask.unsqueeze(-1), 0.0).unsqueeze(1),
         )
-        with block():
+        with way():
             for _ in range(4):
                 looked = attend(query, projected, values, score=score, mask=mask[:, None, None], cleared=True)
                 query = torch.tanh(looked.context.mean(-1, keepdim=True) + query)
                 total = total + query.square().sum() + (looked.weights * along).sum()
-        found[block] = [total, looked.weights, *torch.autograd.grad(total, [states, start, *score.parameters()])]
-    for one, other in zip(*found.values(), strict=True):
+        found.append([total, looked.weights, *torch.autograd.grad(total, [states, start, *score.parameters()])])
+    for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)

@@ -1,6 +1,8 @@
 """Products of a loop's steps with what they share: the same numbers, the same gradients, by one product each."""
 
 import contextlib
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -61,6 +63,21 @@ def test_each_matrix_gets_one_product(shared, monkeypatch):
     monkeypatch.setattr(kernels, "_of_weight", lambda *given: rows.append(len(given[0])) or made(*given))
     loop(shared, one_gradient).backward()
     assert rows == [STEPS * 3] * 2
+
+
+def test_nothing_of_a_loop_outlives_it(shared):
+    gc.collect()
+    gc.disable()
+    try:
+        values = shared[4] * 1.0
+        seen = weakref.ref(values)
+        total = loop([*shared[:4], values, shared[5]], one_gradient)
+        del values
+        total.backward()
+        del total
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_without_gradients_there_is_no_book(shared):

@@ -43,7 +43,7 @@ from regard.models import build, load_weights, weights
 from regard.models.language import LanguageModel
 from regard.models.language import build as build_language_model
 from regard.search import beam, sample
-from regard.transformer import ACTIVATIONS, INITS, NORMS
+from regard.transformer import ACTIVATIONS, INITS, NORMS, FeedForward, Shape
 from regard.types import BEGIN, Memory, Padded
 
 LENGTHS = (7, 4, 2)
@@ -343,6 +343,23 @@ def test_dropped_weights_are_lost_on_the_way_and_the_others_grow(normalizer, fus
     near(dropped[kept], whole[kept] / 0.75)
     assert kept[held].double().mean().item() == pytest.approx(0.75, abs=0.01)
     assert not torch.equal(dropped, look())
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_inner_states_of_feed_forward_layers_are_dropped_and_the_others_grow(activation):
+    sizes = {"dim": 8, "layers": 1, "heads": 1, "groups": 0, "inner_dim": 4000, "longest": 8}
+    shares = {"dropout": 0.0, "inner_dropout": 0.25}
+    names = {"norm": "pre", "activation": activation, "positions": "none"}
+    feed, read = FeedForward(Shape(make=lambda width: None, **sizes, **shares, **names)), []
+    feed.out.register_forward_pre_hook(lambda module, given: read.append(given[0].detach()))
+    states = torch.randn(5, 3, 8)
+    feed.eval()(states)
+    feed.train()(states)
+    whole, dropped = read
+    kept = dropped != 0
+    assert not kept[whole == 0].any()
+    torch.testing.assert_close(dropped[kept], whole[kept] / 0.75, rtol=1e-4, atol=1e-6)
+    assert kept[whole != 0].double().mean().item() == pytest.approx(0.75, abs=0.01)
 
 
 @pytest.mark.parametrize("name", INITS)

@@ -201,6 +201,17 @@ def test_without_patience_it_goes_on_and_the_best_weights_are_kept(
     assert same(bench.stored(), seen[0])
 
 
+@pytest.mark.parametrize("patience", [0, 2])
+def test_the_last_weights_are_kept_where_they_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int
+) -> None:
+    seen = planned(monkeypatch, [1.0, 2.0, 3.0, 0.5])
+    bench = Bench(tmp_path, "train.updates=7", "train.validate=2", "train.keep=last", f"train.patience={patience}")
+    bench.fit()
+    assert len(seen) == (3 if patience else 4)
+    assert same(bench.stored(), seen[-1])
+
+
 # Not finite
 
 
@@ -334,6 +345,7 @@ def test_the_dev_loss_weighs_tokens_not_batches(tmp_path: Path) -> None:
         ("task=translat", "unknown task 'translat'.*did you mean 'translate'"),
         ("metric=blue", "unknown metric 'blue'.*did you mean 'bleu'"),
         ("train.schedule=linea", "unknown schedule 'linea'.*did you mean 'linear'"),
+        ("train.keep=lst", "unknown weights to keep 'lst'; choose from best, last.*did you mean 'last'"),
         ("model.attention.score=additiv", "unknown score 'additiv'.*did you mean 'additive'"),
         ("model.decoder.order=bahdano", "unknown order 'bahdano'.*did you mean 'bahdanau'"),
         ("model.encoder.cell=grue", "unknown cell 'grue'.*did you mean 'gru'"),

@@ -111,10 +111,11 @@ class Additive(Score):
         values: Float[Tensor, "*keys key dim"],
         mask: Bool[Tensor, "*mask"] | None,
     ) -> Attended | None:
-        """In a loop that learns on a GPU."""
+        """While it learns."""
         if not additive.fits(query, keys, values, mask):
             return None
-        return Attended(*additive.look(self.query(query), keys, values, self.out.weight, mask))
+        with torch.autocast(query.device.type, enabled=False):
+            return Attended(*additive.look(self.query(query), keys, values, self.out.weight, mask))
 
 
 class Multiplicative(Score):

@@ -1,4 +1,7 @@
-"""A look by additive attention in a loop that learns on a GPU: one kernel forward, one back, nothing kept for pairs."""
+"""Additive attention that learns, and keeps nothing for pairs of query and key: they are made again on the way back.
+
+In a loop, whose steps look at the same keys, their gradient is summed up in one place.
+"""
 
 from typing import Any
 
@@ -7,43 +10,80 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.kernels import gpu
+from regard.kernels.cpu import additive as on_cpu
 from regard.kernels.linear import Account, opened
 
 if gpu.AVAILABLE:
-    from regard.kernels.gpu import additive as kernels
+    from regard.kernels.gpu import additive as on_gpu
 
-MOST = 256  # keys that one program looks at
+MOST = 128  # keys that one program of a GPU looks at
 
 
 def look(
-    query: Float[Tensor, "batch 1 1 dim"],
+    query: Float[Tensor, "batch 1 query dim"],
     keys: Float[Tensor, "batch 1 key dim"],
     values: Float[Tensor, "batch 1 key width"],
     out: Float[Tensor, "1 dim"],
-    mask: Bool[Tensor, "*mask"] | None,
-) -> tuple[Float[Tensor, "batch 1 1 width"], Float[Tensor, "batch 1 1 key"]]:
+    mask: Bool[Tensor, "batch 1 1 key"] | None,
+) -> tuple[Float[Tensor, "batch 1 query width"], Float[Tensor, "batch 1 query key"]]:
     """Context and weights of softmax(out . tanh(query + keys)), with `attend` as its definition."""
-    book = opened()
-    assert book is not None
     batch, _, length, _ = keys.shape
     seen = torch.ones_like(keys[:, 0, :, 0], dtype=torch.bool) if mask is None else mask[:, 0, 0].expand(batch, length)
-    account = book.account(keys, out, Looks)
-    assert isinstance(account, Looks)
-    context, weights = _Look.apply(  # type: ignore[no-untyped-call]
-        query, account.owner, book.account(values).owner, account, book.account(values), seen.contiguous()
-    )
+    book = opened()
+    if book is None:
+        context, weights = _Look.apply(query, keys, values, out, seen.contiguous())  # type: ignore[no-untyped-call]
+        return context, weights
+    looks, mixed = book.account(keys, out, Looks), book.account(values)
+    context, weights = _Step.apply(query, looks.owner, mixed.owner, looks, mixed, seen.contiguous())  # type: ignore[no-untyped-call]
     return context, weights
 
 
 def fits(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> bool:
-    """Whether it can be done so: one query to a row, in single precision, on a GPU, in a loop that learns."""
-    if not gpu.AVAILABLE or opened() is None or not query.ndim == keys.ndim == values.ndim == 4:
+    """Whether it can be done so: for rows by themselves that learn, on a GPU in single precision."""
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or not query.ndim == keys.ndim == values.ndim == 4:
         return False
-    single = all(each.is_cuda and each.dtype == torch.float32 for each in (query, keys, values))
-    rows = query.shape[1] == query.shape[2] == keys.shape[1] == 1 and values.shape[:3] == keys.shape[:3]
+    alike = query.dtype == keys.dtype == values.dtype and query.device == keys.device == values.device
+    small = keys.dtype == torch.float32 and keys.shape[2] <= MOST and gpu.AVAILABLE
+    rows = query.shape[1] == keys.shape[1] == 1 and values.shape[:3] == keys.shape[:3] and len(query) == len(keys)
     over_keys = mask is None or mask.shape[1] == mask.shape[2] == 1
-    whole = keys.is_contiguous() and values.is_contiguous() and keys.shape[2] <= MOST
-    return single and rows and over_keys and whole and keys.requires_grad and values.requires_grad
+    whole = keys.is_contiguous() and values.is_contiguous() and keys.requires_grad and values.requires_grad
+    return alike and (small or not keys.is_cuda) and rows and over_keys and whole
+
+
+def _forward(*given: Tensor) -> tuple[Tensor, Tensor]:
+    return on_gpu.forward(*given) if given[0].is_cuda else on_cpu.forward(*given)
+
+
+def _backward(gradients: tuple[Tensor | None, ...], looked: tuple[Tensor, ...], sums: tuple[Tensor, ...]) -> Tensor:
+    """The gradient of the queries; that of the weights is there only where a loss knows them."""
+    context, of_weights = (None if each is None else each[:, 0].contiguous() for each in gradients)
+    if context is None:
+        query, _, values, *_ = looked
+        context = values.new_zeros(*query.shape[:2], values.shape[-1])
+    way = on_gpu if context.is_cuda else on_cpu
+    return way.backward(context, of_weights, *looked, *sums)
+
+
+class _Look(torch.autograd.Function):
+    """From all queries at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, keys: Tensor, values: Tensor, out: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        looked = query[:, 0].contiguous(), keys[:, 0], values[:, 0], out
+        context, weights = _forward(*looked, mask)
+        ctx.save_for_backward(*looked, weights)
+        return context.unsqueeze(1), weights.unsqueeze(1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor, None]:
+        _, keys, _, _, weights = looked = ctx.saved_tensors
+        of_keys, of_out = torch.zeros_like(keys), torch.zeros_like(keys[:, 0])
+        of_query = _backward(gradients, looked, (of_keys, of_out))
+        of_values = None if gradients[0] is None else weights.unsqueeze(1).transpose(2, 3) @ gradients[0]
+        return of_query.unsqueeze(1), of_keys.unsqueeze(1), of_values, of_out.sum(0, keepdim=True), None
 
 
 class Looks(Account):
@@ -54,10 +94,10 @@ class Looks(Account):
         self.sums: tuple[Tensor, Tensor] | None = None
         self.summed: set[int] = set()
 
-    def add_to(self, step: int) -> tuple[Float[Tensor, "batch 1 key dim"], Float[Tensor, "batch dim"]]:
+    def add_to(self, step: int) -> tuple[Float[Tensor, "batch key dim"], Float[Tensor, "batch dim"]]:
         """The sums so far, which this step's are added to; a step that runs again begins anew."""
         if self.sums is None or step in self.summed:
-            self.sums = torch.zeros_like(self.shared), self.shared.new_zeros(len(self.shared), self.shared.shape[-1])
+            self.sums = torch.zeros_like(self.shared[:, 0]), torch.zeros_like(self.shared[:, 0, 0])
             self.summed.clear()
         self.summed.add(step)
         return self.sums
@@ -68,31 +108,33 @@ class Looks(Account):
             return None, None
         (of_keys, of_out), self.sums = self.sums, None
         self.summed.clear()
-        return of_keys, of_out.sum(0, keepdim=True)
+        return of_keys.unsqueeze(1), of_out.sum(0, keepdim=True)
 
 
-class _Look(torch.autograd.Function):
+class _Step(torch.autograd.Function):
+    """From the queries of one step of a loop."""
+
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, keys: Tensor, values: Tensor, looks: Looks, mixed: Account, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        ctx.looks, ctx.mixed, ctx.step, ctx.mixes = looks, mixed, looks.next(), mixed.next()
-        asked = query.flatten(0, 2).contiguous()
-        assert looks.bias is not None
-        context, weights = kernels.forward(asked, looks.shared, mixed.shared[:, 0], looks.bias, mask)
+        ctx.looks, ctx.mixed, ctx.steps = looks, mixed, (looks.next(), mixed.next())
+        asked = query[:, 0].contiguous()
+        context, weights = _forward(asked, *_shared(looks, mixed), mask)
         ctx.save_for_backward(asked, weights)
-        return context[:, None, None], weights[:, None, None]
+        return context.unsqueeze(1), weights.unsqueeze(1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None, None, None, None]:
-        (asked, weights), (given, of_weights) = ctx.saved_tensors, gradients
-        shared = ctx.mixed.shared
-        given = shared.new_zeros(len(shared), 1, 1, shared.shape[-1]) if given is None else given.contiguous()
-        ctx.mixed.entries[ctx.mixes] = weights[:, None, None], given
-        of_weights = None if of_weights is None else of_weights.contiguous()
-        looks = ctx.looks
-        of_query = kernels.backward(
-            given, of_weights, asked, looks.shared, shared[:, 0], looks.bias, weights, *looks.add_to(ctx.step)
-        )
-        return of_query[:, None, None], None, None, None, None, None
+        (asked, weights), (step, mixes) = ctx.saved_tensors, ctx.steps
+        if gradients[0] is not None:
+            ctx.mixed.entries[mixes] = weights.unsqueeze(1), gradients[0]
+        looked = asked, *_shared(ctx.looks, ctx.mixed), weights
+        return _backward(gradients, looked, ctx.looks.add_to(step)).unsqueeze(1), None, None, None, None, None
+
+
+def _shared(looks: Looks, mixed: Account) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys, values and `out`."""
+    assert looks.bias is not None
+    return looks.shared[:, 0], mixed.shared[:, 0], looks.bias

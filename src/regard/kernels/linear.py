@@ -8,7 +8,7 @@ keeps its rows X_t and the gradients G_t of what it made of them, and after the 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 from jaxtyping import Float
@@ -52,12 +52,17 @@ def mix(
 @contextmanager
 def one_gradient() -> Iterator[None]:
     """In the block, whatever `linear` and `mix` are given at every step gets its gradient by one product."""
-    learns = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    before = _open.set(Book() if learns else None)
+    if torch.compiler.is_compiling():
+        yield
+        return
+    book = Book() if torch.is_grad_enabled() else None
+    before = _open.set(book)
     try:
         yield
     finally:
         _open.reset(before)
+        if book is not None:
+            book.close()
 
 
 class _Linear(torch.autograd.Function):
@@ -87,29 +92,44 @@ def _of_bias(gradient: Float[Tensor, "rows out"]) -> Float[Tensor, " out"]:
     return gradient.sum(0) if gradient.is_cuda else (gradient.new_ones(1, len(gradient)) @ gradient).squeeze(0)
 
 
+Kept = TypeVar("Kept", bound="Account")
+
+
 def opened() -> "Book | None":
-    """The book of the loop that runs, where there is one."""
-    return _open.get()
+    """The book of the loop that runs, where there is one; a compiler sees none."""
+    return None if torch.compiler.is_compiling() else _open.get()
 
 
 class Book:
     """An account for each tensor that the steps share."""
 
     def __init__(self) -> None:
-        self.accounts: dict[int, Account] = {}
+        self.accounts: dict[tuple[int, int], Account] = {}
 
-    def account(self, shared: Tensor, bias: Tensor | None = None, kind: "type[Account] | None" = None) -> "Account":
-        """That of this very tensor; one of another kind is kept for what is not a product."""
-        if id(shared) not in self.accounts:
-            self.accounts[id(shared)] = (kind or Account)(shared, bias)
-        return self.accounts[id(shared)]
+    @overload
+    def account(self, shared: Tensor, bias: Tensor | None = None) -> "Account": ...
+
+    @overload
+    def account(self, shared: Tensor, bias: Tensor | None, kind: type[Kept]) -> Kept: ...
+
+    def account(self, shared: Tensor, bias: Tensor | None = None, kind: Any = None) -> Any:
+        """That of these very tensors; what is done with them may need another kind."""
+        name = id(shared), id(bias)
+        if name not in self.accounts:
+            self.accounts[name] = (kind or Account)(shared, bias)
+        return self.accounts[name]
+
+    def close(self) -> None:
+        """Let go of what only steps to come would need: held in a circle, it would outlive the loop."""
+        for account in self.accounts.values():
+            del account.origin, account.owner
 
 
 class Account:
     """What the steps multiplied with a matrix W (x W' + b), or with a matrix V for each of a batch (x V)."""
 
     def __init__(self, shared: Tensor, bias: Tensor | None) -> None:
-        self.origin = shared  # held, so that no other tensor gets its id
+        self.origin = shared, bias  # held, so that no other tensor gets their ids
         self.shared, self.bias = shared.detach(), None if bias is None else bias.detach()
         self.is_matrix = shared.ndim == 2
         self.steps = 0

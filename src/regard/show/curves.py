@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from textwrap import wrap
 from typing import NamedTuple
 
 from regard.errors import pick
@@ -13,6 +14,7 @@ from regard.show.svg import paint as paint_svg
 WIDTH, HEIGHT = 480.0, 260.0  # of the plot, in pixels
 SMALL, APART = 11.0, 18.0  # the type of the axes, and the least from one label of a curve to the next
 NAME = 48  # letters of a curve's name at most
+ACROSS = 60  # of a line of the title, which may take several
 # Okabe and Ito 2008: colours that the colour-blind tell apart; their yellow is too pale for a line.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#24303f")
 CORNERS = ((24, 0), (4, 45), (3, 30), (4, 0), (3, 90))  # of marks: how many, and the turn of the first in degrees
@@ -93,10 +95,11 @@ def lay_out(curves: Sequence[Curve], labels: Labels, spell: Spell = str) -> Pict
         words.append(Word(WIDTH + 28, y + 4, spell(clipped(legible(curve.name), NAME))))
     words.append(Word(WIDTH / 2, height + 40, spell(legible(labels.across)), SMALL, "center", ink=PALE))
     words.append(Word(0, -14, spell(legible(labels.upward)), SMALL, ink=PALE))
-    words.append(Word(0, -38, spell(legible(labels.title)), 15))
+    title = wrap(legible(labels.title), ACROSS)
+    words += [Word(0, -38 - 20 * (len(title) - 1 - number), spell(line), 15) for number, line in enumerate(title)]
     from_left = min(word.x - word.length for word in words if word.anchor == "right")
     to_right = max(WIDTH + 4, *(word.x + word.length for word in words if word.anchor == "left"))
-    top, bottom = -38 - SIZE - MARGIN, height + 44 + MARGIN
+    top, bottom = -18 - 20 * len(title) - SIZE - MARGIN, height + 44 + MARGIN
     width = to_right - from_left + 2 * MARGIN
     return Picture([], words, from_left - MARGIN, top, width, bottom - top, tuple(lines))
 

@@ -26,6 +26,7 @@ from regard.training.session import Clock, Session, best_weights
 from regard.training.stopping import Stopper
 
 FLAT_AFTER = 1000  # updates after which attention should have found something
+KEPT = ("best", "last")  # weights that end in a run
 
 
 def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
@@ -94,6 +95,7 @@ def check(recipe: Recipe) -> None:
     pick(SCHEDULES, recipe.train.schedule, "schedule")
     task.check(recipe)
     pick(capture.PRECISIONS, recipe.train.precision, "precision")
+    pick({kept: kept for kept in KEPT}, recipe.train.keep, "weights to keep")
     choose_device(recipe.train.device)
 
 
@@ -181,7 +183,7 @@ def fit(
     stopper: Stopper,
     clock: Clock,
 ) -> None:
-    """Let the model learn; the weights with the lowest dev loss end in the run."""
+    """Let the model learn; the weights with the lowest dev loss end in the run, or the last."""
     settings, progress = task.recipe.train, session.progress
     captured = capture.begin(task, session, data)
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=captured is not None)
@@ -267,7 +269,7 @@ def _halves(piece: AnyBatched) -> list[AnyBatched]:
 def validate(
     task: AnyTask, session: Session, dev: Encoded, run: Run, teller: Teller, stopper: Stopper, clock: Clock
 ) -> None:
-    """Judge the weights on dev, keep them if they are the best so far, and write it all down."""
+    """Judge the weights on dev, keep them if they are the best so far, or wanted as the last, and write it all down."""
     settings, progress, model = task.recipe.train, session.progress, session.model
     with session.averager.applied(model):
         dev_loss, seen = evaluate(task, model, dev, stopper)
@@ -275,7 +277,7 @@ def validate(
             told = f"update {progress.update}: the dev loss is {dev_loss}"
             raise NotFiniteError(f"{told}; a lower train.learning_rate may help")
         best = dev_loss < progress.lowest
-        if best:
+        if best or settings.keep == "last":
             run.replace(storage.MODEL, save_tensors(models.weights(model)))
     entry = {
         "update": progress.update,

@@ -125,7 +125,7 @@ class Clock:
 
 
 def best_weights(run: Run) -> dict[str, Tensor]:
-    """The weights of a run with the lowest dev loss so far."""
+    """The weights of a run that are kept so far."""
     if not run.holds(MODEL):
         how = f"go on with: regard train --resume {run.path}"
         raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
