@@ -55,7 +55,8 @@ def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model:
     """What the model makes of each batch, in their order, without gradients.
 
     On the CPU two batches are worked on at once, each by half of torch's threads: a step of a search is small, and
-    threads that share one wait for each other. Not so while somebody looks on, who is told of one after another.
+    threads that share one wait for each other. Whoever looks on is told of one after another, by as many threads each,
+    so that the results are the same bits.
     """
     threads, halves = torch.get_num_threads(), torch.get_num_threads() // AT_ONCE
     watched = any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
@@ -65,12 +66,12 @@ def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model:
         with torch.no_grad():  # which every thread must ask for itself
             return work(batch)
 
-    if not on_cpu or not halves or watched or len(batches) < AT_ONCE:
+    if not on_cpu or not halves or len(batches) < AT_ONCE:
         yield from map(quietly, batches)
         return
     torch.set_num_threads(halves)
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            yield from pool.map(quietly, batches)
+            yield from map(quietly, batches) if watched else pool.map(quietly, batches)
     finally:
         torch.set_num_threads(threads)
