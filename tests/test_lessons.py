@@ -1,5 +1,6 @@
 """Every lesson runs as it is and leaves its pictures; every exercise knows right from wrong, and what is wrong."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -19,24 +20,22 @@ SECONDS = 240  # a lesson takes far less than a minute; a busy machine may take 
 ANYTHING = "differs from the definition"
 
 
-@pytest.fixture(scope="module")
-def exercises() -> ModuleType:
+def beside_the_lessons(name: str) -> ModuleType:
     sys.path.insert(0, str(ROOT / "docs/lessons"))
     try:
-        import exercises
+        return importlib.import_module(name)
     finally:
         sys.path.pop(0)
-    return exercises
+
+
+@pytest.fixture(scope="module")
+def exercises() -> ModuleType:
+    return beside_the_lessons("exercises")
 
 
 @pytest.fixture(scope="module")
 def marks() -> ModuleType:
-    sys.path.insert(0, str(ROOT / "docs/lessons"))
-    try:
-        import quiz_marks
-    finally:
-        sys.path.pop(0)
-    return quiz_marks
+    return beside_the_lessons("quiz_marks")
 
 
 def test_there_are_thirteen_lessons_each_with_exercises(exercises: ModuleType) -> None:

@@ -109,7 +109,7 @@ class Recurrence(nn.Module):
             return padded, self._from_torch(after)
 
     def _precisely(self, inputs: Tensor) -> torch.autocast:
-        """Not in half precision: autocast would take that of few exponents, in which small gradients vanish."""
+        """Not in half precision: autocast would take that of few exponents, in which small gradients can vanish."""
         return torch.autocast(inputs.device.type, enabled=False)
 
     def read_unpacked(

@@ -350,8 +350,8 @@ class Context(RecurrentDecoder):
 
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Move, with the summary beside every word."""
-        output, recurrent = move(state.feed, state.recurrent)
         assert state.feed is not None
+        output, recurrent = move(state.feed, state.recurrent)
         summary = state.feed.expand(-1, output.shape[1], -1)
         return Advance((output, summary), None, replace(state, recurrent=recurrent))
 

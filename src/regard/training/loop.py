@@ -22,7 +22,7 @@ from regard.training import capture
 from regard.training.health import Health, health
 from regard.training.progress import Teller
 from regard.training.schedules import SCHEDULES
-from regard.training.session import Clock, Session, best_weights
+from regard.training.session import Clock, Session, kept_weights
 from regard.training.stopping import Stopper
 
 FLAT_AFTER = 1000  # updates after which attention should have found something
@@ -121,12 +121,12 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
         fit(task, session, data, dev, run, teller, stopper, clock)
     seconds = clock.seconds()
     with stopper.at_once():
-        models.load_weights(session.model, best_weights(run))
+        models.load_weights(session.model, kept_weights(run))
         measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
     run.record({recipe.metric: measured.value, "signature": measured.signature, "train_seconds": seconds})
     run.finish()
-    teller.say(f"learned in {seconds:.1f} s; best on dev: {measured.value:.4f} ({measured.signature})")
+    teller.say(f"learned in {seconds:.1f} s; on dev: {measured.value:.4f} ({measured.signature})")
     return run
 
 
@@ -142,7 +142,7 @@ def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
 def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
     """The weights of a run whose names and shapes are those of a model."""
     wanted = {name: each.shape for name, each in models.weights(model).items()}
-    fitting = {name: each for name, each in best_weights(origin).items() if wanted.get(name) == each.shape}
+    fitting = {name: each for name, each in kept_weights(origin).items() if wanted.get(name) == each.shape}
     if not fitting:
         raise RecipeError(
             f"train.start_from: no tensor of {origin.path} has the name and shape of one of this model; "

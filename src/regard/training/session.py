@@ -124,7 +124,7 @@ class Clock:
         return tokens / (time.perf_counter() - self.interval)
 
 
-def best_weights(run: Run) -> dict[str, Tensor]:
+def kept_weights(run: Run) -> dict[str, Tensor]:
     """The weights of a run that are kept so far."""
     if not run.holds(MODEL):
         how = f"go on with: regard train --resume {run.path}"
