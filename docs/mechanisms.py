@@ -24,7 +24,7 @@ from regard.decoders import ORDERS, STARTS, RecurrentDecoder
 from regard.errors import RecipeError
 from regard.recurrence import CELLS, Recurrence
 from regard.show.maps import svg
-from regard.types import AttentionMap, Memory, Recurrent
+from regard.types import TEXT, AttentionMap, Memory, Recurrent
 
 HERE = Path(__file__).parent
 FIGURES = HERE / "figures" / "mechanisms"
@@ -449,10 +449,10 @@ def poolings(figures: Figures) -> str:
         pooling = settle(kind(dim=WIDTH, directions=1, make=make))
 
         def pooled(states: Tensor, pooling: nn.Module = pooling) -> Tensor:
-            memory = Memory(states.unsqueeze(0), seen, Recurrent(states[None, :1], None))
+            memory = Memory(states.unsqueeze(0), seen, Recurrent(states[None, :1], None), TEXT)
             return pooling(memory).vector
 
-        drawn = pooling(Memory(STATES.unsqueeze(0), seen, Recurrent(STATES[None, :1], None))).weights
+        drawn = pooling(Memory(STATES.unsqueeze(0), seen, Recurrent(STATES[None, :1], None), TEXT)).weights
         turned = torch.allclose(pooled(STATES), pooled(STATES.flip(0)))
         laws = {
             "learned": parts(kind(dim=5, directions=1, make=make)),
@@ -479,7 +479,7 @@ def decoder(kind: type[RecurrentDecoder]) -> tuple[RecurrentDecoder, Memory]:
     with torch.no_grad():
         embedding.weight.copy_(torch.cat([torch.zeros(1, WIDTH).double(), QUERIES]))
     summary = Recurrent(STATES.mean(0).view(1, 1, WIDTH), None)
-    return made, Memory(STATES.unsqueeze(0), torch.ones(1, len(SOURCE), dtype=torch.bool), summary)
+    return made, Memory(STATES.unsqueeze(0), torch.ones(1, len(SOURCE), dtype=torch.bool), summary, TEXT)
 
 
 def orders(figures: Figures) -> str:

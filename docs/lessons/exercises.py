@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from regard.decoders import Decoder
-from regard.types import BEGIN, END, PAD, UNKNOWN, Memory, Ready, Recurrent, State, Step
+from regard.types import BEGIN, END, PAD, TEXT, UNKNOWN, Memory, Ready, Recurrent, State, Step
 
 Answer = Callable[..., Any]
 
@@ -150,7 +150,7 @@ class _Spied(Decoder[_NoReady, _Counted]):
 def _spy(answer: Answer, length: int = 4, limit: int = 9) -> tuple[list[int], list[tuple[int, int]]]:
     decoder = _Spied(length)
     hidden = torch.zeros(1, 1, 1)
-    memory = Memory(hidden, torch.ones(1, 1, dtype=torch.bool), Recurrent(hidden, None))
+    memory = Memory(hidden, torch.ones(1, 1, dtype=torch.bool), Recurrent(hidden, None), TEXT)
     written = _given(answer(decoder, memory, limit))
     return list(map(int, written)), decoder.fed
 

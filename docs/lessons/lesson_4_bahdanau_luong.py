@@ -25,7 +25,7 @@ from regard import recipe as recipes
 from regard.decoders import ORDERS
 from regard.models import build
 from regard.tasks import Translate
-from regard.types import Memory, Recurrent
+from regard.types import TEXT, Memory, Recurrent
 
 torch.manual_seed(4)
 
@@ -48,7 +48,8 @@ for name, order in ORDERS.items():
 # asks, it does. So: read two sentences that differ in their last word only, and compare the last look.
 
 # %%
-memory = Memory(torch.randn(1, 6, 128), torch.ones(1, 6, dtype=torch.bool), Recurrent(torch.randn(1, 1, 128), None))
+summary = Recurrent(torch.randn(1, 1, 128), None)
+memory = Memory(torch.randn(1, 6, 128), torch.ones(1, 6, dtype=torch.bool), summary, TEXT)
 for name in ("bahdanau", "luong"):
     recipe = recipes.override(recipes.load("reverse"), f"model.decoder.order={name}")
     decoder = build(recipe.model, source_size=30, target_size=30).decoder

@@ -103,7 +103,7 @@ class Memory(BatchFirst):
     states: Float[Tensor, "batch source dim"]
     mask: Bool[Tensor, "batch source"]  # True = may be attended
     summary: Recurrent  # the encoder's final state, for decoders that start from it
-    layout: Layout = TEXT  # what a source position is; encoders name it, since torch.compile cannot trace a default
+    layout: Layout  # what a source position is
     ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, for decoders that copy them
 
     @staticmethod

@@ -35,7 +35,7 @@ from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, 
 from regard.attention.normalizers import draw
 from regard.attention.scores import Additive
 from regard.errors import RecipeError
-from regard.types import Memory
+from regard.types import TEXT, Memory
 
 JUNK = (1e30, math.inf, -math.inf, math.nan)
 WIDTHS = {"query_dim": 11, "key_dim": 13, "dim": 6}
@@ -284,7 +284,7 @@ def test_junk_behind_the_memory_mask_changes_no_bit(case):
         states[~source.mask] = filling
         states.requires_grad_()
         summary = memory.summary.each(Tensor.detach)
-        step = decoder.decoder(tokens, Memory(states, source.mask, summary))
+        step = decoder.decoder(tokens, Memory(states, source.mask, summary, TEXT))
         step.logits.logsumexp(-1).sum().backward()
         told = [step.logits.detach(), step.attention.detach(), states.grad]
         return told + list(gradients(decoder.decoder).values())

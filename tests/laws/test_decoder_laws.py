@@ -35,7 +35,7 @@ from regard.encoders import ENCODERS
 from regard.errors import RecipeError
 from regard.recurrence import CELLS, Recurrence
 from regard.transformer import ACTIVATIONS, INITS, NORMS
-from regard.types import BEGIN, Memory, Padded, Recurrent, Step
+from regard.types import BEGIN, TEXT, Memory, Padded, Recurrent, Step
 
 LENGTHS = (7, 4, 2)
 TARGET = 6
@@ -446,7 +446,7 @@ def test_repeat_puts_copies_side_by_side():
     twice = state.repeat(2)
     assert twice.hidden[:, 0, 0].tolist() == [0, 0, 2, 2, 4, 4]
     assert twice.cell[:, 0, 1].tolist() == [7, 7, 9, 9, 11, 11]
-    memory = Memory(torch.randn(3, 5, 2), torch.ones(3, 5, dtype=torch.bool), state).select(torch.tensor([2]))
+    memory = Memory(torch.randn(3, 5, 2), torch.ones(3, 5, dtype=torch.bool), state, TEXT).select(torch.tensor([2]))
     assert memory.summary.hidden.flatten().tolist() == [4, 5]
 
 
@@ -474,7 +474,7 @@ def test_who_never_looks_sees_the_summary_alone(order):
     model = make_model(Case(order))
     assert model.decoder.attention is None
     memory = model.encoder(make_sources(*LENGTHS))
-    blind = Memory(torch.randn_like(memory.states), memory.mask, memory.summary)
+    blind = Memory(torch.randn_like(memory.states), memory.mask, memory.summary, TEXT)
     tokens = make_tokens(BATCH)
     same(model.decoder(tokens, blind).logits, model.decoder(tokens, memory).logits)
 

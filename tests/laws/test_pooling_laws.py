@@ -14,7 +14,7 @@ from regard.attention.record import record
 from regard.errors import RecipeError
 from regard.models import classifier
 from regard.models.core import encoder
-from regard.types import Memory, Recurrent
+from regard.types import TEXT, Memory, Recurrent
 
 DIM = 12
 LENGTHS = (KEY, 4, 1)
@@ -38,7 +38,7 @@ def make_pooling(name: str, directions: int = 1, looks: Looks = PLAIN) -> Poolin
 def make_memory(states: Tensor | None = None, mask: Tensor | None = None) -> Memory:
     states = torch.randn(BATCH, KEY, DIM, dtype=torch.float64) if states is None else states
     mask = torch.arange(KEY) < torch.tensor(LENGTHS).unsqueeze(-1) if mask is None else mask
-    return Memory(states, mask, Recurrent(states[:, :1], None))
+    return Memory(states, mask, Recurrent(states[:, :1], None), TEXT)
 
 
 def scrambled() -> Tensor:

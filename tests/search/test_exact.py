@@ -13,7 +13,7 @@ from regard.errors import RecipeError
 from regard.search import beam, sample
 from regard.search.penalties import coverage, forbid_repeats, length
 from regard.search.sample import shape
-from regard.types import BEGIN, END, PAD, Memory, Ready, Recurrent, State, Step
+from regard.types import BEGIN, END, PAD, TEXT, Memory, Ready, Recurrent, State, Step
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def table(row: tuple[float, ...] = ROW) -> Table:
 def memory(*lengths: int) -> Memory:
     mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
     summary = Recurrent(torch.zeros(len(lengths), 1, 2), None)
-    return Memory(torch.zeros(len(lengths), max(lengths), 2), mask, summary)
+    return Memory(torch.zeros(len(lengths), max(lengths), 2), mask, summary, TEXT)
 
 
 # The shaped distribution
