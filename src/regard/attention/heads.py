@@ -97,7 +97,9 @@ class MultiHead(nn.Module):
 
 
 def project_all(looks: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
-    """The keys and values of many looks at the same states, by one product."""
+    """The keys and values of many looks at the same states; where they learn, by one product."""
+    if not torch.is_grad_enabled():
+        return [Seen(look.project(states), look.content(states)) for look in looks]
     layers = [each for look in looks for each in (look.key, look.value)]
     weight, bias = torch.cat([each.weight for each in layers]), torch.cat([each.bias for each in layers])
     parts = linear(states, weight, bias).split([each.out_features for each in layers], dim=-1)
@@ -113,18 +115,16 @@ class Seen(BatchFirst):
     values: Float[Tensor, "batch heads time part"]
     room: "Room | None" = None  # where they lie with places to spare, for what comes after them
 
-    def then(
-        self, keys: Float[Tensor, "batch heads more part"], values: Float[Tensor, "batch heads more part"]
-    ) -> "Seen":
-        """This, and what comes after it; this stays as it is."""
+    def then(self, more: Float[Tensor, "batch heads 2 more part"]) -> "Seen":
+        """This, and the keys and values that come after it; this stays as it is."""
         if torch.is_grad_enabled():
+            keys, values = more.unbind(2)
             return Seen(torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2))
-        start, count = self.keys.shape[-2], keys.shape[-2]
+        start, count = self.keys.shape[-2], more.shape[-2]
         room = self.room
-        if room is None or room.filled != start or room.keys.shape[-2] < start + count:
+        if room is None or room.filled != start or room.places.shape[-2] < start + count:
             room = Room.of(self, start + count)
-        room.keys.narrow(-2, start, count).copy_(keys)
-        room.values.narrow(-2, start, count).copy_(values)
+        room.places.narrow(-2, start, count).copy_(more)
         room.filled = start + count
         return room.seen()
 
@@ -133,29 +133,29 @@ class Seen(BatchFirst):
         room = self.room
         if room is None or room.filled != self.keys.shape[-2]:
             return Seen(change(self.keys), change(self.values))
-        return Room(change(room.keys), change(room.values), room.filled).seen()
+        return Room(change(room.places), room.filled).seen()
 
 
 @dataclass
 class Room:
     """Keys and values with places to spare. What is filled is never written again: earlier states hold it too."""
 
-    keys: Float[Tensor, "batch heads places part"]
-    values: Float[Tensor, "batch heads places part"]
+    places: Float[Tensor, "batch heads 2 places part"]
     filled: int
 
     @staticmethod
     def of(seen: Seen, needed: int) -> "Room":
         """The same in a new place, with room for a few more than needed."""
-        start, places = seen.keys.shape[-2], needed + 7 + needed // 8
-        rooms = [each.new_empty(*each.shape[:-2], places, each.shape[-1]) for each in (seen.keys, seen.values)]
-        for room, each in zip(rooms, (seen.keys, seen.values), strict=True):
-            room.narrow(-2, 0, start).copy_(each)
-        return Room(rooms[0], rooms[1], start)
+        batch, heads, start, part = seen.keys.shape
+        places = seen.keys.new_empty(batch, heads, 2, needed + 7 + needed // 8, part)
+        if start:
+            torch.stack([seen.keys, seen.values], dim=2, out=places.narrow(-2, 0, start))
+        return Room(places, start)
 
     def seen(self) -> Seen:
         """What is filled."""
-        return Seen(self.keys.narrow(-2, 0, self.filled), self.values.narrow(-2, 0, self.filled), self)
+        keys, values = self.places.narrow(-2, 0, self.filled).unbind(2)
+        return Seen(keys, values, self)
 
 
 class SelfAttention(nn.Module):
@@ -190,7 +190,7 @@ class SelfAttention(nn.Module):
         if scale is not None and alone and self.is_packed(wide, mask):
             return self.out(fused.packed(wide, self.heads, scale=scale, mask=mask)), Seen(keys, values)
         query, keys = positions.rotate(query, start), positions.rotate(keys, start)
-        seen = Seen(keys, values) if before is None else before.then(keys, values)
+        seen = Seen(keys, values) if before is None else before.then(torch.stack([keys, values], dim=2))
         projected = self.attention.project(spread(seen.keys, self.heads))
         context, _, _ = self.attention(
             query, projected, spread(seen.values, self.heads), mask=mask, bias=bias, start=start, cleared=True

@@ -20,6 +20,20 @@ from regard.attention.scopes import Scope
 
 FEW = 8  # rows up to which an attention is quicker as one operation than as three
 
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # W x + b
+
+
+def of_one(row: Float[Tensor, " in"], weight: Float[Tensor, "out in"], bias: Tensor | None) -> Float[Tensor, " out"]:
+    """As `linear`: for one row, without an axis for rows, it is a product of another kind, and quicker."""
+    return torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
+
+
+def of_rows(
+    states: Float[Tensor, "rows in"], weight: Float[Tensor, "out in"], bias: Tensor | None
+) -> Float[Tensor, "rows out"]:
+    """As `linear`, the quicker way."""
+    return linear(states, weight, bias) if len(states) > 1 else of_one(states[0], weight, bias).unsqueeze(0)
+
 
 class Affine(NamedTuple):
     """W x + b."""
@@ -34,7 +48,9 @@ class Affine(NamedTuple):
 
 
 def laid_out(memory: Seen) -> Seen:
-    """The same numbers, the keys by columns: several beams' products with them are four times as fast so."""
+    """The same numbers, the keys by columns: products of many sources' beams with them are four times as fast so."""
+    if len(memory.keys) <= FEW:
+        return memory
     return Seen(memory.keys.transpose(-1, -2).contiguous().transpose(-1, -2), memory.values.contiguous())
 
 
@@ -66,30 +82,31 @@ class Look(NamedTuple):
         return Look(module.heads, scale, module.attention) if scale and module.groups == module.heads else None
 
     def glance(
-        self, query: Float[Tensor, "rows heads 1 part"], seen: Seen, bias: Float[Tensor, "rows heads 1 key"] | None
-    ) -> Float[Tensor, "rows dim"]:
+        self,
+        query: Float[Tensor, "batch heads beams part"],
+        seen: Seen,
+        bias: Float[Tensor, "batch heads 1 key"] | None,
+    ) -> Float[Tensor, "batch heads beams part"]:
         """What the queries see, where nobody asks where: for few of them torch's own way is the faster."""
         if query.shape[0] > FEW:
             return self.context(query, seen, bias)[0]
-        context = scaled_dot_product_attention(query, seen.keys, seen.values, attn_mask=bias, scale=self.scale)
-        return context.flatten(1)
+        return scaled_dot_product_attention(query, seen.keys, seen.values, attn_mask=bias, scale=self.scale)
 
     def context(
         self,
         query: Float[Tensor, "batch heads beams part"],
         seen: Seen,
         bias: Float[Tensor, "batch heads 1 key"] | None,
-    ) -> tuple[Float[Tensor, "rows dim"], Float[Tensor, "batch_heads beams key"]]:
+    ) -> tuple[Float[Tensor, "batch heads beams part"], Float[Tensor, "batch_heads beams key"]]:
         """What the queries see, and where."""
-        batch, _, beams, part = query.shape
+        beams, part = query.shape[2:]
         asked, keys, values = query.reshape(-1, beams, part), seen.keys.flatten(0, 1), seen.values.flatten(0, 1)
         if bias is None:
             scores = torch.baddbmm(query.new_empty(()), asked, keys.transpose(1, 2), beta=0, alpha=self.scale)
         else:
             scores = torch.baddbmm(bias.flatten(0, 1), asked, keys.transpose(1, 2), alpha=self.scale)
         weights = torch.softmax(scores, -1)
-        context = torch.bmm(weights, values).view(batch, -1, beams, part)
-        return context.transpose(1, 2).reshape(batch * beams, -1), weights
+        return torch.bmm(weights, values).view(query.shape), weights
 
 
 class Layer(NamedTuple):
@@ -134,42 +151,46 @@ class Plain:
     ) -> tuple[Float[Tensor, "rows dim"], tuple[Seen, ...], Float[Tensor, "rows source"] | None]:
         """The states after all layers, what is kept of them, and where the top layer looked in the memory."""
         rows, start = states.shape[0], before[0].keys.shape[-2]
+        states, product = (states[0], of_one) if rows == 1 else (states, linear)
         bias = positions.bias(1, start + 1, start)
         told = None if bias is None else bias.expand(rows, -1, -1, -1)
         kept: list[Seen] = []
         weights = None
         for layer, seen in zip(self.layers, before, strict=True):
             entered = self._enter(states, layer.after)
-            parts = linear(entered, *layer.all).view(rows, 3, layer.look.heads, 1, -1)
-            query, keys, values = parts.unbind(1)
-            query = positions.rotate(query, start)
-            seen = seen.then(positions.rotate(keys, start), values)
+            parts = product(entered, *layer.all).view(rows, 3, layer.look.heads, 1, -1)
+            query, more = parts.select(1, 0), parts.narrow(1, 1, 2).transpose(1, 2)
+            if positions.turns:
+                query, keys = positions.rotate(query, start), positions.rotate(more.select(2, 0), start)
+                more = torch.stack([keys, more.select(2, 1)], dim=2)
+            seen = seen.then(more)
             if layer.look.scope._forward_hooks:  # somebody looks on; the result is not used
                 layer.look.scope(
                     query, seen.keys, seen.values, mask=Causal(start), bias=bias, start=start, cleared=True
                 )
-            context = layer.look.glance(query, seen, told)
-            states = self._leave(states, linear(context, *layer.out), layer.after)
+            context = _rows(layer.look.glance(query, seen, told))
+            states = self._leave(states, product(context, *layer.out), layer.after)
             if layer.cross is not None:
-                asked, weights = self._cross(states, layer.cross, memory[len(kept)], hidden, mask, start)
-                states = self._leave(states, asked, layer.cross.after)
-            inner = layer.activation(linear(self._enter(states, layer.last), *layer.inner))
-            states = self._leave(states, linear(inner, *layer.outer), layer.last)
+                look, at = layer.cross.look, memory[len(kept)]
+                asked = product(self._enter(states, layer.cross.after), *layer.cross.query)
+                beams = asked.view(mask.shape[0], -1, look.heads, at.keys.shape[-1])
+                if look.scope._forward_hooks:
+                    self._show(look.scope, beams, at, mask, start)
+                if len(kept) < len(self.layers) - 1:
+                    context = look.glance(beams.transpose(1, 2), at, hidden)
+                else:
+                    context, weights = look.context(beams.transpose(1, 2), at, hidden)
+                states = self._leave(states, product(_rows(context), *layer.cross.out), layer.cross.after)
+            inner = layer.activation(product(self._enter(states, layer.last), *layer.inner))
+            states = self._leave(states, product(inner, *layer.outer), layer.last)
             kept.append(seen)
         seen_at = None if weights is None else weights.view(mask.shape[0], -1, *weights.shape[1:]).mean(1).flatten(0, 1)
-        return states, tuple(kept), seen_at
+        return states.view(rows, -1), tuple(kept), seen_at
 
-    def _cross(
-        self, states: Tensor, cross: Cross, memory: Seen, hidden: Tensor | None, mask: Tensor, start: int
-    ) -> tuple[Tensor, Tensor]:
-        """What a look at the memory says, and its weights; beams of one source are queries side by side."""
-        asked = linear(self._enter(states, cross.after), *cross.query)
-        beams = asked.view(mask.shape[0], -1, cross.look.heads, memory.keys.shape[-1])
-        if cross.look.scope._forward_hooks:
-            keys, values, seen = memory.keys.unsqueeze(1), memory.values.unsqueeze(1), mask[:, None, None, None]
-            cross.look.scope(beams.unsqueeze(3), keys, values, mask=seen, start=start, cleared=True)
-        context, weights = cross.look.context(beams.transpose(1, 2), memory, hidden)
-        return linear(context, *cross.out), weights
+    def _show(self, scope: Scope, beams: Tensor, memory: Seen, mask: Tensor, start: int) -> None:
+        """Look at the memory as the layers' own scope does, for whoever looks on; the result is not used."""
+        keys, values, seen = memory.keys.unsqueeze(1), memory.values.unsqueeze(1), mask[:, None, None, None]
+        scope(beams.unsqueeze(3), keys, values, mask=seen, start=start, cleared=True)
 
     def _enter(self, states: Tensor, norm: Norm) -> Tensor:
         return torch.layer_norm(states, *norm) if self.before else states
@@ -177,3 +198,9 @@ class Plain:
     def _leave(self, states: Tensor, change: Tensor, norm: Norm) -> Tensor:
         changed = change.add_(states)
         return changed if self.before else torch.layer_norm(changed, *norm)
+
+
+def _rows(context: Float[Tensor, "batch heads beams part"]) -> Float[Tensor, "*rows dim"]:
+    """The heads of each query side by side; one query alone has no axis for rows."""
+    batch, _, beams, _ = context.shape
+    return context.flatten() if batch * beams == 1 else context.transpose(1, 2).reshape(batch * beams, -1)

@@ -7,7 +7,6 @@ from typing import cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard.attention import MultiHead
 from regard.attention.heads import Seen, project_all
@@ -15,7 +14,7 @@ from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
 from regard.decoders.core import Decoder
-from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out
+from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out, of_rows
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
@@ -108,8 +107,9 @@ class DecoderLayer(nn.Module):
 
 def watched(module: nn.Module) -> bool:
     """Whether anybody hooked a part of it other than a look."""
-    parts = (each for each in module.modules() if not isinstance(each, Scope))
-    return any(each._forward_hooks or each._forward_pre_hooks for each in parts)
+    if (module._forward_hooks or module._forward_pre_hooks) and not isinstance(module, Scope):
+        return True
+    return any(watched(part) for part in module._modules.values() if part is not None)
 
 
 def look(
@@ -200,7 +200,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         words = self.positions.embed(self.embedding(tokens) * math.sqrt(self.shape.dim), state.length).squeeze(1)
         states, kept, seen = plain.step(words, state.layers, ready.layers, ready.hidden, ready.mask, self.positions)
         after = TransformerState(kept, state.length + 1)
-        logits = functional.linear(self.top(Stream(states)), *plain.words)
+        logits = of_rows(self.top(Stream(states)), *plain.words)
         return Step(logits.unsqueeze(1), after, None if seen is None else seen.unsqueeze(1))
 
     def predict(self, states: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:

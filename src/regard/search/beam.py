@@ -127,8 +127,10 @@ class Findings:
             return []
         if len(found) < self.n_best:
             return going
+        if len(found) >= self.width:
+            return []
         hope = self.judge.reachable(going[0].score, limit)
-        return going if len(found) < self.width and found[self.n_best - 1].score < hope else []
+        return going if found[self.n_best - 1].score < hope else []
 
 
 def _search(
@@ -165,19 +167,22 @@ def _search(
 
 
 def _grow(beams: Beams, logits: Float[Tensor, "rows vocabulary"], width: int, no_repeat: int) -> Grown:
-    """The 2 x width best ways to go on with each sentence: enough, since at most `width` of them end."""
+    """The 2 x width best ways to go on with each sentence: enough, since at most `width` of them end.
+
+    A width of 1 needs the best alone: if it ends, so does the search.
+    """
     words = torch.log_softmax(logits.to(beams.scores.dtype), dim=-1)
     for never in NEVER:
         words.select(-1, never).fill_(float("-inf"))
     words = penalties.forbid_repeats(words, beams.tokens[:, 1:], no_repeat)
     rows, vocabulary = words.shape
-    scores, words = topk(words, min(2 * width, vocabulary))  # of each row first: so few are left to compare
+    ways = 1 if width == 1 else min(2 * width, vocabulary)
+    scores, words = topk(words, ways)  # of each row first: so few are left to compare
     scores = scores + beams.scores.unsqueeze(-1)
     first = torch.arange(0, rows, width, device=logits.device).unsqueeze(1)
     if width == 1:
         grown = Grown(scores, first.expand_as(words), words)
     else:
-        ways = scores.shape[1]
         best = scores.view(-1, width * ways).topk(min(2 * width, width * ways))
         chosen = words.view(-1, width * ways).gather(1, best.indices)
         grown = Grown(best.values, first + best.indices.div(ways, rounding_mode="floor"), chosen)
