@@ -164,19 +164,19 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         else:
             advances = self._walk(words, state, ready)
         state = replace(advances[-1].state, length=state.length + tokens.shape[1])
-        parts = [torch.cat(each, dim=1) for each in zip(*(each.parts for each in advances), strict=True)]
+        parts = [_joined(each) for each in zip(*(each.parts for each in advances), strict=True)]
         read = dropout(self.read(words, parts), self.dropout, self.training)
         looks = [each.looked for each in advances if each.looked is not None]
         maps = [each.weights for each in looks if each.weights is not None]
         drawn = [each.log_prob for each in looks if each.log_prob is not None]
-        weights = torch.cat(maps, dim=1) if maps else None
+        weights = _joined(maps) if maps else None
         logits = self.predict(read)
         if self.pointer is not None:
             assert weights is not None
             assert ready.ids is not None
-            contexts = torch.cat([each.context for each in looks], dim=1)
+            contexts = _joined([each.context for each in looks])
             logits = self.pointer(logits, [contexts, read, words], weights, ready.ids)
-        return Step(logits, state, weights, torch.cat(drawn, dim=1) if drawn else None)
+        return Step(logits, state, weights, _joined(drawn) if drawn else None)
 
     def _run(self, words: Words, fed: Tensor | None, state: Recurrent) -> tuple[Tensor, Recurrent]:
         """All words enter, one after another, and nothing that is fed waits for what comes out."""
@@ -227,6 +227,11 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         """What is predicted from: one hidden layer over the parts, and over the words where the order reads them."""
         whole = [*parts, words] if "word" in self.reads else parts
         return torch.tanh(self.readout(torch.cat(list(whole), dim=-1)))
+
+
+def _joined(stretches: Sequence[Float[Tensor, "rows _ *rest"]]) -> Float[Tensor, "rows tokens *rest"]:
+    """One after another; of one alone nothing is copied."""
+    return stretches[0] if len(stretches) == 1 else torch.cat(list(stretches), dim=1)
 
 
 def _precise(values: Tensor) -> Tensor:
