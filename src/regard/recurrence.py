@@ -180,20 +180,53 @@ class Recurrence(nn.Module):
         return state.unflatten(0, (self.layers, self.directions)).permute(2, 0, 1, 3).flatten(2)
 
 
+class Gates:
+    """The weights of a recurrence as steps take them: a word enters, and what is fed with it."""
+
+    def __init__(self, recurrence: Recurrence, word_dim: int) -> None:
+        self.rnn, self.move = recurrence.rnn, MOVES[recurrence.rnn.mode]
+        self.entering, self.kept = (
+            [
+                (getattr(self.rnn, f"weight_{name}_l{layer}"), getattr(self.rnn, f"bias_{name}_l{layer}"))
+                for layer in range(recurrence.layers)
+            ]
+            for name in ("ih", "hh")
+        )
+        weight, self.bias = self.entering[0]
+        self.of_word, self.of_fed = weight.tensor_split([word_dim], dim=1)
+
+    def given(self, words: Float[Tensor, "*rows word"]) -> Float[Tensor, "*rows gates"]:
+        """What words say to the gates of the lowest layer."""
+        return linear(words, self.of_word, self.bias).to(self.of_word.dtype)
+
+    def step(
+        self, entering: Float[Tensor, "batch gates"], fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent
+    ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
+        """A word enters, as it is given to the gates, and what is fed with it."""
+        if fed is not None:
+            entering = entering + linear(fed.squeeze(1).to(entering.dtype), self.of_fed, None)
+        cells = [None] * len(self.kept) if state.cell is None else _unstacked(state.cell)
+        moved: list[Moved] = []
+        for layer, (hidden, cell) in enumerate(zip(_unstacked(state.hidden), cells, strict=True)):
+            if layer:
+                below = dropout(moved[-1][0], self.rnn.dropout, self.rnn.training)
+                entering = linear(below, *self.entering[layer])
+            moved.append(self.move(entering, linear(hidden, *self.kept[layer]), hidden, cell))
+        hiddens, kept = [each for each, _ in moved], [each for _, each in moved if each is not None]
+        return hiddens[-1].unsqueeze(1), Recurrent(_stacked(hiddens), _stacked(kept) if kept else None)
+
+
 class Pace:
     """A recurrence step by step, where what enters depends on what came of the step before.
 
-    A word enters, known before, and what is fed with it. The words' share of the lowest layer's gates is made for all
-    steps at once; whatever is multiplied at every step is given to `linear` as the same tensor.
+    The words are known before: their share of the lowest layer's gates is made for all steps at once. Whatever is
+    multiplied at every step is given to `linear` as the same tensor.
     """
 
     def __init__(self, recurrence: Recurrence, words: Float[Tensor, "batch time word"]) -> None:
-        self.recurrence, self.move = recurrence, MOVES[recurrence.rnn.mode]
-        weight, bias = self._affine("ih", 0)
-        of_word, of_fed = weight.tensor_split([words.shape[-1]], dim=1)
-        entering = linear(words.transpose(0, 1), of_word, bias).to(weight.dtype)
+        self.recurrence, self.gates = recurrence, Gates(recurrence, words.shape[-1])
+        entering = self.gates.given(words.transpose(0, 1))
         self.given = list(zip(words.split(1, dim=1), entering.unbind(0), strict=True))
-        self.of_fed = of_fed
 
     def step(
         self, index: int, fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent
@@ -203,23 +236,7 @@ class Pace:
         if rnn._forward_hooks:  # somebody looks on; the result is not used
             with torch.random.fork_rng(enabled=rnn.training):
                 self.recurrence(word if fed is None else torch.cat([word, fed], dim=-1), state)
-        if fed is not None:
-            entering = entering + linear(fed.squeeze(1).to(entering.dtype), self.of_fed, None)
-        cells = [None] * self.recurrence.layers if state.cell is None else _unstacked(state.cell)
-        before = list(zip(_unstacked(state.hidden), cells, strict=True))
-        moved: list[Moved] = []
-        for layer in range(self.recurrence.layers):
-            if layer:
-                below = dropout(moved[-1][0], rnn.dropout, rnn.training)
-                entering = linear(below, *self._affine("ih", layer))
-            hidden, cell = before[layer]
-            moved.append(self.move(entering, linear(hidden, *self._affine("hh", layer)), hidden, cell))
-        hiddens, kept = [each for each, _ in moved], [each for _, each in moved if each is not None]
-        return hiddens[-1].unsqueeze(1), Recurrent(_stacked(hiddens), _stacked(kept) if kept else None)
-
-    def _affine(self, name: str, layer: int) -> tuple[Tensor, Tensor]:
-        rnn = self.recurrence.rnn
-        return getattr(rnn, f"weight_{name}_l{layer}"), getattr(rnn, f"bias_{name}_l{layer}")
+        return self.gates.step(entering, fed, state)
 
 
 def _unstacked(layers: Float[Tensor, "batch layers dim"]) -> list[Float[Tensor, "batch dim"]]:

@@ -3,9 +3,11 @@
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
+import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from regard.attention.scopes import Scope
 from regard.types import Memory, Ready, State, Step
 
 ReadyKind = TypeVar("ReadyKind", bound=Ready)
@@ -34,6 +36,20 @@ class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
         """Teacher forcing: one step over all tokens."""
         ready = self.prepare(memory)
         return self.step(tokens, self.start(ready), ready)
+
+    def is_searched(self, memory: Memory, *, looks: bool) -> bool:
+        """Whether steps may go with plain tensors: nothing learns, in full precision, and every source can be seen."""
+        device, precision = memory.mask.device.type, self.embedding.weight.dtype
+        learning = self.training or torch.is_grad_enabled()
+        precise = precision in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device)
+        return not learning and precise and not (looks and not bool(memory.mask.any(-1).all()))
+
+
+def watched(module: nn.Module) -> bool:
+    """Whether anybody hooked a part of it other than a look."""
+    if (module._forward_hooks or module._forward_pre_hooks) and not isinstance(module, Scope):
+        return True
+    return any(watched(part) for part in module._modules.values() if part is not None)
 
 
 AnyDecoder = Decoder[Any, Any]

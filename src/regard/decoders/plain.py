@@ -17,22 +17,9 @@ from regard.attention.heads import MultiHead, Seen, SelfAttention
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
+from regard.kernels.linear import of_one
 
 FEW = 8  # rows up to which an attention is quicker as one operation than as three
-
-Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # W x + b
-
-
-def of_one(row: Float[Tensor, " in"], weight: Float[Tensor, "out in"], bias: Tensor | None) -> Float[Tensor, " out"]:
-    """As `linear`: for one row, without an axis for rows, it is a product of another kind, and quicker."""
-    return torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
-
-
-def of_rows(
-    states: Float[Tensor, "rows in"], weight: Float[Tensor, "out in"], bias: Tensor | None
-) -> Float[Tensor, "rows out"]:
-    """As `linear`, the quicker way."""
-    return linear(states, weight, bias) if len(states) > 1 else of_one(states[0], weight, bias).unsqueeze(0)
 
 
 class Affine(NamedTuple):

@@ -11,15 +11,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import Attended, Attention, Past
-from regard.attention.normalizers import hard
-from regard.attention.scopes import Scope
-from regard.decoders.core import Decoder
+from regard.attention.normalizers import hard, softmax
+from regard.attention.scopes import Global, Scope
+from regard.decoders.core import Decoder, watched
 from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear, one_gradient
-from regard.recurrence import Cell, Pace, Recurrence, Tower, joined, layer_of
+from regard.recurrence import Cell, Gates, Pace, Recurrence, Tower, joined, layer_of
 from regard.types import Memory, Ready, Recurrent, State, Step
 
 
@@ -33,12 +33,40 @@ class RecurrentReady(Ready):
     start: Recurrent
     summary: Float[Tensor, "batch 1 read"]  # the encoder's top layer at its end
     ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, where they are copied
+    hidden: Float[Tensor, "batch 1 source"] | None = None  # the mask as plain steps add it to their scores
+    plain: "Plain | None" = None  # what goes on token by token, where it can
 
     def for_beams(self) -> "RecurrentReady":
         """The same, its keys and values with an axis for the beams that share them."""
         if self.keys is None or self.values is None:
             return self
-        return replace(self, keys=self.keys.unsqueeze(1), values=self.values.unsqueeze(1))
+        return replace(self, keys=self.keys.unsqueeze(1), values=self.values.unsqueeze(1), plain=None)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What one more token needs, with plain tensors.
+
+    In a search a step is small, and most of its time would go to modules calling modules.
+    """
+
+    gates: Gates
+    scope: Scope | None  # None where the order never looks
+
+    def look(self, query: Float[Tensor, "rows 1 dim"], state: "RecurrentState", ready: RecurrentReady) -> Attended:
+        """A softmax over the scores; beams of one source are queries side by side."""
+        assert self.scope is not None
+        assert ready.keys is not None
+        assert ready.values is not None
+        rows, batch = len(query), len(ready.mask)
+        beams = query.view(batch, rows // batch, -1)
+        if self.scope._forward_hooks:  # somebody looks on; the result is not used
+            asked, keys, values = beams.unsqueeze(2), ready.keys.unsqueeze(1), ready.values.unsqueeze(1)
+            self.scope(asked, keys, values, mask=ready.mask[:, None, None], start=state.length, cleared=True)
+        scores = self.scope.score(beams, ready.keys)
+        weights = torch.softmax(scores if ready.hidden is None else scores + ready.hidden, dim=-1)
+        context = torch.bmm(weights, ready.values)
+        return Attended(context.view(rows, 1, -1), weights.view(rows, 1, -1))
 
 
 @dataclass(frozen=True)
@@ -137,7 +165,23 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         keys = _precise(self.attention.project(states)) if self.attention else None
         values = _precise(self.attention.content(states)) if self.attention else None
         start = self.bridge(memory.summary).each(_precise)
-        return RecurrentReady(keys, values, memory.mask, start, top, memory.ids)
+        ready = RecurrentReady(keys, values, memory.mask, start, top, memory.ids)
+        plain = self.plain(memory)
+        if plain is None:
+            return ready
+        hidden = None
+        if self.attention is not None and not bool(memory.mask.all()):
+            hidden = torch.zeros_like(memory.mask, dtype=start.hidden.dtype).masked_fill_(~memory.mask, -torch.inf)
+            hidden = hidden.unsqueeze(1)
+        return replace(ready, hidden=hidden, plain=plain)
+
+    def plain(self, memory: Memory) -> "Plain | None":
+        """What plain steps take: in a search, where looks are a softmax over all keys and no module is watched."""
+        scope = self.attention
+        known = scope is None or (type(scope) is Global and scope.normalize is softmax)
+        if not known or not self.is_searched(memory, looks=scope is not None) or watched(self):
+            return None
+        return Plain(Gates(self.lowest, self.embedding.embedding_dim), scope if isinstance(scope, Scope) else None)
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
         """The start made of the source's summary, and nothing fed yet."""
@@ -158,11 +202,14 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def step(self, tokens: Int[Tensor, "rows tokens"], state: RecurrentState, ready: RecurrentReady) -> Step:
         """Read the tokens, all at once where the order allows it, else one by one."""
-        words, ready = dropout(self.embedding(tokens), self.dropout, self.training), ready.for_beams()
-        if self.parallel and not self.remembers and tokens.shape[1] > 1:
-            advances = [self.advance(partial(self._run, words), state, ready)]
+        words = dropout(self.embedding(tokens), self.dropout, self.training)
+        if ready.plain is not None and tokens.shape[1] == 1:
+            gates = ready.plain.gates
+            advances = [self.advance(partial(gates.step, gates.given(words.squeeze(1))), state, ready)]
+        elif self.parallel and not self.remembers and tokens.shape[1] > 1:
+            advances = [self.advance(partial(self._run, words), state, ready.for_beams())]
         else:
-            advances = self._walk(words, state, ready)
+            advances = self._walk(words, state, ready.for_beams())
         state = replace(advances[-1].state, length=state.length + tokens.shape[1])
         parts = [_joined(each) for each in zip(*(each.parts for each in advances), strict=True)]
         read = dropout(self.read(words, parts), self.dropout, self.training)
@@ -207,6 +254,8 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def look(self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, ready: RecurrentReady) -> Attended:
         """Attend with every row to the memory of its source, which beams share and nobody copies."""
+        if ready.plain is not None:
+            return ready.plain.look(query, state, ready)
         assert self.attention is not None
         assert ready.keys is not None
         assert ready.values is not None

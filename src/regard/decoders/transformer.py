@@ -12,9 +12,8 @@ from regard.attention import MultiHead
 from regard.attention.heads import Seen, project_all
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
-from regard.attention.scopes import Scope
-from regard.decoders.core import Decoder
-from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out, of_rows
+from regard.decoders.core import Decoder, watched
+from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
@@ -105,13 +104,6 @@ class DecoderLayer(nn.Module):
         return look and Cross(look, Affine.of(self.cross.query), Affine.of(self.cross.out), norm)
 
 
-def watched(module: nn.Module) -> bool:
-    """Whether anybody hooked a part of it other than a look."""
-    if (module._forward_hooks or module._forward_pre_hooks) and not isinstance(module, Scope):
-        return True
-    return any(watched(part) for part in module._modules.values() if part is not None)
-
-
 def look(
     cross: MultiHead, asked: Float[Tensor, "rows tokens dim"], memory: Seen, mask: Tensor, start: int
 ) -> Float[Tensor, "rows tokens dim"]:
@@ -160,10 +152,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
 
     def plain(self, memory: Memory) -> Plain | None:
         """The layers for plain steps: in a search, where every source shows something and no module is watched."""
-        learning = self.training or torch.is_grad_enabled()
-        precise = self.embedding.weight.dtype in (torch.float32, torch.float64)
-        precise = precise and not torch.is_autocast_enabled(memory.mask.device.type)
-        if learning or not precise or (self.looks and not bool(memory.mask.any(-1).all())):
+        if not self.is_searched(memory, looks=self.looks):
             return None
         layers = [layer.plain() for layer in self.layers]
         known = tuple(layer for layer in layers if layer is not None)
@@ -200,7 +189,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         words = self.positions.embed(self.embedding(tokens) * math.sqrt(self.shape.dim), state.length).squeeze(1)
         states, kept, seen = plain.step(words, state.layers, ready.layers, ready.hidden, ready.mask, self.positions)
         after = TransformerState(kept, state.length + 1)
-        logits = of_rows(self.top(Stream(states)), *plain.words)
+        logits = linear(self.top(Stream(states)), *plain.words)
         return Step(logits.unsqueeze(1), after, None if seen is None else seen.unsqueeze(1))
 
     def predict(self, states: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:

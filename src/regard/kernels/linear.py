@@ -30,6 +30,8 @@ def linear(
     """As `functional.linear`."""
     plain = states.ndim > 1 and states.dtype == weight.dtype and not torch.is_autocast_enabled(states.device.type)
     if not plain or not torch.is_grad_enabled() or not weight.requires_grad:
+        if plain and states.numel() == states.shape[-1] and states.device.type == "cpu":
+            return of_one(states.flatten(), weight, bias).view(*states.shape[:-1], -1)
         return functional.linear(states, weight, bias)
     if book := opened():
         return book.account(weight, bias).step(states)
@@ -37,6 +39,11 @@ def linear(
         return functional.linear(states, weight, bias)
     flat: Tensor = _Linear.apply(states.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
     return flat if states.ndim == 2 else flat.view(*states.shape[:-1], -1)
+
+
+def of_one(row: Float[Tensor, " in"], weight: Float[Tensor, "out in"], bias: Tensor | None) -> Float[Tensor, " out"]:
+    """As `functional.linear` for one row, without an axis for rows: a product of another kind, and quicker."""
+    return torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
 
 
 def mix(
