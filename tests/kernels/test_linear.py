@@ -24,6 +24,17 @@ def test_it_is_the_definition(shape, within, out, biased):
         torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (1, 1, 1)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_one_row_alone_is_no_different(shape, biased):
+    states, weight = torch.randn(*shape, 7, dtype=torch.float64), torch.randn(5, 7, dtype=torch.float64)
+    bias = torch.randn(5, dtype=torch.float64) if biased else None
+    for laid in (weight, weight.t().contiguous().t()):
+        with torch.no_grad():
+            mine, other = linear(states, laid, bias), functional.linear(states, weight, bias)
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
 def test_states_that_learn_nothing_get_no_gradient():
     layer = Linear(7, 11)
     layer(torch.randn(5, 7)).sum().backward()

@@ -11,7 +11,7 @@ from regard import models
 from regard import recipe as recipes
 from regard.attention import POSITIONS, SCORES
 from regard.attention.record import record
-from regard.decoders.transformer import TransformerDecoder
+from regard.decoders import ORDERS, AnyDecoder
 from regard.kernels.linear import Linear
 from regard.models import Seq2Seq
 from regard.recipe import Attention, Decoder, Encoder
@@ -46,7 +46,7 @@ def make(
     return model
 
 
-def steps(decoder: TransformerDecoder, memory: Memory, *, plain: bool, width: int = 1) -> list[torch.Tensor]:
+def steps(decoder: AnyDecoder, memory: Memory, *, plain: bool, width: int = 1) -> list[torch.Tensor]:
     """Logits and maps of all tokens, one by one."""
     with torch.no_grad():
         ready = decoder.prepare(memory)
@@ -55,8 +55,62 @@ def steps(decoder: TransformerDecoder, memory: Memory, *, plain: bool, width: in
         for token in TOKENS.repeat_interleave(width, dim=0).unsqueeze(-1).unbind(1):
             step = decoder.step(token, state, ready)
             state = step.state
-            found += [step.logits, step.attention]
+            found += [step.logits] if step.attention is None else [step.logits, step.attention]
     return found
+
+
+def make_recurrent(order: str, cell: str = "lstm", layers: int = 1, **look: object) -> Seq2Seq:
+    """An order that looks, or one that does not, small and with weights that matter."""
+    recipe = recipes.Model(
+        embedding=6,
+        encoder=Encoder(cell=cell, dim=8),
+        decoder=Decoder(order=order, cell=cell, dim=8, layers=max(layers, 2) if order == "gnmt" else layers),
+        attention=Attention(**{"score": "additive", "dim": 6, **look}),
+    )
+    model = models.build(recipe, source_size=11, target_size=13).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.4)
+    return model
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize(("lengths", "width"), [((7, 4, 2), 1), ((7, 4, 2), 3), ((4, 4, 4), 2)])
+def test_a_plain_step_is_the_step_of_the_order(order, cell, lengths, width):
+    model = make_recurrent(order, cell, layers=2 if width == 3 else 1)
+    memory = model.encoder(make_sources(*lengths))
+    with torch.no_grad():
+        assert model.decoder.prepare(memory).plain is not None
+    pairs = zip(*(steps(model.decoder, memory, plain=plain, width=width) for plain in (True, False)), strict=True)
+    for mine, other in pairs:
+        near(mine, other)
+
+
+@pytest.mark.parametrize("score", [name for name in SCORES if name != "location"])
+def test_recurrent_decoders_look_plainly_with_any_score(score):
+    model = make_recurrent("bahdanau", score=score)
+    memory = model.encoder(make_sources(*LENGTHS))
+    with torch.no_grad():
+        assert model.decoder.prepare(memory).plain is not None
+    pairs = zip(*(steps(model.decoder, memory, plain=plain, width=3) for plain in (True, False)), strict=True)
+    for mine, other in pairs:
+        near(mine, other)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [{"scope": "local_m", "window": 2}, {"scope": "coverage"}, {"normalizer": "sparsemax"}, {"heads": 2}, {}],
+)
+def test_other_looks_and_watched_modules_go_the_general_way(look):
+    model = make_recurrent("bahdanau", **look)
+    if not look:
+        model.decoder.readout.register_forward_hook(lambda *given: None)
+    memory = model.encoder(make_sources(*LENGTHS))
+    with torch.no_grad():
+        ready = model.decoder.prepare(memory)
+        assert ready.plain is None
+        assert model.decoder.step(TOKENS[:, :1], model.decoder.start(ready), ready).logits.isfinite().all()
 
 
 @pytest.mark.parametrize(("norm", "positions"), list(product(("pre", "post"), POSITIONS)))
@@ -99,8 +153,8 @@ def test_a_settled_model_says_the_same_and_leaves_the_chance_of_others_alone(tie
             near(mine, other)
 
 
-def test_looking_on_changes_no_bit_and_sees_what_the_layers_would_show():
-    model = make()
+@pytest.mark.parametrize("model", [make(), make_recurrent("bahdanau"), make_recurrent("luong_feeding")])
+def test_looking_on_changes_no_bit_and_sees_what_the_layers_would_show(model):
     memory = model.encoder(make_sources(*LENGTHS))
     alone = steps(model.decoder, memory, plain=True, width=3)
     shown = []
