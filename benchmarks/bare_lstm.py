@@ -1,10 +1,11 @@
 """The least that decoding the comparison's LSTM takes with torch's own operations: a loop with nothing around it.
 
-    python bare_lstm.py 1 | 5        beside the peers, with PYTHONPATH at regard's src, as peer_regard.py runs
+    python bare_lstm.py BEAM BATCH        beside the peers, with PYTHONPATH at regard's src, as peer_regard.py runs
 
 The model is that of peer_regard.py with random weights: a BiLSTM, an LSTM in Luong's order with input feeding, additive
-scores, 8,000 words; 64 sentences of 16 tokens, two batches at once, a thread each. What words say to the gates is read
-from a table made before, so that it does even less than a library must. Prints tokens a second, five times.
+scores, 8,000 words; 16 tokens a sentence; two batches at once, a thread each, or one by one. What words say to the
+gates is read from a table made before, so that it does even less than a library must. Prints tokens a second, the
+median of five.
 """
 
 import sys
@@ -82,17 +83,18 @@ class Bare:
 
 def main() -> None:
     torch.manual_seed(1)
-    torch.set_num_threads(1)
-    bare = Bare(int(sys.argv[1]))
+    beam, size = map(int, sys.argv[1:])
+    torch.set_num_threads(1 if size > 1 else 2)
+    bare = Bare(beam)
     sources, _ = common.load_ids("test_2016_flickr")
-    rows = sorted(sources[:1000], key=len)
-    groups = [rows[start : start + 64] for start in range(0, len(rows), 64)]
+    rows = sorted(sources[: 1000 if size > 1 else 100], key=len)
+    groups = [rows[start : start + size] for start in range(0, len(rows), size)]
     rates = []
     with memory_kept(), ThreadPoolExecutor(2) as pool:
         bare.decode(groups[0])
         for _ in range(5):
             began = time.perf_counter()
-            tokens = sum(pool.map(bare.decode, groups))
+            tokens = sum((pool.map if size > 1 else map)(bare.decode, groups))
             rates.append(tokens / (time.perf_counter() - began))
     print(f"{sorted(rates)[2]:,.0f} tokens/s ({min(rates):,.0f} to {max(rates):,.0f})")
 

@@ -185,13 +185,9 @@ class Gates:
 
     def __init__(self, recurrence: Recurrence, word_dim: int) -> None:
         self.rnn, self.move = recurrence.rnn, MOVES[recurrence.rnn.mode]
-        self.entering, self.kept = (
-            [
-                (getattr(self.rnn, f"weight_{name}_l{layer}"), getattr(self.rnn, f"bias_{name}_l{layer}"))
-                for layer in range(recurrence.layers)
-            ]
-            for name in ("ih", "hh")
-        )
+        weights = self.rnn.all_weights  # of every layer, from the lowest up
+        self.entering = [(weight, bias) for weight, _, bias, _ in weights]
+        self.kept = [(weight, bias) for _, weight, _, bias in weights]
         weight, self.bias = self.entering[0]
         self.of_word, self.of_fed = weight.tensor_split([word_dim], dim=1)
 

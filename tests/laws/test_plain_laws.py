@@ -22,6 +22,15 @@ LENGTHS = (7, 4, 2)
 TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5, 5]])
 
 
+def built(recipe: recipes.Model) -> Seq2Seq:
+    """With weights that matter."""
+    model = models.build(recipe, source_size=11, target_size=13).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.4)
+    return model
+
+
 def make(
     norm: str = "pre",
     positions: str = "sinusoidal",
@@ -39,11 +48,7 @@ def make(
         positions=positions,
         tied=tied,
     )
-    model = models.build(recipe, source_size=11, target_size=13).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.4)
-    return model
+    return built(recipe)
 
 
 def steps(decoder: AnyDecoder, memory: Memory, *, plain: bool, width: int = 1) -> list[torch.Tensor]:
@@ -59,19 +64,25 @@ def steps(decoder: AnyDecoder, memory: Memory, *, plain: bool, width: int = 1) -
     return found
 
 
+def steps_alike(model: Seq2Seq, lengths: tuple[int, ...], *, width: int) -> bool:
+    """Hold the steps of a search against those of the modules; whether they went the plain way."""
+    memory = model.encoder(make_sources(*lengths))
+    ways = [steps(model.decoder, memory, plain=plain, width=width) for plain in (True, False)]
+    for mine, other in zip(*ways, strict=True):
+        near(mine, other)
+    with torch.no_grad():
+        return model.decoder.prepare(memory).plain is not None
+
+
 def make_recurrent(order: str, cell: str = "lstm", layers: int = 1, **look: object) -> Seq2Seq:
-    """An order that looks, or one that does not, small and with weights that matter."""
+    """An order that looks, or one that does not."""
     recipe = recipes.Model(
         embedding=6,
         encoder=Encoder(cell=cell, dim=8),
         decoder=Decoder(order=order, cell=cell, dim=8, layers=max(layers, 2) if order == "gnmt" else layers),
         attention=Attention(**{"score": "additive", "dim": 6, **look}),
     )
-    model = models.build(recipe, source_size=11, target_size=13).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.4)
-    return model
+    return built(recipe)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -79,23 +90,13 @@ def make_recurrent(order: str, cell: str = "lstm", layers: int = 1, **look: obje
 @pytest.mark.parametrize(("lengths", "width"), [((7, 4, 2), 1), ((7, 4, 2), 3), ((4, 4, 4), 2)])
 def test_a_plain_step_is_the_step_of_the_order(order, cell, lengths, width):
     model = make_recurrent(order, cell, layers=2 if width == 3 else 1)
-    memory = model.encoder(make_sources(*lengths))
-    with torch.no_grad():
-        assert model.decoder.prepare(memory).plain is not None
-    pairs = zip(*(steps(model.decoder, memory, plain=plain, width=width) for plain in (True, False)), strict=True)
-    for mine, other in pairs:
-        near(mine, other)
+    assert steps_alike(model, lengths, width=width)
 
 
-@pytest.mark.parametrize("score", [name for name in SCORES if name != "location"])
+@pytest.mark.parametrize("score", SCORES)
 def test_recurrent_decoders_look_plainly_with_any_score(score):
     model = make_recurrent("bahdanau", score=score)
-    memory = model.encoder(make_sources(*LENGTHS))
-    with torch.no_grad():
-        assert model.decoder.prepare(memory).plain is not None
-    pairs = zip(*(steps(model.decoder, memory, plain=plain, width=3) for plain in (True, False)), strict=True)
-    for mine, other in pairs:
-        near(mine, other)
+    assert steps_alike(model, LENGTHS, width=3)
 
 
 @pytest.mark.parametrize(
@@ -117,23 +118,13 @@ def test_other_looks_and_watched_modules_go_the_general_way(look):
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_plain_step_is_the_step_of_the_layers(norm, positions, width):
     model = make(norm, positions)
-    memory = model.encoder(make_sources(*LENGTHS))
-    with torch.no_grad():
-        assert model.decoder.prepare(memory).plain is not None
-    pairs = zip(*(steps(model.decoder, memory, plain=plain, width=width) for plain in (True, False)), strict=True)
-    for mine, other in pairs:
-        near(mine, other)
+    assert steps_alike(model, LENGTHS, width=width)
 
 
 @pytest.mark.parametrize("score", SCORES)
 def test_only_dot_products_of_the_states_themselves_go_the_plain_way_and_all_step_alike(score):
     model = make(score=score)
-    memory = model.encoder(make_sources(*LENGTHS))
-    with torch.no_grad():
-        assert (model.decoder.prepare(memory).plain is not None) == (score in ("dot", "scaled_dot"))
-    pairs = zip(*(steps(model.decoder, memory, plain=plain) for plain in (True, False)), strict=True)
-    for mine, other in pairs:
-        near(mine, other)
+    assert steps_alike(model, LENGTHS, width=1) == (score in ("dot", "scaled_dot"))
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -153,8 +144,9 @@ def test_a_settled_model_says_the_same_and_leaves_the_chance_of_others_alone(tie
             near(mine, other)
 
 
-@pytest.mark.parametrize("model", [make(), make_recurrent("bahdanau"), make_recurrent("luong_feeding")])
-def test_looking_on_changes_no_bit_and_sees_what_the_layers_would_show(model):
+@pytest.mark.parametrize("order", [None, "bahdanau", "luong_feeding"])
+def test_looking_on_changes_no_bit_and_sees_what_the_layers_would_show(order):
+    model = make_recurrent(order) if order else make()
     memory = model.encoder(make_sources(*LENGTHS))
     alone = steps(model.decoder, memory, plain=True, width=3)
     shown = []

@@ -102,7 +102,7 @@ class Additive(Score):
     ) -> Float[Tensor, "*batch query key"]:
         """One hidden layer over every pair of query and key."""
         mixed = self.query(query).unsqueeze(-2) + keys.unsqueeze(-3)  # batch query key inner
-        return self.out(torch.tanh(mixed) if torch.is_grad_enabled() else mixed.tanh_()).squeeze(-1)
+        return self.out(mixed.tanh_()).squeeze(-1)
 
     def look(
         self,

@@ -42,7 +42,8 @@ class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
         device, precision = memory.mask.device.type, self.embedding.weight.dtype
         learning = self.training or torch.is_grad_enabled()
         precise = precision in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device)
-        return not learning and precise and not (looks and not bool(memory.mask.any(-1).all()))
+        seen = not looks or bool(memory.mask.any(-1).all())
+        return precise and seen and not learning
 
 
 def watched(module: nn.Module) -> bool:

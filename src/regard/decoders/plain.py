@@ -1,7 +1,8 @@
-"""A Transformer's layers on one more token, with plain tensors.
+"""One more token with plain tensors.
 
 In a search a step is small, and most of its time would go to modules calling modules. Here the same sums are written
-out, for heads that weigh by a softmax over dot products. `DecoderLayer.forward` is the definition.
+out: a Transformer's layers whose heads weigh by a softmax over dot products (`DecoderLayer.forward` is the definition),
+and a recurrent decoder's look that is a softmax over any scores (`RecurrentDecoder.look`).
 """
 
 from collections.abc import Callable
@@ -13,11 +14,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
+from regard.attention.core import Attended
 from regard.attention.heads import MultiHead, Seen, SelfAttention
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
 from regard.kernels.linear import of_one
+from regard.recurrence import Gates
 
 FEW = 8  # rows up to which an attention is quicker as one operation than as three
 
@@ -32,6 +35,13 @@ class Affine(NamedTuple):
     def of(module: nn.Linear) -> "Affine":
         """Those of a layer."""
         return Affine(module.weight, module.bias)
+
+
+def unseen(mask: Bool[Tensor, "batch source"], dtype: torch.dtype) -> Float[Tensor, "batch 1 source"] | None:
+    """The mask as it is added to scores: nothing where a source may be seen, and None where all may."""
+    if bool(mask.all()):
+        return None
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf).unsqueeze(1)
 
 
 def laid_out(memory: Seen) -> Seen:
@@ -162,7 +172,7 @@ class Plain:
                 asked = product(self._enter(states, layer.cross.after), *layer.cross.query)
                 beams = asked.view(mask.shape[0], -1, look.heads, at.keys.shape[-1])
                 if look.scope._forward_hooks:
-                    self._show(look.scope, beams, at, mask, start)
+                    _show(look.scope, beams.unsqueeze(3), at.keys, at.values, mask[:, None, None, None], start)
                 if len(kept) < len(self.layers) - 1:
                     context = look.glance(beams.transpose(1, 2), at, hidden)
                 else:
@@ -173,11 +183,6 @@ class Plain:
             kept.append(seen)
         seen_at = None if weights is None else weights.view(mask.shape[0], -1, *weights.shape[1:]).mean(1).flatten(0, 1)
         return states.view(rows, -1), tuple(kept), seen_at
-
-    def _show(self, scope: Scope, beams: Tensor, memory: Seen, mask: Tensor, start: int) -> None:
-        """Look at the memory as the layers' own scope does, for whoever looks on; the result is not used."""
-        keys, values, seen = memory.keys.unsqueeze(1), memory.values.unsqueeze(1), mask[:, None, None, None]
-        scope(beams.unsqueeze(3), keys, values, mask=seen, start=start, cleared=True)
 
     def _enter(self, states: Tensor, norm: Norm) -> Tensor:
         return torch.layer_norm(states, *norm) if self.before else states
@@ -191,3 +196,36 @@ def _rows(context: Float[Tensor, "batch heads beams part"]) -> Float[Tensor, "*r
     """The heads of each query side by side; one query alone has no axis for rows."""
     batch, _, beams, _ = context.shape
     return context.flatten() if batch * beams == 1 else context.transpose(1, 2).reshape(batch * beams, -1)
+
+
+def _show(scope: Scope, beams: Tensor, keys: Tensor, values: Tensor, mask: Tensor, start: int) -> None:
+    """Look at a memory that beams share as modules do, for whoever looks on; the result is not used."""
+    scope(beams, keys.unsqueeze(1), values.unsqueeze(1), mask=mask, start=start, cleared=True)
+
+
+@dataclass(frozen=True)
+class PlainLoop:
+    """What one more token of a recurrent decoder needs."""
+
+    gates: Gates
+    scope: Scope | None  # None where the order never looks
+
+    def look(
+        self,
+        query: Float[Tensor, "rows 1 dim"],
+        keys: Float[Tensor, "batch source projected"],
+        values: Float[Tensor, "batch source read"],
+        mask: Bool[Tensor, "batch source"],
+        hidden: Float[Tensor, "batch 1 source"] | None,
+        start: int,
+    ) -> Attended:
+        """A softmax over the scores; beams of one source are queries side by side."""
+        assert self.scope is not None
+        rows, batch = len(query), len(keys)
+        beams = query.view(batch, rows // batch, -1)
+        if self.scope._forward_hooks:
+            _show(self.scope, beams.unsqueeze(2), keys, values, mask[:, None, None], start)
+        scores = self.scope.score(beams, keys)
+        weights = torch.softmax(scores if hidden is None else scores + hidden, dim=-1)
+        context = torch.bmm(weights, values)
+        return Attended(context.view(rows, 1, -1), weights.view(rows, 1, -1))

@@ -14,6 +14,7 @@ from regard.attention import Attended, Attention, Past
 from regard.attention.normalizers import hard, softmax
 from regard.attention.scopes import Global, Scope
 from regard.decoders.core import Decoder, watched
+from regard.decoders.plain import PlainLoop, unseen
 from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
@@ -34,39 +35,13 @@ class RecurrentReady(Ready):
     summary: Float[Tensor, "batch 1 read"]  # the encoder's top layer at its end
     ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, where they are copied
     hidden: Float[Tensor, "batch 1 source"] | None = None  # the mask as plain steps add it to their scores
-    plain: "Plain | None" = None  # what goes on token by token, where it can
+    plain: PlainLoop | None = None  # what goes on token by token, where it can
 
     def for_beams(self) -> "RecurrentReady":
         """The same, its keys and values with an axis for the beams that share them."""
         if self.keys is None or self.values is None:
             return self
         return replace(self, keys=self.keys.unsqueeze(1), values=self.values.unsqueeze(1), plain=None)
-
-
-@dataclass(frozen=True)
-class Plain:
-    """What one more token needs, with plain tensors.
-
-    In a search a step is small, and most of its time would go to modules calling modules.
-    """
-
-    gates: Gates
-    scope: Scope | None  # None where the order never looks
-
-    def look(self, query: Float[Tensor, "rows 1 dim"], state: "RecurrentState", ready: RecurrentReady) -> Attended:
-        """A softmax over the scores; beams of one source are queries side by side."""
-        assert self.scope is not None
-        assert ready.keys is not None
-        assert ready.values is not None
-        rows, batch = len(query), len(ready.mask)
-        beams = query.view(batch, rows // batch, -1)
-        if self.scope._forward_hooks:  # somebody looks on; the result is not used
-            asked, keys, values = beams.unsqueeze(2), ready.keys.unsqueeze(1), ready.values.unsqueeze(1)
-            self.scope(asked, keys, values, mask=ready.mask[:, None, None], start=state.length, cleared=True)
-        scores = self.scope.score(beams, ready.keys)
-        weights = torch.softmax(scores if ready.hidden is None else scores + ready.hidden, dim=-1)
-        context = torch.bmm(weights, ready.values)
-        return Attended(context.view(rows, 1, -1), weights.view(rows, 1, -1))
 
 
 @dataclass(frozen=True)
@@ -165,23 +140,18 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         keys = _precise(self.attention.project(states)) if self.attention else None
         values = _precise(self.attention.content(states)) if self.attention else None
         start = self.bridge(memory.summary).each(_precise)
-        ready = RecurrentReady(keys, values, memory.mask, start, top, memory.ids)
         plain = self.plain(memory)
-        if plain is None:
-            return ready
-        hidden = None
-        if self.attention is not None and not bool(memory.mask.all()):
-            hidden = torch.zeros_like(memory.mask, dtype=start.hidden.dtype).masked_fill_(~memory.mask, -torch.inf)
-            hidden = hidden.unsqueeze(1)
-        return replace(ready, hidden=hidden, plain=plain)
+        hidden = None if plain is None else unseen(memory.mask, start.hidden.dtype)
+        return RecurrentReady(keys, values, memory.mask, start, top, memory.ids, hidden, plain)
 
-    def plain(self, memory: Memory) -> "Plain | None":
+    def plain(self, memory: Memory) -> PlainLoop | None:
         """What plain steps take: in a search, where looks are a softmax over all keys and no module is watched."""
         scope = self.attention
-        known = scope is None or (type(scope) is Global and scope.normalize is softmax)
-        if not known or not self.is_searched(memory, looks=scope is not None) or watched(self):
+        if scope is not None and not (type(scope) is Global and scope.normalize is softmax):
             return None
-        return Plain(Gates(self.lowest, self.embedding.embedding_dim), scope if isinstance(scope, Scope) else None)
+        if not self.is_searched(memory, looks=scope is not None) or watched(self):
+            return None
+        return PlainLoop(Gates(self.lowest, self.embedding.embedding_dim), scope)
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
         """The start made of the source's summary, and nothing fed yet."""
@@ -254,11 +224,11 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def look(self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, ready: RecurrentReady) -> Attended:
         """Attend with every row to the memory of its source, which beams share and nobody copies."""
-        if ready.plain is not None:
-            return ready.plain.look(query, state, ready)
         assert self.attention is not None
         assert ready.keys is not None
         assert ready.values is not None
+        if ready.plain is not None:
+            return ready.plain.look(query, ready.keys, ready.values, ready.mask, ready.hidden, state.length)
         attended = self.attention(
             query.unflatten(0, (len(ready.mask), -1)),
             ready.keys,

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import cast
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -13,7 +12,7 @@ from regard.attention.heads import Seen, project_all
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.decoders.core import Decoder, watched
-from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out
+from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out, unseen
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
@@ -144,10 +143,8 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         plain = self.plain(memory)
         if plain is None:
             return TransformerReady(layers, memory.mask)
-        hidden = None
-        if not bool(memory.mask.all()):
-            hidden = torch.zeros_like(memory.mask, dtype=states.dtype).masked_fill_(~memory.mask, -torch.inf)
-            hidden = hidden[:, None, None].repeat(1, self.shape.heads, 1, 1)
+        hidden = unseen(memory.mask, states.dtype)
+        hidden = hidden if hidden is None else hidden.unsqueeze(1).repeat(1, self.shape.heads, 1, 1)
         return TransformerReady(tuple(map(laid_out, layers)), memory.mask, hidden, plain)
 
     def plain(self, memory: Memory) -> Plain | None:

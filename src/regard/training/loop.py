@@ -95,7 +95,7 @@ def check(recipe: Recipe) -> None:
     pick(SCHEDULES, recipe.train.schedule, "schedule")
     task.check(recipe)
     pick(capture.PRECISIONS, recipe.train.precision, "precision")
-    pick({kept: kept for kept in KEPT}, recipe.train.keep, "weights to keep")
+    pick(dict.fromkeys(KEPT), recipe.train.keep, "weights to keep")
     choose_device(recipe.train.device)
 
 
