@@ -38,12 +38,16 @@ class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
         return self.step(tokens, self.start(ready), ready)
 
     def is_searched(self, memory: Memory, *, looks: bool) -> bool:
-        """Whether steps may go with plain tensors: nothing learns, in full precision, and every source can be seen."""
+        """Whether steps may go with plain tensors: nothing learns, in full precision, and every source can be seen.
+
+        The mask is read on the host last, and never while gradients are on: a captured update may not wait for it.
+        """
         device, precision = memory.mask.device.type, self.embedding.weight.dtype
-        learning = self.training or torch.is_grad_enabled()
-        precise = precision in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device)
-        seen = not looks or bool(memory.mask.any(-1).all())
-        return precise and seen and not learning
+        if self.training or torch.is_grad_enabled() or torch.is_autocast_enabled(device):
+            return False
+        if precision not in (torch.float32, torch.float64):
+            return False
+        return not looks or bool(memory.mask.any(-1).all())
 
 
 def watched(module: nn.Module) -> bool:
