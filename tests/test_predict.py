@@ -100,7 +100,7 @@ def test_the_map_knows_its_axes(predictor: Predictor) -> None:
 
 
 def test_alternatives_come_best_first(predictor: Predictor) -> None:
-    for each in predictor.predict(TEXTS, n_best=4):
+    for each in predictor.predict(TEXTS, beam=4, n_best=4):
         scores = [each.score, *(other.score for other in each.alternatives)]
         assert len(scores) == 4
         assert scores == sorted(scores, reverse=True)
@@ -116,9 +116,17 @@ def test_without_asking_there_are_no_alternatives(predictor: Predictor) -> None:
     assert all(each.alternatives == () for each in predictor.predict(TEXTS, beam=3))
 
 
-def test_more_alternatives_than_beams_are_refused(predictor: Predictor) -> None:
-    with pytest.raises(RecipeError, match="a beam of width 2 finds 1 to 2 hypotheses, not 3"):
-        predictor.predict(["abc"], beam=2, n_best=3)
+@pytest.mark.parametrize("search", [{}, {"beam": 2}, {"beam": 3, "length_penalty": 1.0}, {"temperature": 1.5}])
+@pytest.mark.parametrize("n_best", [2, 3, 7])
+def test_more_alternatives_do_not_change_the_first_answer(
+    predictor: Predictor, search: dict[str, float], n_best: int
+) -> None:
+    alone, several = (predictor.predict(TEXTS, search=search, n_best=count) for count in (1, n_best))
+    for one, more in zip(alone, several, strict=True):
+        assert (one.text, one.score) == (more.text, pytest.approx(more.score, abs=1e-5))
+        assert len(more.alternatives) == n_best - 1
+        if "temperature" not in search:
+            assert len({more.tokens, *(other.tokens for other in more.alternatives)}) == n_best
 
 
 @pytest.mark.parametrize(

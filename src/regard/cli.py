@@ -144,7 +144,7 @@ def predict(
     settings = dict(item for each in search or [] for item in assigned(each).items())
     number = 0
     for chunk in track(chunks, "predicting", quiet=quiet):
-        answers = predictor.predict(chunk, beam=beam, n_best=n_best, search=settings, seed=seed + number * n_best)
+        answers = predictor.predict(chunk, beam=beam, n_best=n_best, search=settings, seed=seed + number)
         for each in answers:
             number += 1
             if not each.text and predictor.task.too_long(each.source):

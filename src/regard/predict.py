@@ -36,13 +36,16 @@ class Predictor:
     ) -> list[Prediction]:
         """The best output for each text, with its map; what is not given is as the recipe says.
 
-        With `n_best` above 1 the others are the prediction's `alternatives`. `search` changes keys of the recipe's
-        section of that name: `{"temperature": 0.8}` draws outputs at random, by `seed`, and does not search.
+        With `n_best` above 1 the others are the prediction's `alternatives`; asking for more never changes the first.
+        `search` changes keys of the recipe's section of that name: `{"temperature": 0.8}` draws outputs at random, by
+        `seed`, and does not search.
         """
         if isinstance(texts, str):
             raise RecipeError("predict takes a list of texts; write predict([text])")
+        if n_best < 1:
+            raise RecipeError(f"n_best is the number of outputs for each text, 1 or more, not {n_best}")
         settings = recipes.fill(self.task.recipe.search, search or {}, "predict", "search.")
-        settings = _with_beam(settings, max(settings.beam, n_best) if beam is None else beam)
+        settings = settings if beam is None else _with_beam(settings, beam)
         with memory_kept():
             return self.task.answer(self.model, texts, settings, n_best, seed)
 

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.device import is_capturable
 from regard.errors import RecipeError
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import linear
@@ -72,7 +73,7 @@ class Recurrence(nn.Module):
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
         """The top layer's output at every position, and the state after the last."""
         with self._precisely(inputs):
-            if inputs.is_cuda and self.training and self.rnn.dropout:
+            if is_capturable() and self.training and self.rnn.dropout:
                 return self.forward_by_layers(inputs, state)
             outputs, after = self.rnn(inputs, self._to_torch(state))
             return outputs, self._from_torch(after)
@@ -100,7 +101,7 @@ class Recurrence(nn.Module):
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
         """Like `forward`, from rest, over padded rows: padding changes nothing and its outputs are zero."""
         with self._precisely(inputs):
-            if inputs.is_cuda and self.training:
+            if is_capturable() and self.training:
                 return self.read_unpacked(inputs, mask)
             lengths = mask.sum(dim=-1).cpu()
             packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)

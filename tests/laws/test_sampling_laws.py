@@ -89,9 +89,9 @@ def test_seeds_reproduce_and_differ(order):
     before = torch.get_rng_state()
     assert told(drawn(1, 2, 3)) == told(drawn(1, 2, 3))
     assert told(drawn(1, 2, 3)) != told(drawn(7, 8, 9))
-    assert told(drawn(1, 2, 3))[0][1:] == told(drawn(2, 3, 4, count=3))[0]  # the next draw is the next seed's
+    assert told(drawn(1, 2, 3, count=2)) == [rows[:2] for rows in told(drawn(1, 2, 3))]  # more change none before
     torch.testing.assert_close(torch.get_rng_state(), before)  # nobody else's chance is used
-    assert len({tuple(each.tokens) for each in drawn(1, 2, 3, count=20)[0]}) > 5
+    assert len({tuple(each.tokens) for each in drawn(1, 2, 3, count=60)[0]}) > 5
 
 
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf])

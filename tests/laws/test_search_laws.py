@@ -11,6 +11,7 @@ from worlds import (
     DTYPES,
     LENGTHS,
     LIMITS,
+    LOOKERS,
     SEEDS,
     STACKED,
     WRITERS,
@@ -48,26 +49,29 @@ class Known(NamedTuple):
 
 
 def plain_beam(model: Seq2Seq, memory: Memory, width: int, limit: int, exponent: float, n_best: int) -> list[Known]:
-    """Beam search of one sentence without any cleverness: no cache, no early end but `width` found."""
+    """Beam search of one sentence without any cleverness: no cache, and no end before the limit.
+
+    A hypothesis ends if END is among the `width` best continuations, or is the likeliest word after it.
+    """
     live, ended = [Known(0.0, [], False)], []
     for length in range(1, limit + 1):
-        grown = []
+        grown, likeliest = [], []
         after = log_probs(model, memory, [each.tokens for each in live])[:, -1].tolist()
         for (score, tokens, _), row in zip(live, after, strict=True):
-            grown += [
+            ways = [
                 Known(score + row[word], [*tokens, word], word == END)
                 for word in range(len(row))
                 if word not in (PAD, BEGIN)
             ]
+            grown += ways
+            likeliest.append(max(ways))
         grown.sort(key=lambda each: -each.score)
         ended += [
             Known(each.score / penalty(length, exponent), each.tokens[:-1], True)
-            for each in grown[:width]
-            if each.finished
+            for each in grown
+            if each.finished and (each in grown[:width] or each in likeliest)
         ]
         live = [each for each in grown if not each.finished][:width]
-        if len(ended) >= width:
-            break
     ended.sort(key=lambda each: -each.score)
     if len(ended) < n_best:
         ended += [Known(each.score / penalty(limit, exponent), each.tokens, False) for each in live]
@@ -169,18 +173,78 @@ def test_the_n_best_are_sorted_and_distinct(order, seed, exponent):
 
 
 @worlds
-def test_asking_for_fewer_gives_the_first_of_more(order, seed):
-    """Ending early for the sake of the n best never loses one of them."""
+@pytest.mark.parametrize(("length_penalty", "coverage_penalty"), [(0.0, 0.0), (1.3, 0.0), (0.6, 0.4)])
+def test_asking_for_fewer_gives_the_first_of_more(order, seed, length_penalty, coverage_penalty):
+    """A sentence never ends before the last of its n best is found, so more of them leave the first as they are."""
+    if coverage_penalty and order not in LOOKERS:
+        pytest.skip("a coverage penalty needs attention")
     world = make_world(order, seed)
+    settings = {"length_penalty": length_penalty, "coverage_penalty": coverage_penalty}
     found = {
-        n_best: beam(world.model.decoder, world.memory, width=4, limits=LIMITS, length_penalty=0.6, n_best=n_best)
+        n_best: beam(world.model.decoder, world.memory, width=4, limits=LIMITS, n_best=n_best, **settings)
         for n_best in (1, 2, 4)
     }
     for one, two, four in zip(*found.values(), strict=True):
-        for fewer in (one, two):
-            for mine, others in zip(fewer, four, strict=False):
-                if mine.finished and others.finished:
-                    assert mine.tokens == others.tokens
+        tokens = [[(each.tokens, each.finished) for each in hypotheses] for hypotheses in (one, two, four)]
+        assert tokens[0] == tokens[2][:1]
+        assert tokens[1] == tokens[2][:2]
+
+
+@pytest.mark.parametrize("order", LOOKERS)
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize(("exponent", "weight"), [(0.0, 0.5), (0.9, 0.2), (2.0, 3.0)])
+def test_a_wide_beam_finds_the_best_under_both_penalties(order, seed, exponent, weight):
+    """The bound that ends a sentence is sound: nothing alive is given up that could still win."""
+    world, limit = make_world(order, seed, vocabulary=6), 4
+    settings = {"length_penalty": exponent, "coverage_penalty": weight}
+    found = beam(world.model.decoder, world.memory, width=128, limits=[limit] * len(LENGTHS), **settings)
+    for row, ((best,), memory) in enumerate(zip(found, world.alone, strict=True)):
+        scores = []
+        for length in range(limit):
+            for tokens in product((1, 4, 5), repeat=length):
+                said = torch.tensor([[BEGIN, *tokens]])
+                with torch.no_grad():
+                    step = world.model.decoder(said, memory)
+                words = step.logits.log_softmax(-1)[0]
+                total = sum(words[at, word].item() for at, word in enumerate([*tokens, END]))
+                covered = step.attention[0].sum(0).clamp(1e-6, 1.0).log().sum().item()
+                scores.append((total / penalty(length + 1, exponent) + weight * covered, list(tokens)))
+        score, tokens = max(scores)
+        assert (best.tokens, best.finished) == (tokens, True)
+        assert best.score == pytest.approx(score, abs=1e-9, rel=0)
+        assert len(best.map) == len(tokens) + 1
+        assert best.map.shape[1] == max(LENGTHS)
+        assert row < len(LENGTHS)
+
+
+@all_worlds
+@pytest.mark.parametrize("width", [2, 5])
+def test_a_beam_that_holds_what_greedy_writes_is_never_worse(order, seed, width):
+    """At length and coverage penalty 0: if each prefix of the greedy output stayed among the live hypotheses."""
+    world = make_world(order, seed)
+    found = beam(world.model.decoder, world.memory, width=width, limits=LIMITS)
+    alone = beam(world.model.decoder, world.memory, width=1, limits=LIMITS)
+    for (best,), (greedily,), memory, limit in zip(found, alone, world.alone, LIMITS, strict=True):
+        live = plain_live(world.model, memory, width, limit)
+        stayed = all(greedily.tokens[:length] in live[length] for length in range(1, len(greedily.tokens)))
+        if stayed and greedily.finished and greedily.tokens in live[len(greedily.tokens)]:
+            assert best.finished
+            assert best.score >= greedily.score - 1e-9
+
+
+def plain_live(model: Seq2Seq, memory: Memory, width: int, limit: int) -> list[list[list[int]]]:
+    """The live hypotheses of a beam search by their length, the empty one first."""
+    live = [[([], 0.0)]]
+    for _ in range(limit):
+        after = log_probs(model, memory, [tokens for tokens, _ in live[-1]])[:, -1].tolist()
+        grown = [
+            ([*tokens, word], score + row[word])
+            for (tokens, score), row in zip(live[-1], after, strict=True)
+            for word in range(len(row))
+            if word not in (PAD, BEGIN, END)
+        ]
+        live.append(sorted(grown, key=lambda each: -each[1])[:width])
+    return [[tokens for tokens, _ in hypotheses] for hypotheses in live]
 
 
 @pytest.mark.parametrize(("width", "n_best"), [(1, 2), (3, 4), (3, 0)])

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from regard.errors import RecipeError
 from regard.search import beam, sample
 from regard.search.penalties import coverage, forbid_repeats, length
 from regard.search.sample import shape
-from regard.types import BEGIN, END, PAD, TEXT, Memory, Ready, Recurrent, State, Step
+from regard.types import BEGIN, END, PAD, SPECIALS, TEXT, Memory, Ready, Recurrent, State, Step
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,53 @@ def test_where_every_word_is_used_up_it_ends():
     ((found,),) = beam(table(likely), memory(2), width=2, limits=[9], no_repeat=1)
     assert found.tokens in ([4, 5], [5, 4])
     assert found.finished
+
+
+# The end of a sentence
+
+
+def confident(words: int = 6) -> Table:
+    """A model that is sure of 4, 5, ... and then END; all else it says is unlikely, and ends at once."""
+    size = len(SPECIALS) + words
+    chances = torch.full((size, size), 1e-4, dtype=torch.float64)
+    chances[:, END] = 2e-3
+    for word, after in pairwise([BEGIN, *range(len(SPECIALS), size), END]):
+        chances[word, after] = 1.0
+    return Table(chances / chances.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
+def test_what_ends_early_does_not_end_the_search_for_what_is_far_better(width, length_penalty):
+    """The lower beams of a confident model end one after another; its best hypothesis is still alive then."""
+    ((found,),) = beam(confident(), memory(5), width=width, limits=[20], length_penalty=length_penalty)
+    assert (found.tokens, found.finished) == ([4, 5, 6, 7, 8, 9], True)
+
+
+def test_a_sentence_ends_as_soon_as_nothing_alive_can_win():
+    """The bound is used: of 500 tokens that were allowed, few are asked for."""
+    decoder, asked = confident(), []
+    original = decoder.step
+
+    def counted(tokens: Tensor, state: TableState, ready: TableReady) -> Step:
+        asked.append(len(tokens))
+        return original(tokens, state, ready)
+
+    decoder.step = counted
+    beam(decoder, memory(5, 5), width=4, limits=[500, 500])
+    assert len(asked) <= 8
+
+
+def test_an_end_that_a_hypothesis_wants_is_kept_though_others_rank_above_it():
+    """END is the likeliest word after 5, and yet only third of its sentence: it still ends there."""
+    chances = torch.zeros(WORDS, WORDS, dtype=torch.float64)
+    chances[BEGIN, 4], chances[BEGIN, 5] = 0.6, 0.4
+    chances[4, 6] = chances[4, 7] = 0.5
+    chances[5, END], chances[5, 7] = 0.6, 0.4
+    chances[6, 6] = chances[7, 7] = 0.95
+    chances[6, END] = chances[7, END] = 0.05
+    ((found,),) = beam(Table(chances), memory(5), width=2, limits=[6])
+    assert (found.tokens, found.finished) == ([5], True)
 
 
 # Prefixes

@@ -1,4 +1,4 @@
-"""Search as a recipe says: the best by beam search, or drawn at random."""
+"""Search as a recipe says: the likeliest outputs by beam search, or outputs drawn at random."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,11 @@ def find(
     n_best: int,
     prefix: Int[Tensor, "batch prefix"] | None = None,
 ) -> list[list[Hypothesis]]:
-    """`n_best` outputs for every sentence, drawn where there is a temperature; `seeds` are for those drawn."""
+    """`n_best` outputs for every sentence, drawn at random if there is a temperature; `seeds` are for those drawn.
+
+    The first is the same for any `n_best`. If more are wanted than the beam is wide, the others come from a second
+    search with a beam of `n_best`, and one of them may score higher than the first.
+    """
     if settings.temperature:
         return sample(
             decoder,
@@ -35,14 +39,28 @@ def find(
             count=n_best,
             prefix=prefix,
         )
-    return beam(
-        decoder,
-        memory,
-        width=settings.beam,
-        limits=limits,
-        length_penalty=settings.length_penalty,
-        coverage_penalty=settings.coverage_penalty,
-        no_repeat=settings.no_repeat,
-        prefix=prefix,
-        n_best=n_best,
-    )
+
+    def search(width: int, count: int) -> list[list[Hypothesis]]:
+        return beam(
+            decoder,
+            memory,
+            width=width,
+            limits=limits,
+            length_penalty=settings.length_penalty,
+            coverage_penalty=settings.coverage_penalty,
+            no_repeat=settings.no_repeat,
+            prefix=prefix,
+            n_best=count,
+        )
+
+    found = search(settings.beam, min(n_best, settings.beam))
+    if n_best <= settings.beam:
+        return found
+    return [_joined(mine, wider, n_best) for mine, wider in zip(found, search(n_best, n_best), strict=True)]
+
+
+def _joined(mine: list[Hypothesis], wider: list[Hypothesis], n_best: int) -> list[Hypothesis]:
+    """The first hypothesis of a search, then those of a wider one that are others."""
+    first = mine[0]
+    others = [each for each in wider if (each.tokens, each.finished) != (first.tokens, first.finished)]
+    return [first, *others][:n_best]

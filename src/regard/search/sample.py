@@ -12,6 +12,8 @@ from regard.errors import NotFiniteError, RecipeError
 from regard.search.hypotheses import NEVER, begin, check_limits
 from regard.types import END, Hypothesis, Memory
 
+DRAW = 15_485_863  # between the seeds of two outputs of one sentence: torch takes the lower 32 bits of a seed alone
+
 
 @torch.no_grad()
 def sample(
@@ -31,7 +33,7 @@ def sample(
     Words are drawn from the distribution sharpened by `temperature` (below 1) or flattened (above), cut to its `top_k`
     likeliest words (Fan et al. 2018; 0 for all) and to the fewest words that hold `top_p` of it (Holtzman et al. 2020).
     A hypothesis's score is its log-probability under the model itself. Every sentence draws by its own seed, so
-    batch-mates change nothing.
+    batch-mates change nothing, and a larger `count` changes none of the outputs before.
     """
     if not temperature > 0 or top_k < 0 or not 0 < top_p <= 1 or count < 1:
         raise RecipeError(
@@ -43,7 +45,7 @@ def sample(
     beams, logits = begin(decoder, ready, memory, prefix, count)
     first = beams.scores.view(-1, count)[:, :1].expand(-1, count)
     scores = first.flatten().tolist()
-    generators = [torch.Generator().manual_seed(seed + draw) for seed in seeds for draw in range(count)]
+    generators = [torch.Generator().manual_seed(seed + draw * DRAW) for seed in seeds for draw in range(count)]
     room = [limit for limit in limits for _ in range(count)]
     done: list[Hypothesis | None] = [None] * len(room)
     for length in range(beams.tokens.shape[1], max(limits) + 1):

@@ -19,6 +19,7 @@ from regard.metrics import METRICS, Cost
 from regard.models import language
 from regard.models.language import LanguageModel
 from regard.recipe import Recipe, Search
+from regard.search.sample import DRAW
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import SOURCE, Encoded, Examples, Scored, Task
@@ -276,7 +277,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         prompts = {place: self.source.encode(text) for place, text in enumerate(texts) if not self.too_long(text)}
         seen = {place: self._context(prompt) for place, prompt in prompts.items()}
         for places in _alike(seen, settings.max_extra, SEARCH_TOKENS // max(settings.beam, n_best)):
-            seeds = [seed + place * n_best for place in places]
+            seeds = [seed + place for place in places]
             found = self.write(model, [prompts[place] for place in places], settings, seeds, n_best)
             for place, written in zip(places, found, strict=True):
                 best, *others = [self.tell(texts[place], prompts[place], each) for each in written]
@@ -294,7 +295,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         while going := [key for key, each in found.items() if not each.finished and len(each.tokens) < most]:
             turn += 1
             so_far = [[*prompts[key[0]], *found[key].tokens] for key in going]
-            fresh = [seeds[row] + draw + turn * TURN for row, draw in going]  # or each turn would draw alike
+            fresh = [seeds[row] + draw * DRAW + turn * TURN for row, draw in going]  # or each turn would draw alike
             left = most - len(found[going[0]].tokens)  # all have filled the same room
             contexts = [each[len(each) - kept :] for each in so_far]
             for key, (more,) in zip(going, self._turn(model, contexts, settings, left, fresh, 1), strict=True):

@@ -149,11 +149,12 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
         def search_in(asked: core.Asked) -> list[list[Hypothesis]]:
             source = batching.pad([[*row, END] for row in asked.ids]).to(device)
             limits = [self.limit(len(row), settings) for row in asked.ids]
-            seeds = [seed + place * n_best for place in asked.places]
+            seeds = [seed + place for place in asked.places]
             memory = model.read(source)
             return search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
 
-        batches = list(core.ask(texts, self.source.encode, self.longest, max(1, SEARCH_TOKENS // settings.beam)))
+        rows = max(settings.beam, n_best)  # of a search, for each text
+        batches = list(core.ask(texts, self.source.encode, self.longest, max(1, SEARCH_TOKENS // rows)))
         for asked, found in zip(batches, side_by_side(search_in, batches, model), strict=True):
             for place, row, hypotheses in zip(*asked, found, strict=True):
                 best, *others = [self.tell(texts[place], row, each) for each in hypotheses]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batching import Batches
+from regard.device import capturable
 from regard.errors import NotFiniteError
 from regard.recipe import Train
 from regard.tasks import AnyTask
@@ -137,7 +138,7 @@ class Captured:
         index = torch.full((rows,), self.table.empty, device=self.device)
         index[: min(rows, self.table.empty)] = torch.arange(min(rows, self.table.empty), device=self.device)
         self.session.model.train()
-        with self._untouched():
+        with self._untouched(), capturable():
             self.side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.side):
                 for _ in range(WARM_UPS):
@@ -145,7 +146,7 @@ class Captured:
             torch.cuda.current_stream().wait_stream(self.side)
             torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.side):
+        with capturable(), torch.cuda.graph(graph, pool=self.pool, stream=self.side):
             self._update(index, width)
         return graph, index
 
