@@ -43,8 +43,8 @@ figures: $(READY)  ## make the pictures of the docs anew (some minutes)
 sweep: $(READY)  ## train every order x score x scope and print what each reaches (hours on two cores)
 	$(BIN)/python benchmarks/sweep.py
 
-gpu: $(READY)  ## the tests that need a GPU, alone
-	$(BIN)/python -m pytest -m gpu tests
+gpu:  ## the tests that need a GPU, alone; by .venv, or by the python3 that is there
+	PYTHONPATH=src $$(test -x $(BIN)/python && echo $(BIN)/python || echo python3) -m pytest -m gpu tests
 
 clean:  ## remove the environment and all that was built; runs stay
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

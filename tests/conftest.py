@@ -2,15 +2,21 @@
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import jaxtyping
 
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as in mypy
-jaxtyping.install_import_hook("regard", CHECKER)  # before anything of regard is imported
+if find_spec("beartype"):  # where it is not installed, as on a machine lent for its GPU, shapes go unchecked
+    jaxtyping.install_import_hook("regard", CHECKER)  # before anything of regard is imported
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+
+if not find_spec("hypothesis"):  # likewise; none of these tests needs a GPU
+    files = Path(__file__).parent.rglob("test_*.py")
+    collect_ignore = [str(path) for path in files if "from hypothesis" in path.read_text(encoding="utf-8")]
 
 torch.set_num_threads(1)  # small tensors gain nothing from more, and bits depend on it
 
