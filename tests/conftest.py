@@ -14,9 +14,12 @@ if find_spec("beartype"):  # where it is not installed, as on a machine lent for
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-if not find_spec("hypothesis"):  # likewise; none of these tests needs a GPU
-    files = Path(__file__).parent.rglob("test_*.py")
-    collect_ignore = [str(path) for path in files if "from hypothesis" in path.read_text(encoding="utf-8")]
+missing = [name for name in ("hypothesis", "babel", "num2words") if not find_spec(name)]
+collect_ignore = [  # likewise; none of these tests needs a GPU
+    str(path)
+    for path in Path(__file__).parent.rglob("test_*.py")
+    if any(f"from {name} " in path.read_text(encoding="utf-8") for name in missing)
+]
 
 torch.set_num_threads(1)  # small tensors gain nothing from more, and bits depend on it
 
