@@ -48,9 +48,17 @@ def test_there_are_thirteen_lessons_each_with_exercises(exercises: ModuleType) -
     assert asked == list(exercises.EXERCISES)
 
 
+SAID = {  # what the text around it says too
+    "lesson_5_three_words": "6 maps: cross, global; cross, local_m; cross, local_p; self, global; self, local_m; self,",
+    "lesson_8_words_and_positions": "same mean: True; same maximum: False",
+    "lesson_9_self_attention": "symmetric: True",
+}
+
+
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_runs_and_leaves_its_pictures(lesson: Path, tmp_path: Path) -> None:
     environment = os.environ | {"REGARD_LESSON_OUT": str(tmp_path / "out"), "OMP_NUM_THREADS": "1"}
+    environment["MKL_CBWR"] = "COMPATIBLE"  # sums as another CPU rounds them: what a lesson says holds there too
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-W", "error", str(lesson)],
@@ -71,6 +79,8 @@ def test_a_lesson_runs_and_leaves_its_pictures(lesson: Path, tmp_path: Path) -> 
         assert len(content) > 1000
     assert (tmp_path / "out/.gitignore").read_text() == "*\n"
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "a lesson writes nowhere else"
+    assert SAID.get(lesson.stem, "") in done.stdout
+    assert "False" not in done.stdout.replace(SAID.get(lesson.stem, "\0"), "")
     asked = re.findall(r'check\("(\w+)"', lesson.read_text("utf-8"))
     assert [line for line in done.stdout.splitlines() if ": not yet: nothing returned." in line] == [
         f"{name}: not yet: nothing returned. Fill the function in, then run this cell again." for name in asked

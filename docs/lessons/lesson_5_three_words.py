@@ -42,6 +42,7 @@ for source, asking in (("cross", others), ("self", letters)):
             weights = attention(asking, attention.project(letters), attention.content(letters), mask=None).weights
         rows = text if source == "self" else tuple(map(str, range(12)))
         seen[f"{source}, {name}"] = AttentionMap(weights, rows, text)
+print(len(seen), "maps:", "; ".join(seen))
 keep(side_by_side(seen, columns=3), "lesson_5_scope_and_source")
 
 # %% [markdown]
