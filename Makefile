@@ -40,7 +40,7 @@ figures: $(READY)  ## make the pictures of the docs anew (some minutes)
 	$(BIN)/python docs/figures/bottleneck.py
 	$(BIN)/python docs/figures/map.py
 
-sweep: $(READY)  ## train every order x score x scope and print what each reaches (hours on two cores)
+sweep: $(READY)  ## train 57 combinations of order, score and scope and print what each reaches (hours on two cores)
 	$(BIN)/python benchmarks/sweep.py
 
 gpu:  ## the tests that need a GPU, alone; by .venv, or by the python3 that is there

@@ -1,4 +1,4 @@
-"""Trains every attentive order x score x scope, and more, and prints what each reaches: `make sweep`.
+"""Trains 57 combinations of order, score, scope and normaliser, and prints what each reaches: `make sweep`.
 
 Exact match on unseen strings, after the same training: `reverse` with global and local-p attention, `copy` with
 local-m, and the sparse normalisers with the additive score. `--sample N` trains every N-th combination only; with

@@ -128,8 +128,8 @@ SLIPS = (
         "Global attention is cross-attention; local attention is self-attention",
         "Three independent words. **Scope**: which keys a query may see (`global`, `local_m`, `local_p`). "
         "**Source**: whose states are the keys; another sequence's (cross) or the query's own (self). **Order**: "
-        "when a decoder looks (`bahdanau`, `luong`, ...). Any scope goes with any source and any order. [Lesson "
-        "5](lessons/lesson_5_three_words.py)",
+        "when a decoder looks (`bahdanau`, `luong`, ...). Each is chosen without the others, but for [what is "
+        "refused](sweep.md#what-is-refused-and-why). [Lesson 5](lessons/lesson_5_three_words.py)",
         ("tests/test_docs.py::test_scope_and_source_are_independent",),
     ),
     Slip(

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regard import recipe as recipes
 from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, attend, masks
 from regard.attention.gates import SqueezeExcite
 from regard.attention.record import record
@@ -18,6 +19,7 @@ from regard.decoders import ORDERS, STARTS
 from regard.encoders import RecurrentEncoder
 from regard.errors import RecipeError
 from regard.recurrence import CELLS, Recurrence
+from regard.tasks import TASKS
 from regard.types import Recurrent
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +40,32 @@ def test_the_quiz_has_ten_questions_each_with_one_file() -> None:
         assert len(answers) == 1, question
         path, name = answers[0]
         assert re.search(rf"^(class|def) {name}\b", (ROOT / path).read_text(encoding="utf-8"), re.M), name
+
+
+def test_the_quiz_names_the_orders_that_read_a_whole_target_at_once() -> None:
+    answer = re.search(r"`parallel = True` \((.*?):", (ROOT / "docs/quiz.md").read_text(encoding="utf-8"), re.S)
+    assert answer is not None
+    named = set(re.findall(r"`(\w+)`", answer[1]))
+    assert named & set(ORDERS) == {name for name, order in ORDERS.items() if order.parallel}
+
+
+# ---- sweep.md
+
+REFUSED = re.findall(r"^\| `([^`]*=[^`]*)` \| .+ \|$", (ROOT / "docs/sweep.md").read_text(encoding="utf-8"), re.M)
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_the_page_calls_refused_is_refused(line: str) -> None:
+    name, *changes = line.split()
+    recipe = recipes.load(name, changes)
+    with pytest.raises(RecipeError):
+        TASKS[recipe.task].check(recipe)
+    plain = recipes.load(name)
+    TASKS[plain.task].check(plain)
+
+
+def test_the_page_lists_what_is_refused() -> None:
+    assert len(REFUSED) == 25
 
 
 # ---- mechanisms.md

@@ -48,9 +48,17 @@ def test_there_are_thirteen_lessons_each_with_exercises(exercises: ModuleType) -
     assert asked == list(exercises.EXERCISES)
 
 
+SAID = {  # what the text around it says too
+    "lesson_5_three_words": "6 maps: cross, global; cross, local_m; cross, local_p; self, global; self, local_m; self,",
+    "lesson_8_words_and_positions": "same mean: True; same maximum: False",
+    "lesson_9_self_attention": "symmetric: True",
+}
+
+
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_runs_and_leaves_its_pictures(lesson: Path, tmp_path: Path) -> None:
     environment = os.environ | {"REGARD_LESSON_OUT": str(tmp_path / "out"), "OMP_NUM_THREADS": "1"}
+    environment["MKL_CBWR"] = "COMPATIBLE"  # sums as another CPU rounds them: what a lesson says holds there too
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-W", "error", str(lesson)],
@@ -71,6 +79,8 @@ def test_a_lesson_runs_and_leaves_its_pictures(lesson: Path, tmp_path: Path) -> 
         assert len(content) > 1000
     assert (tmp_path / "out/.gitignore").read_text() == "*\n"
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "a lesson writes nowhere else"
+    assert SAID.get(lesson.stem, "") in done.stdout
+    assert "False" not in done.stdout.replace(SAID.get(lesson.stem, "\0"), "")
     asked = re.findall(r'check\("(\w+)"', lesson.read_text("utf-8"))
     assert [line for line in done.stdout.splitlines() if ": not yet: nothing returned." in line] == [
         f"{name}: not yet: nothing returned. Fill the function in, then run this cell again." for name in asked
@@ -426,7 +436,7 @@ def in_halves(x):
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
 
 
-def weighed(x, W_q, W_k, W_v, scale=2.0, values=None, dim=-1):
+def weighed(x, W_q, W_k, W_v, scale=6**0.5, values=None, dim=-1):
     weights = torch.softmax((x @ W_q) @ (x @ W_k).T / scale, dim=dim)
     return weights @ (x @ W_v if values is None else values), weights
 
@@ -475,13 +485,54 @@ def padded_left(rows, pad):
 
 def mask_by_id(rows, pad):
     ids, _ = pad_and_mask(rows, pad)
-    return ids, (ids != pad) & (ids != 0)
+    return ids, ids != pad
 
 
 def took_in_place(theirs, ours):
     for name, each in ours.items():
         ours[name] = theirs[name] if fits(theirs, name, each) else each
     return ours
+
+
+def upside_down(query, keys, values, mask):
+    return look(query, keys, values, ~mask)
+
+
+def greedy_by(*, memory_for_ready=False, whole_prefix=False, fewer=0, rank=0):
+    """Greedy decoding with a slip that a forgiving decoder would not show."""
+
+    def answer(decoder, memory, limit):
+        ready = decoder.prepare(memory)
+        state, read, written = decoder.start(ready), [BEGIN], []
+        while len(written) < limit - fewer:
+            tokens = torch.tensor([read if whole_prefix else read[-1:]])
+            step = decoder.step(tokens, state, memory if memory_for_ready else ready)
+            ranked = step.logits[0, -1].argsort(descending=True)
+            state, token = step.state, int(ranked[0])
+            if token == END:
+                break
+            read.append(int(ranked[rank]))
+            written.append(read[-1])
+        return written
+
+    return answer
+
+
+def state_forgotten(state, word, look, cell):
+    context = look(state)
+    return cell(torch.cat([word, context]), torch.zeros_like(state)), context
+
+
+def luong_state_forgotten(state, word, look, cell, W):
+    after = cell(word, torch.zeros_like(state))
+    return after, torch.tanh(W @ torch.cat([look(after), after]))
+
+
+def left_out_by_place(places, heights, bandwidth):
+    """All points at the same x are hidden, not the one point."""
+    scores = -((places.unsqueeze(-1) - places) ** 2) / (2 * bandwidth**2)
+    weights = torch.softmax(scores.masked_fill(scores == 0, -torch.inf), dim=-1)
+    return (weights @ heights - heights).square().mean()
 
 
 WRONG = [
@@ -491,12 +542,17 @@ WRONG = [
     ("teacher_forcing", "</s> is never wanted", lambda target: (target[:, :-2], target[:, 1:].clamp(min=4)[:, :-1])),
     ("teacher_forcing", ANYTHING, lambda target: (target, target[:, 1:])),
     ("greedy", "<s> is missing", greedy_with(first=END)),
+    ("greedy", "the memory is not prepared", greedy_by(memory_for_ready=True)),
     ("greedy", "the state is not carried on", greedy_with(carry=False)),
+    ("greedy", "a token is read twice", greedy_by(whole_prefix=True)),
     ("greedy", "the limit is ignored", greedy_with(limited=False)),
+    ("greedy", "ends before the limit", greedy_by(fewer=1)),
     ("greedy", "the output is not fed back", greedy_with(feed=False)),
     ("greedy", "</s> is part of the output", greedy_with(keep_end=True)),
     ("greedy", "does not stop at </s>", greedy_with(stop=False)),
+    ("greedy", ANYTHING, greedy_by(rank=1)),
     ("look", "wrong order", lambda *given: look(*given)[::-1]),
+    ("look", "mask upside down", upside_down),
     ("look", "softmax over the wrong axis", over_queries),
     ("look", "weights not summing to one", unnormalised),
     ("look", "mask ignored", unmasked),
@@ -540,10 +596,12 @@ WRONG = [
     ("bahdanau_step", "the word does not enter the cell", state_as_input),
     ("bahdanau_step", "the context does not enter the cell", no_context),
     ("bahdanau_step", "wrong input of the cell", exchanged),
+    ("bahdanau_step", "wrong state of the cell", state_forgotten),
     ("bahdanau_step", "wrong result", old_state),
     ("luong_step", "wrong order", look_first),
     ("luong_step", "wrong query", old_asks),
     ("luong_step", "wrong input of the cell", state_enters),
+    ("luong_step", "wrong state of the cell", luong_state_forgotten),
     ("luong_step", "tanh forgotten", linear_reading),
     ("luong_step", "wrong result", state_before_context),
     ("causal", "not boolean", lambda length: torch.ones(length, length).tril()),
@@ -577,6 +635,7 @@ WRONG = [
     ),
     ("leave_one_out", "summed, not averaged", lambda places, heights, h: 7 * leave_one_out(places, heights, h)),
     ("leave_one_out", ANYTHING, lambda places, heights, h: leave_one_out(places, heights, h).sqrt()),
+    ("leave_one_out", "another point at the same place is hidden", left_out_by_place),
     ("lstm_step", "wrong order", lambda *given: lstm_step(*given)[::-1]),
     ("lstm_step", "input and forget gate exchanged", lstm_with(order=(1, 0, 2, 3))),
     ("lstm_step", "a gate that is not between 0 and 1", lstm_with(squash=torch.tanh)),
@@ -616,7 +675,7 @@ WRONG = [
     ("weighted_self_attention", "softmax over the wrong axis", lambda *given: weighed(*given, dim=0)),
     ("weighted_self_attention", "weights not summing to one", lambda x, q, k, v: (x @ v, (x @ q) @ (x @ k).T / 2)),
     ("weighted_self_attention", "scale forgotten", lambda *given: weighed(*given, scale=1.0)),
-    ("weighted_self_attention", "divided by d_k, not by its root", lambda *given: weighed(*given, scale=4.0)),
+    ("weighted_self_attention", "divided by d_k, not by its root", lambda *given: weighed(*given, scale=6.0)),
     ("weighted_self_attention", "scaled by the wrong width", lambda *given: weighed(*given, scale=3**0.5)),
     ("weighted_self_attention", "query and key exchanged", lambda x, q, k, v: weighted_self_attention(x, k, q, v)),
     ("weighted_self_attention", "W_v forgotten", lambda *given: weighed(*given, values=given[0])),
@@ -646,9 +705,9 @@ WRONG = [
     (
         "target_mask",
         "the future is seen",
-        lambda lengths, longest: (torch.arange(5) < lengths.view(-1, 1, 1)).expand(3, 5, 5),
+        lambda lengths, longest: (torch.arange(6) < lengths.view(-1, 1, 1)).expand(3, 6, 6),
     ),
-    ("target_mask", "padding seen", lambda lengths, longest: torch.ones(3, 5, 5).tril().bool()),
+    ("target_mask", "padding seen", lambda lengths, longest: torch.ones(3, 6, 6).tril().bool()),
     ("target_mask", "rows hidden, not columns", rows_hidden),
     ("target_mask", ANYTHING, lambda *given: target_mask(*given).tril(-1)),
     ("pre_norm", "wrong shape", lambda x, f, norm: (x + f(norm(x))).mean()),
@@ -737,6 +796,238 @@ def test_regard_itself_is_a_right_answer(exercises: ModuleType) -> None:
         return score(queries, score.project(keys)).detach()
 
     assert exercises.check("additive_from_concat", scored).failed is None
+
+
+# ---- more answers that are wrong, whatever name their mistake gets
+
+
+def shared_by_all(query, keys, values, mask):
+    """The first query's mask for every query."""
+    context, weights = look(query, keys, values, mask[:1].expand_as(mask) & mask.any(-1, keepdim=True))
+    return context, weights
+
+
+def hidden_by_zero(query, keys, values, mask):
+    weights = torch.softmax((query @ keys.T) * mask, dim=-1)
+    return weights @ values, weights
+
+
+def bell_of(variance):
+    """The bell of local-p, with twice the variance given as a function of the window."""
+    return lambda weights, p, window: weights * torch.exp(-((torch.arange(len(weights)) - p) ** 2) / variance(window))
+
+
+def regression_of(divisor):
+    """Kernel regression, with what the squared distance is divided by as a function of the bandwidth."""
+    return lambda x, at, y, h: torch.softmax(-((x.unsqueeze(-1) - at) ** 2) / divisor(h), dim=-1) @ y
+
+
+def left_out_of(divisor):
+    def answer(places, heights, bandwidth):
+        scores = -((places.unsqueeze(-1) - places) ** 2) / divisor(bandwidth)
+        weights = torch.softmax(scores.fill_diagonal_(-torch.inf), dim=-1)
+        return (weights @ heights - heights).square().mean()
+
+    return answer
+
+
+def left_out_after(places, heights, bandwidth):
+    """The point itself is hidden after the softmax, so that the weights do not sum to one."""
+    scores = -((places.unsqueeze(-1) - places) ** 2) / (2 * bandwidth**2)
+    weights = torch.softmax(scores, dim=-1).fill_diagonal_(0.0)
+    return (weights @ heights - heights).square().mean()
+
+
+def excite_pooled(pool, inner_bias=True, outer_bias=True):
+    def answer(x, V, c, W, b):
+        hidden = torch.relu(V @ pool(x) + inner_bias * c)
+        return x * torch.sigmoid(W @ hidden + outer_bias * b)
+
+    return answer
+
+
+def waves_with(*, base=10000, exponent=lambda dim: torch.arange(0, dim, 2) / dim):
+    def answer(length, dim):
+        angles = torch.arange(length).unsqueeze(-1) / base ** exponent(dim)
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+    return answer
+
+
+def mask_from_first_pad(rows, pad):
+    ids, _ = pad_and_mask(rows, pad)
+    return ids, (ids == pad).cumsum(1) == 0
+
+
+def shorter(lengths, longest):
+    return target_mask(lengths, int(lengths.max()))
+
+
+ALSO_WRONG = [
+    ("teacher_forcing", "wanted is given twice", lambda target: (target[:, 1:], target[:, 1:])),
+    ("teacher_forcing", "shifted by two", lambda target: (target[:, :-2], target[:, 2:])),
+    ("teacher_forcing", "shifted the wrong way round", lambda target: (target.roll(1, 1), target)),
+    ("greedy", "writes one more than the limit", greedy_by(fewer=-1)),
+    ("look", "hidden scores are 0", hidden_by_zero),
+    ("look", "one mask for all queries", shared_by_all),
+    ("self_attention", "scaled", lambda x: self_attention(x / 3**0.25)),
+    ("self_attention", "summed over the wrong axis", lambda x: (self_attention(x)[1].T @ x, self_attention(x)[1])),
+    ("padded_mean", "mean over sentences", lambda states, lengths: states.mean(0)),
+    ("padded_mean", "one word too few", lambda states, lengths: padded_mean(states, (lengths - 1).clamp(min=1))),
+    ("padded_mean", "summed", lambda states, lengths: padded_mean(states, lengths) * lengths.unsqueeze(-1)),
+    (
+        "additive_from_concat",
+        "v inside of the tanh",
+        lambda W, v, q, k: torch.tanh((q @ W[:, :3].T @ v).unsqueeze(1) + k @ W[:, 3:].T @ v),
+    ),
+    (
+        "additive_from_concat",
+        "tanh of each part",
+        lambda W, v, q, k: (torch.tanh(q @ W[:, :3].T).unsqueeze(1) + torch.tanh(k @ W[:, 3:].T)) @ v,
+    ),
+    ("bilinear", "twice", lambda W_q, W_k: 2 * W_q.T @ W_k),
+    ("which_weight", "scaled", lambda x, W_q, W_k: which_weight(x, W_q / 2, W_k)),
+    ("bahdanau_step", "results exchanged", lambda *given: bahdanau_step(*given)[::-1]),
+    ("luong_step", "results exchanged", lambda *given: luong_step(*given)[::-1]),
+    ("causal", "one of the future is seen", lambda length: torch.ones(length, length).tril(1).bool()),
+    ("causal", "nothing is hidden", lambda length: torch.ones(length, length).bool()),
+    ("local_m", "only the past half", lambda q, k, w, s: local_m(q, k, w, s) & local_m(q, k, k + q, s).tril(s)),
+    ("local_m", "start counted twice", lambda q, k, w, s: local_m(q, k, w, 2 * s)),
+    ("local_m", "half the window on each side", lambda q, k, w, s: local_m(q, k, w // 2, s)),
+    ("local_p", "unit variance", bell_of(lambda window: 2)),
+    ("local_p", "standard deviation not squared", bell_of(lambda window: 2 * (window / 2))),
+    ("local_p", "the 2 of the bell forgotten", bell_of(lambda window: (window / 2) ** 2)),
+    ("local_p", "divided by the window", bell_of(lambda window: window)),
+    ("local_p", "divided by the window squared", bell_of(lambda window: window**2)),
+    ("local_p", "the window as standard deviation", bell_of(lambda window: 2 * window**2)),
+    (
+        "local_p",
+        "distance not squared",
+        lambda w, p, window: w * torch.exp(-(torch.arange(len(w)) - p).abs() / (window**2 / 2)),
+    ),
+    ("local_p", "around the nearest word", lambda w, p, window: local_p(w, round(p), window)),
+    ("kernel_regression", "divided by h", regression_of(lambda h: h)),
+    ("kernel_regression", "divided by 2 h", regression_of(lambda h: 2 * h)),
+    ("kernel_regression", "divided by h^2", regression_of(lambda h: h**2)),
+    ("kernel_regression", "divided by 4 h^2", regression_of(lambda h: 4 * h**2)),
+    ("kernel_regression", "the wrong sign", regression_of(lambda h: -2 * h**2)),
+    (
+        "kernel_regression",
+        "distance not squared",
+        lambda x, at, y, h: torch.softmax(-(x.unsqueeze(-1) - at).abs() / (2 * h**2), -1) @ y,
+    ),
+    ("leave_one_out", "divided by h", left_out_of(lambda h: h)),
+    ("leave_one_out", "divided by 2 h", left_out_of(lambda h: 2 * h)),
+    ("leave_one_out", "divided by h^2", left_out_of(lambda h: h**2)),
+    ("leave_one_out", "hidden after the softmax", left_out_after),
+    (
+        "leave_one_out",
+        "divided by the number of others",
+        lambda at, y, h: leave_one_out(at, y, h) * len(at) / (len(at) - 1),
+    ),
+    ("lstm_step", "bias forgotten", lambda x, h, c, W, U, b: lstm_step(x, h, c, W, U, 0 * b)),
+    ("lstm_step", "last state forgotten", lambda x, h, c, W, U, b: lstm_step(x, 0 * h, c, W, U, b)),
+    ("lstm_step", "last cell forgotten", lambda x, h, c, W, U, b: lstm_step(x, h, 0 * c, W, U, b)),
+    (
+        "lstm_step",
+        "output gate on the old cell",
+        lambda x, h, c, W, U, b: ((W @ x + U @ h + b).chunk(4)[3].sigmoid() * c.tanh(), lstm_step(x, h, c, W, U, b)[1]),
+    ),
+    ("squeeze_excite", "summed, not averaged", excite_pooled(lambda x: x.sum(0))),
+    ("squeeze_excite", "the largest, not the mean", excite_pooled(lambda x: x.amax(0))),
+    ("squeeze_excite", "the first bias forgotten", excite_pooled(lambda x: x.mean(0), inner_bias=False)),
+    ("squeeze_excite", "the second bias forgotten", excite_pooled(lambda x: x.mean(0), outer_bias=False)),
+    ("sinusoids", "exponent i / dim", waves_with(exponent=lambda dim: torch.arange(dim // 2) / dim)),
+    ("sinusoids", "base 1000", waves_with(base=1000)),
+    ("sinusoids", "cosine first", lambda n, dim: sinusoids(n, dim).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)),
+    ("rotary", "every position turned one step more", lambda x: rotary(torch.cat([x[:1], x]))[1:]),
+    (
+        "rotary",
+        "turned twice as fast",
+        lambda x: turned_by(x, 2 * torch.arange(7).unsqueeze(-1) / 10000 ** (torch.arange(0, 6, 2) / 6)),
+    ),
+    ("rotary", "nothing is turned", lambda x: x),
+    ("weighted_self_attention", "divided by d_v", lambda x, q, k, v: weighed(x, q, k, v, scale=v.shape[1])),
+    ("weighted_self_attention", "divided by d_k / 2", lambda x, q, k, v: weighed(x, q, k, v, scale=q.shape[1] / 2)),
+    (
+        "weighted_self_attention",
+        "multiplied by the root",
+        lambda x, q, k, v: weighed(x, q, k, v, scale=q.shape[1] ** -0.5),
+    ),
+    (
+        "weighted_self_attention",
+        "scaled after the softmax",
+        lambda x, q, k, v: weighed(x, q, k, v / q.shape[1] ** 0.5, scale=1.0),
+    ),
+    ("softmax_slopes", "the diagonal twice", lambda a: 2 * torch.diag(a) - torch.outer(a, a)),
+    ("softmax_slopes", "a^2 on the diagonal", lambda a: torch.diag(a * a) - torch.outer(a, a)),
+    ("multi_head", "divided by the width of a head", heads_with(scale=2.0)),
+    ("multi_head", "divided by the root of the heads", heads_with(scale=3**0.5)),
+    (
+        "multi_head",
+        "heads averaged",
+        lambda x, q, k, v, o, heads: (
+            multi_head(x, q, k, v, torch.eye(6).double(), heads).unflatten(-1, (3, 2)).mean(1).repeat(1, 3) @ o
+        ),
+    ),
+    ("multi_head", "W_o transposed", lambda x, q, k, v, o, heads: multi_head(x, q, k, v, o.T, heads)),
+    ("multi_head", "all matrices transposed", lambda x, q, k, v, o, heads: multi_head(x, q.T, k.T, v.T, o, heads)),
+    ("keys_for_heads", "repeated along the words", lambda keys, heads: keys.repeat(1, heads // len(keys), 1)),
+    ("keys_for_heads", "as often as a part is wide", lambda keys, heads: keys.repeat_interleave(keys.shape[-1], dim=0)),
+    ("keys_for_heads", "as often as there are words", lambda keys, heads: keys.repeat_interleave(keys.shape[1], dim=0)),
+    (
+        "target_mask",
+        "one padding is seen",
+        lambda lengths, longest: target_mask((lengths + 1).clamp(max=longest), longest),
+    ),
+    ("target_mask", "as wide as the longest sentence here", shorter),
+    ("target_mask", "the past is hidden", lambda *given: target_mask(*given).mT),
+    ("pre_norm", "residual of what is normalised", lambda x, f, norm: norm(x) + f(x)),
+    ("pre_norm", "norm of f", lambda x, f, norm: x + norm(f(norm(x)))),
+    (
+        "hide",
+        "0.8 is hidden",
+        lambda ids, asked, luck, others, mask: torch.where(
+            asked & (luck <= 0.8), mask, hide(ids, asked, luck, others, mask)
+        ),
+    ),
+    (
+        "hide",
+        "0.9 is exchanged",
+        lambda ids, asked, luck, others, mask: torch.where(
+            asked & (luck == 0.9), others, hide(ids, asked, luck, others, mask)
+        ),
+    ),
+    ("hide", "shares exchanged", hidden_with(low=0.1, high=0.9)),
+    ("masked_loss", "bits, not nats", lambda *given: masked_loss(*given) / torch.tensor(2.0).log()),
+    ("masked_loss", "of what is not asked", lambda logits, ids, asked: masked_loss(logits, ids, ~asked)),
+    ("masked_loss", "over sentences", lambda logits, ids, asked: costs(logits, ids)[asked].sum() / len(ids)),
+    ("pad_and_mask", "up to the first pad", mask_from_first_pad),
+    ("pad_and_mask", "ids != 0", lambda rows, pad: (pad_and_mask(rows, pad)[0], pad_and_mask(rows, pad)[0] != 0)),
+    (
+        "take_over",
+        "as many numbers are enough",
+        lambda theirs, ours: {
+            name: theirs[name].reshape(each.shape) if name in theirs and theirs[name].numel() == each.numel() else each
+            for name, each in ours.items()
+        },
+    ),
+    (
+        "take_over",
+        "ours where it fits",
+        lambda theirs, ours: {
+            name: each if fits(theirs, name, each) else torch.zeros_like(each) for name, each in ours.items()
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"), [pytest.param(name, answer, id=f"{name}-{slip}") for name, slip, answer in ALSO_WRONG]
+)
+def test_a_plausible_wrong_answer_is_refused(exercises: ModuleType, name: str, answer) -> None:
+    verdict = exercises.check(name, answer)
+    assert verdict.failed not in (None, "an error was raised"), str(verdict)
 
 
 # ---- the quiz on attention

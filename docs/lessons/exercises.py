@@ -123,13 +123,21 @@ class _Counted(State):
     steps: int
 
 
+class _Fed(NamedTuple):
+    """What one step of a decoder was given."""
+
+    tokens: list[int]
+    steps: int  # that its state had seen
+    prepared: bool
+
+
 class _Spied(Decoder[_NoReady, _Counted]):
     """Writes a known sentence if it is decoded rightly, and keeps what it was fed."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
         self.length = length
-        self.fed: list[tuple[int, int]] = []  # the token and how many steps its state had seen
+        self.fed: list[_Fed] = []
 
     def prepare(self, memory: Memory) -> _NoReady:
         return _NoReady()
@@ -139,7 +147,7 @@ class _Spied(Decoder[_NoReady, _Counted]):
 
     def step(self, tokens: Tensor, state: _Counted, ready: _NoReady) -> Step:
         last = int(tokens[0, -1])
-        self.fed.append((last, state.steps))
+        self.fed.append(_Fed(tokens[0].tolist(), state.steps, isinstance(ready, _NoReady)))
         word = END if state.steps == self.length else 4 + (5 * last + state.steps) % 7
         logits = torch.zeros(1, 1, 11)
         logits[0, 0, word] = 1.0
@@ -147,7 +155,7 @@ class _Spied(Decoder[_NoReady, _Counted]):
         return Step(logits, replace(state, steps=state.steps + 1), None)
 
 
-def _spy(answer: Answer, length: int = 4, limit: int = 9) -> tuple[list[int], list[tuple[int, int]]]:
+def _spy(answer: Answer, length: int = 4, limit: int = 9) -> tuple[list[int], list[_Fed]]:
     decoder = _Spied(length)
     hidden = torch.zeros(1, 1, 1)
     memory = Memory(hidden, torch.ones(1, 1, dtype=torch.bool), Recurrent(hidden, None), TEXT)
@@ -157,24 +165,47 @@ def _spy(answer: Answer, length: int = 4, limit: int = 9) -> tuple[list[int], li
 
 def _output_is_fed(answer: Answer) -> bool:
     written, fed = _spy(answer, length=10**6, limit=6)
-    return [token for token, _ in fed[1:]] == written[: len(fed) - 1]
+    return [each.tokens[-1] for each in fed[1:]] == written[: len(fed) - 1]
+
+
+def _likeliest(length: int) -> list[int]:
+    """The sentence that `_Spied` writes."""
+    words = [BEGIN]
+    for steps in range(length):
+        words.append(4 + (5 * words[-1] + steps) % 7)
+    return words[1:]
 
 
 GREEDY = (
     Property(
         "<s> is missing",
-        lambda answer: _spy(answer)[1][0][0] == BEGIN,
+        lambda answer: _spy(answer)[1][0].tokens == [BEGIN],
         "The first token that the decoder reads is <s>, the id BEGIN.",
     ),
     Property(
+        "the memory is not prepared",
+        lambda answer: all(each.prepared for each in _spy(answer)[1]),
+        "A step is given what `prepare` returned, not the memory.",
+    ),
+    Property(
         "the state is not carried on",
-        lambda answer: [steps for _, steps in _spy(answer)[1]] == list(range(len(_spy(answer)[1]))),
+        lambda answer: [each.steps for each in _spy(answer)[1]] == list(range(len(_spy(answer)[1]))),
         "Every step gives a new state; hand it to the next.",
+    ),
+    Property(
+        "a token is read twice",
+        lambda answer: all(len(each.tokens) == 1 for each in _spy(answer)[1]),
+        "The state has read what came before: a step reads the newest token alone.",
     ),
     Property(
         "the limit is ignored",
         lambda answer: len(_spy(answer, length=30, limit=6)[0]) <= 6,
         "A decoder need not end by itself: stop after `limit` tokens.",
+    ),
+    Property(
+        "ends before the limit",
+        lambda answer: len(_spy(answer, length=30, limit=6)[0]) == 6,
+        "As long as no </s> comes, `limit` tokens are written; <s> does not count.",
     ),
     Property(
         "the output is not fed back",
@@ -190,6 +221,11 @@ GREEDY = (
         "does not stop at </s>",
         lambda answer: len(_spy(answer)[0]) == 4,
         "Stop when the likeliest word is the id END.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _spy(answer)[0] == _likeliest(4) and _spy(answer, length=30, limit=6)[0] == _likeliest(6),
+        "Each word is the one with the largest logit.",
     ),
 )
 
@@ -214,6 +250,11 @@ LOOK = (
         "wrong order",
         lambda answer: _looked(answer)[1].shape == (3, 5),
         "Give the context first, then the weights, which have a row for each query and a column for each key.",
+    ),
+    Property(
+        "mask upside down",
+        lambda answer: not (_looked(answer, SOME)[1][SOME] == 0).all(),
+        "True means may be attended; this one hides what may be seen.",
     ),
     Property(
         "softmax over the wrong axis",
@@ -252,7 +293,10 @@ LOOK = (
     ),
     Property(
         "differs from the definition",
-        lambda answer: _same(_looked(answer)[1], torch.softmax(ASKED @ KEPT.T, dim=-1)),
+        lambda answer: all(
+            _same(_looked(answer, mask)[1], torch.softmax((ASKED @ KEPT.T).masked_fill(~mask, -torch.inf), dim=-1))
+            for mask in (ALL, SOME)
+        ),
         "The scores are plain dot products.",
     ),
 )
@@ -504,6 +548,11 @@ BAHDANAU_STEP = (
         "The input of the cell is [word; context], in this order, and nothing else.",
     ),
     Property(
+        "wrong state of the cell",
+        lambda answer: _same(_bahdanau(answer)[0].before, STATE),
+        "The cell moves on from the last state.",
+    ),
+    Property(
         "wrong result",
         lambda answer: (
             _same(_bahdanau(answer)[1], _bahdanau(answer)[0].after)
@@ -528,6 +577,11 @@ LUONG_STEP = (
         "wrong input of the cell",
         lambda answer: _same(_luong(answer)[0].inputs, WORD),
         "Without input feeding, only the word enters the cell.",
+    ),
+    Property(
+        "wrong state of the cell",
+        lambda answer: _same(_luong(answer)[0].before, STATE),
+        "The cell moves on from the last state.",
     ),
     Property(
         "tanh forgotten",
@@ -618,33 +672,44 @@ LOCAL_M = (
     ),
 )
 
-CENTRE, WINDOW = 3.4, 2
-WRONG_WIDTHS = (WINDOW, WINDOW / 4, WINDOW**0.5 / 2, 1e9)
-INSIDE = torch.softmax(_random(8, seed=17).masked_fill((torch.arange(8) - CENTRE).abs() > WINDOW, -1e9), dim=-1)
+CENTRE, WINDOWS = 3.4, (3, 5)  # of a window of 2 the bell's standard deviation is 1, its own square
+
+
+def _inside(window: int) -> Tensor:
+    far = (torch.arange(8) - CENTRE).abs() > window
+    return torch.softmax(_random(8, seed=17).masked_fill(far, -torch.inf), dim=-1)
 
 
 def _bell(width: float) -> Tensor:
     return torch.exp(-(torch.arange(8).double() - CENTRE).square() / (2 * width**2))
 
 
-def _favoured(answer: Answer) -> Tensor:
-    return _given(answer(INSIDE.clone(), CENTRE, WINDOW))
+def _favoured(answer: Answer, window: int) -> Tensor:
+    return _given(answer(_inside(window).clone(), CENTRE, window))
+
+
+def _wrong_width(answer: Answer, window: int) -> bool:
+    """Whether the weights were multiplied by a bell around the centre, but a wider or narrower one (or none)."""
+    seen = _inside(window) > 0
+    factors = (_favoured(answer, window) / _inside(window))[seen]
+    slopes = factors.log() / (torch.arange(8) - CENTRE)[seen].square()  # -1 / (2 width^2) in all places
+    return torch.allclose(slopes, slopes[:1].expand_as(slopes)) and not _same(slopes[0], -2 / window**2)
 
 
 LOCAL_P = (
     Property(
         "weights normalised again",
-        lambda answer: not _sums(_favoured(answer)),
+        lambda answer: not any(_sums(_favoured(answer, window)) for window in WINDOWS),
         "The paper multiplies the weights by the bell and leaves them so; they sum to less than one.",
     ),
     Property(
         "wrong width of the bell",
-        lambda answer: not any(_same(_favoured(answer), INSIDE * _bell(width)) for width in WRONG_WIDTHS),
+        lambda answer: not any(_wrong_width(answer, window) for window in WINDOWS),
         "Its standard deviation is half the window.",
     ),
     Property(
         "differs from the definition",
-        lambda answer: _same(_favoured(answer), INSIDE * _bell(WINDOW / 2)),
+        lambda answer: all(_same(_favoured(answer, window), _inside(window) * _bell(window / 2)) for window in WINDOWS),
         "weight * exp(-(s - p)^2 / (2 (window / 2)^2)) for every source position s.",
     ),
 )
@@ -652,6 +717,8 @@ LOCAL_P = (
 # ---- lesson 6: kernel regression
 
 PLACES, HEIGHTS, WANTED = _random(7, seed=18), _random(7, seed=19), torch.linspace(-1, 1, 4).double()
+TWICE = PLACES.where(torch.arange(7) != 5, PLACES[2])  # two points may stand at one place
+BANDWIDTHS = (0.3, 0.7, 1.4)  # not 0.5, of which 2 h^2 = h
 
 
 def _kernel(wanted: Tensor, places: Tensor, heights: Tensor, bandwidth: float) -> Tensor:
@@ -659,7 +726,7 @@ def _kernel(wanted: Tensor, places: Tensor, heights: Tensor, bandwidth: float) -
     return torch.softmax(-squares / (2 * bandwidth**2), dim=-1) @ heights
 
 
-def _smooth(answer: Answer, bandwidth: float = 0.5, heights: Tensor = HEIGHTS) -> Tensor:
+def _smooth(answer: Answer, bandwidth: float = 0.7, heights: Tensor = HEIGHTS) -> Tensor:
     return _given(answer(WANTED.clone(), PLACES.clone(), heights.clone(), bandwidth))
 
 
@@ -682,20 +749,20 @@ KERNEL_REGRESSION = (
     ),
     Property(
         "differs from the definition",
-        lambda answer: _same(_smooth(answer), _kernel(WANTED, PLACES, HEIGHTS, 0.5)),
+        lambda answer: all(_same(_smooth(answer, h), _kernel(WANTED, PLACES, HEIGHTS, h)) for h in BANDWIDTHS),
         "weights = softmax of -(x - x_j)^2 / (2 bandwidth^2).",
     ),
 )
 
 
-def _left_out(bandwidth: float) -> Tensor:
+def _left_out(bandwidth: float, places: Tensor = PLACES) -> Tensor:
     others = ~torch.eye(7, dtype=torch.bool)
-    told = [_kernel(PLACES[n : n + 1], PLACES[others[n]], HEIGHTS[others[n]], bandwidth) for n in range(7)]
+    told = [_kernel(places[n : n + 1], places[others[n]], HEIGHTS[others[n]], bandwidth) for n in range(7)]
     return (torch.cat(told) - HEIGHTS).square().mean()
 
 
-def _error(answer: Answer, bandwidth: float) -> Tensor:
-    return torch.as_tensor(_given(answer(PLACES.clone(), HEIGHTS.clone(), bandwidth)))
+def _error(answer: Answer, bandwidth: float, places: Tensor = PLACES) -> Tensor:
+    return torch.as_tensor(_given(answer(places.clone(), HEIGHTS.clone(), bandwidth)))
 
 
 LEAVE_ONE_OUT = (
@@ -706,13 +773,18 @@ LEAVE_ONE_OUT = (
     ),
     Property(
         "summed, not averaged",
-        lambda answer: not _same(_error(answer, 0.5), 7 * _left_out(0.5)),
+        lambda answer: not _same(_error(answer, 0.7), 7 * _left_out(0.7)),
         "Give the mean of the squared errors.",
     ),
     Property(
         "differs from the definition",
-        lambda answer: _same(_error(answer, 0.5), _left_out(0.5)),
+        lambda answer: all(_same(_error(answer, bandwidth), _left_out(bandwidth)) for bandwidth in BANDWIDTHS),
         "The mean over all points of (prediction without the point - y)^2.",
+    ),
+    Property(
+        "another point at the same place is hidden",
+        lambda answer: _same(_error(answer, 0.7, TWICE), _left_out(0.7, TWICE)),
+        "Hide the point itself, not every point of the same x: it is known by its number, not by its place.",
     ),
 )
 
@@ -910,7 +982,8 @@ ROTARY = (
 
 # ---- lesson 9: self-attention with weights
 
-QUERY_WAY, KEY_WAY, VALUE_WAY = _random(3, 4, seed=32), _random(3, 4, seed=33), _random(3, 2, seed=34)
+D_K = 6
+QUERY_WAY, KEY_WAY, VALUE_WAY = _random(3, D_K, seed=32), _random(3, D_K, seed=33), _random(3, 2, seed=34)
 CROSSED = (SENTENCE @ QUERY_WAY) @ (SENTENCE @ KEY_WAY).T
 
 
@@ -946,7 +1019,7 @@ WEIGHTED_SELF_ATTENTION = (
     ),
     Property(
         "divided by d_k, not by its root",
-        lambda answer: not _same(_weighted(answer)[1], _crossed(4.0)),
+        lambda answer: not _same(_weighted(answer)[1], _crossed(D_K)),
         "The standard deviation of a score grows with sqrt(d_k).",
     ),
     Property(
@@ -956,19 +1029,19 @@ WEIGHTED_SELF_ATTENTION = (
     ),
     Property(
         "query and key exchanged",
-        lambda answer: not _same(_weighted(answer)[1], torch.softmax(CROSSED.T / 2, dim=-1)),
+        lambda answer: not _same(_weighted(answer)[1], torch.softmax(CROSSED.T / D_K**0.5, dim=-1)),
         "Row i is what word i asks: its query with all keys.",
     ),
     Property(
         "W_v forgotten",
-        lambda answer: not _same(_weighted(answer)[0], _crossed(2.0) @ SENTENCE),
+        lambda answer: not _same(_weighted(answer)[0], _crossed(D_K**0.5) @ SENTENCE),
         "What is summed are the values x W_v, not the words.",
     ),
     Property(
         "differs from the definition",
         lambda answer: (
-            _same(_weighted(answer)[1], _crossed(2.0))
-            and _same(_weighted(answer)[0], _crossed(2.0) @ SENTENCE @ VALUE_WAY)
+            _same(_weighted(answer)[1], _crossed(D_K**0.5))
+            and _same(_weighted(answer)[0], _crossed(D_K**0.5) @ SENTENCE @ VALUE_WAY)
         ),
         "softmax(q kᵀ / sqrt(d_k)) v, with q = x W_q, k = x W_k, v = x W_v.",
     ),
@@ -1063,7 +1136,7 @@ MULTI_HEAD = (
     ),
 )
 
-GROUPED = _random(2, 4, 3, seed=41)
+GROUPED = _random(2, 4, 5, seed=41)
 
 
 def _given_heads(answer: Answer) -> Tensor:
@@ -1071,7 +1144,7 @@ def _given_heads(answer: Answer) -> Tensor:
 
 
 KEYS_FOR_HEADS = (
-    Property("wrong shape", lambda answer: _given_heads(answer).shape == (6, 4, 3), "heads, words, part."),
+    Property("wrong shape", lambda answer: _given_heads(answer).shape == (6, 4, 5), "heads, words, part."),
     Property(
         "groups in turn",
         lambda answer: not _same(_given_heads(answer), GROUPED.repeat(3, 1, 1)),
@@ -1086,13 +1159,13 @@ KEYS_FOR_HEADS = (
 
 # ---- lesson 11: the Transformer
 
-TARGET_LENGTHS = torch.tensor([5, 2, 4])
-REAL = torch.arange(5) < TARGET_LENGTHS.unsqueeze(-1)
-SEEN = torch.ones(5, 5).tril().bool() & REAL.unsqueeze(1)
+TARGET_LENGTHS, LONGEST = torch.tensor([5, 2, 4]), 6  # the longest sentence need not be in this batch
+REAL = torch.arange(LONGEST) < TARGET_LENGTHS.unsqueeze(-1)
+SEEN = torch.ones(LONGEST, LONGEST).tril().bool() & REAL.unsqueeze(1)
 
 
 def _target(answer: Answer) -> Tensor:
-    return _given(answer(TARGET_LENGTHS.clone(), 5))
+    return _given(answer(TARGET_LENGTHS.clone(), LONGEST))
 
 
 TARGET_MASK = (
@@ -1101,7 +1174,7 @@ TARGET_MASK = (
         lambda answer: _target(answer).dtype == torch.bool,
         "A mask is boolean, True = may be attended.",
     ),
-    Property("wrong shape", lambda answer: _target(answer).shape == (3, 5, 5), "batch, query, key."),
+    Property("wrong shape", lambda answer: _target(answer).shape == SEEN.shape, "batch, longest, longest."),
     Property(
         "mask upside down",
         lambda answer: not torch.equal(_target(answer), ~SEEN),
@@ -1256,9 +1329,9 @@ MASKED_LOSS = (
 
 # ---- lesson 13: the lab
 
-RAGGED = [[5, 0, 9, 7, 3], [8], [4, 6, 0]]  # a real token may have the id of padding
 FILL = 2
-FILLED = torch.tensor([[5, 0, 9, 7, 3], [8, 2, 2, 2, 2], [4, 6, 0, 2, 2]])
+RAGGED = [[5, FILL, 9, 7, 3], [8], [4, 0, FILL]]  # a real token may have the id of padding
+FILLED = torch.tensor([[5, FILL, 9, 7, 3], [8, FILL, FILL, FILL, FILL], [4, 0, FILL, FILL, FILL]])
 REAL_TOKENS = torch.arange(5) < torch.tensor([[5], [1], [3]])
 
 

@@ -150,9 +150,9 @@ axes.legend(frameon=False)
 keep(figure, "lesson_11_loss")
 
 # %% [markdown]
-# **Without the mask** the loss falls fastest, and the model is worthless. In training it read the answer: the word to
-# predict stands one place to the right. When it has to write by itself nothing stands there, which always meant the
-# end; so it ends at once. No loss shows this, neither on training data nor on others; only decoding does.
+# **Without the mask** the loss falls fastest at first, and the model is worthless. In training it read the answer: the
+# word to predict stands one place to the right. When it has to write by itself nothing stands there, which always meant
+# the end; so it ends at once. No loss shows this, neither on training data nor on others; only decoding does.
 #
 # **Without positions** the encoder hears no order. *drawer* and *reward* have the same letters, so the decoder is told
 # the same about both, and gives one answer for both. (It knows the order of what it wrote: through its mask.)

@@ -51,7 +51,8 @@ print((folder / "train.txt").read_text().split("\n")[0])
 # BERT asks for 15 % of the tokens. Of those it asks for, 80 % are hidden behind the sign [MASK], 10 % are exchanged for
 # any token, and 10 % stay as they are. The loss is taken at these places and nowhere else. Why not hide them all?
 # Because later, in a task, there is no [MASK], and a model that was asked at masks alone need not care for the words
-# that it sees. So now and then it is asked about a word that is there, and cannot trust it.
+# that it sees. So now and then it is asked about a word that is there, and cannot trust it. (regard asks for one token
+# of every sentence at least; these have seven words, so that more than 15 % are asked for.)
 #
 # In regard the task is `masked_lm`. This recipe is a small BERT, as of 2018.
 
@@ -122,8 +123,9 @@ for each in (prediction, *prediction.alternatives):
 # ## How large?
 #
 # The recipe says all that decides the size. So we can build BERT and GPT-2 as their papers give them, without memory
-# for the weights, and count. BERT-base: 12 layers, 768 wide, 30,522 tokens, 512 positions. Its segment vectors, its
-# first norm and its pooler, 593,664 numbers, regard does not have. GPT-2: the same sizes, 50,257 tokens, 1,024
+# for the weights, and count. BERT-base: 12 layers, 768 wide, 30,522 tokens, 512 positions. The encoder built here lacks
+# three parts of it, 593,664 numbers: the vectors of its two segments (in regard only the task `answer` has them,
+# `model.segments`), the norm before the first layer, and the pooler. GPT-2: the same sizes, 50,257 tokens, 1,024
 # positions.
 
 
@@ -152,8 +154,8 @@ print(f"GPT-2, the smallest: {gpt2:,} (the weights that were published: 124M)")
 #
 # ## What grew since 2018
 #
-# The largest model of each paper, in parameters, as the papers say it. (DeepSeek-V3 is a mixture of experts: of its 671
-# billion, 37 billion work on a token.)
+# The largest model of each paper, in parameters, as the papers say it. (The last two are mixtures of experts: of
+# DeepSeek-V3's 671 billion parameters 37 billion work on a token, of Kimi K2's 1,040 billion 32 billion.)
 
 # %%
 GROWTH = [
@@ -170,6 +172,7 @@ GROWTH = [
     ("Llama 2", 2023, 70e9, "Touvron et al. 2023"),
     ("Llama 3.1", 2024, 405e9, "Dubey et al. 2024"),
     ("DeepSeek-V3", 2024, 671e9, "DeepSeek-AI 2024"),
+    ("Kimi K2", 2025, 1040e9, "Kimi Team 2025"),
 ]
 figure, axes = plot("Parameters of the largest model of each paper", x="year", y="parameters", height=4.2)
 for model, year, parameters, paper in GROWTH:
@@ -177,12 +180,12 @@ for model, year, parameters, paper in GROWTH:
     axes.plot(year, parameters, "o", color=BLUE)
     axes.annotate(model, (year, parameters), xytext=(6, -3), textcoords="offset points", fontsize=8)
 axes.set_yscale("log")
-axes.set_xlim(2016.7, 2025.2)
+axes.set_xlim(2016.7, 2026)
 keep(figure, "lesson_12_growth")
 
 # %% [markdown]
-# More than a thousandfold in two years, from GPT to GPT-3. Since then growth has slowed: Hoffmann et al. 2022 trained
-# Chinchilla on more text than Gopher, and with a quarter of the parameters it did better.
+# More than a thousandfold in two years, from GPT to GPT-3, and sixfold in the five years since: growth has slowed.
+# Hoffmann et al. 2022 trained Chinchilla on more text than Gopher, and with a quarter of the parameters it did better.
 #
 # ## What changed in the layer
 #
@@ -192,7 +195,7 @@ keep(figure, "lesson_12_growth")
 # |---|---|---|---|
 # | `model.norm` | `post` | `pre` | GPT-2 and nearly all after it |
 # | `model.activation` | `relu` | `gelu` | GPT, BERT, GPT-2, GPT-3 |
-# | `model.positions` | `sinusoidal` | `learned`, `relative`, `rotary` | BERT and GPT; T5; PaLM and Llama |
+# | `model.positions` | `sinusoidal` | `learned`, `relative`, `alibi`, `rotary` | BERT, GPT; T5; BLOOM; PaLM, Llama |
 # | `model.attention.groups` | as many as heads | 1, or a few | PaLM; Llama 2 70B, 8 for 64 heads |
 #
 # (Two more that regard does not have: PaLM and Llama multiply by a gate in the feed-forward layer, and T5 and Llama
@@ -200,7 +203,8 @@ keep(figure, "lesson_12_growth")
 #
 # **Norm.** After the addition, the norm stands in the way of the residual, and every layer rescales the gradient that
 # comes back through it. Xiong et al. 2020 found that this makes the gradient strong near the top, and the first updates
-# dangerous: hence the warm-up. Here are twelve layers before any training, and how strong the gradient is in each.
+# dangerous: hence the warm-up. Here are twelve layers before any training, and how strong the gradient is in each: with
+# post-norm it grows towards the top, with pre-norm it shrinks.
 
 # %%
 figure, (left, right) = panels("gradient in each of 12 layers", "what a number becomes")

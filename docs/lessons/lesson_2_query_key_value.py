@@ -60,7 +60,7 @@ print(attend(yellowish, keys, values, score=dot).context)
 
 # %%
 weights = torch.softmax(torch.tensor([2.0, 1.4, 0.7, 0.0]), dim=-1)
-print([round(weight, 2) for weight in weights.tolist()], float(weights.sum()))
+print([round(weight, 2) for weight in weights.tolist()], f"sum {weights.sum():.4f}")
 
 # %% [markdown]
 # ## Keys = values

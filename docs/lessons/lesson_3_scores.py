@@ -19,8 +19,10 @@ torch.manual_seed(3)
 # ## All scores before any training
 #
 # The same queries and keys, 8 numbers wide, scored by all. Key n is query n with some noise, so a score that measures
-# likeness draws a diagonal. `linear_concat` draws columns: it does not listen to its query. `location` does not listen
-# to its keys: it has a row of a matrix for each place, and cannot learn what likeness is.
+# likeness draws a diagonal. `cosine` and `gaussian` do so in every row. A dot product grows with the length of a key as
+# well: under `dot` and `scaled_dot` query 2 looks at key 4 and query 5 at key 1, the two longest keys. `linear_concat`
+# draws columns: it does not listen to its query. `location` does not listen to its keys: it has a row of a matrix for
+# each place, and cannot learn what likeness is.
 
 # %%
 queries = torch.randn(6, 8)

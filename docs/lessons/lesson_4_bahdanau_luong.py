@@ -9,8 +9,9 @@
 #   predicted. h_t -> weights -> context -> attentional state -> word
 #
 # The order is one knob, `model.decoder.order`. The score is another. Bahdanau's paper has the additive score and
-# Luong's the dot product, but any order goes with any score. (Luong's has `general` and `concat` too, and what came
-# before these: `location`, which scores places and never reads a key.)
+# Luong's the dot product, but any order that looks goes with any score. (`dot`, `scaled_dot`, `cosine` and `gaussian`
+# need an encoder as wide as the decoder. Luong's paper has `general` and `concat` too, and what came before these:
+# `location`, which scores places and never reads a key.)
 
 # %%
 import tempfile

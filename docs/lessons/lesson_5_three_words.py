@@ -24,9 +24,10 @@ torch.manual_seed(5)
 # %% [markdown]
 # ## Scope x source: all six
 #
-# The scopes of regard around one score. The columns are the same twelve letters each time. In the first row of
-# pictures other vectors ask (cross); in the second the letters themselves do (self), and look at themselves if they
-# may.
+# Three scopes around one score: `global`, `local_m` and `local_p`. The columns are the same twelve letters each time.
+# In the first row of pictures other vectors ask (cross); in the second the letters themselves do (self), and look at
+# themselves if they may. (`regard list scopes` names two more, `coverage` and `location_aware`. They see all keys, as
+# `global` does, and remember the looks before; with one look and nothing to remember they would draw the same.)
 
 # %%
 text = tuple("abcdefghijkl")
@@ -34,13 +35,14 @@ letters = torch.randn(12, 6)
 others = torch.randn(12, 6)
 seen = {}
 for source, asking in (("cross", others), ("self", letters)):
-    for name, kind in SCOPES.items():
+    for name in ("global", "local_m", "local_p"):
         score = SCORES["scaled_dot"](query_dim=6, key_dim=6, dim=None)
-        attention = kind(score, query_dim=6, window=2)
+        attention = SCOPES[name](score, query_dim=6, window=2)
         with torch.no_grad():
             weights = attention(asking, attention.project(letters), attention.content(letters), mask=None).weights
         rows = text if source == "self" else tuple(map(str, range(12)))
         seen[f"{source}, {name}"] = AttentionMap(weights, rows, text)
+print(len(seen), "maps:", "; ".join(seen))
 keep(side_by_side(seen, columns=3), "lesson_5_scope_and_source")
 
 # %% [markdown]

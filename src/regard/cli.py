@@ -334,7 +334,7 @@ def vectors(
 ) -> None:
     """Print the vector of every line, as long as one, its numbers set apart by tabs.
 
-    A blank line, or one of too many tokens, has zeros. Any run with an encoder gives vectors.
+    A blank line, or one of too many tokens, has zeros. Runs of translate, classify, masked_lm and answer give vectors.
     """
     from regard.predict import load
     from regard.vectors import vectors
@@ -357,11 +357,22 @@ def near(
     count: Annotated[int, typer.Option(min=1, help="How many to find.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Find the lines of a file that are nearest to a text: cosine, number of the line, line."""
-    from regard.predict import load
-    from regard.vectors import near
+    """Find the lines of a file that are nearest to a text: cosine, number of the line, line.
 
-    for found in near(load(run), text, _lines(file), count):
+    All tokens that the run's vocabulary does not hold look the same to it; stderr names those of --text.
+    """
+    from regard.predict import load
+    from regard.vectors import near, unknown
+
+    predictor, lines = load(run), _lines(file)
+    nearest = near(predictor, text, lines, count)
+    if missing := unknown(predictor, text):
+        print(f"regard: the vocabulary does not hold these tokens of --text: {', '.join(missing)}", file=sys.stderr)
+    if lacking := sum(bool(unknown(predictor, line)) for line in lines):
+        print(
+            f"regard: the vocabulary does not hold all tokens of {lacking:,} of {len(lines):,} lines", file=sys.stderr
+        )
+    for found in nearest:
         number = found.place + 1
         told = {"cosine": found.cosine, "line": number, "text": found.text}
         line = json.dumps(told, ensure_ascii=False) if as_json else f"{found.cosine:.4f}\t{number}\t{found.text}"

@@ -18,7 +18,7 @@ from regard.models import Classifier
 from regard.models.classifier import pooling
 from regard.predict import Predictor
 from regard.tasks import Classify, core
-from regard.types import END, Padded
+from regard.types import END, UNKNOWN, Padded
 
 READ_TOKENS = 16_000  # that are read at once
 
@@ -39,7 +39,7 @@ def vectors(predictor: Predictor, texts: Sequence[str]) -> Float[Tensor, "texts 
     states (Conneau et al. 2017 compare such poolings).
     """
     encoder, tokenizer, pool = _parts(predictor)
-    cased = [text.lower() for text in texts] if predictor.task.recipe.tokens.lower else texts
+    cased = [_cased(predictor, text) for text in texts]
     device = next(encoder.parameters()).device
     found = torch.zeros(len(texts), encoder.dim)
     for places, ids in core.ask(cased, tokenizer.encode, predictor.task.longest, READ_TOKENS):
@@ -60,6 +60,18 @@ def near(predictor: Predictor, text: str, texts: Sequence[str], count: int = 5) 
     return [Near(cosine, places[index], texts[places[index]]) for cosine, index in chosen]
 
 
+def unknown(predictor: Predictor, text: str) -> list[str]:
+    """The tokens of a text that the run's vocabulary does not hold, each once, in their order."""
+    _, tokenizer, _ = _parts(predictor)
+    cased = _cased(predictor, text)
+    tokens = zip(tokenizer.encode(cased), tokenizer.places(cased), strict=True)
+    return list(dict.fromkeys(cased[begin:end].strip() for token, (begin, end) in tokens if token == UNKNOWN))
+
+
+def _cased(predictor: Predictor, text: str) -> str:
+    return text.lower() if predictor.task.recipe.tokens.lower else text
+
+
 def _parts(predictor: Predictor) -> tuple[Encoder, Tokenizer, Pooling]:
     """What a text goes through."""
     task, model = predictor.task, predictor.model
@@ -67,7 +79,7 @@ def _parts(predictor: Predictor) -> tuple[Encoder, Tokenizer, Pooling]:
     if not isinstance(encoder, Encoder) or not isinstance(tokenizer, Tokenizer):
         raise RecipeError(
             f"{predictor.run.path} is a run of the task {task.recipe.task!r}, which reads no sentences into states; "
-            "take one of translate, classify or masked_lm"
+            "take one of translate, classify, masked_lm or answer"
         )
     if isinstance(model, Classifier):
         return encoder, tokenizer, model.pooling

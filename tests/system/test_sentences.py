@@ -68,3 +68,14 @@ def test_the_nearest_lines_come_with_cosine_and_number(folder: Path, regard: Com
 def test_a_blank_text_is_refused(folder: Path, regard: Command) -> None:
     said = regard("near", "runs/small", "texts.txt", "--text", " ", folder=folder)
     assert refused(said).startswith("nothing is near a text that is blank")
+
+
+def test_tokens_that_the_vocabulary_does_not_hold_are_named(folder: Path, regard: Command) -> None:
+    asked = regard("near", "runs/small", "texts.txt", "--text", "the zebra was a zebra", folder=folder)
+    assert asked.code == 0
+    assert asked.error.splitlines() == [
+        "regard: the vocabulary does not hold these tokens of --text: zebra, a",
+        "regard: the vocabulary does not hold all tokens of 2 of 4 lines",
+    ]
+    (folder / "known.txt").write_text("the soup was fine\n", encoding="utf-8")
+    assert regard("near", "runs/small", "known.txt", "--text", TEXTS[0], folder=folder).error == ""

@@ -81,3 +81,17 @@ def test_a_run_that_reads_no_sentences_is_refused(predictor: Predictor) -> None:
     blind = Predictor(predictor.run, predictor.task, torch.nn.Linear(2, 3))
     with pytest.raises(RecipeError, match=r"a run of the task '\w+', which reads no sentences into states"):
         vectors(blind, TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given"), [("clues", True), ("facts", True), ("parts", False), ("sentences", False)]
+)
+def test_these_tasks_give_vectors_and_those_are_refused(recipe: str, given: bool, tmp_path: Path) -> None:
+    """What docs/reading.md says."""
+    changes = ["train.updates=1", "train.validate=1", "train.batch_tokens=300", "data.size=300", "train.device=cpu"]
+    predictor = regard.load(regard.train(recipe, *changes, runs=tmp_path, quiet=True))
+    if given:
+        assert vectors(predictor, ["laura knows"]).norm().item() == pytest.approx(1.0, abs=1e-5)
+    else:
+        with pytest.raises(RecipeError, match=r"which reads no sentences into states; take one of translate, classify"):
+            vectors(predictor, ["laura knows"])
