@@ -18,7 +18,7 @@ missing = [name for name in ("hypothesis", "babel", "num2words") if not find_spe
 collect_ignore = [  # likewise; none of these tests needs a GPU
     str(path)
     for path in Path(__file__).parent.rglob("test_*.py")
-    if any(f"from {name} " in path.read_text(encoding="utf-8") for name in missing)
+    if any(f"from {name}" in path.read_text(encoding="utf-8") for name in missing)
 ]
 
 torch.set_num_threads(1)  # small tensors gain nothing from more, and bits depend on it
