@@ -9,6 +9,7 @@ from regard.data.corpora.moods import moods
 from regard.data.corpora.numbers import numbers
 from regard.data.corpora.parts import parts
 from regard.data.corpora.sentences import sentences
+from regard.data.corpora.titles import titles
 
 CORPORA: dict[str, Corpus] = {
     "dates": dates,
@@ -20,6 +21,7 @@ CORPORA: dict[str, Corpus] = {
     "parts": parts,
     "clues": clues,
     "facts": facts,
+    "titles": titles,
 }
 
 __all__ = [
@@ -35,4 +37,5 @@ __all__ = [
     "parts",
     "reverse",
     "sentences",
+    "titles",
 ]

@@ -1,0 +1,135 @@
+"""Product titles as sellers type them, to records with few fields and few values."""
+
+import random
+import zlib
+from typing import NamedTuple
+
+from regard.data.corpora.core import Splits
+from regard.types import Example
+
+TEST, DEV = 1000, 500
+SHARES = ("test", "test", "dev", *["train"] * 7)  # who owns how many tenths of all titles
+
+BRANDS = (
+    *("acme", "borvik", "drumlo", "felzon", "gurrit", "jaspelo", "kremto", "mibaru", "nolvex", "purrido"),
+    *("quarzel", "tovanna", "wexlin", "zibbu"),
+)
+COLOURS = {  # the record's value, and its spellings in titles
+    "black": ("black", "schwarz", "noir", "negro", "nero", "blk"),
+    "blue": ("blue", "blau", "bleu", "azul", "blu"),
+    "green": ("green", "grün", "vert", "verde", "grn"),
+    "grey": ("grey", "gray", "grau", "gris", "grigio"),
+    "red": ("red", "rot", "rouge", "rojo", "rosso"),
+    "white": ("white", "weiß", "blanc", "blanco", "bianco", "wht"),
+    "yellow": ("yellow", "gelb", "jaune", "amarillo", "giallo"),
+}
+UNITS = {  # likewise
+    "cm": ("cm", "CM", "centimetre", "Zentimeter"),
+    "g": ("g", "gr", "Gramm", "grams"),
+    "kg": ("kg", "KG", "kilo"),
+    "l": ("l", "L", "ltr", "Liter", "litre"),
+    "ml": ("ml", "ML", "Milliliter", "millilitre"),
+}
+AMOUNTS = {
+    "cm": ("10", "15", "20", "30", "45", "60", "120"),
+    "g": ("50", "100", "125", "250", "400", "500"),
+    "kg": ("1", "1.5", "2", "2.5", "5", "10"),
+    "l": ("0.5", "0.75", "1", "1.5", "2", "5"),
+    "ml": ("50", "100", "200", "250", "330", "500", "750"),
+}
+LETTERS = ("XS", "S", "M", "L", "XL", "XXL")  # sizes of clothes
+PACKS = ("2", "3", "4", "6", "8", "10", "12")
+PACKED = ("{}er-Pack", "{}er Set", "pack of {}", "{}-pack", "{} Stück", "lot de {}", "x{}")
+PRODUCTS = {  # by the units in which they are sold; "" is for letters
+    ("",): ("T-Shirt", "Hoodie", "jacket", "Socken", "pullover", "Hose"),
+    ("cm",): ("Kissen", "ruler", "Kabel", "shelf", "Lampe", "frame"),
+    ("g", "kg"): ("coffee", "Reis", "flour", "Nudeln", "muesli", "sugar"),
+    ("ml", "l"): ("shampoo", "juice", "Farbe", "paint", "Seife", "bottle"),
+}
+NOISE = (
+    *("NEU", "new", "top", "Sale", "Angebot", "original", "super", "gratis", "!!!", "***", "%", "|", "-", "+"),
+    *("😊", "🔥", "✨", "🎁", "⭐", "👍", "🚚"),
+)
+TYPED = 6  # letters of a word that a typo still leaves readable
+
+
+class Record(NamedTuple):
+    """What a title says, in the order of the target; "" for what it leaves out."""
+
+    brand: str
+    size: str
+    colour: str
+    pack: str
+
+    def __str__(self) -> str:
+        return ";".join(f"{field}={value}" for field, value in self._asdict().items() if value)
+
+
+def titles(seed: int, size: int) -> Splits:
+    """A product's title to its record: `Acme Seife BLAU 😊 500ml` to `brand=acme;size=500 ml;colour=blue`.
+
+    It tests search: most characters of a target are nearly certain, and a field that the title does not name is left
+    out, so that a target may end after any of its fields. Titles have colours and units in several languages,
+    abbreviations, typos, upper and lower case, emoji and noise words; values are few. `group` is the number of fields.
+    No title of one split is in another. Dev and test are the same for every seed and size. No brand is a real one.
+    """
+    return Splits(
+        train=_examples("train", size, random.Random(f"titles:train:{seed}")),
+        dev=_examples("dev", DEV, random.Random("titles:dev")),
+        test=_examples("test", TEST, random.Random("titles:test")),
+    )
+
+
+def _examples(split: str, count: int, generator: random.Random) -> list[Example]:
+    examples = []
+    for number in range(count):
+        text, record = _title(split, generator)
+        fields = sum(map(bool, record))
+        examples.append(Example(text, str(record), group=str(fields), origin=f"titles:{split}:{number + 1}"))
+    return examples
+
+
+def _title(split: str, generator: random.Random) -> tuple[str, Record]:
+    """A title that belongs to the split, drawn until one does, and its record."""
+    while True:
+        text, record = _draw(generator)
+        if SHARES[zlib.crc32(text.encode()) % len(SHARES)] == split and any(record):
+            return text, record
+
+
+def _draw(generator: random.Random) -> tuple[str, Record]:
+    units = generator.choice(tuple(PRODUCTS))
+    brand = generator.choice(BRANDS) if generator.random() < 0.9 else ""
+    size, size_text = _size(units, generator) if generator.random() < 0.75 else ("", "")
+    colour = generator.choice(tuple(COLOURS)) if generator.random() < 0.6 else ""
+    pack = generator.choice(PACKS) if generator.random() < 0.4 else ""
+    named = [_spelled(brand.capitalize(), generator), _spelled(generator.choice(PRODUCTS[units]), generator)]
+    said = [
+        size_text,
+        _spelled(generator.choice(COLOURS[colour]), generator) if colour else "",
+        generator.choice(PACKED).format(pack) if pack else "",
+        *generator.choices(NOISE, k=generator.choice((0, 0, 1, 1, 2))),
+    ]
+    generator.shuffle(said)
+    return " ".join(filter(None, [*named, *said])), Record(brand, size, colour, pack)
+
+
+def _size(units: tuple[str, ...], generator: random.Random) -> tuple[str, str]:
+    """A size as the record has it, and as the title has it."""
+    unit = generator.choice(units)
+    if not unit:
+        letters = generator.choice(LETTERS)
+        return letters.lower(), generator.choice(("{}", "Gr. {}", "size {}")).format(letters)
+    amount = generator.choice(AMOUNTS[unit])
+    typed = generator.choice((amount, amount.replace(".", ",")))
+    return f"{amount} {unit}", typed + generator.choice(("", " ")) + generator.choice(UNITS[unit])
+
+
+def _spelled(word: str, generator: random.Random) -> str:
+    """The word with a typo at times, in any case."""
+    if len(word) >= TYPED and generator.random() < 0.15:
+        place = generator.randrange(1, len(word) - 1)  # neither the first letter nor the last
+        before, letter, after = word[:place], word[place], word[place + 1 :]
+        doubled, dropped, swapped = letter * 2 + after, after, after[0] + letter + after[1:]
+        word = before + generator.choice((doubled, dropped, swapped))
+    return generator.choice((word, word, word.lower(), word.upper()))

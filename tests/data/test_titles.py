@@ -1,0 +1,83 @@
+"""The corpus of product titles: each has one reading, targets end after any field, and values are few."""
+
+import random
+from collections import Counter, defaultdict
+
+import pytest
+
+from regard.data.corpora import Splits, titles
+from regard.data.corpora.titles import BRANDS, COLOURS, DEV, NOISE, TEST, _spelled
+from regard.types import Example
+
+FIELDS = ("brand", "size", "colour", "pack")
+
+
+@pytest.fixture(scope="module")
+def splits() -> Splits:
+    return titles(seed=1, size=3000)
+
+
+def everything(splits: Splits) -> list[Example]:
+    return splits.train + splits.dev + splits.test
+
+
+def record(example: Example) -> dict[str, str]:
+    return dict(field.split("=") for field in example.target.split(";"))
+
+
+def test_titles_have_the_promised_counts(splits: Splits) -> None:
+    assert (len(splits.dev), len(splits.test)) == (DEV, TEST) == (500, 1000)
+
+
+def test_a_record_has_its_fields_in_order_and_leaves_out_what_is_not_said(splits: Splits) -> None:
+    for example in everything(splits):
+        fields = list(record(example))
+        assert fields == [field for field in FIELDS if field in fields]
+        assert example.group == str(len(fields))
+        assert record(example).get("colour", "red") in COLOURS
+        assert record(example).get("brand", "acme") in BRANDS
+    targets = {example.target for example in splits.train}
+    begun = sum(any(other.startswith(f"{target};") for other in targets) for target in targets)
+    assert begun > 200  # outputs that may end there, and need not
+
+
+def test_values_are_few_and_each_is_said_in_several_ways(splits: Splits) -> None:
+    values = Counter(field for example in splits.train for field in record(example).items())
+    assert len(values) < 70
+    assert min(values.values()) >= 5
+    said = {word.lower() for example in splits.train for word in example.source.split()}
+    assert {word for words in COLOURS.values() for word in words} <= said
+
+
+def test_titles_have_emoji_typos_upper_and_lower_case(splits: Splits) -> None:
+    sources = [example.source for example in splits.train]
+    assert all(any(noise in source.split() for source in sources) for noise in NOISE)
+    branded = [example for example in splits.train if "brand" in record(example)]
+    brands = [(example.source.split()[0], record(example)["brand"]) for example in branded]
+    assert 100 < sum(word.lower() != brand for word, brand in brands) < 500
+    assert {"NOLVEX", "nolvex", "Nolvex"} <= {word for word, _ in brands}
+
+
+def test_no_title_is_shared_between_splits(splits: Splits) -> None:
+    train, dev, test = ({example.source for example in part} for part in (splits.train, splits.dev, splits.test))
+    assert not train & dev
+    assert not train & test
+    assert not dev & test
+
+
+def test_no_title_has_two_records() -> None:
+    records = defaultdict(set)
+    for example in everything(titles(seed=1, size=20_000)):
+        records[example.source.lower()].add(example.target)
+    assert all(len(each) == 1 for each in records.values())
+
+
+def test_no_typo_makes_one_value_of_another() -> None:
+    meanings = defaultdict(set)
+    for value, words in {**{brand: (brand,) for brand in BRANDS}, **COLOURS}.items():
+        for word in words:
+            meanings[word].add(value)
+            for seed in range(500):
+                meanings[_spelled(word, random.Random(seed)).lower()].add(value)
+    assert len(meanings) > 200
+    assert all(len(values) == 1 for values in meanings.values())
