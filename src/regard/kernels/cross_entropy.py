@@ -11,6 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from regard.kernels.choose import is_transformed
+
 CACHED = 1 << 17  # numbers that go through the caches at once
 
 
@@ -18,7 +20,7 @@ def cross_entropy(
     logits: Float[Tensor, "rows classes"], wanted: Int[Tensor, " rows"], smoothing: float, ignore: int
 ) -> Float[Tensor, ""]:
     """As `plain`, by the way that is faster."""
-    if logits.device.type != "cpu" or not logits.requires_grad or not logits.numel():
+    if logits.device.type != "cpu" or not logits.requires_grad or not logits.numel() or is_transformed():
         return plain(logits, wanted, smoothing, ignore)
     result: Tensor = _CrossEntropy.apply(logits, wanted, smoothing, ignore)  # type: ignore[no-untyped-call]
     return result
