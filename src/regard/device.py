@@ -51,25 +51,6 @@ def memory_kept() -> Iterator[None]:
         library.malloc_trim(0)
 
 
-_capturable = False  # a plain variable: torch.compile can trace it
-
-
-@contextmanager
-def capturable() -> Iterator[None]:
-    """In the block, layers in training take the paths that a CUDA graph can hold: they read no tensor on the host."""
-    global _capturable
-    before, _capturable = _capturable, True
-    try:
-        yield
-    finally:
-        _capturable = before
-
-
-def is_capturable() -> bool:
-    """Whether layers must take such paths now."""
-    return _capturable
-
-
 def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model: nn.Module) -> Iterator[Made]:
     """What the model makes of each batch, in their order, without gradients.
 

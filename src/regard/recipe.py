@@ -69,8 +69,8 @@ class Attention:
 
     score: str = "additive"  # `regard list scores`
     dim: int = _number(128, least=1)  # inner width; the heads of a Transformer share its own dim instead
-    normalizer: str = "softmax"  # `regard list normalizers`
-    scope: str = "global"  # `regard list scopes`
+    normalizer: str = "softmax"  # `regard list normalizers`; with hard, a Transformer encoder's own looks are softmax
+    scope: str = "global"  # `regard list scopes`; beside one with a past, a Transformer encoder's own looks are global
     window: int = _number(10, least=1)  # how far local scopes see to either side
     heads: int = _number(1, least=1)  # looks at once, which share dim
     groups: int = _number(0, least=0)  # heads of keys and values, which the heads share; 0 for as many as heads

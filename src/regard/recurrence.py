@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.device import is_capturable
 from regard.errors import RecipeError
+from regard.kernels.choose import are_unchanged, is_capturable, is_observed, without_autocast
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import linear
 from regard.types import Recurrent
@@ -72,8 +72,8 @@ class Recurrence(nn.Module):
         self, inputs: Float[Tensor, "batch time input"], state: Recurrent
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
         """The top layer's output at every position, and the state after the last."""
-        with self._precisely(inputs):
-            if is_capturable() and self.training and self.rnn.dropout:
+        with without_autocast(inputs):  # to float16, in which small gradients underflow
+            if is_capturable() and self.training and self.rnn.dropout and self.is_unchanged():
                 return self.forward_by_layers(inputs, state)
             outputs, after = self.rnn(inputs, self._to_torch(state))
             return outputs, self._from_torch(after)
@@ -100,8 +100,8 @@ class Recurrence(nn.Module):
         self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
         """Like `forward`, from rest, over padded rows: padding changes nothing and its outputs are zero."""
-        with self._precisely(inputs):
-            if is_capturable() and self.training:
+        with without_autocast(inputs):  # to float16, in which small gradients underflow
+            if inputs.is_meta or (is_capturable() and self.training and self.is_unchanged()):
                 return self.read_unpacked(inputs, mask)
             lengths = mask.sum(dim=-1).cpu()
             packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
@@ -109,9 +109,9 @@ class Recurrence(nn.Module):
             padded, _ = pad_packed_sequence(outputs, batch_first=True, total_length=mask.shape[-1])
             return padded, self._from_torch(after)
 
-    def _precisely(self, inputs: Tensor) -> torch.autocast:
-        """Not in half precision: autocast would take that of few exponents, in which small gradients can vanish."""
-        return torch.autocast(inputs.device.type, enabled=False)
+    def is_unchanged(self) -> bool:
+        """Whether its weights may be read past torch's module: nothing in it was hooked or replaced."""
+        return are_unchanged(self, (Recurrence, *CELLS.values()))
 
     def read_unpacked(
         self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
@@ -184,8 +184,16 @@ class Recurrence(nn.Module):
 class Gates:
     """The weights of a recurrence as steps take them: a word enters, and what is fed with it."""
 
+    @staticmethod
+    def of(recurrence: Recurrence, word_dim: int) -> "Gates | None":
+        """Those of a recurrence, unless it was hooked or replaced, or is of a kind that they do not know."""
+        if not recurrence.is_unchanged() or recurrence.rnn.mode not in MOVES:
+            return None
+        onward = recurrence.rnn.bias and not recurrence.rnn.bidirectional and not recurrence.rnn.proj_size
+        return Gates(recurrence, word_dim) if onward else None
+
     def __init__(self, recurrence: Recurrence, word_dim: int) -> None:
-        self.rnn, self.move = recurrence.rnn, MOVES[recurrence.rnn.mode]
+        self.recurrence, self.rnn, self.move = recurrence, recurrence.rnn, MOVES[recurrence.rnn.mode]
         weights = self.rnn.all_weights  # of every layer, from the lowest up
         self.entering = [(weight, bias) for weight, _, bias, _ in weights]
         self.kept = [(weight, bias) for _, weight, _, bias in weights]
@@ -197,9 +205,16 @@ class Gates:
         return linear(words, self.of_word, self.bias).to(self.of_word.dtype)
 
     def step(
-        self, entering: Float[Tensor, "batch gates"], fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent
+        self,
+        word: Float[Tensor, "batch 1 word"],
+        entering: Float[Tensor, "batch gates"],
+        fed: Float[Tensor, "batch 1 fed"] | None,
+        state: Recurrent,
     ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
         """A word enters, as it is given to the gates, and what is fed with it."""
+        if is_observed(self.rnn):  # the module runs beside for whoever records it; the result is not used
+            with torch.random.fork_rng(enabled=self.rnn.training):
+                self.recurrence(beside(word, fed), state)
         if fed is not None:
             entering = entering + linear(fed.squeeze(1).to(entering.dtype), self.of_fed, None)
         cells = [None] * len(self.kept) if state.cell is None else _unstacked(state.cell)
@@ -217,23 +232,27 @@ class Pace:
     """A recurrence step by step, where what enters depends on what came of the step before.
 
     The words are known before: their share of the lowest layer's gates is made for all steps at once. Whatever is
-    multiplied at every step is given to `linear` as the same tensor.
+    multiplied at every step is given to `linear` as the same tensor. A recurrence that was hooked or replaced is
+    called at every step.
     """
 
     def __init__(self, recurrence: Recurrence, words: Float[Tensor, "batch time word"]) -> None:
-        self.recurrence, self.gates = recurrence, Gates(recurrence, words.shape[-1])
-        entering = self.gates.given(words.transpose(0, 1))
-        self.given = list(zip(words.split(1, dim=1), entering.unbind(0), strict=True))
+        self.recurrence, self.gates = recurrence, Gates.of(recurrence, words.shape[-1])
+        self.words = words.split(1, dim=1)
+        self.entering = [] if self.gates is None else self.gates.given(words.transpose(0, 1)).unbind(0)
 
     def step(
         self, index: int, fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent
     ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
         """The word of that index enters, and what is fed with it."""
-        rnn, (word, entering) = self.recurrence.rnn, self.given[index]
-        if rnn._forward_hooks:  # somebody looks on; the result is not used
-            with torch.random.fork_rng(enabled=rnn.training):
-                self.recurrence(word if fed is None else torch.cat([word, fed], dim=-1), state)
-        return self.gates.step(entering, fed, state)
+        if self.gates is None:
+            return self.recurrence(beside(self.words[index], fed), state)
+        return self.gates.step(self.words[index], self.entering[index], fed, state)
+
+
+def beside(words: Float[Tensor, "batch time word"], fed: Float[Tensor, "batch _ fed"] | None) -> Tensor:
+    """What enters the lowest layer: the words, and what is fed with each of them."""
+    return words if fed is None else torch.cat([words, fed.expand(-1, words.shape[1], -1)], dim=-1)
 
 
 def _unstacked(layers: Float[Tensor, "batch layers dim"]) -> list[Float[Tensor, "batch dim"]]:

@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from regard import recipe as recipes
 from regard.attention import SCORES
-from regard.device import capturable, is_capturable
 from regard.errors import RecipeError
+from regard.kernels.choose import capturable, is_capturable
 from regard.models import build
 from regard.recurrence import CELLS
 from regard.tasks import TASKS

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.attention import fused, masks
 from regard.attention.masks import Mask
 from regard.attention.normalizers import Normalizer, draw, hard, softmax
+from regard.kernels.choose import is_transformed, without_autocast
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import mix
 from regard.types import BatchFirst
@@ -45,13 +46,22 @@ class Score(ABC, nn.Module):
     Every score is made with `query_dim`, `key_dim` and `dim` (the inner width, where it has one).
     """
 
-    dot_scale: float | None = None  # where it is query . key times a number: that number; a fused path can do it
     keys_are_states: ClassVar[bool] = False  # where `project` changes nothing
 
     @abstractmethod
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None) -> None:
         super().__init__()
         self.key_dim = key_dim
+
+    @property
+    def dot_scale(self) -> float | None:
+        """The number, if the score is query . key times a number: a fused path may then compute it, unseen by hooks."""
+        return None
+
+    @property
+    def keys_are_sums(self) -> bool:
+        """Whether a key may be moved by adding to it, as scopes with a past do."""
+        return True
 
     @abstractmethod
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
@@ -140,7 +150,7 @@ def attend(
         weights, log_prob = draw(_scored(query, keys, score, bias), mask)
     else:
         weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=normalize)
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query):
         context = mix(dropout(weights, drop, training=True).to(values.dtype), values)
     return Attended(context, weights, log_prob)
 
@@ -155,14 +165,14 @@ def weigh(
     normalize: Normalizer,
 ) -> Float[Tensor, "*batch query key"]:
     """The weights alone, from keys without junk."""
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query):
         return normalize(_scored(query, keys, score, bias), mask)
 
 
 def _scored(query: Tensor, keys: Tensor, score: ScoreFunction, bias: Tensor | None) -> Tensor:
     """Scores and bias, computed in single precision at least."""
     precision = torch.promote_types(query.dtype, torch.float32)
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query):
         scores = score(query.to(precision), keys.to(precision))
     return scores if bias is None else scores + bias
 
@@ -180,8 +190,9 @@ def attend_unseen(
 ) -> Attended:
     """Like `attend` on keys without junk, where nobody needs the weights: a fused path runs if there is one."""
     drops = drop > 0.0 and query.device.type == "cpu"  # torch's fused path has none there, nor our cheap draw
-    if score.dot_scale is None or normalize is not softmax or drops:
+    scale = score.dot_scale
+    if scale is None or normalize is not softmax or drops or is_transformed():
         return attend(
             query, keys, values, score=score, mask=mask, bias=bias, normalize=normalize, cleared=True, drop=drop
         )
-    return Attended(fused.dot(query, keys, values, scale=score.dot_scale, mask=mask, bias=bias, drop=drop), None)
+    return Attended(fused.dot(query, keys, values, scale=scale, mask=mask, bias=bias, drop=drop), None)

@@ -14,6 +14,7 @@ from regard.attention.masks import Mask
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
 from regard.errors import RecipeError
+from regard.kernels.choose import is_observed, is_unchanged
 from regard.kernels.linear import Linear, linear
 from regard.types import BatchFirst
 
@@ -97,10 +98,14 @@ class MultiHead(nn.Module):
 
 
 def project_all(looks: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
-    """The keys and values of many looks at the same states; where they learn, by one product."""
-    if not torch.is_grad_enabled():
-        return [Seen(look.project(states), look.content(states)) for look in looks]
+    """The keys and values of many looks at the same states; where they learn, by one product.
+
+    A layer that was hooked or replaced, as by LoRA, is called, with gradients as without.
+    """
     layers = [each for look in looks for each in (look.key, look.value)]
+    alike = all(type(look) is MultiHead for look in looks) and all(is_unchanged(each, Linear) for each in layers)
+    if not torch.is_grad_enabled() or not alike:
+        return [Seen(look.project(states), look.content(states)) for look in looks]
     weight, bias = torch.cat([each.weight for each in layers]), torch.cat([each.bias for each in layers])
     parts = linear(states, weight, bias).split([each.out_features for each in layers], dim=-1)
     pairs = zip(looks, parts[0::2], parts[1::2], strict=True)
@@ -198,9 +203,9 @@ class SelfAttention(nn.Module):
         return self.out(join(context)), seen
 
     def is_packed(self, wide: Float[Tensor, "batch time wide"], mask: Mask) -> bool:
-        """Whether a fused path takes queries, keys and values as they lie side by side, and nobody looks on."""
+        """Whether a fused path takes queries, keys and values as they lie side by side, and nothing is recorded."""
         drops = self.training and self.attention.dropout > 0.0
-        alone = self.groups == self.heads and not drops and not self.attention._forward_hooks
+        alone = self.groups == self.heads and not drops and not is_observed(self.attention)
         return alone and fused.takes_packed(wide, self.width, mask)
 
 

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import DataError
+from regard.kernels.choose import is_unchanged
 
 BASE = 10_000.0  # of all wavelengths
 
@@ -69,7 +70,9 @@ class Learned(Positions):
                 f"a text of {end} tokens is longer than the {self.table.num_embeddings} positions that were learned; "
                 "raise model.longest and train again, or choose model.positions = sinusoidal"
             )
-        return words + self.table.weight[start:end]
+        if is_unchanged(self.table, nn.Embedding):
+            return words + self.table.weight[start:end]
+        return words + self.table(torch.arange(start, end, device=words.device))
 
 
 class Rotary(Positions):

@@ -13,6 +13,7 @@ from torch.nn import functional
 from regard.attention.core import Attended
 from regard.attention.gates import SqueezeExcite, lstm_gates
 from regard.attention.scopes import Scope
+from regard.kernels.choose import observer
 from regard.types import AttentionMap
 
 
@@ -89,6 +90,7 @@ def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator
 
 
 def _keeper(recording: Recording, name: str) -> Any:
+    @observer
     def keep(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         with torch.no_grad():
             if isinstance(module, SqueezeExcite):

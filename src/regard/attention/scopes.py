@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from regard.attention.core import Attended, Past, Score, attend, attend_unseen, weigh
 from regard.attention.masks import Mask, drawn
 from regard.attention.normalizers import Normalizer, softmax
+from regard.errors import RegardError
+from regard.kernels.choose import is_unchanged, without_autocast
+from regard.kernels.linear import Exact
 
 
 class Focus(NamedTuple):
@@ -50,7 +53,7 @@ class Scope(nn.Module):
     def plain_scale(self) -> float | None:
         """The scale, where a look is but a softmax over dot products with the states themselves that may be fused."""
         plain = self.fused and self.normalize is softmax and self.score.keys_are_states
-        return self.score.dot_scale if plain and type(self) is Global else None
+        return self.score.dot_scale if plain and is_unchanged(self, Global) else None
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
         """The keys of the states, as the score wants them."""
@@ -130,14 +133,14 @@ class LocalP(Scope):
 
     def learns(self, query_dim: int) -> None:
         """What predicts the place."""
-        self.query = nn.Linear(query_dim, query_dim, bias=False)
-        self.out = nn.Linear(query_dim, 1, bias=False)
+        self.query = Exact(query_dim, query_dim, bias=False)
+        self.out = Exact(query_dim, 1, bias=False)
 
     def focus(self, query: Tensor, keys: Tensor, mask: Mask, start: int) -> Focus:
         """Around where the query expects its answer."""
         mask = drawn(mask, query, keys)
         length = keys.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
-        with torch.autocast(query.device.type, enabled=False):  # half precision cannot tell far places apart
+        with without_autocast(query):  # half precision cannot tell far places apart
             asked = query.to(torch.promote_types(query.dtype, torch.float32))
             centres = length * torch.sigmoid(self.out(torch.tanh(self.query(asked))))  # *batch query 1
         near = _within(self.window, centres, keys)
@@ -175,6 +178,11 @@ class Remembering(Global):
         """Each query has a past of its own, and so keys of its own."""
         if past is None:
             return super().forward(query, keys, values, mask=mask, bias=bias, start=start, cleared=cleared)
+        if not self.score.keys_are_sums:
+            raise RegardError(
+                f"a scope with a past adds to the keys of {type(self.score).__name__}, but its linear layer was hooked "
+                "or replaced and is called with query and key together; choose the score additive or the scope global"
+            )
         moved = keys.unsqueeze(-3) + self.move(self.given(past).to(keys.dtype))
         own = drawn(mask, query, keys)
         context, weights, log_prob = super().forward(

@@ -10,7 +10,8 @@ from torch.nn import functional
 from regard.attention.core import Attended, Score
 from regard.errors import RecipeError
 from regard.kernels import additive
-from regard.kernels.linear import Linear
+from regard.kernels.choose import is_unchanged, without_autocast
+from regard.kernels.linear import Exact, Linear, exact
 
 
 def _equal_widths(name: str, query_dim: int, key_dim: int) -> None:
@@ -21,15 +22,28 @@ def _equal_widths(name: str, query_dim: int, key_dim: int) -> None:
         )
 
 
+def _paired(
+    query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key key_dim"]
+) -> Float[Tensor, "*both query key whole"]:
+    """[query; key] of every pair."""
+    query, keys = query.unsqueeze(-2), keys.unsqueeze(-3)
+    shape = torch.broadcast_shapes(query.shape[:-1], keys.shape[:-1])
+    return torch.cat([query.expand(*shape, -1), keys.expand(*shape, -1)], dim=-1)
+
+
 class Dot(Score):
     """Luong et al. 2015, 3.1:  e = query . key."""
 
-    dot_scale = 1.0
     keys_are_states = True
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         _equal_widths("dot", query_dim, key_dim)
+
+    @property
+    def dot_scale(self) -> float | None:
+        """One."""
+        return 1.0 if is_unchanged(self, Dot) else None
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
         """The states themselves."""
@@ -50,7 +64,12 @@ class ScaledDot(Score):
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         _equal_widths("scaled_dot", query_dim, key_dim)
-        self.dot_scale = self.scale = 1.0 / math.sqrt(key_dim)
+        self.scale = 1.0 / math.sqrt(key_dim)
+
+    @property
+    def dot_scale(self) -> float | None:
+        """One over the root of the width."""
+        return self.scale if is_unchanged(self, ScaledDot) else None
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
         """The states themselves."""
@@ -66,11 +85,14 @@ class ScaledDot(Score):
 class General(Score):
     """Luong et al. 2015, 3.1:  e = query . (W key)."""
 
-    dot_scale = 1.0
-
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         self.key = nn.Linear(key_dim, query_dim, bias=False)
+
+    @property
+    def dot_scale(self) -> float | None:
+        """One."""
+        return 1.0 if is_unchanged(self, General) else None
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key query_dim"]:
         """The states, turned into the queries' space."""
@@ -91,7 +113,7 @@ class Additive(Score):
         inner = dim or key_dim
         self.query = Linear(query_dim, inner, bias=False)
         self.key = nn.Linear(key_dim, inner)
-        self.out = nn.Linear(inner, 1, bias=False)
+        self.out = Exact(inner, 1, bias=False)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key inner"]:
         """The part U key + b of the inner sum."""
@@ -111,10 +133,12 @@ class Additive(Score):
         values: Float[Tensor, "*keys key dim"],
         mask: Bool[Tensor, "*mask"] | None,
     ) -> Attended | None:
-        """While it learns."""
+        """While it learns, unless its own forward or that of `out` was hooked or replaced."""
         if not additive.fits(query, keys, values, mask):
             return None
-        with torch.autocast(query.device.type, enabled=False):
+        if not is_unchanged(self, Additive) or not is_unchanged(self.out, Exact):
+            return None
+        with without_autocast(query):
             return Attended(*additive.look(self.query(query), keys, values, self.out.weight, mask))
 
 
@@ -145,18 +169,25 @@ class Concat(Score):
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         inner = dim or key_dim
         self.query_dim = query_dim
-        self.weight = nn.Linear(query_dim + key_dim, inner, bias=False)
-        self.out = nn.Linear(inner, 1, bias=False)
+        self.weight = Exact(query_dim + key_dim, inner, bias=False)
+        self.out = Exact(inner, 1, bias=False)
 
-    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key inner"]:
+    @property
+    def keys_are_sums(self) -> bool:
+        """Whether W may be taken in halves: if it was hooked or replaced, it is called with [query; key]."""
+        return is_unchanged(self.weight, Exact)
+
+    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
         """The keys' half of W: a product with a concatenation is the sum of two products."""
-        return functional.linear(states, self.weight.weight[:, self.query_dim :])
+        return exact(states, self.weight.weight[:, self.query_dim :]) if self.keys_are_sums else states
 
     def forward(
-        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key inner"]
+        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
     ) -> Float[Tensor, "*batch query key"]:
         """One hidden layer over every pair."""
-        asked = functional.linear(query, self.weight.weight[:, : self.query_dim])
+        if not self.keys_are_sums:
+            return self.out(torch.tanh(self.weight(_paired(query, keys)))).squeeze(-1)
+        asked = exact(query, self.weight.weight[:, : self.query_dim])
         return self.out(torch.tanh(asked.unsqueeze(-2) + keys.unsqueeze(-3))).squeeze(-1)
 
 
@@ -170,17 +201,24 @@ class LinearConcat(Score):
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         self.query_dim = query_dim
-        self.weight = nn.Linear(query_dim + key_dim, 1, bias=False)
+        self.weight = Exact(query_dim + key_dim, 1, bias=False)
 
-    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key 1"]:
+    @property
+    def keys_are_sums(self) -> bool:
+        """Whether w may be taken in halves: if it was hooked or replaced, it is called with [query; key]."""
+        return is_unchanged(self.weight, Exact)
+
+    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
         """The keys' share of the sum."""
-        return functional.linear(states, self.weight.weight[:, self.query_dim :])
+        return exact(states, self.weight.weight[:, self.query_dim :]) if self.keys_are_sums else states
 
     def forward(
-        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key 1"]
+        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
     ) -> Float[Tensor, "*batch query key"]:
         """The query's share plus the key's."""
-        return functional.linear(query, self.weight.weight[:, : self.query_dim]) + keys.transpose(-1, -2)
+        if not self.keys_are_sums:
+            return self.weight(_paired(query, keys)).squeeze(-1)
+        return exact(query, self.weight.weight[:, : self.query_dim]) + keys.transpose(-1, -2)
 
 
 class Cosine(Score):
@@ -192,8 +230,9 @@ class Cosine(Score):
         self.weight = nn.Parameter(torch.zeros(()))
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
-        """The states, each of length one."""
-        return functional.normalize(states, dim=-1)
+        """The states, each of length one; float16 has no number small enough to keep one of length zero from NaN."""
+        precision = torch.promote_types(states.dtype, torch.float32)
+        return functional.normalize(states.to(precision), dim=-1).to(states.dtype)
 
     def forward(
         self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
@@ -241,19 +280,30 @@ class Location(Score):
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None, longest: int = 1024) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
-        self.query = nn.Linear(query_dim, longest, bias=False)
+        self.query_dim, self.longest = query_dim, longest
+        self.query = Exact(query_dim, longest, bias=False)
+
+    @property
+    def keys_are_sums(self) -> bool:
+        """Whether rows of W may be read as keys: if it was hooked or replaced, it is called with the query."""
+        return is_unchanged(self.query, Exact)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key query_dim"]:
-        """The rows of W, one for each place; zeros behind the last."""
+        """The rows of W, one for each place; zeros behind the last, or everywhere if W itself must be called."""
         *batch, count, _ = states.shape
-        rows = functional.pad(self.query.weight, (0, 0, 0, count - self.query.out_features))
+        if not self.keys_are_sums:
+            return states.new_zeros(*batch, count, self.query_dim)
+        rows = functional.pad(self.query.weight, (0, 0, 0, count - self.longest))
         return rows.expand(*batch, -1, -1)
 
     def forward(
         self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
     ) -> Float[Tensor, "*batch query key"]:
         """The dot product of each query with each row; the first key stands at place 0."""
-        known = query @ keys[..., : self.query.out_features, :].transpose(-1, -2)
+        if self.keys_are_sums:
+            known = query @ keys[..., : self.longest, :].transpose(-1, -2)
+        else:
+            known = self.query(query)[..., : keys.shape[-2]]
         return functional.pad(known, (0, keys.shape[-2] - known.shape[-1]), value=-torch.inf)
 
 

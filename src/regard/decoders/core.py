@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.attention.scopes import Scope
+from regard.kernels.choose import is_autocast, is_transformed
 from regard.types import Memory, Ready, State, Step
 
 ReadyKind = TypeVar("ReadyKind", bound=Ready)
@@ -42,19 +42,14 @@ class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
 
         The mask is read on the host last, and never while gradients are on: a captured update may not wait for it.
         """
-        device, precision = memory.mask.device.type, self.embedding.weight.dtype
-        if self.training or torch.is_grad_enabled() or torch.is_autocast_enabled(device):
+        precision = self.embedding.weight.dtype
+        if self.training or torch.is_grad_enabled() or is_autocast(memory.mask):
+            return False
+        if memory.mask.is_meta or is_transformed():
             return False
         if precision not in (torch.float32, torch.float64):
             return False
         return not looks or bool(memory.mask.any(-1).all())
-
-
-def watched(module: nn.Module) -> bool:
-    """Whether anybody hooked a part of it other than a look."""
-    if (module._forward_hooks or module._forward_pre_hooks) and not isinstance(module, Scope):
-        return True
-    return any(watched(part) for part in module._modules.values() if part is not None)
 
 
 AnyDecoder = Decoder[Any, Any]

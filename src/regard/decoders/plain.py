@@ -19,6 +19,7 @@ from regard.attention.heads import MultiHead, Seen, SelfAttention
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
+from regard.kernels.choose import is_observed
 from regard.kernels.linear import of_one
 from regard.recurrence import Gates
 
@@ -54,15 +55,15 @@ def laid_out(memory: Seen) -> Seen:
 class Norm(NamedTuple):
     """Ba et al. 2016, layer normalisation."""
 
-    shape: tuple[int]
-    weight: Float[Tensor, " dim"]
-    bias: Float[Tensor, " dim"]
+    shape: tuple[int, ...]
+    weight: Float[Tensor, " dim"] | None
+    bias: Float[Tensor, " dim"] | None
     epsilon: float
 
     @staticmethod
     def of(norm: nn.LayerNorm) -> "Norm":
         """That of a layer."""
-        return Norm((len(norm.weight),), norm.weight, norm.bias, norm.eps)
+        return Norm(norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
 class Look(NamedTuple):
@@ -161,7 +162,7 @@ class Plain:
                 query, keys = positions.rotate(query, start), positions.rotate(more.select(2, 0), start)
                 more = torch.stack([keys, more.select(2, 1)], dim=2)
             seen = seen.then(more)
-            if layer.look.scope._forward_hooks:  # somebody looks on; the result is not used
+            if is_observed(layer.look.scope):  # it runs beside for whoever records it; the result is not used
                 layer.look.scope(
                     query, seen.keys, seen.values, mask=Causal(start), bias=bias, start=start, cleared=True
                 )
@@ -171,7 +172,7 @@ class Plain:
                 look, at = layer.cross.look, memory[len(kept)]
                 asked = product(self._enter(states, layer.cross.after), *layer.cross.query)
                 beams = asked.view(mask.shape[0], -1, look.heads, at.keys.shape[-1])
-                if look.scope._forward_hooks:
+                if is_observed(look.scope):
                     _show(look.scope, beams.unsqueeze(3), at.keys, at.values, mask[:, None, None, None], start)
                 if len(kept) < len(self.layers) - 1:
                     context = look.glance(beams.transpose(1, 2), at, hidden)
@@ -223,7 +224,7 @@ class PlainLoop:
         assert self.scope is not None
         rows, batch = len(query), len(keys)
         beams = query.view(batch, rows // batch, -1)
-        if self.scope._forward_hooks:
+        if is_observed(self.scope):
             _show(self.scope, beams.unsqueeze(2), keys, values, mask[:, None, None], start)
         scores = self.scope.score(beams, keys)
         weights = torch.softmax(scores if hidden is None else scores + hidden, dim=-1)

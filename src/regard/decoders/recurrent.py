@@ -13,14 +13,15 @@ from torch import Tensor, nn
 from regard.attention import Attended, Attention, Past
 from regard.attention.normalizers import hard, softmax
 from regard.attention.scopes import Global, Scope
-from regard.decoders.core import Decoder, watched
+from regard.decoders.core import Decoder
 from regard.decoders.plain import PlainLoop, unseen
 from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
+from regard.kernels.choose import is_hooked, is_unchanged, without_autocast
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear, one_gradient
-from regard.recurrence import Cell, Gates, Pace, Recurrence, Tower, joined, layer_of
+from regard.recurrence import Cell, Gates, Pace, Recurrence, Tower, beside, joined, layer_of
 from regard.types import Memory, Ready, Recurrent, State, Step
 
 
@@ -133,31 +134,38 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
     def prepare(self, memory: Memory) -> RecurrentReady:
         """Project the keys once; what the mask hides is emptied first, so that no gradient meets it.
 
-        All is made precise enough to be summed up over steps.
+        All is as precise as the weights, so that it can be summed up over steps under autocast.
         """
         states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
         top = memory.summary.hidden[:, -1:]
-        keys = _precise(self.attention.project(states)) if self.attention else None
-        values = _precise(self.attention.content(states)) if self.attention else None
-        start = self.bridge(memory.summary).each(_precise)
+        keys = self._precise(self.attention.project(states)) if self.attention else None
+        values = self._precise(self.attention.content(states)) if self.attention else None
+        start = self.bridge(memory.summary).each(self._precise)
         plain = self.plain(memory)
         hidden = None if plain is None else unseen(memory.mask, start.hidden.dtype)
         return RecurrentReady(keys, values, memory.mask, start, top, memory.ids, hidden, plain)
 
+    def _precise(self, values: Tensor) -> Tensor:
+        return values.to(torch.promote_types(values.dtype, self.embedding.weight.dtype))
+
     def plain(self, memory: Memory) -> PlainLoop | None:
-        """What plain steps take: in a search, where looks are a softmax over all keys and no module is watched."""
+        """What plain steps take: in a search, where looks are a softmax over all keys and no module was changed."""
         scope = self.attention
-        if scope is not None and not (type(scope) is Global and scope.normalize is softmax):
+        if scope is not None and not (isinstance(scope, Global) and scope.normalize is softmax):
             return None
-        if not self.is_searched(memory, looks=scope is not None) or watched(self):
+        if scope is not None and not is_unchanged(scope, Global):
             return None
-        return PlainLoop(Gates(self.lowest, self.embedding.embedding_dim), scope)
+        if not self.is_searched(memory, looks=scope is not None) or any(map(is_hooked, self.modules())):
+            return None
+        gates = Gates.of(self.lowest, self.embedding.embedding_dim)
+        return None if gates is None else PlainLoop(gates, scope)
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
         """The start made of the source's summary, and nothing fed yet."""
         past = None
         if self.remembers:
-            nothing = torch.zeros_like(ready.mask, dtype=ready.start.hidden.dtype).unsqueeze(1)
+            precision = torch.promote_types(ready.start.hidden.dtype, torch.float32)  # of weights and their sum
+            nothing = torch.zeros_like(ready.mask, dtype=precision).unsqueeze(1)
             past = Past(nothing, nothing)
         return RecurrentState(ready.start, self.first_feed(ready), past)
 
@@ -175,7 +183,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         words = dropout(self.embedding(tokens), self.dropout, self.training)
         if ready.plain is not None and tokens.shape[1] == 1:
             gates = ready.plain.gates
-            advances = [self.advance(partial(gates.step, gates.given(words.squeeze(1))), state, ready)]
+            advances = [self.advance(partial(gates.step, words, gates.given(words.squeeze(1))), state, ready)]
         elif self.parallel and not self.remembers and tokens.shape[1] > 1:
             advances = [self.advance(partial(self._run, words), state, ready.for_beams())]
         else:
@@ -197,14 +205,13 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def _run(self, words: Words, fed: Tensor | None, state: Recurrent) -> tuple[Tensor, Recurrent]:
         """All words enter, one after another, and nothing that is fed waits for what comes out."""
-        beside = [words] if fed is None else [words, fed.expand(-1, words.shape[1], -1)]
-        return self.lowest(torch.cat(beside, dim=-1), state)
+        return self.lowest(beside(words, fed), state)
 
     def _walk(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> list[Advance]:
         """Word by word."""
         pace = Pace(self.lowest, words)
         advances: list[Advance] = []
-        with torch.autocast(words.device.type, enabled=False), one_gradient():
+        with without_autocast(words), one_gradient():
             for index in range(words.shape[1]):
                 advance = self.advance(partial(pace.step, index), state, ready)
                 past = state.past
@@ -251,10 +258,6 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 def _joined(stretches: Sequence[Float[Tensor, "rows _ *rest"]]) -> Float[Tensor, "rows tokens *rest"]:
     """One after another; of one alone nothing is copied."""
     return stretches[0] if len(stretches) == 1 else torch.cat(list(stretches), dim=1)
-
-
-def _precise(values: Tensor) -> Tensor:
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class Bahdanau(RecurrentDecoder):

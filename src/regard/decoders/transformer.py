@@ -7,12 +7,15 @@ from typing import cast
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.attention import MultiHead
+from regard.attention import MultiHead, SelfAttention
 from regard.attention.heads import Seen, project_all
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
-from regard.decoders.core import Decoder, watched
+from regard.attention.scopes import Global
+from regard.attention.scores import Dot, ScaledDot
+from regard.decoders.core import Decoder
 from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out, unseen
+from regard.kernels.choose import are_unchanged, is_unchanged
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
@@ -78,9 +81,11 @@ class DecoderLayer(nn.Module):
         return self.around_feed.leave(states, self.feed(read)), seen, asked
 
     def plain(self) -> Layer | None:
-        """Its weights for plain steps, if it looks by dot products and no part of it but its looks is watched."""
+        """Its weights for plain steps, if it looks by dot products and no part of it was hooked or replaced."""
+        if not are_unchanged(self, PLAIN):
+            return None
         look, cross = Look.of(self.attention), self.plain_cross()
-        if watched(self) or look is None or (self.cross is not None and cross is None):
+        if look is None or (self.cross is not None and cross is None):
             return None
         return Layer(
             look,
@@ -101,6 +106,12 @@ class DecoderLayer(nn.Module):
         look = Look.of(self.cross)
         norm = Norm.of(self.around_cross.norm)
         return look and Cross(look, Affine.of(self.cross.query), Affine.of(self.cross.out), norm)
+
+
+# All that a layer may be made of if plain steps are to read its weights.
+PLAIN: frozenset[type[nn.Module]] = frozenset(
+    (DecoderLayer, Around, nn.LayerNorm, SelfAttention, MultiHead, Global, Dot, ScaledDot, FeedForward, Linear)
+)
 
 
 def look(
@@ -148,12 +159,12 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         return TransformerReady(tuple(map(laid_out, layers)), memory.mask, hidden, plain)
 
     def plain(self, memory: Memory) -> Plain | None:
-        """The layers for plain steps: in a search, where every source shows something and no module is watched."""
+        """The layers for plain steps: in a search, where every source shows something and no module was changed."""
         if not self.is_searched(memory, looks=self.looks):
             return None
         layers = [layer.plain() for layer in self.layers]
         known = tuple(layer for layer in layers if layer is not None)
-        if len(known) < len(layers) or (self.out is not None and watched(self.out)):
+        if len(known) < len(layers) or (self.out is not None and not is_unchanged(self.out, Linear)):
             return None
         words = Affine(self.embedding.weight, None) if self.out is None else Affine(self.out.weight, self.out.bias)
         return Plain(known, words, before=self.shape.norm == "pre")

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.kernels import gpu
+from regard.kernels.choose import is_unchanged
 from regard.kernels.dropout import add_dropped
 
 if gpu.AVAILABLE:
@@ -48,5 +49,7 @@ def plain(
 
 
 def _fits(states: Tensor, norm: nn.LayerNorm) -> bool:
-    learns = states.is_cuda and torch.is_grad_enabled() and states.dtype == norm.weight.dtype == torch.float32
+    if not states.is_cuda or not is_unchanged(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
+        return False
+    learns = torch.is_grad_enabled() and states.dtype == norm.weight.dtype == torch.float32
     return learns and states.shape[-1] <= gpu.WIDEST_ROW and states.numel() < 1 << 31 and gpu.AVAILABLE

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.kernels import gpu
+from regard.kernels.choose import is_transformed
 from regard.kernels.cpu import additive as on_cpu
 from regard.kernels.linear import Account, opened
 
@@ -39,8 +40,10 @@ def look(
 
 
 def fits(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> bool:
-    """Whether it can be done so: for rows by themselves that learn, on a GPU in single precision."""
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or not query.ndim == keys.ndim == values.ndim == 4:
+    """Whether it can be done so: for rows by themselves that learn, not in half, on a GPU in single precision."""
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed():
+        return False
+    if not query.ndim == keys.ndim == values.ndim == 4 or keys.dtype not in (torch.float32, torch.float64):
         return False
     alike = query.dtype == keys.dtype == values.dtype and query.device == keys.device == values.device
     small = keys.dtype == torch.float32 and keys.shape[2] <= MOST and gpu.AVAILABLE

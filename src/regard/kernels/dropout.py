@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.device import is_capturable
+from regard.kernels.choose import is_capturable, is_transformed
 
 CHOICES = 1 << 16  # what sixteen bits tell apart
 LEAST = 4096  # numbers for which it pays
@@ -59,7 +59,7 @@ class Drawn(NamedTuple):
 def pays(values: Tensor, share: float) -> bool:
     """Whether this draw is the faster one; elsewhere, as on a GPU, torch's own is."""
     fits = values.device.type == "cpu" and values.dtype == torch.float32 and values.numel() >= LEAST
-    return fits and dropped(share) < CHOICES and not is_capturable()
+    return fits and dropped(share) < CHOICES and not is_capturable() and not is_transformed()
 
 
 def dropped(share: float) -> int:

@@ -15,6 +15,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.kernels.choose import is_autocast, is_transformed
+
+HALVES = (torch.float16, torch.bfloat16)
+
 
 class Linear(nn.Linear):
     """torch's own, but for its gradient."""
@@ -24,18 +28,35 @@ class Linear(nn.Linear):
         return linear(states, self.weight, self.bias)
 
 
+class Exact(nn.Linear):
+    """torch's own, in the precision of what it is given: that of scores stays high if a model's is half."""
+
+    def forward(self, states: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
+        """W x + b."""
+        return exact(states, self.weight, self.bias)
+
+
+def exact(
+    states: Float[Tensor, "*batch in"], weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None
+) -> Float[Tensor, "*batch out"]:
+    """As `functional.linear`; states more precise than weights of half precision keep their precision."""
+    if weight.dtype in HALVES and states.dtype not in HALVES:
+        weight, bias = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
+    return functional.linear(states, weight, bias)
+
+
 def linear(
     states: Float[Tensor, "*batch in"], weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None
 ) -> Float[Tensor, "*batch out"]:
     """As `functional.linear`."""
-    plain = states.ndim > 1 and states.dtype == weight.dtype and not torch.is_autocast_enabled(states.device.type)
+    plain = states.ndim > 1 and states.dtype == weight.dtype and not is_autocast(states)
     if not plain or not torch.is_grad_enabled() or not weight.requires_grad:
         if plain and states.numel() == states.shape[-1] and states.device.type == "cpu":
             return of_one(states.flatten(), weight, bias).view(*states.shape[:-1], -1)
-        return functional.linear(states, weight, bias)
+        return functional.linear(states, weight, bias) if plain else exact(states, weight, bias)
     if book := opened():
         return book.account(weight, bias).step(states)
-    if states.device.type != "cpu":
+    if states.device.type != "cpu" or is_transformed():
         return functional.linear(states, weight, bias)
     flat: Tensor = _Linear.apply(states.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
     return flat if states.ndim == 2 else flat.view(*states.shape[:-1], -1)
@@ -59,7 +80,7 @@ def mix(
 @contextmanager
 def one_gradient() -> Iterator[None]:
     """In the block, whatever `linear` and `mix` are given at every step gets its gradient by one product."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_transformed():
         yield
         return
     book = Book() if torch.is_grad_enabled() else None

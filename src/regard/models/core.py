@@ -1,7 +1,8 @@
 """The parts of a model, put together as a recipe says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -70,6 +71,19 @@ def encoder(recipe: Model, size: int, words: nn.Embedding | None = None) -> Enco
         inner_dim=settings.inner_dim or None,
     )
     return RecurrentEncoder(words, recurrence, dropout=settings.dropout)
+
+
+def beside_decoder(recipe: Model) -> Model:
+    """The recipe as the encoder reads it: what only a recurrent decoder's look can be is left to the decoder.
+
+    A Transformer's looks at itself have no order that a scope with a past could follow, and are never drawn (hard).
+    """
+    if recipe.decoder.kind != "recurrent":
+        return recipe
+    settings = recipe.attention
+    scope = "global" if pick(SCOPES, settings.scope, "scope").uses_past else settings.scope
+    normalizer = "softmax" if settings.normalizer == "hard" else settings.normalizer
+    return replace(recipe, attention=replace(settings, scope=scope, normalizer=normalizer))
 
 
 def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
@@ -158,7 +172,11 @@ def attention(recipe: Model, *, query_dim: int, key_dim: int) -> Attention:
 
 
 def _make(recipe: Model, *, fused: bool) -> Make:
-    return lambda width: _scope(recipe, width, width, width, fused=fused)
+    return partial(_of_width, recipe, fused)  # and no lambda, which does not pickle
+
+
+def _of_width(recipe: Model, fused: bool, width: int) -> Scope:
+    return _scope(recipe, width, width, width, fused=fused)
 
 
 def _scope(recipe: Model, query_dim: int, key_dim: int, dim: int, *, fused: bool) -> Scope:

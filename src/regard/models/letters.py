@@ -29,7 +29,7 @@ class Letters(ABC, nn.Module):
 
     def forward(self, source: Spelled) -> Float[Tensor, "batch length dim"]:
         """A vector for every word, zeros where there is none."""
-        letters = source.letters[source.mask]
+        letters = source.letters.flatten(0, 1) if source.mask.is_meta else source.letters[source.mask]
         read = self.read(self.embedding(letters), letters != PAD)
         places = source.mask.unsqueeze(-1).expand(*source.mask.shape, self.dim)
         return torch.zeros_like(places, dtype=read.dtype).masked_scatter(places, read)

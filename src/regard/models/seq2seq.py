@@ -32,7 +32,7 @@ class Seq2Seq(nn.Module):
 
 def build(recipe: recipes.Model, *, source_size: int, target_size: int, shared: bool = False) -> Seq2Seq:
     """The model of a recipe for vocabularies of these sizes; `shared` where they are one vocabulary."""
-    encoder = core.encoder(recipe, source_size)
+    encoder = core.encoder(core.beside_decoder(recipe), source_size)
     decoder = core.decoder(recipe, target_size, encoder)
     if shared and recipe.tied:
         if encoder.embedding.weight.shape != decoder.embedding.weight.shape:

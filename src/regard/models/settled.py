@@ -4,6 +4,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.decoders import RecurrentDecoder, TransformerDecoder
+from regard.kernels.choose import is_unchanged
 from regard.kernels.linear import Linear
 
 
@@ -19,9 +20,9 @@ def settle(model: nn.Module) -> None:
             part.out = Linear(dim, count, bias=False, device="meta")
             part.out.weight = nn.Parameter(part.embedding.weight.detach())
     for part in model.modules():
-        if isinstance(part, Linear):
+        if isinstance(part, Linear) and is_unchanged(part, Linear):
             part.weight = _by_columns(part.weight)
-        if isinstance(part, RecurrentDecoder):
+        if isinstance(part, RecurrentDecoder) and part.lowest.is_unchanged():
             rnn = part.lowest.rnn
             for name, weight in list(rnn.named_parameters()):
                 setattr(rnn, name, _by_columns(weight) if weight.ndim == 2 else weight)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batching import Batches
-from regard.device import capturable
 from regard.errors import NotFiniteError
+from regard.kernels.choose import capturable
 from regard.recipe import Train
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded

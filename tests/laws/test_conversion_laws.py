@@ -1,0 +1,226 @@
+"""Laws of models that are taken elsewhere: to half precision, to the meta device, through vmap, pickle and copies."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from small import (
+    BATCH,
+    KEY,
+    QUERY,
+    Case,
+    Looks,
+    every_attention,
+    make_attention,
+    make_model,
+    make_score,
+    make_sources,
+    near,
+    same,
+    transformer,
+    unchecked,
+)
+from torch import Tensor, nn
+
+from regard.attention import SCOPES, SCORES
+from regard.attention.pooling import POOLINGS
+from regard.attention.positions import POSITIONS
+from regard.attention.scopes import Global
+from regard.decoders import ORDERS
+from regard.encoders import TransformerEncoder
+from regard.errors import RecipeError
+from regard.models import Seq2Seq
+from regard.models.letters import LETTERS, Spelled
+from regard.recurrence import CELLS
+from regard.search import beam
+from regard.transformer import FeedForward
+from regard.types import BEGIN, TEXT, Memory, Padded, Recurrent, Step
+
+LENGTHS = (7, 4, 2)
+TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5, 5]])
+HALVES = {torch.float16: 0.02, torch.bfloat16: 0.12}  # what rounding may do to logits of the size of one
+
+CASES = [
+    *(Case(order, cell, 2) for order in ORDERS for cell in CELLS),
+    *(Case(looks=Looks(score)) for score in SCORES),
+    *(Case("luong", looks=Looks(scope=scope)) for scope in SCOPES),
+    Case("luong_feeding", looks=Looks("additive", heads=3)),
+    *(transformer(positions) for positions in POSITIONS),
+    *(transformer(looks=Looks(score, heads=2), layers=1) for score in SCORES),
+    *(transformer(looks=Looks("scaled_dot", scope=scope, heads=2), layers=1) for scope in ("local_m", "local_p")),
+    transformer("learned", "post", order="luong", decoder="recurrent"),
+    transformer("rotary", encoder="gnmt", cell="lstm"),
+]
+every_case = pytest.mark.parametrize("case", dict.fromkeys(CASES), ids=str)
+
+
+def stepped(model: Seq2Seq, memory: Memory) -> Tensor:
+    """The logits of all tokens, one by one."""
+    ready = model.decoder.prepare(memory)
+    state, logits = model.decoder.start(ready), []
+    for token in TOKENS.split(1, dim=1):
+        step = model.decoder.step(token, state, ready)
+        state, logits = step.state, [*logits, step.logits]
+    return torch.cat(logits, dim=1)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@every_case
+def test_half_a_model_says_nearly_the_same(case, dtype):
+    model, source = make_model(case, dtype=torch.float32, scale=0.2), make_sources(*LENGTHS)
+    with torch.no_grad(), unchecked():
+        expected = model.decoder(TOKENS, model.encoder(source))
+        model.to(dtype)
+        memory = model.encoder(source)
+        whole = model.decoder(TOKENS, memory)
+        assert whole.logits.dtype in (dtype, torch.float32)
+        near(whole.logits.float(), expected.logits, HALVES[dtype])
+        near(stepped(model, memory).float(), whole.logits.float(), HALVES[dtype])
+        if case.looking() and case.looks.scope != "local_p":  # whose window moves by whole keys
+            near(whole.attention.float(), expected.attention, HALVES[dtype])
+        for found in beam(model.decoder, memory, width=3, limits=[5] * BATCH):
+            assert found[0].score > -50
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("case", [Case(), Case("gnmt", "lstm", 2), transformer()], ids=str)
+def test_half_a_model_has_gradients(case, dtype):
+    model = make_model(case, dtype=dtype, scale=0.2).train()
+    step = model.decoder(TOKENS, model.encoder(make_sources(*LENGTHS)))
+    step.logits.float().log_softmax(-1)[..., 5].sum().backward()
+    assert all(each.grad.isfinite().all() for each in model.parameters())
+
+
+def on_meta(source: Padded) -> Padded:
+    return Padded(source.ids.to("meta"), source.mask.to("meta"))
+
+
+@every_case
+def test_models_have_shapes_on_the_meta_device(case):
+    model, source = make_model(case), make_sources(*LENGTHS)
+    expected = model.decoder(TOKENS, model.encoder(source))
+    model.to("meta")
+    for learns in (True, False):
+        with torch.set_grad_enabled(learns):
+            memory = model.encoder(on_meta(source))
+            step = model.decoder(TOKENS.to("meta"), memory)
+            assert step.logits.is_meta
+            assert step.logits.shape == expected.logits.shape
+            one = model.decoder.prepare(memory)
+            assert model.decoder.step(TOKENS[:, :1].to("meta"), model.decoder.start(one), one).logits.shape[1] == 1
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_poolings_have_shapes_on_the_meta_device(pooling):
+    pooled = POOLINGS[pooling](dim=14, directions=2, make=lambda width: make_attention(Looks("dot"), width, width)[0])
+    states, mask = torch.empty(BATCH, KEY, 14, device="meta"), torch.ones(BATCH, KEY, dtype=torch.bool, device="meta")
+    rest = Recurrent(states[:, :1], None)
+    assert pooled.to("meta")(Memory(states, mask, rest, TEXT)).vector.shape == (BATCH, 14)
+
+
+@pytest.mark.parametrize("kind", LETTERS)
+def test_letters_have_shapes_on_the_meta_device(kind):
+    reader = LETTERS[kind](11, embedding=6, dim=8).to("meta")
+    letters = torch.zeros(BATCH, KEY, 9, dtype=torch.long, device="meta")
+    words = Spelled(letters[..., 0], torch.ones(BATCH, KEY, dtype=torch.bool, device="meta"), letters)
+    assert reader(words).shape == (BATCH, KEY, 8)
+
+
+COUNT = 4  # of what a layer is mapped over
+
+
+def mapped(layer: nn.Module, function: object, *given: Tensor) -> None:
+    """vmap is a loop; with gradients of each example too."""
+    layer.double()
+    expected = torch.stack([function(*rows) for rows in zip(*given, strict=True)])
+    near(torch.func.vmap(function)(*given), expected)
+    found = torch.func.vmap(torch.func.grad(lambda *rows: function(*rows).square().sum()))(*given)
+    leaf = given[0].clone().requires_grad_()
+    (0 * leaf.sum() + sum(function(*rows).square().sum() for rows in zip(leaf, *given[1:], strict=True))).backward()
+    near(found, leaf.grad, 1e-8)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_vmap_of_a_score_is_a_loop(name):
+    score, query_dim = make_score(name)
+    query, states = (torch.randn(COUNT, BATCH, *size).double() for size in ((QUERY, query_dim), (KEY, 13)))
+    with unchecked():
+        mapped(score, lambda query, states: score(query, score.project(states)), query, states)
+
+
+@every_attention()
+def test_vmap_of_an_attention_is_a_loop(looks):
+    attention, query_dim = make_attention(looks)
+    query, states = (torch.randn(COUNT, BATCH, *size).double() for size in ((QUERY, query_dim), (KEY, 13)))
+    mask = torch.ones(BATCH, 1, KEY, dtype=torch.bool)
+    mask[1, :, 4:] = False
+
+    def look(query: Tensor, states: Tensor) -> Tensor:
+        return attention(query, attention.project(states), attention.content(states), mask=mask).context
+
+    with unchecked():
+        mapped(attention, look, query, states)
+
+
+@pytest.mark.parametrize("case", [transformer("rotary"), transformer("alibi", "post", Looks(heads=2))], ids=str)
+def test_vmap_of_transformer_layers_is_a_loop(case):
+    model = make_model(case)
+    assert isinstance(model.encoder, TransformerEncoder)
+    layer, mask = model.encoder.stack[0], torch.ones(BATCH, 1, 1, KEY, dtype=torch.bool)
+    states = torch.randn(COUNT, BATCH, KEY, model.encoder.dim).double()
+    positions = model.encoder.positions
+    bias = positions.bias(KEY, KEY, 0)
+    with unchecked():
+        mapped(layer, lambda rows: layer.attention(rows, mask=mask, bias=bias, positions=positions)[0], states)
+        assert isinstance(layer.feed, FeedForward)
+        mapped(layer, layer.feed, states)
+
+
+@pytest.mark.parametrize("case", [Case(), transformer("sinusoidal", "post", Looks(heads=2))], ids=str)
+def test_gradients_of_each_example_are_those_of_each_alone(case):
+    """By functional_call, grad and vmap over the words of a decoder."""
+    model = make_model(case)
+    memory = model.encoder(make_sources(5)).each(lambda rows: rows.detach())
+    weights = dict(model.decoder.named_parameters())
+    rows = TOKENS.unsqueeze(1)
+
+    def loss(weights: dict[str, Tensor], tokens: Tensor) -> Tensor:
+        step: Step = torch.func.functional_call(model.decoder, weights, (tokens, memory))
+        return step.logits.square().sum()
+
+    with unchecked():
+        found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, rows)
+        for number, tokens in enumerate(rows):
+            model.zero_grad()
+            loss(weights, tokens).backward()
+            for name, weight in weights.items():
+                near(found[name][number], torch.zeros_like(weight) if weight.grad is None else weight.grad, 1e-8)
+
+
+COPIES = {"pickle": lambda model: pickle.loads(pickle.dumps(model)), "deepcopy": copy.deepcopy}
+
+
+@pytest.mark.parametrize("way", COPIES.values(), ids=list(COPIES))
+@every_case
+def test_a_copy_of_a_model_says_the_same(case, way):
+    model, source = make_model(case), make_sources(*LENGTHS)
+    other = way(model)
+    assert not {id(each) for each in other.parameters()} & {id(each) for each in model.parameters()}
+    with torch.no_grad(), unchecked():
+        same(other.decoder(TOKENS, other.encoder(source)).logits, model.decoder(TOKENS, model.encoder(source)).logits)
+        same(stepped(other, other.encoder(source)), stepped(model, model.encoder(source)))
+
+
+@pytest.mark.parametrize("looks", [Looks(scope="coverage"), Looks(scope="location_aware"), Looks(normalizer="hard")])
+def test_a_transformer_reads_for_a_decoder_with_a_past_or_hard_looks(looks):
+    model = make_model(transformer(looks=looks, decoder="recurrent", order="bahdanau", layers=1))
+    own = model.encoder.stack[0].attention.attention
+    assert type(own) is Global
+    assert own.normalize.__name__ == "softmax"
+    assert type(model.decoder.attention) is SCOPES[looks.scope]
+    assert model.decoder.attention.normalize.__name__ == looks.normalizer
+    step = model.decoder(TOKENS, model.encoder(make_sources(*LENGTHS)))
+    assert step.logits.isfinite().all()
+    with pytest.raises(RecipeError):
+        make_model(transformer(looks=looks))
