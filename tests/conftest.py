@@ -8,14 +8,14 @@ import jaxtyping
 
 import regard  # noqa: F401  before torch: it chooses how threads wait, here and in subprocesses
 
+# Small tensors gain nothing from more threads, and bits depend on them; `make test` runs the laws with two as well.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read as torch loads, in what tests start too
+
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as in mypy
 jaxtyping.install_import_hook("regard", CHECKER)  # before any of its modules is imported
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
-
-# Small tensors gain nothing from more than one, and bits depend on it; `make test` runs the laws with two as well.
-torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
 @pytest.fixture(scope="session", autouse=True)

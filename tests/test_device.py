@@ -107,5 +107,6 @@ def test_threads_wait_for_work_as_the_user_chose_or_briefly(chosen, spins):
 
 @gnu_openmp
 def test_the_tests_wait_so_too():
-    """Torch is imported after regard here as well, and what tests start inherits it."""
+    """Torch is imported after the environment was chosen, and what tests start inherits that."""
     assert HOW_THREADS_WAIT & os.environ.keys()
+    assert torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"])
