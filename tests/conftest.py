@@ -7,9 +7,14 @@ from pathlib import Path
 
 import jaxtyping
 
+import regard  # noqa: F401  before torch: it chooses how threads wait, here and in subprocesses
+
+# Small tensors gain nothing from more threads, and bits depend on them; `make test` runs the laws with two as well.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read as torch loads, in what tests start too
+
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as in mypy
-if find_spec("beartype"):  # where it is not installed, as on a machine lent for its GPU, shapes go unchecked
-    jaxtyping.install_import_hook("regard", CHECKER)  # before anything of regard is imported
+if find_spec("beartype"):  # where it is not installed, shapes go unchecked
+    jaxtyping.install_import_hook("regard", CHECKER)  # before any of its modules is imported
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -20,8 +25,6 @@ collect_ignore = [  # likewise; none of these tests needs a GPU
     for path in Path(__file__).parent.rglob("test_*.py")
     if any(f"from {name}" in path.read_text(encoding="utf-8") for name in missing)
 ]
-
-torch.set_num_threads(1)  # small tensors gain nothing from more, and bits depend on it
 
 
 @pytest.fixture(scope="session", autouse=True)

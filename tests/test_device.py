@@ -1,11 +1,16 @@
 """Where tensors live: memory that waits for the next ones, batches that are worked on side by side."""
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import regard
 from regard.device import memory_kept, side_by_side
 
 
@@ -76,3 +81,32 @@ def test_what_goes_wrong_is_said_and_the_threads_are_as_before():
     with pytest.raises(KeyError):
         next(found)
     assert torch.get_num_threads() == 2
+
+
+HOW_THREADS_WAIT = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
+gnu_openmp = pytest.mark.skipif(
+    not list((Path(torch.__file__).parent / "lib").glob("libgomp*")), reason="torch has another OpenMP"
+)
+
+
+@gnu_openmp
+@pytest.mark.parametrize(
+    ("chosen", "spins"),
+    [({}, regard._SPINS), ({"GOMP_SPINCOUNT": "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)],
+    ids=["nothing", "spins", "policy"],
+)
+def test_threads_wait_for_work_as_the_user_chose_or_briefly(chosen, spins):
+    """OpenMP itself reports it when torch is loaded."""
+    environment = {name: value for name, value in os.environ.items() if name not in HOW_THREADS_WAIT}
+    environment |= chosen | {"OMP_DISPLAY_ENV": "verbose"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import regard.device"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert f"GOMP_SPINCOUNT = '{spins}'" in loaded.stderr
+
+
+@gnu_openmp
+def test_the_tests_wait_so_too():
+    """Torch is imported after the environment was chosen, and what tests start inherits that."""
+    assert HOW_THREADS_WAIT & os.environ.keys()
+    assert torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"])

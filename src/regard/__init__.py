@@ -6,6 +6,7 @@ prediction = predictor.predict(["4 March 2026"])[0]     # -> Prediction(text, sc
 compared = regard.compare("dates", run)                 # -> Comparison, with a table and a picture by length
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,23 @@ if TYPE_CHECKING:
     from regard.types import AttentionMap, Prediction
 
 __version__ = "0.1.0"
+
+_SPINS = 10_000  # turns of the loop in which a thread of torch waits for work before it sleeps: well under 1 ms
+
+
+def _choose_wait_policy() -> None:
+    """Let waiting threads go to sleep soon, unless the environment says how they wait.
+
+    GNU OpenMP, by which torch runs on several threads, lets them spin for 300,000 turns, many milliseconds. If another
+    process runs on their cores, they spend their share of time on that, and training is many times slower. OpenMP reads
+    the environment once, when torch is loaded: therefore here, the one work that is done at import. If torch was
+    imported before regard it has no effect.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
+
+
+_choose_wait_policy()
 
 # Loaded when first asked for, so that `import regard` and `regard --help` do not wait for torch.
 _HOMES = {

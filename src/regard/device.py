@@ -13,6 +13,7 @@ from torch import nn
 from regard.errors import RecipeError
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # options of glibc's mallopt
+PRECISIONS = ("auto", "float32", "bfloat16")  # of matrix products
 AT_ONCE = 2  # batches that are worked on side by side; more of them wait for each other in Python
 
 Given = TypeVar("Given")
@@ -28,6 +29,17 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n", 1)[0]
         raise RecipeError(f"the device {name!r} cannot be used ({reason}); choose auto, cpu or cuda") from error
+
+
+def choose_precision(name: str, device: torch.device) -> str:
+    """The precision of that name; `auto` is bfloat16 on a GPU that computes in it, and float32 elsewhere.
+
+    Processors and older GPUs without instructions for bfloat16 emulate it, many times slower than float32.
+    """
+    if name != "auto":
+        return name
+    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)  # Ampere and later
+    return "bfloat16" if fast else "float32"
 
 
 @contextmanager

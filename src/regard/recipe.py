@@ -152,7 +152,7 @@ class Train:
     seed: int = _number(1, least=0)  # of weights, batches, dropout and embedded corpora
     device: str = "auto"  # cpu, cuda, or auto: the GPU where there is one
     threads: int = _number(0, least=0)  # of the CPU; 0 leaves it to torch
-    precision: str = "float32"  # of matrix products: float32 or bfloat16
+    precision: str = "float32"  # of matrix products: float32, bfloat16, or auto: bfloat16 on a GPU fast in it
     capture: bool = True  # on a GPU: an update is one CUDA graph, where it can be
     compile: bool = False  # in captured updates: through torch.compile, which takes a minute and pays on large models
     deterministic: bool = False  # only such algorithms as give the same bits again; slower on a GPU

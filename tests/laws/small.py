@@ -34,11 +34,12 @@ DEFAULT = recipes.Model()
 @contextmanager
 def unchecked() -> Iterator[None]:
     """Shapes go unchecked, for laws that ask a thousand times; others ask the same with the checks on."""
+    before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     try:
         yield
     finally:
-        config.update("jaxtyping_disable", False)
+        config.update("jaxtyping_disable", before)
 
 
 def make_score(name: str, query_dim: int = 11, key_dim: int = 13, dim: int = 17) -> tuple[Score, int]:

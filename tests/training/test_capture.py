@@ -8,6 +8,7 @@ import torch
 import regard
 from regard import recipe as recipes
 from regard.data.batching import Batches, fixed_width, widened
+from regard.device import choose_precision
 from regard.errors import NotFiniteError, RecipeError
 from regard.tasks import TASKS
 from regard.training import capture, loop
@@ -16,6 +17,12 @@ from regard.types import BEGIN, END, PAD
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 CPU = torch.device("cpu")
+
+
+SMALL = (
+    *("model.embedding=4", "model.encoder.dim=6", "model.decoder.dim=6", "model.attention.dim=6"),
+    *("search.max_ratio=0", "search.max_extra=1"),
+)
 
 
 def bench(*overrides: str, device: torch.device = CPU):
@@ -86,9 +93,46 @@ def test_on_a_cpu_nothing_is_captured():
 
 
 def test_an_unknown_precision_is_refused(tmp_path):
-    with pytest.raises(RecipeError, match="unknown precision 'half'; choose from float32, bfloat16"):
+    with pytest.raises(RecipeError, match="unknown precision 'half'; choose from auto, float32, bfloat16"):
         regard.train("copy", "train.precision=half", runs=tmp_path, quiet=True)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("asked", "kinds", "told"),
+    [
+        ("auto", {torch.float32}, ["precision: float32 on cpu (train.precision=auto is bfloat16 on a GPU"]),
+        ("bfloat16", {torch.bfloat16}, ["precision: bfloat16 on cpu, as forced; this may be slow"]),
+        ("float32", {torch.float32}, []),
+    ],
+)
+def test_on_a_cpu_bfloat16_is_only_for_those_who_force_it(tmp_path, monkeypatch, capsys, asked, kinds, told):
+    task = TASKS[recipes.load("copy").task]
+    loss, products = task.loss, set()
+
+    def watching(self, model, batch, *more):
+        products.add((torch.ones(1, 1) @ torch.ones(1, 1)).dtype)
+        return loss(self, model, batch, *more)
+
+    monkeypatch.setattr(task, "loss", watching)
+    small = ["data.size=50", "train.updates=1", "train.device=cpu", *SMALL]
+    run = regard.train("copy", *small, f"train.precision={asked}", runs=tmp_path)
+    assert products == kinds
+    lines = [line for line in capsys.readouterr().err.split("\n") if "precision" in line]
+    assert [line.startswith(each) for line, each in zip(lines, told, strict=True)] == [True] * len(told)
+    assert [f"torch.{run.metrics()[-1]['precision']}"] == [str(kind) for kind in kinds]
+
+
+@pytest.mark.parametrize(("capability", "precision"), [((7, 5), "float32"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")])
+def test_on_a_gpu_auto_is_bfloat16_if_the_gpu_computes_in_it(monkeypatch, capability, precision):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert choose_precision("auto", torch.device("cuda:1")) == precision
+    assert choose_precision("float32", torch.device("cuda:1")) == "float32"
+    assert choose_precision("bfloat16", torch.device("cuda:1")) == "bfloat16"
+
+
+def test_no_recipe_that_comes_with_regard_forces_bfloat16():
+    assert {recipes.load(name).train.precision for name in recipes.names()} == {"auto", "float32"}
 
 
 def test_bfloat16_products_learn_and_the_weights_stay_single():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batching import Batches
+from regard.device import choose_precision
 from regard.errors import NotFiniteError
 from regard.kernels.choose import capturable
 from regard.recipe import Train
@@ -20,7 +21,6 @@ from regard.tasks.core import Encoded
 from regard.training.session import Session
 from regard.types import Batch, Padded
 
-PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 WARM_UPS = 3  # runs of an update before its graph is taken: libraries choose their kernels in the first ones
 ASK_EVERY = 50  # updates between two looks at what the GPU has summed up
 
@@ -28,8 +28,7 @@ ASK_EVERY = 50  # updates between two looks at what the GPU has summed up
 @contextmanager
 def precision(name: str, device: torch.device) -> Iterator[None]:
     """Matrix products in that precision while in the block; sums, norms and weights stay in single precision."""
-    kind = PRECISIONS[name]
-    with torch.autocast(device.type, kind, enabled=kind is not None):
+    with torch.autocast(device.type, torch.bfloat16, enabled=choose_precision(name, device) == "bfloat16"):
         yield
 
 
@@ -87,6 +86,7 @@ class Captured:
     def __init__(self, task: AnyTask, session: Session, data: Encoded, device: torch.device) -> None:
         self.task, self.session, self.device = task, session, device
         self.settings: Train = task.recipe.train
+        self.precision = choose_precision(self.settings.precision, device)
         self.table = Table.of(task, data, device)
         self.total = torch.zeros((), device=device, dtype=torch.float64)
         self.tokens = torch.zeros((), device=device, dtype=torch.int64)
@@ -166,7 +166,7 @@ class Captured:
 
     def _forward(self, index: Tensor, width: int) -> tuple[Tensor, Tensor]:
         batch = self.table.take(index, width)
-        with precision(self.settings.precision, self.device):
+        with precision(self.precision, self.device):
             loss = self.task.loss(self.session.model, batch, self.settings.smoothing)
         return loss, batch.target.mask[:, 1:].sum()
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard import models, storage
 from regard import recipe as recipes
 from regard.data.batching import Batches, in_order
-from regard.device import choose_device, memory_kept
+from regard.device import PRECISIONS, choose_device, choose_precision, memory_kept
 from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, ResourceError, StoppedError, pick
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
@@ -94,7 +94,7 @@ def check(recipe: Recipe) -> None:
     task.check_metric(recipe.metric)
     pick(SCHEDULES, recipe.train.schedule, "schedule")
     task.check(recipe)
-    pick(capture.PRECISIONS, recipe.train.precision, "precision")
+    pick(dict.fromkeys(PRECISIONS), recipe.train.precision, "precision")
     pick(dict.fromkeys(KEPT), recipe.train.keep, "weights to keep")
     choose_device(recipe.train.device)
 
@@ -124,7 +124,9 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
         models.load_weights(session.model, kept_weights(run))
         measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
-    run.record({recipe.metric: measured.value, "signature": measured.signature, "train_seconds": seconds})
+    precision = choose_precision(recipe.train.precision, choose_device(recipe.train.device))
+    done = {"signature": measured.signature, "train_seconds": seconds, "precision": precision}
+    run.record({recipe.metric: measured.value} | done)
     run.finish()
     teller.say(f"learned in {seconds:.1f} s; on dev: {measured.value:.4f} ({measured.signature})")
     return run
@@ -349,3 +351,14 @@ def _intent(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, given:
     device = next(model.parameters()).device
     updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
     yield f"{parameters:,} parameters on {device}, {updates}"
+    yield from _told_precision(settings.precision, device)
+
+
+def _told_precision(name: str, device: torch.device) -> Iterator[str]:
+    """Reports what `auto` chose, and what forcing bfloat16 may cost; plain float32 goes without saying."""
+    automatic = choose_precision("auto", device)
+    if name == "auto":
+        rule = "train.precision=auto is bfloat16 on a GPU that computes in it, else float32"
+        yield f"precision: {automatic} on {device} ({rule})"
+    elif name == "bfloat16" != automatic:
+        yield f"precision: bfloat16 on {device}, as forced; this may be slow, train.precision=auto is {automatic} here"
