@@ -20,7 +20,7 @@ from regard.models import build
 from regard.recurrence import CELLS
 from regard.tasks import TASKS
 from regard.tasks.core import AnyTask
-from regard.training.capture import PRECISIONS, precision
+from regard.training.capture import precision
 from regard.types import Batch, Padded
 
 WORDS = 11
@@ -103,7 +103,7 @@ TERMS = [
 
 
 @pytest.mark.parametrize("case", TERMS, ids=str)
-@pytest.mark.parametrize("kind", PRECISIONS)
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
 def test_nor_in_half_precision_or_with_terms_of_the_map(case, kind):
     terms = {} if case.decoder == "transformer" else {"coverage": 0.5, "doubly_stochastic": 0.5}
     fake_loss(make_recipe(case, dropout=0.2), kind=kind, **terms)
