@@ -18,6 +18,7 @@ from regard.decoders.plain import PlainLoop, unseen
 from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
+from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear, one_gradient
 from regard.recurrence import Cell, Gates, Pace, Recurrence, Tower, joined, layer_of
@@ -102,6 +103,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         self.bridge = start(self.recurrence, reader)
         self.readout = Linear(reading, dim)
         self.out = None if tied else Linear(dim, embedding.num_embeddings)
+        self.columns: Columns | None = None
         self.dropout, self.copies = dropout, copies
         self.pointer = Pointer(context_dim=reader.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
         drawn = isinstance(attention, Scope) and attention.normalize is hard
@@ -216,7 +218,12 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def predict(self, read: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
         """A number for every word."""
-        return linear(read, self.embedding.weight, None) if self.out is None else self.out(read)
+        return linear(read, self.tied_weight(), None) if self.out is None else self.out(read)
+
+    def tied_weight(self) -> Float[Tensor, "vocabulary dim"]:
+        """The embedding, as it predicts words."""
+        weight = self.embedding.weight
+        return weight if self.columns is None else self.columns.of(weight)
 
     @abstractmethod
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
