@@ -5,7 +5,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 from regard.errors import RecipeError, did_you_mean
 
 EMBEDDED = Path(__file__).parent / "recipes"
+FORMAT = 2  # of recipes: in 1, model.decoder.order = gnmt named what is gnmt_v2 today
 
 
 def _number(default: float, least: float, most: float | None = None) -> Any:
@@ -181,6 +182,7 @@ class Recipe:
     name: str = "run"  # of the run directory
     task: str = "translate"  # `regard list tasks`
     metric: str = "exact_match"  # `regard list metrics`
+    format: int = _number(FORMAT, least=1, most=FORMAT)  # of the recipe; 1 calls gnmt what is gnmt_v2 today
     data: Data = Data()
     tokens: Tokens = Tokens()
     model: Model = Model()
@@ -218,16 +220,27 @@ def _content(name: str | Path) -> tuple[Path, str]:
         raise RecipeError(f"the recipe {path} cannot be read: {error}") from error
 
 
-def parse(content: str, origin: str, overrides: Iterable[str] = ()) -> Recipe:
-    """A recipe from TOML; `origin` names it in messages."""
+def parse(content: str, origin: str, overrides: Iterable[str] = (), format: int = FORMAT) -> Recipe:
+    """A recipe from TOML, in the terms of today's format; `origin` names it in messages.
+
+    `format` is that of a recipe that names none.
+    """
     try:
         values = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{origin} is not valid TOML: {error}") from error
-    recipe = fill(Recipe(), values, origin, "")
+    recipe = _renewed(fill(Recipe(format=format), values, origin, ""))
     for text in overrides:
         recipe = override(recipe, text)
     return recipe
+
+
+def _renewed(recipe: Recipe) -> Recipe:
+    """The same recipe in the terms of today's format."""
+    model = recipe.model
+    if recipe.format == 1 and model.decoder.order == "gnmt":
+        model = replace(model, decoder=replace(model.decoder, order="gnmt_v2"))
+    return replace(recipe, format=FORMAT, model=model)
 
 
 def override(recipe: Recipe, text: str) -> Recipe:

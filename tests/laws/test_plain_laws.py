@@ -79,7 +79,7 @@ def make_recurrent(order: str, cell: str = "lstm", layers: int = 1, **look: obje
     recipe = recipes.Model(
         embedding=6,
         encoder=Encoder(cell=cell, dim=8),
-        decoder=Decoder(order=order, cell=cell, dim=8, layers=max(layers, 2) if order == "gnmt" else layers),
+        decoder=Decoder(order=order, cell=cell, dim=8, layers=max(layers, 2) if "gnmt" in order else layers),
         attention=Attention(**{"score": "additive", "dim": 6, **look}),
     )
     return built(recipe)
