@@ -72,7 +72,7 @@ def test_a_run_of_the_first_format_means_gnmt_v2_by_gnmt(tmp_path: Path) -> None
     run = regard.train(tiny("model.decoder.order=gnmt_v2", "model.decoder.layers=2"), runs=tmp_path, quiet=True)
     wanted = regard.load(run).predict(TEXTS)
     stored = run.read(RECIPE).decode()
-    assert "\nformat = 2\n" in stored
+    assert stored.startswith("format = 2\n")
 
     def answers(recipe: str) -> list[tuple[str, float]]:
         run.replace(RECIPE, recipe.encode())

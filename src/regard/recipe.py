@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 from regard.errors import RecipeError, did_you_mean
 
 EMBEDDED = Path(__file__).parent / "recipes"
+FORMAT = 2  # of a recipe's TOML: in format 1, model.decoder.order = gnmt meant what is gnmt_v2 today
 
 
 def _number(default: float, least: float, most: float | None = None) -> Any:
@@ -181,15 +182,11 @@ class Recipe:
     name: str = "run"  # of the run directory
     task: str = "translate"  # `regard list tasks`
     metric: str = "exact_match"  # `regard list metrics`
-    format: int = _number(2, least=1, most=2)  # of the recipe; 1 calls gnmt what is gnmt_v2 today
     data: Data = Data()
     tokens: Tokens = Tokens()
     model: Model = Model()
     train: Train = Train()
     search: Search = Search()
-
-
-FORMAT = Recipe.format  # of today
 
 
 def names() -> list[str]:
@@ -231,18 +228,22 @@ def parse(content: str, origin: str, overrides: Iterable[str] = (), format: int 
         values = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{origin} is not valid TOML: {error}") from error
-    recipe = _renewed(fill(Recipe(format=format), values, origin, ""))
+    format = values.pop("format", format)
+    if type(format) is not int or not 1 <= format <= FORMAT:
+        raise RecipeError(f"{origin} is of format {format!r}, and this regard reads 1 to {FORMAT}; take one that fits")
+    recipe = fill(Recipe(), values, origin, "")
+    recipe = _renewed(recipe) if format == 1 else recipe
     for text in overrides:
         recipe = override(recipe, text)
     return recipe
 
 
 def _renewed(recipe: Recipe) -> Recipe:
-    """The same recipe in the terms of today's format."""
-    model = recipe.model
-    if recipe.format == 1 and model.decoder.order == "gnmt":
-        model = replace(model, decoder=replace(model.decoder, order="gnmt_v2"))
-    return replace(recipe, format=FORMAT, model=model)
+    """A recipe that was written in format 1, in today's terms."""
+    decoder = recipe.model.decoder
+    if decoder.order == "gnmt":
+        decoder = replace(decoder, order="gnmt_v2")
+    return replace(recipe, model=replace(recipe.model, decoder=decoder))
 
 
 def override(recipe: Recipe, text: str) -> Recipe:
@@ -265,8 +266,8 @@ def assigned(text: str) -> dict[str, Any]:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The whole recipe as TOML, every key written out."""
-    return "\n".join(_lines(recipe, "")) + "\n"
+    """The whole recipe as TOML, its format and every key written out."""
+    return "\n".join([f"format = {FORMAT}", *_lines(recipe, "")]) + "\n"
 
 
 class _Word(str):
