@@ -1,6 +1,6 @@
 """Training steps a GPU makes, captured, on full batches of random ids.
 
-    python benchmarks/gpu_training.py [transformer | bahdanau | luong | luong_feeding | gnmt] [--profile]
+    python benchmarks/gpu_training.py [transformer | bahdanau | luong | luong_feeding | gnmt | gnmt_v2] [--profile]
 
 `transformer` has 6+6 layers, d 512, ff 1024, dropout, 16k tokens a batch, and goes through torch.compile. The others
 read with a BiLSTM of 2 x 512 and write with an LSTM of 512 (gnmt: two, as few as it can have), look additively, and
@@ -26,7 +26,7 @@ from regard.types import SPECIALS, Example
 
 VOCABULARY = 10_000
 STACK = {"kind": "transformer", "dim": 512, "layers": 6, "inner_dim": 1024, "dropout": 0.3}
-ORDERS = ("bahdanau", "luong", "luong_feeding", "gnmt")
+ORDERS = ("bahdanau", "luong", "luong_feeding", "gnmt", "gnmt_v2")
 
 
 def recipe(name: str) -> tuple[recipes.Recipe, int]:
@@ -37,7 +37,7 @@ def recipe(name: str) -> tuple[recipes.Recipe, int]:
             embedding=512,
             encoder=recipes.Encoder(cell="lstm", dim=1024),
             attention=recipes.Attention(score="additive", dim=512),
-            decoder=recipes.Decoder(order=name, cell="lstm", dim=512, layers=2 if name == "gnmt" else 1),
+            decoder=recipes.Decoder(order=name, cell="lstm", dim=512, layers=2 if "gnmt" in name else 1),
         )
         train = recipes.Train(batch_tokens=128 * 28, precision="bfloat16", smoothing=0.1)
         return recipes.Recipe(model=model, tokens=tokens, train=train), 28

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.alignment import alignment_error, alignment_error_rate, diagonal, links_of, measure
+from regard.alignment import alignment_error, alignment_error_rate, diagonal, measure
 from regard.types import AttentionMap, Example, Prediction
 
 Links = set[tuple[int, int]]
@@ -28,30 +28,30 @@ MAP = seen([0.1, 0.6, 0.2, 0.1], [0.3, 0.1, 0.0, 0.6], [0.0, 0.2, 0.3, 0.5])
 
 
 def test_a_row_links_to_what_it_looks_at_most_but_not_to_the_end() -> None:
-    assert links_of(MAP) == {(1, 0), (0, 1), (2, 2)}
+    assert set(MAP.links()) == {(1, 0), (0, 1), (2, 2)}
 
 
 def test_the_input_step_reads_one_row_later_and_the_last_its_own() -> None:
-    assert links_of(MAP, shift=1) == {(0, 0), (2, 1), (2, 2)}
-    assert links_of(MAP, shift=2) == {(2, 0), (2, 1), (2, 2)}
+    assert set(MAP.links(shift=1)) == {(0, 0), (2, 1), (2, 2)}
+    assert set(MAP.links(shift=2)) == {(2, 0), (2, 1), (2, 2)}
 
 
 def test_marks_may_stand_anywhere_and_an_unknown_token_is_a_source() -> None:
     columns = ("<s>", "<unk>", "a", "</s>", "<pad>")
-    assert links_of(seen([0.9, 0.0, 0.1, 0.0, 0.0], [0.0, 0.3, 0.2, 0.5, 0.0], columns=columns)) == {(2, 0), (1, 1)}
+    assert seen([0.9, 0.0, 0.1, 0.0, 0.0], [0.0, 0.3, 0.2, 0.5, 0.0], columns=columns).links() == [(2, 0), (1, 1)]
 
 
 def test_a_row_that_sees_nothing_links_nothing() -> None:
-    assert links_of(seen([0.0, 0.0, 0.0, 0.0], [0.0, 0.7, 0.3, 0.0])) == {(1, 1)}
-    assert links_of(seen([0.0, 0.0, 0.0, 1.0])) == set()
-    assert links_of(seen([1.0], columns=("</s>",))) == set()
-    assert links_of(AttentionMap(torch.zeros(0, 2), (), ("a", "b"))) == set()
+    assert seen([0.0, 0.0, 0.0, 0.0], [0.0, 0.7, 0.3, 0.0]).links() == [(1, 1)]
+    assert seen([0.0, 0.0, 0.0, 1.0]).links() == []
+    assert seen([1.0], columns=("</s>",)).links() == []
+    assert AttentionMap(torch.zeros(0, 2), (), ("a", "b")).links() == []
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 3))
 def test_links_have_one_source_a_row(rows: int, columns: int, shift: int) -> None:
     weights = torch.rand(rows, columns, generator=torch.Generator().manual_seed(rows * columns)) + 0.1
-    found = links_of(AttentionMap(weights, ("r",) * rows, ("c",) * columns), shift)
+    found = AttentionMap(weights, ("r",) * rows, ("c",) * columns).links(shift)
     assert sorted(target for _, target in found) == list(range(rows))
     for source, target in found:
         assert weights[min(target + shift, rows - 1), source] == weights[min(target + shift, rows - 1)].max()

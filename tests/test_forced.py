@@ -13,6 +13,7 @@ from regard.data.gold import Gold
 from regard.data.tokenizers import TOKENIZERS
 from regard.errors import DataError, RecipeError
 from regard.forced import align, force, word_maps, words_of
+from regard.show.maps import draw
 from regard.types import AttentionMap, Example, Prediction
 
 SOURCES = ["ab ba", "b a b ab", "a", "bab ab ba a", "ba b"]
@@ -106,6 +107,28 @@ def test_every_token_is_of_the_word_it_stands_in(kind: str, text: str) -> None:
         assert max(0, start - 1) <= begin
         assert end <= start + len(words.labels[home])
     assert set(words.home) == set(range(len(words.labels)))
+
+
+@pytest.mark.parametrize("text", ["ab ba", "a", "ab日 本c  a", "日 日本 a", "b <s> z"])
+def test_maps_of_pieces_know_the_words_of_the_text(text: str) -> None:
+    """What is drawn and exported of an answer counts the words that `align` counts of the text."""
+    tokenizer = TOKENIZERS["sentencepiece"].build(["ab ba a b c", "a b <s>"], 24)
+    pieces = tuple(tokenizer.piece(token) for token in tokenizer.encode(text))
+    columns = torch.eye(len(pieces), dtype=torch.float64)
+    words = AttentionMap(columns, ("x",) * len(pieces), pieces).words()
+    assert words.weights.argmax(-1).tolist() == words_of(tokenizer, text).home
+
+
+def test_the_pharaoh_file_of_an_answer_holds_the_links_that_align_counts(tmp_path: Path) -> None:
+    predictor = trained(tmp_path, *KINDS["luong"], "tokens.source=sentencepiece", "tokens.size=30")
+    answers = predictor.predict([*SOURCES, "ab zz ba"])  # z is unknown
+    examples = [Example(each.source, each.text) for each in answers]
+    for answer, example, again in zip(answers, examples, force(predictor, examples), strict=True):
+        assert answer.map is not None
+        assert again.tokens == answer.tokens
+        pairs = [pair.split("-") for pair in draw(answer.map, ".pharaoh").decode().split()]
+        links = {(int(source), int(target)) for source, target in pairs}
+        assert align(predictor, Gold([example], [links], [set()], 0))["output step"].value == 0
 
 
 class Looks:

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import regard
-from regard import Prediction, Predictor, Run
+from regard import Prediction, Predictor, Run, models
 from regard import recipe as recipes
 from regard.errors import CorruptError, DataError, RecipeError
-from regard.storage import MODEL
+from regard.storage import MODEL, RECIPE
+from regard.training.session import kept_weights
 from regard.types import Example
 
 TEXTS = ["abc", "hello", "z", "attention", "aa"]
@@ -50,6 +51,39 @@ def test_a_run_is_loaded_by_itself_its_path_or_its_name(run: Run, predictor: Pre
     for way in (run, run.path, str(run.path)):
         found = regard.load(way, device="cpu").predict(["abc"])[0]
         assert (found.text, found.score) == (expected.text, expected.score)
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "transformer"])
+def test_a_loaded_model_is_tied_as_in_training_and_counts_and_saves_the_same(tmp_path: Path, kind: str) -> None:
+    kinds = [f"model.{side}.kind={kind}" for side in ("encoder", "decoder")]
+    widths = ["model.embedding=24", "model.decoder.dim=24", "model.tied=true", "tokens.shared=true"]
+    run = regard.train(tiny("train.updates=2", *kinds, *widths), runs=tmp_path, quiet=True)
+    predictor = regard.load(run, device="cpu")
+    loaded, built = predictor.model, predictor.task.build()
+    assert loaded.decoder.out is None
+    assert loaded.encoder.embedding.weight is loaded.decoder.embedding.weight
+    assert loaded.state_dict().keys() == built.state_dict().keys()
+    assert models.weights(loaded).keys() == kept_weights(run).keys()
+    assert sum(each.numel() for each in loaded.parameters()) == sum(each.numel() for each in built.parameters())
+
+
+def test_a_run_of_the_first_format_means_gnmt_v2_by_gnmt(tmp_path: Path) -> None:
+    """Before recipes named a format, gnmt was what gnmt_v2 is today; the weights of both fit either."""
+    run = regard.train(tiny("model.decoder.order=gnmt_v2", "model.decoder.layers=2"), runs=tmp_path, quiet=True)
+    wanted = regard.load(run).predict(TEXTS)
+    stored = run.read(RECIPE).decode()
+    assert stored.startswith("format = 2\n")
+
+    def answers(recipe: str) -> list[tuple[str, float]]:
+        run.replace(RECIPE, recipe.encode())
+        return [(each.text, each.score) for each in regard.load(run).predict(TEXTS)]
+
+    papers = stored.replace('"gnmt_v2"', '"gnmt"')
+    first = papers.replace("format = 2\n", "")
+    assert answers(first) == [(each.text, each.score) for each in wanted]
+    assert run.recipe() == recipes.parse(stored, "it")
+    assert answers(papers) != answers(first)
+    assert recipes.parse(first, "it").model.decoder.order == "gnmt"  # a recipe of one's own is of today
 
 
 def test_a_loaded_model_does_not_drop_out(tmp_path: Path) -> None:

@@ -72,7 +72,18 @@ def test_the_default_recipe_comes_back() -> None:
 
 
 def test_every_key_is_written_out() -> None:
-    assert to_toml(Recipe()).count(" = ") == len(KEYS)
+    assert to_toml(Recipe()).count(" = ") == len(KEYS) + 1  # the format of the file itself
+
+
+@pytest.mark.parametrize("format", ["0", "3", "true", '"2"'])
+def test_a_format_of_another_version_is_refused(format: str) -> None:
+    assert "mine.toml is of format" in refused(f"format = {format}")
+
+
+def test_gnmt_of_the_first_format_is_gnmt_v2() -> None:
+    orders = {number: f'format = {number}\n[model.decoder]\norder = "gnmt"' for number in (1, 2)}
+    assert [parse(text, "it").model.decoder.order for text in orders.values()] == ["gnmt_v2", "gnmt"]
+    assert parse('[model.decoder]\norder = "gnmt"', "it").model.decoder.order == "gnmt"
 
 
 def test_an_empty_recipe_is_the_default() -> None:

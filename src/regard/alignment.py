@@ -3,34 +3,18 @@
 from collections.abc import Sequence, Set
 
 from regard.metrics import Measured
-from regard.types import BEGIN, END, PAD, SPECIALS, AttentionMap, Example, Prediction
+from regard.types import MARKS, AttentionMap, Example, Prediction
 
 Link = tuple[int, int]  # source position, target position: (column, row)
 
 READINGS = {"output step": 0, "input step": 1}  # how many steps after a token was written its row is read
-NO_SOURCE = {SPECIALS[PAD], SPECIALS[BEGIN], SPECIALS[END]}
-
-
-def links_of(seen: AttentionMap, shift: int = 0) -> set[Link]:
-    """Each row's link to the column that it looks at most; marks of beginning and end are no source.
-
-    Shift 0 reads the step that writes a token, shift 1 the step that is then fed this token (Chen et al. 2020).
-    Which is better is a matter of the model: measure both. The map ends with the last token, which reads its own
-    row. A row that sees nothing links nothing.
-    """
-    columns = [column for column, label in enumerate(seen.columns) if label not in NO_SOURCE]
-    if not columns or not seen.rows:
-        return set()
-    most, places = seen.weights[:, columns].max(dim=-1)
-    read = [min(row + shift, len(seen.rows) - 1) for row in range(len(seen.rows))]
-    return {(columns[int(places[row])], target) for target, row in enumerate(read) if most[row] > 0}
 
 
 def alignment_error(found: Sequence[Set[Link]], gold: Sequence[Set[Link]]) -> Measured:
     """The share of the linked target positions that found no link of theirs; lower is better.
 
     For gold that joins whole blocks, each character of a word with each of its rendering. `found` has at most one
-    link to a target position, as `links_of` draws them, so any link inside the block is right; positions without a
+    link to a target position, as `AttentionMap.links` gives, so any link inside the block is right; positions without a
     gold link are not judged. Where each has its link, this is 1 - |A & S| / |A| over the judged positions. (The
     usual rate would also ask for all the other links of the block.) Counts are summed over the sentences.
     """
@@ -75,10 +59,10 @@ def measure(answers: Sequence[Prediction], examples: Sequence[Example]) -> dict[
     if not fitting:
         return {}
     maps, gold = zip(*fitting, strict=True)
-    return {name: alignment_error([links_of(seen, shift) for seen in maps], gold) for name, shift in READINGS.items()}
+    return {name: alignment_error([set(seen.links(shift)) for seen in maps], gold) for name, shift in READINGS.items()}
 
 
 def _fits(seen: AttentionMap, example: Example) -> bool:
     """Whether a map's tokens are the characters that the links count."""
-    sources = [label for label in seen.columns if label not in NO_SOURCE]
+    sources = [label for label in seen.columns if label not in MARKS]
     return (len(sources), len(seen.rows)) == (len(example.source), len(example.target))

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from regard.alignment import READINGS, Link, alignment_error_rate, diagonal, links_of
+from regard.alignment import READINGS, Link, alignment_error_rate, diagonal
 from regard.data.gold import Gold
 from regard.data.tokenizers import Tokenizer
 from regard.decoders import ORDERS
@@ -54,7 +54,7 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
 def align(predictor: Predictor, gold: Gold) -> dict[str, Measured]:
     """The alignment error rate of a run's looks by each reading, and what the bare diagonal would have."""
     found: dict[str, list[set[Link]]] = {
-        name: [links_of(seen) for seen in maps] for name, maps in word_maps(predictor, gold.examples).items()
+        name: [set(seen.links()) for seen in maps] for name, maps in word_maps(predictor, gold.examples).items()
     }
     counts = [(len(each.source.split(" ")), len(each.target.split(" "))) for each in gold.examples]
     skipped = f"|skipped:{gold.skipped}" if gold.skipped else ""

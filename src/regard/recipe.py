@@ -5,7 +5,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 from regard.errors import RecipeError, did_you_mean
 
 EMBEDDED = Path(__file__).parent / "recipes"
+FORMAT = 2  # of a recipe's TOML: in format 1, model.decoder.order = gnmt meant what is gnmt_v2 today
 
 
 def _number(default: float, least: float, most: float | None = None) -> Any:
@@ -218,16 +219,31 @@ def _content(name: str | Path) -> tuple[Path, str]:
         raise RecipeError(f"the recipe {path} cannot be read: {error}") from error
 
 
-def parse(content: str, origin: str, overrides: Iterable[str] = ()) -> Recipe:
-    """A recipe from TOML; `origin` names it in messages."""
+def parse(content: str, origin: str, overrides: Iterable[str] = (), format: int = FORMAT) -> Recipe:
+    """A recipe from TOML, in the terms of today's format; `origin` names it in messages.
+
+    `format` is that of a recipe that names none.
+    """
     try:
         values = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{origin} is not valid TOML: {error}") from error
+    format = values.pop("format", format)
+    if type(format) is not int or not 1 <= format <= FORMAT:
+        raise RecipeError(f"{origin} is of format {format!r}, and this regard reads 1 to {FORMAT}; take one that fits")
     recipe = fill(Recipe(), values, origin, "")
+    recipe = _renewed(recipe) if format == 1 else recipe
     for text in overrides:
         recipe = override(recipe, text)
     return recipe
+
+
+def _renewed(recipe: Recipe) -> Recipe:
+    """A recipe that was written in format 1, in today's terms."""
+    decoder = recipe.model.decoder
+    if decoder.order == "gnmt":
+        decoder = replace(decoder, order="gnmt_v2")
+    return replace(recipe, model=replace(recipe.model, decoder=decoder))
 
 
 def override(recipe: Recipe, text: str) -> Recipe:
@@ -250,8 +266,8 @@ def assigned(text: str) -> dict[str, Any]:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The whole recipe as TOML, every key written out."""
-    return "\n".join(_lines(recipe, "")) + "\n"
+    """The whole recipe as TOML, its format and every key written out."""
+    return "\n".join([f"format = {FORMAT}", *_lines(recipe, "")]) + "\n"
 
 
 class _Word(str):

@@ -133,8 +133,8 @@ class Run(Folder):
         return Run(path)
 
     def recipe(self) -> recipes.Recipe:
-        """The recipe as it was run, every key written out."""
-        return recipes.parse(self.read(RECIPE).decode(), str(self.path / RECIPE))
+        """The recipe as it was run, every key written out; one that names no format is of the first."""
+        return recipes.parse(self.read(RECIPE).decode(), str(self.path / RECIPE), format=1)
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+MARKS = frozenset({SPECIALS[PAD], SPECIALS[BEGIN], SPECIALS[END]})  # labels that stand for no word; `<unk>` does
 
 
 @dataclass(frozen=True)
@@ -181,25 +182,29 @@ class AttentionMap:
         onward = gaze[1:] >= gaze[:-1] - 1e-6
         return onward.double().mean().item() if len(onward) else 1.0
 
-    def links(self) -> list[tuple[int, int]]:
-        """The hard alignment as (column, row) pairs from zero: each row's heaviest column, of equals the first.
+    def links(self, shift: int = 0) -> list[tuple[int, int]]:
+        """The hard alignment as (column, row) pairs from zero: each row's heaviest word, of equals the first.
 
-        A row has no link if it looks nowhere, or mostly at `<pad>`, `<s>` or `</s>`, or is one of these: they
-        stand for no word of the sentence (`<unk>` does).
+        The marks `<pad>`, `<s>` and `</s>` stand for no word: as columns they are passed over, as rows they have no
+        link. Nor has a row without weight on any word. Alignment errors and the Pharaoh format both take these links.
+
+        Shift 0 reads the step that writes a token (output step), shift 1 the step that is then fed this token (input
+        step; Chen et al. 2020). Which is better depends on the model. A row past the last of the map is its last.
         """
-        wordless = {SPECIALS[token] for token in (PAD, BEGIN, END)}
-        found = []
-        for row, (label, weights) in enumerate(zip(self.rows, self.weights.tolist(), strict=True)):
-            heaviest = max(weights, default=0.0)
-            if label not in wordless and heaviest > 0 and self.columns[weights.index(heaviest)] not in wordless:
-                found.append((weights.index(heaviest), row))
-        return found
+        words = [column for column, label in enumerate(self.columns) if label not in MARKS]
+        if not words or not self.rows:
+            return []
+        heaviest, places = self.weights[:, words].max(dim=-1)
+        weights, columns = heaviest.tolist(), [words[place] for place in places.tolist()]
+        read = [min(row + shift, len(self.rows) - 1) for row in range(len(self.rows))]
+        return [(columns[at], row) for row, at in enumerate(read) if self.rows[row] not in MARKS and weights[at] > 0]
 
     def words(self) -> "AttentionMap":
         """The map between words: the weights of a word's pieces are summed as columns, averaged as rows.
 
         So a row keeps its sum. A piece that begins with sentencepiece's `▁` begins a word, the pieces after it go
-        on with it, `<...>` stands alone. An axis without any `▁` stays as it is: characters stay characters.
+        on with it, `<unk>` too; further spaces before a word belong to it; `<pad>`, `<s>` and `</s>` stand alone. An
+        axis without any `▁` stays as it is: characters stay characters.
         """
         return self.merged(_words(self.rows), _words(self.columns))
 
@@ -240,14 +245,12 @@ def _words(pieces: tuple[str, ...]) -> Words | None:
         return None
     words: list[str] = []
     home: list[int] = []
-    alone = True  # whether the piece before can not be gone on with
     for piece in pieces:
-        special = piece.startswith("<") and piece.endswith(">") and len(piece) > 2
-        if alone or special or piece.startswith("▁"):
+        last = words[-1] if words else ""
+        if not words or last in MARKS or piece in MARKS or (piece.startswith("▁") and last.strip("▁")):
             words.append("")
         words[-1] += piece
         home.append(len(words) - 1)
-        alone = special
     return Words(tuple(word.replace("▁", " ").strip(" ") or " " for word in words), home)
 
 

@@ -219,7 +219,8 @@ def recurrent_cases() -> list[Case]:
     cases.append(Case("luong", "lstm", 2, inner=16))
     cases.append(Case("context", "lstm", inner=16, bias=False))
     cases.append(Case("bahdanau", tied=True))
-    cases += [Case("gnmt", cell, 3, encoder=encoder) for cell, encoder in (("lstm", "gnmt"), ("gru", "recurrent"))]
+    deep = product(("gnmt", "gnmt_v2"), (("lstm", "gnmt"), ("gru", "recurrent")))
+    cases += [Case(order, cell, 3, encoder=encoder) for order, (cell, encoder) in deep]
     return list(dict.fromkeys(cases))
 
 

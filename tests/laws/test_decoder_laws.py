@@ -178,13 +178,20 @@ class Retold:
         return self.predict(self.look(state), state)
 
     def gnmt(self, word: Tensor) -> Tensor:
+        return self.tower(word, asks=self.hidden[0])  # as the step before left it
+
+    def gnmt_v2(self, word: Tensor) -> Tensor:
+        return self.tower(word, asks=None)
+
+    def tower(self, word: Tensor, asks: Tensor | None) -> Tensor:
+        """Layer by layer; without a state that asks, the bottom's own does, once it has moved."""
         stack = self.decoder.recurrence
         below, context = word, None
         for number, layer in enumerate([stack.bottom, *stack.tower.stack]):
             read = below if context is None else torch.cat([below, context])
             said, cell = self.unit(read, self.hidden[number], self.cell[number], layer.rnn.all_weights[0])
             self.hidden[number], self.cell[number] = said, cell
-            context = self.look(said) if context is None else context
+            context = self.look(said if asks is None else asks) if context is None else context
             below = said + below if number > 1 else said  # residuals begin with the third layer
         return self.predict(below, context)
 

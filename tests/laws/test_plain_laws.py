@@ -79,7 +79,7 @@ def make_recurrent(order: str, cell: str = "lstm", layers: int = 1, **look: obje
     recipe = recipes.Model(
         embedding=6,
         encoder=Encoder(cell=cell, dim=8),
-        decoder=Decoder(order=order, cell=cell, dim=8, layers=max(layers, 2) if order == "gnmt" else layers),
+        decoder=Decoder(order=order, cell=cell, dim=8, layers=max(layers, 2) if "gnmt" in order else layers),
         attention=Attention(**{"score": "additive", "dim": 6, **look}),
     )
     return built(recipe)
@@ -142,6 +142,40 @@ def test_a_settled_model_says_the_same_and_leaves_the_chance_of_others_alone(tie
     for plain in (True, False):
         for mine, other in zip(steps(model.decoder, settled, plain=plain), before, strict=True):
             near(mine, other)
+
+
+def make_tied(order: str | None) -> Seq2Seq:
+    """A Transformer, or a recurrent model of that order, whose decoder predicts words with what embeds them."""
+    if order is None:
+        return make(tied=True)
+    return built(recipes.Model(tied=True, embedding=8, encoder=Encoder(dim=10), decoder=Decoder(order=order, dim=8)))
+
+
+@pytest.mark.parametrize("order", [None, "bahdanau"])
+def test_settling_keeps_every_parameter_its_ties_and_its_keys(order):
+    model = make_tied(order)
+    parameters, keys = list(model.named_parameters()), list(model.state_dict())
+    models.settle(model)
+    assert all(mine is other for (_, mine), (_, other) in zip(model.named_parameters(), parameters, strict=True))
+    assert list(model.state_dict()) == keys
+
+
+@pytest.mark.parametrize("order", [None, "bahdanau"])
+def test_a_settled_tied_model_predicts_with_what_embeds_words_after_every_change(order):
+    model, memory_of = make_tied(order), make_sources(*LENGTHS)
+    models.settle(model)
+    steps(model.decoder, model.encoder(memory_of), plain=True)
+    other = make_tied(order)
+    model.load_state_dict(other.state_dict())
+    with torch.no_grad():
+        for each in (model, other):
+            each.decoder.embedding.weight[5] += 1.0
+    wanted = steps(other.decoder, other.encoder(memory_of), plain=True)
+    for mine, others in zip(steps(model.decoder, model.encoder(memory_of), plain=True), wanted, strict=True):
+        near(mine, others)
+    model.decoder(TOKENS, model.encoder(memory_of)).logits.sum().backward()
+    other.decoder(TOKENS, other.encoder(memory_of)).logits.sum().backward()
+    near(model.decoder.embedding.weight.grad, other.decoder.embedding.weight.grad)
 
 
 @pytest.mark.parametrize("order", [None, "bahdanau", "luong_feeding"])

@@ -63,11 +63,11 @@ def gates_of(case: Case, *, learning: bool = False) -> set[str]:
     parts = []
     if case.encoder == "recurrent":
         parts += [("encoder.recurrence", f"l{layer}{way}") for layer in layers for way in ("", "_reverse")]
-    if case.decoder == "recurrent" and case.order != "gnmt":
+    if case.decoder == "recurrent" and "gnmt" not in case.order:
         parts += [("decoder.recurrence", f"l{layer}") for layer in layers]
     towers = [("encoder", case.encoder), ("decoder.recurrence", case.order if case.decoder == "recurrent" else "")]
     for side, kind in towers:
-        if kind == "gnmt":
+        if "gnmt" in kind:
             parts += [(f"{side}.bottom", way) for way in ("l0", "l0_reverse")[: 2 if side == "encoder" else 1]]
             parts += [(f"{side}.tower.stack.{layer}", "l0") for layer in range(case.layers - 1)]
     return {f"{part}.rnn.{gate}_{place}" for part, place in parts for gate in GATES}

@@ -6,8 +6,9 @@ from io import StringIO
 import pytest
 import torch
 
+from regard import alignment
 from regard.show.maps import draw
-from regard.types import AttentionMap
+from regard.types import AttentionMap, Example, Prediction
 
 LABELS = (*"aé日", "", " ", ",", '"', '"quoted", twice', "two\nlines", "carriage\rreturn", "=1+1", "\0", "</s>")
 
@@ -37,8 +38,26 @@ def test_csv_spells_what_has_no_utf8() -> None:
 def test_pharaoh_is_one_line_of_source_and_target() -> None:
     attention = AttentionMap(torch.eye(5)[[0, 2, 4, 1]], tuple("wxyz"), (*"abcd", "</s>"))
     assert draw(attention, ".pharaoh", "a title") == b"0-0 2-1 1-3\n"
-    pairs = [tuple(map(int, pair.split("-"))) for pair in draw(attention, ".pharaoh").decode().split()]
-    assert pairs == attention.links()
+    assert pairs_of(attention) == attention.links()
+
+
+def pairs_of(attention: AttentionMap) -> list[tuple[int, ...]]:
+    return [tuple(map(int, pair.split("-"))) for pair in draw(attention, ".pharaoh").decode().split()]
+
+
+def test_pharaoh_holds_the_links_whose_error_is_reported() -> None:
+    """A row that looks mostly at END links to its heaviest word, as `regard score` has it."""
+    seen = AttentionMap(torch.tensor([[0.1, 0.3, 0.6], [0.7, 0.1, 0.2]]), ("x", "y"), ("a", "b", "</s>"))
+    assert pairs_of(seen) == [(1, 0), (0, 1)]
+    answer = Prediction("ab", "xy", 0.0, ("x", "y"), seen)
+    measured = alignment.measure([answer], [Example("ab", "xy", links=tuple(pairs_of(seen)))])
+    assert measured["output step"].value == 0
+
+
+def test_pharaoh_counts_words_where_pieces_say_where_they_begin() -> None:
+    columns = ("▁at", "ten", "<unk>", "▁", "▁is", "</s>")
+    weights = torch.tensor([[0.3, 0.3, 0.0, 0.0, 0.4, 0.0], [0.0, 0.0, 0.2, 0.1, 0.3, 0.4]])
+    assert pairs_of(AttentionMap(weights, ("▁a", "▁b"), columns)) == [(0, 0), (1, 1)]
 
 
 def test_pharaoh_of_a_map_without_links_is_an_empty_line() -> None:

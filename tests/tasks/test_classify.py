@@ -179,11 +179,17 @@ def test_one_label_is_nothing_to_learn(tmp_path: Path) -> None:
         ("metric=bleu", "the metric 'bleu' does not fit this task; choose from accuracy, f1, exact_match"),
         ("tokens.source=wrd", "unknown tokenizer 'wrd'"),
         ("model.attention.heads=5", "5 heads share a width of 6 evenly"),
+        ("model.attention.normalizer=hard", "hard is learned with REINFORCE, which only recurrent .* choose softmax"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_data_is_read(override: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=sentence):
         regard.train(small("data.train=nowhere.tsv", override), runs=tmp_path, quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_hard_is_no_matter_where_no_pooling_looks() -> None:
+    Classify.check(small("model.attention.normalizer=hard", "model.pooling=mean"))
 
 
 def test_word_dropout_hides_words_in_training_only() -> None:

@@ -92,6 +92,24 @@ def test_on_a_cpu_nothing_is_captured():
     assert capture.begin(*bench()) is None
 
 
+def test_a_warm_up_leaves_no_trace_in_parameters_buffers_optimizer_and_sums():
+    task, session, data = bench("model.attention.normalizer=hard")
+    assert [name for name, _ in session.model.named_buffers()] == ["decoder.baseline"]
+    batches, total = Batches(data.lengths(), 200, 1), torch.ones(())
+    loop.learn_once(task, session, data, batches)
+
+    def everything():
+        state = [value for row in session.optimizer.state.values() for value in row.values()]
+        return [*session.model.state_dict().values(), *state, total]
+
+    before, earned = [each.clone() for each in everything()], session.model.decoder.baseline.item()
+    with capture.restored(session.model, session.optimizer, [total]):
+        loop.learn_once(task, session, data, batches)
+        total += 1
+        assert session.model.decoder.baseline != earned
+    assert all(torch.equal(mine, other) for mine, other in zip(everything(), before, strict=True))
+
+
 def test_an_unknown_precision_is_refused(tmp_path):
     with pytest.raises(RecipeError, match="unknown precision 'half'; choose from auto, float32, bfloat16"):
         regard.train("copy", "train.precision=half", runs=tmp_path, quiet=True)

@@ -19,6 +19,7 @@ from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
 from regard.kernels.choose import is_hooked, is_unchanged, without_autocast
+from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear, one_gradient
 from regard.recurrence import Cell, Gates, Pace, Recurrence, Tower, beside, joined, layer_of
@@ -103,6 +104,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         self.bridge = start(self.recurrence, reader)
         self.readout = Linear(reading, dim)
         self.out = None if tied else Linear(dim, embedding.num_embeddings)
+        self.columns: Columns | None = None
         self.dropout, self.copies = dropout, copies
         self.pointer = Pointer(context_dim=reader.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
         drawn = isinstance(attention, Scope) and attention.normalize is hard
@@ -223,7 +225,12 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def predict(self, read: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
         """A number for every word."""
-        return linear(read, self.embedding.weight, None) if self.out is None else self.out(read)
+        return linear(read, self.tied_weight(), None) if self.out is None else self.out(read)
+
+    def tied_weight(self) -> Float[Tensor, "vocabulary dim"]:
+        """The embedding, as it predicts words."""
+        weight = self.embedding.weight
+        return weight if self.columns is None else self.columns.of(weight)
 
     @abstractmethod
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
@@ -328,9 +335,12 @@ class GnmtStack(nn.Module):
 
 
 class Gnmt(RecurrentDecoder):
-    """Wu et al. 2016, 3: the bottom layer's state asks, and every layer above reads the answer; all steps at once.
+    """Wu et al. 2016, 3: the bottom layer's previous state asks, every layer above reads the answer; all steps at once.
 
-    h1_t = f1(h1_{t-1}, y_{t-1}),  c_t = attend(h1_t),  hk_t = fk(hk_{t-1}, [h(k-1)_t; c_t]) (+ h(k-1)_t from k = 3 on)
+    h1_t = f1(h1_{t-1}, y_{t-1}),  c_t = attend(h1_{t-1}),  hk_t = fk(hk_{t-1}, [h(k-1)_t; c_t]),
+    from k = 3 on with h(k-1)_t added
+
+    The bottom layer reads no context, so that its states are known before the first look.
     """
 
     enters = ("word",)
@@ -351,14 +361,34 @@ class Gnmt(RecurrentDecoder):
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
         """Move the bottom, look with its states, move the others."""
         assert isinstance(self.recurrence, GnmtStack)
-        asked, first = move(None, layer_of(state.recurrent, 0))
-        looked = self.look(asked, state, ready)
+        before = layer_of(state.recurrent, 0)
+        below, first = move(None, before)
+        looked = self.look(self.query(before.hidden, below), state, ready)
 
         def run(layer: Recurrence, inputs: Tensor, number: int) -> tuple[Tensor, Recurrent]:
             return layer(inputs, layer_of(state.recurrent, number + 1))
 
-        output, lasts = self.recurrence.tower(asked, looked.context, run)
+        output, lasts = self.recurrence.tower(below, looked.context, run)
         return Advance((output, looked.context), looked, replace(state, recurrent=joined([first, *lasts])))
+
+    def query(
+        self, before: Float[Tensor, "rows 1 dim"], below: Float[Tensor, "rows tokens dim"]
+    ) -> Float[Tensor, "rows tokens dim"]:
+        """The bottom layer's state before each word: at the first, the state the stretch began with."""
+        return before if below.shape[1] == 1 else torch.cat([before, below[:, :-1]], dim=1)
+
+
+class GnmtV2(Gnmt):
+    """tensorflow/nmt's `gnmt_v2`: like `gnmt`, but the bottom layer's current state asks.
+
+    h1_t = f1(h1_{t-1}, y_{t-1}),  c_t = attend(h1_t),  hk_t = fk(hk_{t-1}, [h(k-1)_t; c_t]) (+ h(k-1)_t from k = 3 on)
+    """
+
+    def query(
+        self, before: Float[Tensor, "rows 1 dim"], below: Float[Tensor, "rows tokens dim"]
+    ) -> Float[Tensor, "rows tokens dim"]:
+        """The bottom layer's state after each word."""
+        return below
 
 
 class Context(RecurrentDecoder):
@@ -401,6 +431,7 @@ ORDERS: dict[str, type[RecurrentDecoder]] = {
     "luong": Luong,
     "luong_feeding": LuongFeeding,
     "gnmt": Gnmt,
+    "gnmt_v2": GnmtV2,
     "context": Context,
     "none": Unattended,
 }

@@ -16,6 +16,7 @@ from regard.attention.scores import Dot, ScaledDot
 from regard.decoders.core import Decoder
 from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out, unseen
 from regard.kernels.choose import are_unchanged, is_unchanged
+from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
@@ -139,6 +140,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         self.positions = shape.placed(onward=True)
         self.embedding = embedding
         self.out = None if tied else Linear(shape.dim, embedding.num_embeddings)
+        self.columns: Columns | None = None
         self.shape, self.looks = shape, memory_dim is not None
 
     @property
@@ -166,7 +168,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         known = tuple(layer for layer in layers if layer is not None)
         if len(known) < len(layers) or (self.out is not None and not is_unchanged(self.out, Linear)):
             return None
-        words = Affine(self.embedding.weight, None) if self.out is None else Affine(self.out.weight, self.out.bias)
+        words = Affine(self.tied_weight(), None) if self.out is None else Affine(self.out.weight, self.out.bias)
         return Plain(known, words, before=self.shape.norm == "pre")
 
     def start(self, ready: TransformerReady) -> TransformerState:
@@ -202,7 +204,12 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
 
     def predict(self, states: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
         """A number for every word."""
-        return linear(states, self.embedding.weight, None) if self.out is None else self.out(states)
+        return linear(states, self.tied_weight(), None) if self.out is None else self.out(states)
+
+    def tied_weight(self) -> Float[Tensor, "vocabulary dim"]:
+        """The embedding, as it predicts words."""
+        weight = self.embedding.weight
+        return weight if self.columns is None else self.columns.of(weight)
 
     def map(
         self, asked: Float[Tensor, "rows tokens dim"] | None, state: TransformerState, ready: TransformerReady

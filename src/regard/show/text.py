@@ -17,5 +17,10 @@ def table(attention: AttentionMap, title: str = "") -> bytes:
 
 
 def pharaoh(attention: AttentionMap, title: str = "") -> bytes:
-    """The links as one line of `source-target` pairs from zero, as word aligners write and read them."""
-    return (" ".join(f"{column}-{row}" for column, row in attention.links()) + "\n").encode()
+    """The links as one line of `source-target` pairs from zero, as word aligners write and read them.
+
+    They are the links that `regard align` and `regard score` count at the output step: between words where pieces say
+    where words begin, else between tokens.
+    """
+    links = attention.words().links()
+    return (" ".join(f"{column}-{row}" for column, row in links) + "\n").encode()

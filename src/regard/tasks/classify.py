@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.data import batching, files
 from regard.data.files import Loaded
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
-from regard.errors import CorruptError, DataError, pick
+from regard.errors import CorruptError, DataError, RecipeError, pick
 from regard.models import classifier
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe, Search
@@ -62,6 +62,12 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
     def check(recipe: Recipe) -> None:
         """Refuse a recipe that names what is not there, before any data is read."""
         pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
+        if recipe.model.pooling == "attention" and recipe.model.attention.normalizer == "hard":
+            raise RecipeError(
+                "model.attention.normalizer = hard is learned with REINFORCE, which only recurrent decoders have: a "
+                "classifier's model.pooling = attention would never learn where to look; choose softmax, or sparsemax "
+                "or entmax15 for weights that are zero, or another model.pooling"
+            )
         with torch.device("meta"):  # the model without its memory: sizes that do not fit show here
             classifier.build(recipe.model, size=len(SPECIALS), classes=2)
 

@@ -173,16 +173,22 @@ class Captured:
     @contextmanager
     def _untouched(self) -> Iterator[None]:
         """Whatever is learned, summed up or drawn in the block is undone after it."""
-        optimizer = self.session.optimizer
-        learned = [*self.session.model.parameters(), self.total, self.tokens, self.bad]
-        kept = [each.detach().clone() for each in learned]
-        state = {each: {key: value.clone() for key, value in row.items()} for each, row in optimizer.state.items()}
         drawn = torch.cuda.get_rng_state(self.device)
-        yield
-        with torch.no_grad():
-            for each, before in zip(learned, kept, strict=True):
-                each.copy_(before)
-            for parameter, row in optimizer.state.items():
-                for key, value in row.items():
-                    value.copy_(state[parameter][key]) if parameter in state else value.zero_()
+        with restored(self.session.model, self.session.optimizer, [self.total, self.tokens, self.bad]):
+            yield
         torch.cuda.set_rng_state(drawn, self.device)
+
+
+@contextmanager
+def restored(model: nn.Module, optimizer: torch.optim.Optimizer, sums: Sequence[Tensor]) -> Iterator[None]:
+    """In place, all parameters and buffers, the optimizer's state and the sums are after the block as before it."""
+    tensors = [*model.parameters(), *model.buffers(), *sums]
+    kept = [each.detach().clone() for each in tensors]
+    state = {each: {key: value.clone() for key, value in row.items()} for each, row in optimizer.state.items()}
+    yield
+    with torch.no_grad():
+        for each, before in zip(tensors, kept, strict=True):
+            each.copy_(before)
+        for parameter, row in optimizer.state.items():
+            for key, value in row.items():
+                value.copy_(state[parameter][key]) if parameter in state else value.zero_()

@@ -1,0 +1,32 @@
+"""Matrices laid out by columns: on the CPU, products of few rows with them are faster."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def by_columns(weight: Float[Tensor, "out in"]) -> Float[Tensor, "out in"]:
+    """The same numbers, laid out by columns."""
+    return weight.detach().t().contiguous().t()
+
+
+class Columns:
+    """A copy by columns of a matrix whose rows are read too: an embedding that also predicts words.
+
+    It is neither a parameter nor a buffer, so the model's keys and ties stay as they are. It is made again when the
+    matrix was changed, moved or loaded; where a gradient may be wanted, the matrix itself is taken.
+    """
+
+    def __init__(self) -> None:
+        self._copy: Tensor | None = None
+        self._made_of: tuple[object, ...] = ()
+
+    def of(self, weight: Float[Tensor, "out in"]) -> Float[Tensor, "out in"]:
+        """The matrix, laid out for products."""
+        if torch.is_grad_enabled() or weight.device.type != "cpu":
+            return weight
+        version = 0 if weight.is_inference() else weight._version  # what inference mode made, it does not count
+        origin = weight.data_ptr(), version, weight.dtype
+        if self._copy is None or origin != self._made_of:
+            self._copy, self._made_of = by_columns(weight), origin
+        return self._copy
