@@ -1,0 +1,224 @@
+"""How the golden runs were made: run once, with version 0.1.0 (commit f8274a9, torch 2.13), and not run again.
+
+PYTHONPATH=src python tests/golden/make.py [NAME ...]
+
+Golden runs made anew would prove nothing of older ones. A later version that adds a task or a format adds runs.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from test_golden import RUNS, score
+
+from regard import recipe as recipes
+from regard.errors import StoppedError
+from regard.predict import Predictor, load
+from regard.storage import Run
+from regard.tasks import TASKS
+from regard.training import loop, resume, train
+from regard.types import BEGIN, END, Batch, Example, Padded, Prediction
+
+MARGIN = 0.05  # nats between a chosen token, label or span and the next best
+LOOK = 0.005  # between the heaviest weight of a row and the next
+LEFT = 20  # updates that a stopped run has still to do
+ANSWERS = 4
+ALL = (
+    *("data.size=400", "train.batch_tokens=300", "train.learning_rate=0.02", "train.schedule=linear"),
+    *("train.warmup=10", "train.updates=150", "train.validate=100", "train.device=cpu", "train.threads=1"),
+    *("model.embedding=6", "model.encoder.dim=8", "model.decoder.dim=8", "model.attention.dim=6"),
+    *("search.max_ratio=1.0", "search.max_extra=8"),
+)
+LONGER = ("data.size=2000", "train.updates=400", "train.validate=400")  # stopped before its first validation
+TRANSFORMER = (
+    *("model.encoder.kind=transformer", "model.decoder.kind=transformer", "model.encoder.inner_dim=16"),
+    *("model.decoder.inner_dim=16", "model.attention.score=scaled_dot", "model.attention.heads=2"),
+)
+GOLDEN = {
+    "translate_bahdanau": ("data.corpus=parts", "tokens.target=word", "metric=word_errors"),
+    "translate_luong": (
+        *("data.corpus=parts", "tokens.source=word", "tokens.size=80", "model.decoder.order=luong_feeding"),
+        *("model.encoder.cell=lstm", "model.decoder.cell=lstm", "model.attention.score=general", "model.embedding=4"),
+        *("model.decoder.start=last", "metric=character_errors", "search.max_extra=40", *LONGER),
+    ),
+    "translate_gnmt": (
+        *("data.corpus=parts", "tokens.source=sentencepiece", "tokens.target=word", "tokens.size=70"),
+        *("model.encoder.kind=gnmt", "model.encoder.cell=lstm", "model.decoder.cell=lstm", "model.encoder.layers=2"),
+        *("model.decoder.order=gnmt", "model.decoder.layers=2", "metric=word_errors", "model.encoder.dim=6"),
+        *("model.decoder.dim=6", "model.embedding=4", *LONGER),
+    ),
+    "translate_coverage": (
+        *("data.corpus=parts", "tokens.target=word", "metric=word_errors", "model.attention.scope=coverage"),
+        *("train.coverage=0.1", "model.decoder.start=zeros", *LONGER),
+    ),
+    "translate_transformer": (
+        *("data.corpus=parts", "tokens.source=sentencepiece", "tokens.target=sentencepiece", "tokens.shared=true"),
+        *("tokens.size=70", "model.tied=true", "metric=word_errors", "train.ema=0.9", *TRANSFORMER),
+        *("model.encoder.dim=6", "model.decoder.dim=6", "model.encoder.inner_dim=8", "model.decoder.inner_dim=8"),
+        *LONGER,
+    ),
+    "language_model_lines": (
+        *("task=language_model", "data.corpus=sentences", "tokens.source=word", "metric=perplexity"),
+        *("model.positions=rotary", "search.max_extra=5", *TRANSFORMER),
+    ),
+    "language_model_window": (
+        *("task=language_model", "data.corpus=sentences", "data.window=32", "data.stride=16"),
+        *("metric=bits_per_character", "model.decoder.order=none", "model.decoder.start=zeros"),
+        *("model.decoder.cell=lstm", "model.decoder.dim=12", "search.max_extra=12"),
+    ),
+    "masked_lm": (
+        *("task=masked_lm", "data.corpus=clues", "tokens.source=word", "tokens.size=80", "metric=perplexity"),
+        *("model.tied=true", "model.activation=gelu", "model.positions=learned", "model.longest=24", *TRANSFORMER),
+        *LONGER,
+    ),
+    "classify": (
+        *("task=classify", "data.corpus=moods", "tokens.source=word", "tokens.size=60", "metric=accuracy"),
+        *(*LONGER, "train.validate=300"),
+    ),
+    "tag": (
+        *("task=tag", "data.corpus=parts", "tokens.source=word", "tokens.target=word", "tokens.least=3"),
+        *("tokens.lower=true", "model.letters.embedding=4", "model.letters.dim=8", "metric=tag_accuracy"),
+        "train.validate=150",
+    ),
+    "answer": (
+        *("task=answer", "data.corpus=facts", "tokens.source=sentencepiece", "tokens.size=90", "metric=answer_f1"),
+        *("model.activation=gelu", "model.positions=rotary", "model.segments=true", "model.overlap=true", *TRANSFORMER),
+        *LONGER,
+    ),
+}
+
+
+def margin(predictor: Predictor, text: str, answer: Prediction) -> float:
+    """The nats by which every choice in an answer was the best."""
+    task, model = predictor.task, predictor.model
+    if task.recipe.task in ("masked_lm", "classify", "answer"):
+        best, next_best = [answer.score, predictor.predict([text], n_best=2)[0].alternatives[0].score]
+        return best - next_best
+    if task.recipe.task == "tag":
+        batch = task.collate(task.encode([Example(text, answer.text)]), [0])
+        return _least(model(batch.source)[0, :, 4:])
+    tokens = task.target if task.recipe.task == "translate" else task.source
+    ids = {tokens.piece(token): token for token in range(tokens.size)}
+    written = [ids[token] for token in answer.tokens]
+    source = task.source.encode(text)
+    before = [] if task.recipe.task == "translate" else source
+    target = torch.tensor([[BEGIN, *before, *written]])
+    reading = torch.tensor([[*source, END]] if task.recipe.task == "translate" else [[]], dtype=torch.long)
+    padded = [Padded(each, torch.ones_like(each, dtype=torch.bool)) for each in (reading, target)]
+    limit = task.recipe.search.max_extra + (len(source) if task.recipe.task == "translate" else 0)
+    logits = model(_batch(*padded)).logits[0, len(before) :]
+    return _least(logits if len(written) < limit else logits[:-1])
+
+
+def _batch(source: Padded, target: Padded) -> Batch:
+    """One whose target ends with a token that the model does not read, but for which it has a row of logits."""
+    ids = torch.cat([target.ids, torch.tensor([[END]])], 1)
+    return Batch(source, Padded(ids, torch.ones_like(ids, dtype=torch.bool)), torch.zeros(1, dtype=torch.long))
+
+
+def _least(logits: torch.Tensor) -> float:
+    best = logits.topk(2, dim=-1).values
+    return (best[..., 0] - best[..., 1]).min().item()
+
+
+def observed(prediction: Prediction) -> dict[str, Any]:
+    """What is expected of a prediction: text, tokens, score, the heaviest column of each row, and a few weights.
+
+    A row without one heaviest weight has None.
+    """
+    looks, weights = None, []
+    if prediction.map is not None:
+        rows = prediction.map.weights
+        best = rows.topk(2, dim=-1)
+        lead = best.values[:, 0] - best.values[:, 1]
+        looks = [column if by > LOOK else None for column, by in zip(best.indices[:, 0].tolist(), lead, strict=True)]
+        places = {(row, column) for row in (0, len(rows) // 2, len(rows) - 1) for column in (0, looks[row] or 1)}
+        weights = [[row, column, round(rows[row, column].item(), 6)] for row, column in sorted(places)]
+    return {
+        "source": prediction.source,
+        "text": prediction.text,
+        "tokens": list(prediction.tokens),
+        "score": round(prediction.score, 6),
+        "looks": looks,
+        "weights": weights,
+    }
+
+
+@torch.no_grad()
+def chosen(predictor: Predictor) -> list[dict[str, Any]]:
+    """The first few of test whose answers hang on no near tie."""
+    recipe = predictor.task.recipe
+    found = []
+    for example in TASKS[recipe.task].examples(recipe).test:
+        text = example.source
+        if recipe.task == "language_model":
+            text = example.target[: len(example.target) // 2].rpartition(" ")[0]
+        elif recipe.task == "masked_lm":
+            words = text.split()
+            text = " ".join("___" if place in (2, len(words) - 2) else word for place, word in enumerate(words))
+        (answer,) = predictor.predict([text], beam=1)
+        seldom = [other["text"] for other in found].count(answer.text) < ANSWERS / 2  # they are not all the same
+        if seldom and answer.tokens and margin(predictor, text, answer) > MARGIN:
+            found.append(observed(answer))
+        if len(found) == ANSWERS:
+            return found
+    raise SystemExit(f"{recipe.name}: only {len(found)} clear answers")
+
+
+def stop_after(update: int) -> None:
+    """Let this process interrupt itself, as Ctrl-C does, after an update."""
+    real, calls = loop.learn_once, []
+
+    def learn_once(*arguments: Any) -> None:
+        real(*arguments)
+        calls.append(1)
+        if len(calls) == update:
+            loop.learn_once = real
+            os.kill(os.getpid(), signal.SIGINT)
+
+    loop.learn_once = learn_once
+
+
+def make(name: str, overrides: tuple[str, ...]) -> None:
+    """A run stopped before its end, and the same resumed and finished."""
+    recipe = recipes.parse(f'name = "{name}"', "make.py", [*ALL, *overrides])
+    shutil.rmtree(RUNS / name, ignore_errors=True)
+    (RUNS / name).mkdir(parents=True)
+    with TemporaryDirectory() as folder:
+        stop_after(recipe.train.updates - LEFT)
+        try:
+            train(recipe, runs=folder, quiet=True)
+        except StoppedError:
+            shutil.copytree(Path(folder) / name, RUNS / name / "stopped")
+        shutil.copytree(resume(Path(folder) / name, quiet=True).path, RUNS / name / "finished")
+    older = Run.open(RUNS / name / "stopped").checkpoints()[1:]
+    for checkpoint in older:  # the newest is enough, and the repository stays small
+        shutil.rmtree(checkpoint.path)
+
+
+def expect(name: str) -> None:
+    """Write down what is expected of both."""
+    predictor = load(RUNS / name / "finished", device="cpu")
+    recipe = predictor.task.recipe
+    losses = [entry["dev_loss"] for entry in predictor.run.metrics() if "dev_loss" in entry]
+    told = {"metric": recipe.metric, "value": score(predictor), "dev_losses": losses, "answers": chosen(predictor)}
+    text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+    (RUNS / name / "expected.json").write_text(text, encoding="utf-8")
+    size = sum(path.stat().st_size for path in (RUNS / name).rglob("*") if path.is_file())
+    weights = sum(each.numel() for each in predictor.model.parameters())
+    print(f"{name}: {weights:,} parameters, {size:,} bytes, {recipe.metric} {told['value']:.4f}, losses {losses}")
+    for answer in told["answers"]:
+        print("  ", answer["source"], "->", answer["text"], answer["score"], answer["looks"])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in sys.argv[1:] or GOLDEN:
+        make(name, GOLDEN[name])
+        expect(name)
