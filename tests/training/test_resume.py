@@ -331,6 +331,37 @@ def test_other_data_than_it_began_with_are_refused_and_nothing_is_lost(
     assert ends.of(resume(run, quiet=True)) == whole
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("name", [storage.MODEL, OPTIMIZER, storage.MANIFEST])
+def test_a_checkpoint_that_cannot_be_read_now_stops_and_stays(
+    recipe: Recipe,
+    ends: Ends,
+    whole: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    number: int,
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(12, patch)
+        run = stopped(tmp_path, recipe)
+    newest, _ = run.checkpoints()
+    kept = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    real = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path == newest.path / name:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_bytes)
+        with pytest.raises(StorageError, match=f"{name} cannot be read: {os.strerror(number)}"):
+            resume(run, quiet=True)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == kept
+    assert ends.of(resume(run, quiet=True)) == whole
+
+
 def test_metrics_that_were_cut_short_are_noticed(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,8 +161,8 @@ def _take_up(run: Run, session: Session, teller: Teller) -> None:
             damaged.append((checkpoint, error))
             continue
         for broken, why in damaged:
-            teller.warn(f"{why}; an older checkpoint is used instead")
-            run.discard(broken)
+            aside = run.set_aside(broken)
+            teller.warn(f"{why}; it is set aside as {aside.name}; an older checkpoint is used instead")
         if session.progress.validated:
             run.read(storage.MODEL)  # the best weights so far: better to know now if they are damaged
         run.cut_metrics(session.progress.metrics_size)
