@@ -133,6 +133,8 @@ class Run(Folder):
     @staticmethod
     def open(path: str | Path) -> "Run":
         """An existing run."""
+        if not str(path):
+            raise DataError("the name of a run is empty; name a run directory, such as runs/dates")
         path = Path(path)
         if not Run.at(path):
             siblings = [str(each.parent) for each in path.parent.glob(f"*/{MANIFEST}")]
