@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from regard import models, storage
 from regard import recipe as recipes
 from regard.data.batching import Batches, in_order
-from regard.device import choose_device, memory_kept
+from regard.device import choose_device, current, enough_memory, memory_kept, out_of_memory
 from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, ResourceError, StoppedError, pick
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
 from regard.tasks import TASKS, AnyTask
-from regard.tasks.core import AnyBatched, Batched, Encoded, Examples
+from regard.tasks.core import AnyBatched, Batched, Encoded, Examples, Judged
 from regard.training import capture
 from regard.training.health import Health, health
 from regard.training.progress import Teller
@@ -27,6 +27,7 @@ from regard.training.stopping import Stopper
 
 FLAT_AFTER = 1000  # updates after which attention should have found something
 KEPT = ("best", "last")  # weights that end in a run
+SMALLER = "lower train.batch_tokens, data.max_length or the sizes of the model"
 
 
 def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
@@ -51,7 +52,7 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
                 _fitting(origin, task.build())
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
-            with _resumable(run), run.training():
+            with _resumable(run), run.training(), enough_memory("training", SMALLER):
                 return _learn(task, examples, data, run, teller, stopper)
 
 
@@ -60,7 +61,13 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
     check(recipe)
-    with Stopper().listening() as stopper, Teller(quiet=quiet) as teller, _resumable(run), run.training():
+    with (
+        Stopper().listening() as stopper,
+        Teller(quiet=quiet) as teller,
+        _resumable(run),
+        run.training(),
+        enough_memory("training", SMALLER),
+    ):
         if run.finished():
             teller.say(f"the run {run.path} is finished already")
             return run
@@ -109,7 +116,8 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
     dev = task.encode(examples.dev)
     model = task.build()
     started = _start_from(recipe.train.start_from, model, run)
-    session = Session.begin(model.to(choose_device(recipe.train.device)), recipe.train)
+    device = choose_device(recipe.train.device)
+    session = Session.begin(model.to(device), recipe.train)
     intent = _intent(task, session.model, data, dev, len(examples.train))
     for line in (*examples.notes, *intent, *started, f"run {run.path}"):
         teller.say(line)
@@ -117,10 +125,10 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
     if started:
         run.save(0, session.files())  # from now on the other run may change, or go
     clock = Clock()
-    with memory_kept():
+    with memory_kept(), current(device):
         fit(task, session, data, dev, run, teller, stopper, clock)
     seconds = clock.seconds()
-    with stopper.at_once():
+    with stopper.at_once(), current(device):
         models.load_weights(session.model, kept_weights(run))
         measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
@@ -203,7 +211,8 @@ def fit(
                 return
             stopper.check()
             if captured:
-                captured.learn(batches, rate(settings, progress.update + 1))
+                with enough_memory("a captured update", f"{SMALLER}, or set train.capture=false"):
+                    captured.learn(batches, rate(settings, progress.update + 1))
             else:
                 learn_once(task, session, data, batches)
             session.averager.after_update(session.model, judged=_due(settings, progress.update))
@@ -244,19 +253,13 @@ def _gradient(task: AnyTask, session: Session, pieces: Sequence[Batched], sampli
             (loss / tokens).backward()
             total += loss.item()
         except (MemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             split = [*pieces[:index], *_halves(piece), *pieces[index + 1 :]]
         else:
             continue
         return _gradient(task, session, split, sampling)  # outside of `except`, which holds on to the failed tensors
     return total, tokens
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether it is that, and not, say, an illegal memory access; torch has no class of its own for the CPU's."""
-    said = ("out of memory", "can't allocate memory", "not enough memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in said)
 
 
 def _halves(piece: AnyBatched) -> list[AnyBatched]:
@@ -306,13 +309,22 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
     total, tokens, seen = 0.0, 0, []
     for indices in in_order(data.lengths(), task.recipe.train.batch_tokens):
         stopper.check()
-        batch = task.collate(data, indices).to(device)
-        judged = task.judge(model, batch)
-        total += judged.loss.item()
-        tokens += task.tokens(batch)
-        if judged.attention is not None:
-            seen.append((judged.attention, batch))
+        for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
+            total += judged.loss.item()
+            tokens += task.tokens(batch)
+            if judged.attention is not None:
+                seen.append((judged.attention, batch))
     return total / tokens, health(seen)
+
+
+def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, Judged]]:
+    """A batch and what it costs; one that does not fit into memory is split in two."""
+    try:
+        return [(batch, task.judge(model, batch))]
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+    return [judged for half in _halves(batch) for judged in _judge(task, model, half)]
 
 
 def rate(settings: Train, update: int) -> float:

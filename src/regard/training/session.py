@@ -47,10 +47,11 @@ class Session:
     @staticmethod
     def begin(model: nn.Module, settings: Train) -> "Session":
         """Before the first update."""
-        on_gpu = next(model.parameters()).is_cuda
+        device = next(model.parameters()).device
+        on_gpu = device.type == "cuda"
         optimizer = torch.optim.AdamW(
             model.parameters(),
-            lr=torch.zeros((), device="cuda") if on_gpu else 0.0,  # a captured update reads it anew each time
+            lr=torch.zeros((), device=device) if on_gpu else 0.0,  # a captured update reads it anew each time
             betas=(0.9, 0.98),
             weight_decay=settings.weight_decay,
             fused=True,
@@ -145,4 +146,12 @@ def _generators() -> dict[str, Tensor]:
 def _set_generators(states: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(states["cpu"])
     if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([state for name, state in sorted(states.items()) if name.startswith("cuda")])
+        here = range(torch.cuda.device_count())  # there may be fewer GPUs than when they were saved, or more
+        for index, state in _of_gpus(states).items():
+            if index in here:
+                torch.cuda.set_rng_state(state, index)
+
+
+def _of_gpus(states: Mapping[str, Tensor]) -> dict[int, Tensor]:
+    """The states of generators by the number of their GPU."""
+    return {int(name.removeprefix("cuda")): state for name, state in states.items() if name.startswith("cuda")}
