@@ -193,7 +193,7 @@ def test_accumulating_is_one_update_of_all_batches():
         bench = Bench(f"train.accumulate={accumulate}", "train.updates=1", "train.ema=0.5")
         halves = [list(range(5)), list(range(5, len(EXAMPLES)))]
         batches = halves if accumulate == 2 else [halves[0] + halves[1]]
-        loop.learn_once(bench.task, bench.session, bench.data, Fixed(*batches))
+        loop.learn_once(bench.task, bench.session, bench.data, Fixed(*batches), Stopper())
         assert bench.session.progress.update == 1
         ends.append(bench.session)
     for mine, other in zip(ends[0].model.parameters(), ends[1].model.parameters(), strict=True):
@@ -409,7 +409,7 @@ def test_the_share_grows_from_nothing_to_the_recipes(monkeypatch):
 
     monkeypatch.setattr(Translate, "loss", loss)
     for _ in range(4):
-        loop.learn_once(bench.task, bench.session, bench.data, Fixed(*[list(range(10))] * 4))
+        loop.learn_once(bench.task, bench.session, bench.data, Fixed(*[list(range(10))] * 4), Stopper())
     assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 

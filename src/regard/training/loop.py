@@ -42,6 +42,7 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
     check(recipe)
     kind = TASKS[recipe.task]
     with Stopper().listening() as stopper, Teller(quiet=quiet) as teller:
+        stopper.say = teller.say
         origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
         examples = kind.examples(recipe)
         task = kind.learn(recipe, examples.train, origin)
@@ -68,6 +69,7 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
         run.training(),
         enough_memory("training", SMALLER),
     ):
+        stopper.say = teller.say
         if run.finished():
             teller.say(f"the run {run.path} is finished already")
             return run
@@ -113,8 +115,9 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
         torch.set_num_threads(recipe.train.threads)
     torch.use_deterministic_algorithms(recipe.train.deterministic)
     torch.manual_seed(recipe.train.seed)
-    dev = task.encode(examples.dev)
-    model = task.build()
+    with stopper.undoable():  # nothing is written yet
+        dev = task.encode(examples.dev)
+        model = task.build()
     started = _start_from(recipe.train.start_from, model, run)
     device = choose_device(recipe.train.device)
     session = Session.begin(model.to(device), recipe.train)
@@ -125,7 +128,7 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
     if started:
         run.save(0, session.files())  # from now on the other run may change, or go
     clock = Clock()
-    with memory_kept(), current(device):
+    with memory_kept(), current(device), stopper.heard_in_backward(model):
         fit(task, session, data, dev, run, teller, stopper, clock)
     seconds = clock.seconds()
     with stopper.at_once(), current(device):
@@ -214,7 +217,7 @@ def fit(
                 with enough_memory("a captured update", f"{SMALLER}, or set train.capture=false"):
                     captured.learn(batches, rate(settings, progress.update + 1))
             else:
-                learn_once(task, session, data, batches)
+                learn_once(task, session, data, batches, stopper)
             session.averager.after_update(session.model, judged=_due(settings, progress.update))
             teller.advance(progress.total / max(1, progress.tokens), clock.rate(progress.tokens))
     except StoppedError:
@@ -225,17 +228,21 @@ def fit(
         raise
 
 
-def learn_once(task: AnyTask, session: Session, data: Encoded, batches: Batches) -> None:
-    """One update, of one batch or more; its gradient is that of the mean loss of all its target tokens."""
+def learn_once(task: AnyTask, session: Session, data: Encoded, batches: Batches, stopper: Stopper) -> None:
+    """One update, of one batch or more; its gradient is that of the mean loss of all its target tokens.
+
+    Until the optimizer moves, a stop may abandon it: the session is then as before the update.
+    """
     settings, progress, model = task.recipe.train, session.progress, session.model
     device = next(model.parameters()).device
     number = progress.update + 1
     first = progress.update * settings.accumulate
-    pieces = [task.collate(data, batches[first + index]).to(device) for index in range(settings.accumulate)]
-    model.train()
-    total, tokens = _gradient(task, session, pieces, sampling=settings.sampling * number / settings.updates)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
-    _check_finite(number, total, norm, pieces, data)
+    with session.undone_if_stopped(), stopper.undoable():
+        pieces = [task.collate(data, batches[first + index]).to(device) for index in range(settings.accumulate)]
+        model.train()
+        total, tokens = _gradient(task, session, pieces, sampling=settings.sampling * number / settings.updates)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
+        _check_finite(number, total, norm, pieces, data)
     session.set_rate(rate(settings, number))
     session.optimizer.step()
     progress.update, progress.total, progress.tokens = number, progress.total + total, progress.tokens + tokens
@@ -275,7 +282,8 @@ def validate(
     """Judge the weights on dev, keep them if they are the best so far, or wanted as the last, and write it all down."""
     settings, progress, model = task.recipe.train, session.progress, session.model
     with session.averager.applied(model):
-        dev_loss, seen = evaluate(task, model, dev, stopper)
+        with session.undone_if_stopped(), stopper.undoable():
+            dev_loss, seen = evaluate(task, model, dev, stopper)
         if not math.isfinite(dev_loss):
             told = f"update {progress.update}: the dev loss is {dev_loss}"
             raise NotFiniteError(f"{told}; a lower train.learning_rate may help")

@@ -3,7 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from regard import models
-from regard.errors import CorruptError
+from regard.errors import CorruptError, StoppedError
 from regard.recipe import Train
 from regard.storage import MODEL, Folder, Run
 from regard.training.averaging import Averager, under
@@ -58,6 +59,19 @@ class Session:
             capturable=on_gpu,
         )
         return Session(model, optimizer, Averager(model, decay=settings.ema, last=settings.average))
+
+    @contextmanager
+    def undone_if_stopped(self) -> Iterator[None]:
+        """Undo what a block that is stopped has drawn and summed up: generators and buffers; weights are not its."""
+        generators = _generators()
+        buffers = [(buffer, buffer.clone()) for buffer in _stored_buffers(self.model)]
+        try:
+            yield
+        except StoppedError:
+            _set_generators(generators)
+            for buffer, before in buffers:
+                buffer.copy_(before)
+            raise
 
     def set_rate(self, rate: float) -> None:
         """The learning rate from now on."""
@@ -134,6 +148,16 @@ def kept_weights(run: Run) -> dict[str, Tensor]:
         return load_tensors(run.read(MODEL))
     except SafetensorError as error:
         raise CorruptError(f"{run.path / MODEL} holds no weights: {error}") from error
+
+
+def _stored_buffers(model: nn.Module) -> list[Tensor]:
+    """The buffers that a checkpoint holds; tables that are computed anew are not among them."""
+    return [
+        buffer
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    ]
 
 
 def _generators() -> dict[str, Tensor]:
