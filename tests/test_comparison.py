@@ -1,5 +1,7 @@
 """Runs side by side: judged alike, named apart, trained once, refused where they do not fit each other."""
 
+import errno
+import os
 import random
 import string
 from collections import Counter
@@ -12,7 +14,7 @@ import regard
 from regard import Comparison, Run
 from regard import recipe as recipes
 from regard.comparison import LEAST, MOST, bins
-from regard.errors import DataError, RecipeError
+from regard.errors import DataError, RecipeError, StorageError
 from regard.metrics import METRICS, better
 from regard.storage import METRICS as METRICS_FILE
 
@@ -180,6 +182,22 @@ def test_other_data_or_another_recipe_is_trained_anew(tmp_path: Path) -> None:
     ]
     file.write_text(pairs([3, 5] * 20, seed=8), encoding="utf-8")
     assert trained() == "upper-3"
+
+
+def test_a_run_that_cannot_be_read_now_is_not_trained_anew(
+    compared: Comparison, runs: Path, data: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real = sorted(runs.iterdir()), Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path == runs / "reverse" / "recipe.toml":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    with pytest.raises(StorageError, match=r"recipe\.toml cannot be read: Too many open files"):
+        regard.compare(*SMALL, *data, "reverse", runs=runs, quiet=True)
+    assert sorted(runs.iterdir()) == before
 
 
 def test_what_was_stopped_goes_on(compared: Comparison, runs: Path, tmp_path: Path) -> None:

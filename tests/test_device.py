@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ import torch
 from torch import nn
 
 import regard
-from regard.device import memory_kept, side_by_side
+from regard.device import current, enough_memory, memory_kept, side_by_side
+from regard.errors import ResourceError
 
 
 def test_tensors_are_as_ever_within_and_after():
@@ -67,6 +70,96 @@ def test_whoever_looks_on_is_told_of_one_after_another():
 
     assert list(side_by_side(work, range(4), model)) == [(here, 1)] * 4  # as many threads as if nobody did
     assert seen == [0, 1, 2, 3]
+
+
+def threads_of_a_new_thread():
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_several_at_once_have_half_the_threads_each_and_leave_them_as_they_were(hooked):
+    """The second begins while the first is at work, and ends after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(8)
+    model = nn.Linear(3, 3)
+    if hooked:
+        model.register_forward_hook(lambda *_: None)
+    end_first, end_second, begun = threading.Event(), threading.Event(), threading.Semaphore(0)
+
+    def work(end):
+        def batch(_):
+            begun.release()
+            assert end.wait(20)
+            return torch.get_num_threads()
+
+        return [*side_by_side(batch, range(2), model), torch.get_num_threads()]
+
+    try:
+        with ThreadPoolExecutor(2) as callers:
+            first = callers.submit(work, end_first)
+            assert all(begun.acquire(timeout=20) for _ in range(1 if hooked else 2))
+            second = callers.submit(work, end_second)
+            assert all(begun.acquire(timeout=20) for _ in range(1 if hooked else 2))
+            assert threads_of_a_new_thread() == 8
+            end_first.set()
+            assert first.result(20) == [4, 4, 8]
+            end_second.set()
+            assert second.result(20) == [4, 4, 8]
+        assert torch.get_num_threads() == threads_of_a_new_thread() == 8
+    finally:
+        torch.set_num_threads(before)
+
+
+MEMORY_ERRORS = (
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+    RuntimeError("std::bad_alloc"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+)
+
+
+@pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)
+def test_too_little_memory_is_a_sentence_wherever_it_shows(error):
+    said = r"^there is not enough memory for it; lower x$"
+    with pytest.raises(ResourceError, match=said) as caught, enough_memory("it", "lower x"):
+        raise error
+    assert caught.value.exit_code == 6
+
+    def end_of_capture():
+        try:
+            raise error
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    with pytest.raises(ResourceError), enough_memory("it", "lower x"):
+        end_of_capture()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA error: an illegal memory access"), KeyError("out of memory")])
+def test_other_errors_are_not_called_memory(error):
+    with pytest.raises(type(error)) as caught, enough_memory("it", "lower x"):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_too_little_memory_arrives_from_another_thread():
+    def work(batch):
+        raise torch.OutOfMemoryError("out of memory")
+
+    with pytest.raises(ResourceError), enough_memory("it", "lower x"):
+        list(side_by_side(work, range(4), nn.Linear(3, 3)))
+
+
+def test_the_current_gpu_is_that_of_the_model(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "device", lambda device: chosen.append(device) or nullcontext())
+    for name in ("cpu", "cuda:1"):
+        with current(torch.device(name)):
+            pass
+    assert chosen == [torch.device("cuda:1")]
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,10 +12,14 @@ import torch
 import regard
 from regard import Prediction, Predictor, Run, models
 from regard import recipe as recipes
-from regard.errors import CorruptError, DataError, RecipeError
+from regard.encoders import Encoder
+from regard.errors import CorruptError, DataError, RecipeError, ResourceError
+from regard.forced import force
 from regard.storage import MODEL, RECIPE
+from regard.tasks import translate
 from regard.training.session import kept_weights
-from regard.types import Example
+from regard.types import AttentionMap, Example
+from regard.vectors import vectors
 
 TEXTS = ["abc", "hello", "z", "attention", "aa"]
 
@@ -84,6 +89,56 @@ def test_a_run_of_the_first_format_means_gnmt_v2_by_gnmt(tmp_path: Path) -> None
     assert run.recipe() == recipes.parse(stored, "it")
     assert answers(papers) != answers(first)
     assert recipes.parse(first, "it").model.decoder.order == "gnmt"  # a recipe of one's own is of today
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("ask", ["predict", "score", "force", "vectors"])
+def test_too_little_memory_for_an_answer_is_a_sentence(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, ask: str, threads: int
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    examples = [Example(text, text) for text in TEXTS]
+    for owner in {type(module) for module in predictor.model.modules() if isinstance(module, Encoder)}:
+        monkeypatch.setattr(owner, "forward", full)
+    monkeypatch.setattr(translate, "SEARCH_TOKENS", 8)  # several batches, side by side
+    asked = {
+        "predict": lambda: predictor.predict(TEXTS),
+        "score": lambda: predictor.score(examples),
+        "force": lambda: force(predictor, examples),
+        "vectors": lambda: vectors(predictor, TEXTS),
+    }
+    torch.set_num_threads(threads)
+    try:
+        with pytest.raises(ResourceError, match=r"not enough memory for an answer; lower the beam") as caught:
+            asked[ask]()
+    finally:
+        torch.set_num_threads(1)
+    assert caught.value.exit_code == 6
+
+
+def test_predictions_and_maps_are_equal_by_value(predictor: Predictor) -> None:
+    one, same = (predictor.predict(["hello"], beam=2, n_best=2)[0] for _ in range(2))
+    assert one.map is not None
+    assert one.map.weights is not same.map.weights
+    assert one == same
+    assert one.map == same.map
+    assert hash(one) == hash(same)
+    assert len({one, same, predictor.predict(["abc"])[0]}) == 2
+    weights = one.map.weights.clone()
+    weights[0, 0] += 1e-3
+    others = [
+        replace(one.map, weights=weights),
+        replace(one.map, weights=one.map.weights.double()),
+        replace(one.map, rows=tuple(f"{row}!" for row in one.map.rows)),
+        AttentionMap(torch.zeros(1, 1), ("a",), ("b",)),
+        None,
+    ]
+    for other in others:
+        assert (one.map == other) is False
+        assert (one == replace(one, map=other)) is False
+    assert one != "hello"
 
 
 def test_a_loaded_model_does_not_drop_out(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_a_truncated_file_is_noticed(run: Run, name: str) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file_is_noticed(run: Run, name: str) -> None:
     (run.path / name).unlink()
-    with pytest.raises(CorruptError, match=f"{name} cannot be read: No such file"):
+    with pytest.raises(CorruptError, match=f"{name} is missing, though {MANIFEST} lists it"):
         run.read(name)
 
 
@@ -325,11 +325,94 @@ def test_a_save_that_fails_leaves_the_older_checkpoint(
     assert names(young.path / CHECKPOINTS) == ["00000004"]
 
 
-def test_a_discarded_checkpoint_is_gone(young: Run) -> None:
+def test_a_checkpoint_that_is_set_aside_is_kept_and_is_no_checkpoint(young: Run) -> None:
+    for content in (b"first", b"second"):
+        for update in (4, 8):
+            young.save(update, {"state": content})
+        young.set_aside(young.checkpoints()[0])
+    assert names(young.path / CHECKPOINTS) == ["00000004", "00000008.damaged", "00000008.damaged-2"]
+    assert [each.path.name for each in young.checkpoints()] == ["00000004"]
+    assert Folder(young.path / CHECKPOINTS / "00000008.damaged").read("state") == b"first"
+    assert Folder(young.path / CHECKPOINTS / "00000008.damaged-2").read("state") == b"second"
+
+
+def test_what_was_set_aside_outlives_the_finish_and_every_sweep(young: Run) -> None:
     for update in (4, 8):
         young.save(update, {"state": b"state"})
-    young.discard(young.checkpoints()[0])
+    young.set_aside(young.checkpoints()[0])
+    young.record({"update": 8})
+    for _ in range(2):
+        with young.training():
+            young.finish()
+        assert names(young.path / CHECKPOINTS) == ["00000008.damaged"]
+    assert names(young.path) == sorted([*CREATED, METRICS, MANIFEST, CHECKPOINTS])
+
+
+def test_only_updates_are_checkpoints_and_the_newest_is_first_by_number(young: Run) -> None:
+    for update in (99_999_999, 100_000_000):
+        young.save(update, {"state": b"state"})
+    for other in ("00000001.damaged", "0000000x", "7", "1.txt"):
+        (young.path / CHECKPOINTS / other).mkdir()
+    assert [each.path.name for each in young.checkpoints()] == ["100000000", "99999999"]
+
+
+def test_a_checkpoint_that_cannot_be_replaced_stays(young: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    young.save(4, {"state": b"before"})
+    rename, calls = os.rename, []
+
+    def second_fails(*paths: Path) -> None:
+        calls.append(paths)
+        rename(*paths) if len(calls) != 2 else full()
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "rename", second_fails)
+        with pytest.raises(StorageError):
+            young.save(4, {"state": b"after"})
+    assert [each.read("state") for each in young.checkpoints()] == [b"before"]
     assert names(young.path / CHECKPOINTS) == ["00000004"]
+
+
+UNREADABLE = pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO], ids=errno.errorcode.get)
+
+
+@UNREADABLE
+@pytest.mark.parametrize("name", [MODEL, MANIFEST, METRICS])
+def test_what_cannot_be_read_now_is_not_called_damaged(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    unreadable(name, number, monkeypatch)
+    with pytest.raises(StorageError, match=f"{name} cannot be read: {os.strerror(number)}; it may") as caught:
+        run.metrics() if name == METRICS else run.read(MODEL)
+    assert caught.value.exit_code == 4
+
+
+@UNREADABLE
+def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(
+    young: Run, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    young.save(4, {"state": b"4"})
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "listdir", refuse)
+        broken.setattr(os, "scandir", refuse)
+        with pytest.raises(StorageError, match=f"checkpoints cannot be read: {os.strerror(number)}"):
+            young.checkpoints()
+    assert names(young.path / CHECKPOINTS) == ["00000004"]
+
+
+def unreadable(name: str, number: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the system refuse to read files of that name."""
+    real = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path.name == name:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path)
+
+    patch.setattr(Path, "read_bytes", read_bytes)
 
 
 # One trainer at a time

@@ -3,9 +3,11 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_type_hints
 
 import typer
+from typer.core import TyperCommand
+from typer.models import ArgumentInfo
 
 from regard import __version__
 from regard.errors import DataError, RecipeError, RegardError
@@ -14,6 +16,25 @@ if TYPE_CHECKING:
     from regard.types import AttentionMap, Prediction
 
 CHUNK = 2000  # lines that are predicted, and printed, at a time
+LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # what ends a line for one reader or another, as str.splitlines
+VISIBLE = {ord(end): repr(end)[1:-1] for end in LINE_ENDS}
+IN_JSON = {ord(end): f"\\u{ord(end):04x}" for end in LINE_ENDS}
+
+
+class Command(TyperCommand):
+    """A command that lists its arguments with their help, which click 8.5 resets after typer 0.21 has set it."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        hints = get_type_hints(self.callback, include_extras=True)
+        for parameter in self.params:
+            for told in getattr(hints.get(parameter.name or ""), "__metadata__", ()):
+                if isinstance(told, ArgumentInfo):
+                    parameter.help = told.help
+
+    def format_arguments(self, ctx: Any, formatter: Any) -> None:
+        """List nothing: typer lists arguments with the options, and click 8.5 would list them once more."""
+
 
 app = typer.Typer(
     help="Sequence-to-sequence learning with attention: train it, look at it, ship it.",
@@ -46,7 +67,7 @@ def regard(
     """Sequence-to-sequence learning with attention: train it, look at it, ship it."""
 
 
-@app.command()
+@app.command(cls=Command)
 def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False) -> None:
     """Learn to read dates in a minute and show the map."""
     from regard.demo import demonstrate
@@ -68,7 +89,7 @@ def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False)
     print(f'  regard look {run} "14 juillet 1989"\n  open {run}/map.svg')
 
 
-@app.command()
+@app.command(cls=Command)
 def train(
     recipe: Annotated[
         str | None, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
@@ -107,7 +128,7 @@ def train(
         print(f"next: {look}regard predict {run.path} FILE", file=sys.stderr)
 
 
-@app.command()
+@app.command(cls=Command)
 def predict(
     run: RunPath,
     inputs: Annotated[
@@ -128,9 +149,11 @@ def predict(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Answer every line of the input with one line; a language model gives the text back, continued.
+    r"""Answer every line of the input with one line; a language model gives the text back, continued.
 
     A line of more than 5,000 tokens (or data.max_length, if that is more) is answered with an empty one, and named.
+
+    A line end within an answer is printed as an escape, such as \n or \u2028; --json keeps the text whole.
     """
     from regard.predict import load
     from regard.recipe import assigned
@@ -138,6 +161,8 @@ def predict(
 
     if text and inputs:
         raise RecipeError("give files or --text, not both")
+    if "" in (inputs or []):
+        raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
     texts = list(text) if text else [line for name in inputs or ["-"] for line in _lines(name)]
     predictor = load(run)
     chunks = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
@@ -150,12 +175,12 @@ def predict(
             if not each.text and predictor.task.too_long(each.source):
                 most = f"more than {predictor.task.longest:,} tokens"
                 print(f"regard: line {number:,} has {most}; it is answered with an empty line", file=sys.stderr)
-            line = json.dumps(_told(each), ensure_ascii=False) if as_json else each.text
+            line = _json(_told(each)) if as_json else _one_line(each.text)
             sys.stdout.buffer.write(line.encode() + b"\n")
         sys.stdout.buffer.flush()
 
 
-@app.command()
+@app.command(cls=Command)
 def score(
     run: RunPath,
     files: Annotated[
@@ -183,7 +208,7 @@ def score(
             "groups": scored.groups,
             "alignment_error": {reading: each.value for reading, each in scored.alignment.items()},
         }
-        print(json.dumps(told | {name: each.value for name, each in scored.others.items()}, ensure_ascii=False))
+        print(_json(told | {name: each.value for name, each in scored.others.items()}))
         return
     print(f"{scored.metric} {scored.measured.value:.4f}  {scored.measured.signature}")
     for group, value in scored.groups.items():
@@ -194,7 +219,7 @@ def score(
         print(f"alignment error, read at the {reading}: {each.value:.4f}  {each.signature}")
 
 
-@app.command()
+@app.command(cls=Command)
 def align(
     run: RunPath,
     files: Annotated[
@@ -230,7 +255,7 @@ def align(
         print(f"alignment error rate, {how}: {each.value:.4f}  {each.signature}")
 
 
-@app.command()
+@app.command(cls=Command)
 def look(
     run: RunPath,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The source to look at.")],
@@ -249,22 +274,24 @@ def look(
     from regard.show import maps
 
     for path in out or []:
-        maps.drawing(path.suffix)  # a wrong ending is said before the work
+        maps.drawable(path.suffix)  # a wrong ending, or a package that is missing, is said before the work
     prediction = load(run).predict([text], beam=beam)[0]
     if prediction.map is None:
         raise RecipeError(
             "there is no map: the text is blank, or the model never looks (model.decoder.order = none, "
             "or of a classifier a model.pooling other than attention)"
         )
-    for path in out or []:
-        storage.write(path, maps.draw(prediction.map, path.suffix, f"{text} → {prediction.text}"))
+    title = f"{text} → {prediction.text}"
+    drawings = [(path, maps.draw(prediction.map, path.suffix, title)) for path in out or []]
+    for path, content in drawings:  # once all are drawn
+        storage.write(path, content)
     if as_json:
-        print(json.dumps(_told(prediction), ensure_ascii=False))
+        print(_json(_told(prediction)))
     else:
-        print(f"{prediction.text}\n\n{_drawn(prediction.map)}", end="")
+        print(f"{_one_line(prediction.text)}\n\n{_drawn(prediction.map)}", end="")
 
 
-@app.command()
+@app.command(cls=Command)
 def compare(
     given: Annotated[
         list[str],
@@ -307,7 +334,7 @@ def compare(
         comparison.drawable(path.suffix)  # a wrong ending, or a package that is missing, is said before the work
     compared = comparison.compare(*given, data=data or (), metric=metric, beam=beam, runs=runs, quiet=quiet)
     if as_json:
-        print("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in compared.told()), end="")
+        print("".join(_json(each) + "\n" for each in compared.told()), end="")
     else:
         print(compared.table(), end="")
     sys.stdout.flush()
@@ -324,7 +351,7 @@ def compare(
             print(f"drawn: {path}", file=sys.stderr)
 
 
-@app.command()
+@app.command(cls=Command)
 def vectors(
     run: RunPath,
     inputs: Annotated[
@@ -344,12 +371,12 @@ def vectors(
     for start in range(0, len(texts), CHUNK):
         chunk = texts[start : start + CHUNK]
         for text, vector in zip(chunk, vectors(predictor, chunk).tolist(), strict=True):
-            told = json.dumps({"text": text, "vector": vector}, ensure_ascii=False)
-            line = told if as_json else "\t".join(f"{number:.6g}" for number in vector)
+            told = {"text": text, "vector": vector}
+            line = _json(told) if as_json else "\t".join(f"{number:.6g}" for number in vector)
             sys.stdout.buffer.write(line.encode() + b"\n")
 
 
-@app.command()
+@app.command(cls=Command)
 def near(
     run: RunPath,
     file: Annotated[str, typer.Argument(metavar="FILE", help="Texts to search, one a line; -: stdin.")],
@@ -375,11 +402,11 @@ def near(
     for found in nearest:
         number = found.place + 1
         told = {"cosine": found.cosine, "line": number, "text": found.text}
-        line = json.dumps(told, ensure_ascii=False) if as_json else f"{found.cosine:.4f}\t{number}\t{found.text}"
+        line = _json(told) if as_json else f"{found.cosine:.4f}\t{number}\t{_one_line(found.text)}"
         sys.stdout.buffer.write(line.encode() + b"\n")
 
 
-@app.command()
+@app.command(cls=Command)
 def data(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")] = None,
@@ -399,7 +426,7 @@ def data(
     corpus = "" if settings.train else settings.corpus
     if as_json:
         named = [each._asdict() | {"path": str(each.path) if each.path else None} for each in found]
-        print(json.dumps({"about": about, "corpus": corpus, "files": named}, ensure_ascii=False))
+        print(_json({"about": about, "corpus": corpus, "files": named}))
     else:
         for line in about:
             print(line)
@@ -415,7 +442,7 @@ def data(
         raise DataError(mending)
 
 
-@app.command(name="list")
+@app.command(name="list", cls=Command)
 def list_tables(
     what: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table alone, such as scores.")] = None,
     as_json: Json = False,
@@ -426,7 +453,7 @@ def list_tables(
 
     chosen = {what: pick(tables(), what, "table")} if what else tables()
     if as_json:
-        print(json.dumps({name: table.entries for name, table in chosen.items()}, ensure_ascii=False))
+        print(_json({name: table.entries for name, table in chosen.items()}))
         return
     for name, table in chosen.items():
         print(f"{name}  ({table.key})")
@@ -438,6 +465,16 @@ def _lines(name: str) -> list[str]:
     from regard.data.files import load, read_lines
 
     return read_lines(sys.stdin.buffer.read(), "stdin") if name == "-" else load(name)
+
+
+def _one_line(text: str) -> str:
+    """A text without line ends: each is shown as an escape, so that a line of input has one line of output."""
+    return text.translate(VISIBLE)
+
+
+def _json(told: Any) -> str:
+    """As JSON on one line, whichever reader counts the lines; the escapes are JSON's own."""
+    return json.dumps(told, ensure_ascii=False).translate(IN_JSON)
 
 
 def _told(prediction: "Prediction") -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from regard import recipe as recipes
 from regard import storage, training
-from regard.errors import DataError, RecipeError, RegardError
+from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import Measured, better
 from regard.predict import Predictor, load
 from regard.recipe import Recipe
@@ -178,7 +178,7 @@ def _entrants(given: Sequence[Recipe | Run | str | Path]) -> list[Entrant]:
 
 
 def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str]) -> Entrant:
-    if not isinstance(what, Recipe | Run) and (Path(what) / storage.MANIFEST).is_file():
+    if not isinstance(what, Recipe | Run) and Run.at(Path(what)):
         what = Run.open(what)
     if isinstance(what, Run):
         if own:
@@ -294,7 +294,7 @@ def _trained(name: str, entrant: Entrant, runs: Path, read: Read, teller: Teller
 
 def _same(run: Run, recipe: Recipe, read: Read) -> bool:
     """Whether a run was trained by this very recipe, on the data that it names today."""
-    with suppress(RegardError):  # a damaged run, or one of another regard, is none of ours
+    with suppress(CorruptError, RecipeError):  # a damaged run, or one of another regard, is none of ours
         return run.recipe() == recipe and run.read(storage.DATA) == read(_source(recipe)).digest()
     return False
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,11 +11,12 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from regard.errors import RecipeError
+from regard.errors import RecipeError, ResourceError
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # options of glibc's mallopt
 PRECISIONS = ("auto", "float32", "bfloat16")  # of matrix products
 AT_ONCE = 2  # batches that are worked on side by side; more of them wait for each other in Python
+MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc", "ALLOC_FAILED")
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -63,14 +65,63 @@ def memory_kept() -> Iterator[None]:
         library.malloc_trim(0)
 
 
+@contextmanager
+def current(device: torch.device) -> Iterator[None]:
+    """While in the block, whatever names no GPU of its own (streams, graphs, kernels) is on this one."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        yield
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether it is that, and not, say, an illegal memory access; torch has no class of its own for the CPU's.
+
+    The end of a CUDA graph's capture may raise another error after it: then it is the first that counts.
+    """
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError) or any(said in str(error) for said in MEMORY_WORDS)
+    before = error.__cause__ or error.__context__
+    return known or (before is not None and out_of_memory(before))
+
+
+@contextmanager
+def enough_memory(doing: str, remedy: str) -> Iterator[None]:
+    """Say in a sentence what ran out of memory in the block, and what to lower."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        raise ResourceError(f"there is not enough memory for {doing}; {remedy}") from error
+
+
+_counting = threading.Lock()  # held while the number of threads is not what another thread should read
+
+
+def _use_threads(count: int, others: int) -> None:
+    """Let this thread's operations have `count` threads each; torch keeps a number for each thread that asked for it.
+
+    It also keeps one that new threads begin with, and sets it with any other: that one stays `others`.
+    """
+    with _counting:
+        torch.get_num_threads()  # a thread that asks for the first time begins anew, whatever it set before
+        torch.set_num_threads(count)
+        setter = threading.Thread(target=torch.set_num_threads, args=(others,))
+        setter.start()
+        setter.join()
+
+
 def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model: nn.Module) -> Iterator[Made]:
     """What the model makes of each batch, in their order, without gradients.
 
     On the CPU two batches are worked on at once, each by half of torch's threads: a step of a search is small, and
-    threads that share one wait for each other. Whoever looks on is told of one after another, by as many threads each,
-    so that the results are the same bits.
+    threads that share one wait for each other. With forward hooks registered, batches run one after another, by as
+    many threads each, so that the results are the same bits. Several threads may call this at once.
     """
-    threads, halves = torch.get_num_threads(), torch.get_num_threads() // AT_ONCE
+    with _counting:
+        threads = torch.get_num_threads()
+    halves = threads // AT_ONCE
     watched = any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
     on_cpu = next(model.parameters()).device.type == "cpu"
 
@@ -81,9 +132,12 @@ def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model:
     if not on_cpu or not halves or len(batches) < AT_ONCE:
         yield from map(quietly, batches)
         return
-    torch.set_num_threads(halves)
+    if not watched:
+        with ThreadPoolExecutor(AT_ONCE, initializer=_use_threads, initargs=(halves, threads)) as pool:
+            yield from pool.map(quietly, batches)
+        return
+    _use_threads(halves, threads)
     try:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            yield from map(quietly, batches) if watched else pool.map(quietly, batches)
+        yield from map(quietly, batches)
     finally:
-        torch.set_num_threads(threads)
+        _use_threads(threads, threads)

@@ -36,7 +36,7 @@ class NotFiniteError(RegardError):
 
 
 class StorageError(RegardError):
-    """Files could not be written."""
+    """Files could not be read or written."""
 
     exit_code = 4
 

@@ -24,7 +24,8 @@ def force(predictor: Predictor, examples: Sequence[Example]) -> list[Prediction]
     """
     task = _translator(predictor)
     assert isinstance(predictor.model, Seq2Seq)
-    return task.force(predictor.model, examples)
+    with predictor.at_work():
+        return task.force(predictor.model, examples)
 
 
 def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, list[AttentionMap]]:

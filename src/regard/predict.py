@@ -1,6 +1,7 @@
 """The public face of a trained run: load it, ask it, look at how it looked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,15 @@ from torch import nn
 
 from regard import models, storage
 from regard import recipe as recipes
-from regard.device import choose_device, memory_kept
+from regard.device import choose_device, current, enough_memory, memory_kept
 from regard.errors import CorruptError, RecipeError, pick
 from regard.recipe import Search
 from regard.storage import Run
 from regard.tasks import TASKS, AnyTask, Scored
 from regard.training.session import kept_weights
 from regard.types import Example, Prediction
+
+ANSWERING = "an answer", "lower the beam (--beam), give shorter texts, or use a device with more memory"
 
 
 class Predictor:
@@ -46,15 +49,21 @@ class Predictor:
             raise RecipeError(f"n_best is the number of outputs for each text, 1 or more, not {n_best}")
         settings = recipes.fill(self.task.recipe.search, search or {}, "predict", "search.")
         settings = settings if beam is None else _with_beam(settings, beam)
-        with memory_kept():
+        with self.at_work():
             return self.task.answer(self.model, texts, settings, n_best, seed)
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """How well the run does on examples, by its recipe's metric or another that fits, in all and by group."""
         recipe = self.task.recipe
         settings = recipe.search if beam is None else _with_beam(recipe.search, beam)
-        with memory_kept():
+        with self.at_work():
             return self.task.measure(self.model, examples, metric or recipe.metric, settings)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """What the model needs around it: its GPU, memory that is kept, and a sentence if there is too little."""
+        with memory_kept(), current(next(self.model.parameters()).device), enough_memory(*ANSWERING):
+            yield
 
 
 def load(run: Run | str | Path, device: str = "auto") -> Predictor:
@@ -68,7 +77,8 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     except RuntimeError as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
     where = choose_device(device)
-    model.to(where).eval()
+    with enough_memory("the model", "use a device with more memory"):
+        model.to(where).eval()
     if where.type == "cpu":
         models.settle(model)
     return Predictor(run, task, model)

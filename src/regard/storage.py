@@ -21,7 +21,7 @@ from regard.errors import CorruptError, DataError, RecipeError, StorageError, di
 
 MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
 DATA = "data.json"  # how a run knows again what it learned from
-CHECKPOINTS, LOCK, PARTIAL = "checkpoints", ".lock", ".partial"
+CHECKPOINTS, LOCK, PARTIAL, DAMAGED = "checkpoints", ".lock", ".partial", ".damaged"
 FORMAT = 1  # of the manifest
 KEPT = 2  # checkpoints: the newest, and one to fall back on
 
@@ -72,9 +72,9 @@ class Folder:
         if name not in manifest:
             raise CorruptError(f"{self.path / name} is not in {MANIFEST}: the folder is not complete")
         try:
-            content = (self.path / name).read_bytes()
-        except OSError as error:
-            raise CorruptError(f"{self.path / name} cannot be read: {error.strerror or error}") from error
+            content = _read(self.path / name)
+        except FileNotFoundError:
+            raise CorruptError(f"{self.path / name} is missing, though {MANIFEST} lists it") from None
         digest = _digest(content)
         if digest not in manifest[name] and digest not in self._manifest().get(name, []):  # was it replaced just now?
             raise CorruptError(
@@ -90,10 +90,12 @@ class Folder:
     def _manifest(self) -> Manifest:
         path = self.path / MANIFEST
         try:
-            told = json.loads(path.read_bytes())
+            told = json.loads(_read(path))
             version, files = told["format"], told["files"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CorruptError(f"{path} cannot be read: {error}") from error
+        except FileNotFoundError:
+            raise CorruptError(f"{path} is missing: the folder is not complete") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(f"{path} is damaged: {error}") from error
         if version != FORMAT:
             raise CorruptError(f"{path} is of format {version!r}, and this regard reads {FORMAT}; take one that fits")
         if not isinstance(files, dict) or not all(isinstance(each, list) for each in files.values()):
@@ -123,10 +125,18 @@ class Run(Folder):
                     number += 1
 
     @staticmethod
+    def at(path: Path) -> bool:
+        """Whether a path is a run directory."""
+        with _reading(path):
+            return (path / MANIFEST).is_file()
+
+    @staticmethod
     def open(path: str | Path) -> "Run":
         """An existing run."""
+        if not str(path):
+            raise DataError("the name of a run is empty; name a run directory, such as runs/dates")
         path = Path(path)
-        if not (path / MANIFEST).is_file():
+        if not Run.at(path):
             siblings = [str(each.parent) for each in path.parent.glob(f"*/{MANIFEST}")]
             why = f"holds no run (no {MANIFEST})" if path.is_dir() else "is not there"
             raise DataError(f"the run {path} {why}{did_you_mean(str(path), siblings)}")
@@ -158,8 +168,10 @@ class Run(Folder):
     def _sweep(self) -> None:
         """Remove what no living process needs."""
         litter = [*self.path.glob(f".*{PARTIAL}"), *(self.path / CHECKPOINTS).glob(f".*{PARTIAL}")]
-        for each in [*litter, *([self.path / CHECKPOINTS] if self.finished() else [])]:
+        for each in litter:
             _remove(each)
+        if self.finished():
+            self._remove_checkpoints()
 
     def replace(self, name: str, content: bytes) -> None:
         """Write a file anew; until it is there, the manifest vouches for the old and the new one."""
@@ -181,27 +193,32 @@ class Run(Folder):
 
     def metrics(self) -> list[dict[str, Any]]:
         """What was measured while it learned; a line that is not whole yet is left out."""
-        path = self.path / METRICS
-        content = self.read(METRICS) if self.holds(METRICS) else path.read_bytes() if path.exists() else b""
+        content = self.read(METRICS) if self.holds(METRICS) else self._recorded()
         return [json.loads(line) for line in content.split(b"\n")[:-1]]
 
     def metrics_size(self) -> int:
         """The bytes recorded so far."""
-        path = self.path / METRICS
-        return path.stat().st_size if path.exists() else 0
+        return len(self._recorded())
+
+    def _recorded(self) -> bytes:
+        try:
+            return _read(self.path / METRICS)
+        except FileNotFoundError:  # nothing was recorded yet
+            return b""
 
     def cut_metrics(self, size: int) -> None:
         """Forget what was recorded after the first `size` bytes."""
-        if self.metrics_size() < size:
+        recorded = self._recorded()
+        if len(recorded) < size:
             raise CorruptError(f"{self.path / METRICS} is damaged: {size:,} bytes were written, fewer are left")
-        if self.metrics_size() > size:
-            write(self.path / METRICS, (self.path / METRICS).read_bytes()[:size])
+        if len(recorded) > size:
+            write(self.path / METRICS, recorded[:size])
 
     def finish(self) -> None:
         """Vouch for the metrics too: the run is complete, and its checkpoints have served."""
         with _storing(self.path):
-            self._vouch(self._manifest() | {METRICS: [_digest((self.path / METRICS).read_bytes())]})
-            _remove(self.path / CHECKPOINTS)
+            self._vouch(self._manifest() | {METRICS: [_digest(_read(self.path / METRICS))]})
+            self._remove_checkpoints()
 
     def finished(self) -> bool:
         """Whether training came to its end."""
@@ -216,22 +233,41 @@ class Run(Folder):
             folder.mkdir(exist_ok=True)
             path = folder / f"{update:08}"
             with _beside(path, files) as beside:
-                if path.exists():
-                    _remove(path)  # the one before it is there still
-                os.rename(beside, path)
+                with _out_of_the_way(path):
+                    os.rename(beside, path)
                 _sync(folder)
             for old in self.checkpoints()[KEPT:]:
                 _remove(old.path)
 
     def checkpoints(self) -> list[Folder]:
         """All checkpoints, the newest first."""
-        found = (self.path / CHECKPOINTS).glob("[0-9]*")
-        return [Folder(path) for path in sorted(found, reverse=True)]
+        folder = self.path / CHECKPOINTS
+        try:
+            with _reading(folder):
+                names = os.listdir(folder)  # and not glob, which takes a folder that cannot be read for an empty one
+        except FileNotFoundError:
+            return []
+        updates = (name for name in names if re.fullmatch("[0-9]{8,}", name))
+        return [Folder(folder / name) for name in sorted(updates, key=int, reverse=True)]
 
-    def discard(self, checkpoint: Folder) -> None:
-        """Remove a damaged checkpoint."""
+    def set_aside(self, checkpoint: Folder) -> Path:
+        """Give a damaged checkpoint a name under which it is kept, and is a checkpoint no more."""
+        aside, number = checkpoint.path.with_name(f"{checkpoint.path.name}{DAMAGED}"), 1
+        while os.path.lexists(aside):
+            number += 1
+            aside = checkpoint.path.with_name(f"{checkpoint.path.name}{DAMAGED}-{number}")
         with _storing(checkpoint.path):
+            os.rename(checkpoint.path, aside)
+            _sync(aside.parent)
+        return aside
+
+    def _remove_checkpoints(self) -> None:
+        """Remove all checkpoints, and their folder unless something was set aside in it."""
+        for checkpoint in self.checkpoints():
             _remove(checkpoint.path)
+        with contextlib.suppress(FileNotFoundError):
+            if not os.listdir(self.path / CHECKPOINTS):
+                os.rmdir(self.path / CHECKPOINTS)
 
 
 @contextlib.contextmanager
@@ -296,12 +332,31 @@ def _remove(path: Path) -> None:
     """Remove a file or a folder; a folder first loses its name, so that half of it is never taken for the whole."""
     if path.is_dir():
         if not path.name.endswith(PARTIAL):
-            beside = path.with_name(f".{path.name}.old{PARTIAL}")
-            os.rename(path, beside)
-            path = beside
+            os.rename(path, _old(path))
+            path = _old(path)
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _out_of_the_way(path: Path) -> Iterator[None]:
+    """Let a folder that is there give its name to another in the block; it is removed after it, or gets it back."""
+    if not path.exists():
+        yield
+        return
+    os.rename(path, _old(path))
+    try:
+        yield
+    except BaseException:
+        os.rename(_old(path), path)
+        raise
+    shutil.rmtree(_old(path))
+
+
+def _old(path: Path) -> Path:
+    """The name under which a folder waits to be removed."""
+    return path.with_name(f".{path.name}.old{PARTIAL}")
 
 
 def _sync(folder: Path) -> None:
@@ -319,6 +374,24 @@ def _told(manifest: Manifest) -> bytes:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    """The content of a file; one that is not there is told from one that cannot be read."""
+    with _reading(path):
+        return path.read_bytes()
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what the system says into a sentence, unless nothing is there: what cannot be read now is not damaged."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        why = error.strerror or error
+        raise StorageError(f"{path} cannot be read: {why}; it may well be whole: try again when it can be") from error
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -144,9 +144,12 @@ class Hypothesis(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """Attention weights with the labels of both axes: rows are outputs, columns are sources."""
+    """Attention weights with the labels of both axes: rows are outputs, columns are sources.
 
-    weights: Float[Tensor, "rows columns"]
+    Maps are equal if their labels and all their weights are; their hash is that of the labels.
+    """
+
+    weights: Float[Tensor, "rows columns"] = field(hash=False)
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     layout: Layout = TEXT
@@ -155,6 +158,13 @@ class AttentionMap:
         if tuple(self.weights.shape) != (len(self.rows), len(self.columns)):
             labels = f"{len(self.rows)} rows and {len(self.columns)} columns"
             raise ValueError(f"weights of shape {tuple(self.weights.shape)} do not fit {labels}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AttentionMap):
+            return NotImplemented
+        labels = (self.rows, self.columns, self.layout, self.weights.dtype)
+        same = labels == (other.rows, other.columns, other.layout, other.weights.dtype)
+        return same and torch.equal(self.weights.cpu(), other.weights.cpu())
 
     def __iter__(self) -> Iterator[tuple[str, list[tuple[str, float]]]]:
         """Row by row: the output's label and its sources with their weights."""

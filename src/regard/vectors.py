@@ -42,9 +42,10 @@ def vectors(predictor: Predictor, texts: Sequence[str]) -> Float[Tensor, "texts 
     cased = [_cased(predictor, text) for text in texts]
     device = next(encoder.parameters()).device
     found = torch.zeros(len(texts), encoder.dim)
-    for places, ids in core.ask(cased, tokenizer.encode, predictor.task.longest, READ_TOKENS):
-        memory = encoder(_padded(predictor, ids).to(device))
-        found[places] = functional.normalize(pool(memory).vector.float(), dim=-1).cpu()
+    with predictor.at_work():
+        for places, ids in core.ask(cased, tokenizer.encode, predictor.task.longest, READ_TOKENS):
+            memory = encoder(_padded(predictor, ids).to(device))
+            found[places] = functional.normalize(pool(memory).vector.float(), dim=-1).cpu()
     return found
 
 

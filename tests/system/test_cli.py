@@ -10,13 +10,21 @@ import shutil
 import string
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from conftest import SCRIPT, Answer, Command
 from regard import __version__
 from regard.attention.scores import SCORES
+from regard.show.maps import DRAWINGS
+from regard.types import AttentionMap
+
+with warnings.catch_warnings():  # typer asks for what click 8.5 calls deprecated
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from regard import cli
 
 TINY = (
     "name=upper",
@@ -71,6 +79,44 @@ def refused(said: Answer, code: int = 2) -> str:
 
 def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+# Help
+
+
+COMMANDS = {each.name or each.callback.__name__: each.callback for each in cli.app.registered_commands}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_tells_every_argument_and_option_once(regard: Command, name: str) -> None:
+    said = regard(name, "--help")
+    assert said.code == 0
+    shown = " ".join(said.out.decode().split())
+    hints = get_type_hints(COMMANDS[name], include_extras=True)
+    told = [info for key, hint in hints.items() if key != "return" for info in hint.__metadata__]
+    assert len(told) == len(hints) - 1
+    for info in told:
+        assert info.help
+        assert " ".join(info.help.split()) in shown
+    has_arguments = any(type(info).__name__ == "ArgumentInfo" for info in told)
+    assert shown.lower().count("arguments: ") == has_arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("predict", "RUN", ""), 'the name of a file is empty; an empty text is given as --text ""'),
+        (("predict", "RUN", "-", ""), 'the name of a file is empty; an empty text is given as --text ""'),
+        (("vectors", "RUN", ""), "the name of a file is empty; name a file that is there"),
+        (("near", "RUN", "", "--text", "a"), "the name of a file is empty; name a file that is there"),
+        (("score", "RUN", ""), "the name of a file is empty; name a file that is there"),
+        (("align", "RUN", ""), "the name of a file is empty; name a file that is there"),
+        (("predict", ""), "the name of a run is empty; name a run directory, such as runs/dates"),
+        (("train", "--resume", ""), "the name of a run is empty; name a run directory, such as runs/dates"),
+    ],
+)
+def test_an_empty_name_is_called_empty(regard: Command, run: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    assert refused(regard(*(str(run) if each == "RUN" else each for each in arguments))) == sentence
 
 
 # Train
@@ -200,6 +246,50 @@ def test_a_line_of_ten_megabytes_gets_an_empty_line_and_a_notice(
     assert said.error == f"regard: line 3 {told}\nregard: line 5 {told}\n"
 
 
+@pytest.fixture(scope="session")
+def in_windows(tmp_path_factory: pytest.TempPathFactory, regard: Command) -> Path:
+    """A language model of all that ends a line: whatever it writes is mostly that."""
+    folder = tmp_path_factory.mktemp("windows")
+    (folder / "ends.txt").write_bytes(("a" + LINE_ENDS + "\n").encode() * 40)
+    sizes = ("model.embedding=8", "model.decoder.dim=12", "train.updates=2", "train.validate=2", "train.device=cpu")
+    text = (
+        "name=ends",
+        "data.train=ends.txt",
+        "data.window=16",
+        "data.stride=16",
+        "train.batch_tokens=64",
+        "search.max_extra=12",
+    )
+    said = regard("train", "char_lstm", *sizes, *text, "-q", folder=folder)
+    assert said.code == 0, said.error
+    return folder / "runs" / "ends"
+
+
+LINE_ENDS = "".join(character for character in map(chr, range(0x110000)) if len(f"a{character}b".splitlines()) == 2)
+
+
+def test_a_line_end_in_an_answer_is_no_line_end_on_paper(regard: Command, in_windows: Path) -> None:
+    arguments = ("predict", in_windows, "--search", "temperature=2.0")
+    plain, told = (regard(*arguments, *more, stdin=b"a\naa\n\n") for more in ([], ["--json"]))
+    assert (plain.code, told.code) == (0, 0), plain.error
+    texts = [json.loads(line)["text"] for line in told.out.decode().splitlines()]
+    assert len(texts) == 3
+    assert any(set(text) & set(LINE_ENDS) for text in texts)  # whole
+    for end in LINE_ENDS:
+        texts = [text.replace(end, repr(end)[1:-1]) for text in texts]
+    assert plain.out.decode().splitlines() == texts
+
+
+def test_near_and_vectors_print_a_line_for_a_line_too(regard: Command, run: Path, tmp_path: Path) -> None:
+    text = "ab" + LINE_ENDS.replace("\n", "") + "c"
+    (tmp_path / "texts").write_text(f"{text}\nbed\n", encoding="utf-8", newline="\n")
+    plain, told = (regard("near", run, tmp_path / "texts", "--text", "ab", *more) for more in ([], ["--json"]))
+    assert {line.split("\t")[2] for line in plain.out.decode().splitlines()} == {repr(text)[1:-1], "bed"}
+    assert {json.loads(line)["text"] for line in told.out.decode().splitlines()} == {text, "bed"}
+    for more in ([], ["--json"]):
+        assert len(regard("vectors", run, tmp_path / "texts", *more).out.decode().splitlines()) == 2
+
+
 # Score
 
 
@@ -278,6 +368,33 @@ def test_look_writes_pictures_by_their_ending(regard: Command, run: Path, tmp_pa
     assert (tmp_path / "x.svg").read_bytes().startswith(b"<svg ")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert sorted(os.listdir(tmp_path)) == ["x.png", "x.svg"]
+
+
+def test_look_without_matplotlib_says_so_before_anything_is_written(
+    script: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "matplotlib.py").write_text("raise ImportError", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")]))
+    pictures = [part for ending in ("svg", "html", "png") for part in ("-o", f"a.{ending}")]
+    for asked in (run, "no-such-run"):
+        said = refused(script("look", asked, "fade", *pictures, folder=tmp_path))
+        assert said == "drawing a PNG needs the package matplotlib; install it with: pip install 'regard[plot]'"
+        assert os.listdir(tmp_path) == ["hidden"]
+
+
+def test_look_writes_no_picture_unless_all_are_drawn(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(attention: AttentionMap, title: str) -> bytes:
+        assert title == ""  # only tried
+        return b""
+
+    monkeypatch.setitem(DRAWINGS, ".csv", broken)
+    with pytest.raises(AssertionError):
+        cli.look(str(run), "fade", [tmp_path / "x.svg", tmp_path / "x.csv"])
+    assert os.listdir(tmp_path) == []
 
 
 def test_look_refuses_an_unknown_ending_before_any_work(regard: Command, tmp_path: Path) -> None:

@@ -420,7 +420,8 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(
     [notice] = said.error.splitlines()  # even where quiet was asked for
     assert str(newest) in notice
     assert named in notice
-    assert notice.endswith("; an older checkpoint is used instead")
+    assert notice.endswith(f"; it is set aside as {newest.name}.damaged; an older checkpoint is used instead")
+    assert [each.name for each in newest.parent.iterdir()] == [f"{newest.name}.damaged"]  # kept, though it is finished
     assert outcome(copy, kept) == whole[0]
 
 

@@ -13,7 +13,7 @@ import regard
 from regard import recipe as recipes
 from regard import storage
 from regard.data import batching
-from regard.data.tokenizers import TOKENIZERS, Tokenizer
+from regard.data.tokenizers import TOKENIZERS, Tokenizer, Word
 from regard.errors import DataError, RecipeError, StoppedError, pick
 from regard.metrics import METRICS, Measured
 from regard.recipe import Recipe, Search
@@ -304,3 +304,17 @@ def test_links_of_a_batch_are_those_of_its_examples() -> None:
     for row, index in enumerate((3, 5)):
         found = {(int(source), int(target)) for target, source in batch.links[row].nonzero()}
         assert found == set(examples[index].links)
+
+
+@pytest.mark.parametrize("changed", [None, "regard", "sentencepiece"])
+def test_a_tokenizer_is_built_anew_only_for_another_version(changed, monkeypatch, tmp_path):
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
+    built, build = [], Word.build
+    monkeypatch.setattr(Word, "build", lambda *given: built.append(given) or build(*given))
+    core.tokenizer("word", ["a b", "c"], 100, core.SOURCE)
+    if changed == "regard":
+        monkeypatch.setattr(core, "__version__", "another")
+    if changed == "sentencepiece":
+        monkeypatch.setattr(core.metadata, "version", lambda name: "another")
+    core.tokenizer("word", ["a b", "c"], 100, core.SOURCE)
+    assert len(built) == (2 if changed else 1)

@@ -13,6 +13,7 @@ from regard.errors import NotFiniteError, RecipeError
 from regard.tasks import TASKS
 from regard.training import capture, loop
 from regard.training.session import Session
+from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -158,7 +159,7 @@ def test_bfloat16_products_learn_and_the_weights_stay_single():
     batches = Batches(data.lengths(), 400, 1)
     first = None
     for _ in range(20):
-        loop.learn_once(task, session, data, batches)
+        loop.learn_once(task, session, data, batches, Stopper())
         first = first or session.progress.total / session.progress.tokens
     assert session.progress.total / session.progress.tokens < first
     assert all(parameter.dtype == torch.float32 for parameter in session.model.parameters())
@@ -188,7 +189,7 @@ def test_captured_updates_are_eager_updates(lineage):
             if captured:
                 engine.learn(batches, loop.rate(task.recipe.train, number + 1))
             else:
-                loop.learn_once(task, session, data, batches)
+                loop.learn_once(task, session, data, batches, Stopper())
         engine.ask()
         losses[captured] = session.progress.total / session.progress.tokens
     assert losses[True] == pytest.approx(losses[False], rel=1e-3)

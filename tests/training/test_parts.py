@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise, product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,12 +16,16 @@ from regard.decoders import ORDERS
 from regard.errors import ResourceError
 from regard.models import Seq2Seq
 from regard.recipe import Recipe
+from regard.storage import Run
 from regard.tasks import Translate
+from regard.tasks.core import Judged
 from regard.tasks.translate import _sampled
-from regard.training import loop
+from regard.training import capture, loop, session, train
 from regard.training.averaging import Averager
 from regard.training.health import health
-from regard.training.session import Session
+from regard.training.progress import Teller
+from regard.training.session import Clock, Session
+from regard.training.stopping import Stopper
 from regard.types import BEGIN, PAD, Batch, Example
 
 EXAMPLES = [
@@ -188,7 +193,7 @@ def test_accumulating_is_one_update_of_all_batches():
         bench = Bench(f"train.accumulate={accumulate}", "train.updates=1", "train.ema=0.5")
         halves = [list(range(5)), list(range(5, len(EXAMPLES)))]
         batches = halves if accumulate == 2 else [halves[0] + halves[1]]
-        loop.learn_once(bench.task, bench.session, bench.data, Fixed(*batches))
+        loop.learn_once(bench.task, bench.session, bench.data, Fixed(*batches), Stopper())
         assert bench.session.progress.update == 1
         ends.append(bench.session)
     for mine, other in zip(ends[0].model.parameters(), ends[1].model.parameters(), strict=True):
@@ -259,6 +264,75 @@ def test_a_failure_on_the_way_back_is_split_too(monkeypatch):
     found, _, _ = bench.gradient(bench.batch())
     for mine, other in zip(found, expected, strict=True):
         near(mine, other)
+
+
+def test_the_generators_of_gpus_are_told_apart_by_number_and_any_count_resumes(monkeypatch):
+    states = {f"cuda{index}": torch.full((1,), index, dtype=torch.uint8) for index in range(12)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for count in (1, 12, 13):
+        put: dict[int, int] = {}
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, index, put=put: put.update({index: int(state)}))
+        session._set_generators({"cpu": torch.get_rng_state(), **dict(sorted(states.items()))})
+        assert put == {index: index for index in range(min(12, count))}
+
+
+def test_the_learning_rate_lives_on_the_gpu_of_the_model(monkeypatch):
+    model, asked = nn.Linear(2, 2), []
+    there = torch.device("cuda:1")
+    monkeypatch.setattr(model, "parameters", lambda: iter([SimpleNamespace(device=there, is_cuda=True)]))
+    monkeypatch.setattr(torch, "zeros", lambda *_, device: asked.append(torch.device(device)))
+    monkeypatch.setattr(torch.optim, "AdamW", lambda *_, **__: None)
+    monkeypatch.setattr(session, "Averager", lambda *_, **__: None)
+    monkeypatch.setattr(session, "Session", lambda *_: None)
+    Session.begin(model, make_recipe().train)
+    assert asked == [there]
+
+
+@pytest.mark.parametrize("error", SHORT_OF_MEMORY, ids=repr)
+def test_dev_batches_that_do_not_fit_are_split_too(monkeypatch, error):
+    bench, real, tries = Bench(), Translate.judge, []
+    expected, seen = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+
+    def judge(self: Translate, model: Seq2Seq, batch: Batch) -> Judged:
+        tries.append(len(batch.examples))
+        if len(batch.examples) > most:
+            raise error
+        return real(self, model, batch)
+
+    monkeypatch.setattr(Translate, "judge", judge)
+    most = 2
+    found, again = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+    assert max(tries) > most
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert list(again) == pytest.approx(list(seen), rel=1e-6)
+    most = 0
+    with pytest.raises(ResourceError, match="a single example does not fit into memory"):
+        loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+
+
+@pytest.mark.parametrize("error", SHORT_OF_MEMORY, ids=repr)
+def test_a_captured_update_that_does_not_fit_is_said(monkeypatch, tmp_path, error):
+    class Captured:
+        def learn(self, *_: object) -> None:
+            raise error
+
+    monkeypatch.setattr(capture, "begin", lambda *_: Captured())
+    bench = Bench()
+    run, teller = Run.create(tmp_path, "bench", {}), Teller(quiet=True)
+    run.save(0, bench.session.files())
+    with pytest.raises(ResourceError, match=r"memory for a captured update; lower .*, or set train\.capture=false"):
+        loop.fit(bench.task, bench.session, bench.data, bench.data, run, teller, Stopper(), Clock())
+    assert [each.path.name for each in run.checkpoints()] == ["00000000"]
+
+
+def test_any_other_want_of_memory_while_training_is_said(monkeypatch, tmp_path):
+    def step(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    with pytest.raises(ResourceError, match=r"not enough memory for training; lower train\.batch_tokens"):
+        train("copy", "data.size=20", "train.device=cpu", "train.updates=1", runs=tmp_path, quiet=True)
 
 
 @pytest.mark.parametrize("error", SHORT_OF_MEMORY, ids=repr)
@@ -335,7 +409,7 @@ def test_the_share_grows_from_nothing_to_the_recipes(monkeypatch):
 
     monkeypatch.setattr(Translate, "loss", loss)
     for _ in range(4):
-        loop.learn_once(bench.task, bench.session, bench.data, Fixed(*[list(range(10))] * 4))
+        loop.learn_once(bench.task, bench.session, bench.data, Fixed(*[list(range(10))] * 4), Stopper())
     assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 

@@ -4,6 +4,8 @@ import errno
 import os
 import random
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,9 @@ from regard.errors import CorruptError, DataError, StoppedError, StorageError
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import Translate
-from regard.training import loop, resume, train
+from regard.training import loop, resume, stopping, train
 from regard.training.session import OPTIMIZER
-from regard.training.stopping import Stopper
+from regard.training.stopping import HEARD, Stopper
 
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
 CHECKS = 15  # of a run: one before each of 8 updates, one for each of 2 dev batches of 3 validations, one at the end
@@ -191,6 +193,96 @@ def test_a_signal_while_learning_or_validating(
     assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
 
 
+def slow(owner: Any, name: str, call: int, patch: pytest.MonkeyPatch) -> list[float]:
+    """Let the n-th call of a function take 20 seconds before it returns; a signal comes in its first tenth of one."""
+    real, calls, sent = getattr(owner, name), [], []
+
+    def send() -> None:
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        result = real(*arguments, **named)
+        calls.append(1)
+        if len(calls) == call:
+            threading.Timer(0.1, send).start()
+            for _ in range(2000):
+                time.sleep(0.01)
+        return result
+
+    patch.setattr(owner, name, called)
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "saved", "hard"),
+    [("encode", 2, 0, False), ("loss", 10, 4, False), ("loss", 10, 4, True), ("judge", 3, 6, False)],
+    ids=["encoding", "update", "REINFORCE", "validation"],
+)
+def test_a_slow_update_is_abandoned_within_two_seconds_and_nothing_is_lost(
+    recipe: Recipe,
+    ends: Ends,
+    whole: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    call: int,
+    saved: int,
+    hard: bool,
+) -> None:
+    if hard:  # the baseline of REINFORCE moves with the loss, before the optimizer does
+        recipe = recipes.override(recipes.override(recipe, "model.attention.normalizer=hard"), "train.sampling=0")
+        whole = ends.of(train(recipe, runs=tmp_path / "whole", quiet=True))
+    with monkeypatch.context() as patch:
+        sent = slow(Translate, name, call, patch)
+        with pytest.raises(StoppedError, match=f"stopped by SIGINT; {saved} updates are saved; go on with"):
+            train(recipe, runs=tmp_path)
+    assert time.monotonic() - sent[0] < 2
+    assert HEARD in capsys.readouterr().err
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+
+
+def test_what_cannot_be_undone_runs_to_its_end(
+    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "GRACE", 0.05)
+    monkeypatch.setattr(stopping, "RETRY", 0.01)
+
+    def step(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        for _ in range(30):
+            time.sleep(0.01)
+        return real(*arguments)
+
+    real = torch.optim.AdamW.step
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.AdamW, "step", step)
+        with pytest.raises(StoppedError, match="1 updates are saved"):
+            train(recipe, runs=tmp_path, quiet=True)
+    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+
+
+def test_signals_are_heard_while_gradients_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    monkeypatch.setattr(stopping, "_hear", heard.append)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 3))
+    with Stopper().heard_in_backward(model):
+        model(torch.ones(1, 256)).sum().backward()
+    assert [id(each) for each in heard] == [id(model[0].weight)]
+    model(torch.ones(1, 256)).sum().backward()
+    assert len(heard) == 1
+
+    def refuse(_: Any) -> None:
+        raise StoppedError(signal.SIGINT)
+
+    monkeypatch.setattr(stopping, "_hear", refuse)
+    with pytest.raises(StoppedError), Stopper().heard_in_backward(model):
+        model(torch.ones(1, 256)).sum().backward()
+
+
 @SIGNALS
 def test_a_signal_during_the_last_decoding_is_obeyed_at_once(
     recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
@@ -327,6 +419,37 @@ def test_other_data_than_it_began_with_are_refused_and_nothing_is_lost(
         with pytest.raises(DataError, match=r"is not what it began with: .*train.tsv, .*dev.tsv changed since then"):
             resume(run, quiet=True)
         Path(name).write_bytes(content)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == kept
+    assert ends.of(resume(run, quiet=True)) == whole
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("name", [storage.MODEL, OPTIMIZER, storage.MANIFEST])
+def test_a_checkpoint_that_cannot_be_read_now_stops_and_stays(
+    recipe: Recipe,
+    ends: Ends,
+    whole: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    number: int,
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(12, patch)
+        run = stopped(tmp_path, recipe)
+    newest, _ = run.checkpoints()
+    kept = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    real = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if path == newest.path / name:
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_bytes)
+        with pytest.raises(StorageError, match=f"{name} cannot be read: {os.strerror(number)}"):
+            resume(run, quiet=True)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == kept
     assert ends.of(resume(run, quiet=True)) == whole
 

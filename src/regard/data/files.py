@@ -56,6 +56,8 @@ def _not_utf8(content: bytes, position: int, name: str) -> str:
 
 def find(name: str) -> Path:
     """The file of that name: as given, else under $REGARD_DATA, else under ./data."""
+    if not name:
+        raise DataError("the name of a file is empty; name a file that is there")
     places = _places(name)
     there = [place for place in places if os.path.exists(place)]
     for place in there:

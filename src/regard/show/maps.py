@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import torch
+
 from regard.errors import pick
 from regard.show.html import html
 from regard.show.png import png
@@ -10,7 +12,7 @@ from regard.show.terminal import terminal
 from regard.show.text import pharaoh, table
 from regard.types import AttentionMap
 
-__all__ = ["DRAWINGS", "draw", "drawing", "html", "pharaoh", "png", "svg", "table", "terminal"]
+__all__ = ["DRAWINGS", "draw", "drawable", "drawing", "html", "pharaoh", "png", "svg", "table", "terminal"]
 
 Drawing = Callable[[AttentionMap, str], bytes]
 
@@ -26,6 +28,11 @@ DRAWINGS: dict[str, Drawing] = {
 def drawing(ending: str) -> Drawing:
     """What draws a file of that ending."""
     return pick(DRAWINGS, ending.lower(), "picture ending")
+
+
+def drawable(ending: str) -> None:
+    """Refuse an ending that no picture has, or for which a package is missing."""
+    draw(AttentionMap(torch.ones(1, 1), ("",), ("",)), ending)
 
 
 def draw(attention: AttentionMap, ending: str, title: str = "") -> bytes:

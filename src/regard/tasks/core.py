@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from importlib import metadata
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -16,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard import alignment, storage
+from regard import __version__, alignment, storage
 from regard.data import batching, files
 from regard.data.corpora import CORPORA
 from regard.data.files import Loaded
@@ -294,7 +295,8 @@ def tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origin: Run
         if stored != kind:
             raise RecipeError(f"{origin.path / name} is a tokenizer of kind {stored!r}, not {kind!r}; take that kind")
         return builder.from_bytes(origin.read(name))
-    digest = hashlib.sha256(json.dumps([kind, size, texts]).encode()).hexdigest()
+    versions = [__version__, metadata.version("sentencepiece")]  # another one may build another tokenizer
+    digest = hashlib.sha256(json.dumps([versions, kind, size, texts]).encode()).hexdigest()
     return builder.from_bytes(storage.cached("tokenizers", digest, lambda: builder.build(texts, size).to_bytes()))
 
 

@@ -12,12 +12,20 @@ from torch import Tensor, nn
 from regard import models, storage
 from regard import recipe as recipes
 from regard.data.batching import Batches, in_order
-from regard.device import PRECISIONS, choose_device, choose_precision, memory_kept
+from regard.device import (
+    PRECISIONS,
+    choose_device,
+    choose_precision,
+    current,
+    enough_memory,
+    memory_kept,
+    out_of_memory,
+)
 from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, ResourceError, StoppedError, pick
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
 from regard.tasks import TASKS, AnyTask
-from regard.tasks.core import AnyBatched, Batched, Encoded, Examples
+from regard.tasks.core import AnyBatched, Batched, Encoded, Examples, Judged
 from regard.training import capture
 from regard.training.health import Health, health
 from regard.training.progress import Teller
@@ -27,6 +35,7 @@ from regard.training.stopping import Stopper
 
 FLAT_AFTER = 1000  # updates after which attention should have found something
 KEPT = ("best", "last")  # weights that end in a run
+SMALLER = "lower train.batch_tokens, data.max_length or the sizes of the model"
 
 
 def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
@@ -41,6 +50,7 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
     check(recipe)
     kind = TASKS[recipe.task]
     with Stopper().listening() as stopper, Teller(quiet=quiet) as teller:
+        stopper.say = teller.say
         origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
         examples = kind.examples(recipe)
         task = kind.learn(recipe, examples.train, origin)
@@ -51,7 +61,7 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
                 _fitting(origin, task.build())
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
-            with _resumable(run), run.training():
+            with _resumable(run), run.training(), enough_memory("training", SMALLER):
                 return _learn(task, examples, data, run, teller, stopper)
 
 
@@ -60,7 +70,14 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
     check(recipe)
-    with Stopper().listening() as stopper, Teller(quiet=quiet) as teller, _resumable(run), run.training():
+    with (
+        Stopper().listening() as stopper,
+        Teller(quiet=quiet) as teller,
+        _resumable(run),
+        run.training(),
+        enough_memory("training", SMALLER),
+    ):
+        stopper.say = teller.say
         if run.finished():
             teller.say(f"the run {run.path} is finished already")
             return run
@@ -106,10 +123,12 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
         torch.set_num_threads(recipe.train.threads)
     torch.use_deterministic_algorithms(recipe.train.deterministic)
     torch.manual_seed(recipe.train.seed)
-    dev = task.encode(examples.dev)
-    model = task.build()
+    with stopper.undoable():  # nothing is written yet
+        dev = task.encode(examples.dev)
+        model = task.build()
     started = _start_from(recipe.train.start_from, model, run)
-    session = Session.begin(model.to(choose_device(recipe.train.device)), recipe.train)
+    device = choose_device(recipe.train.device)
+    session = Session.begin(model.to(device), recipe.train)
     intent = _intent(task, session.model, data, dev, len(examples.train))
     for line in (*examples.notes, *intent, *started, f"run {run.path}"):
         teller.say(line)
@@ -117,10 +136,10 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
     if started:
         run.save(0, session.files())  # from now on the other run may change, or go
     clock = Clock()
-    with memory_kept():
+    with memory_kept(), current(device), stopper.heard_in_backward(model):
         fit(task, session, data, dev, run, teller, stopper, clock)
     seconds = clock.seconds()
-    with stopper.at_once():
+    with stopper.at_once(), current(device):
         models.load_weights(session.model, kept_weights(run))
         measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
@@ -163,8 +182,8 @@ def _take_up(run: Run, session: Session, teller: Teller) -> None:
             damaged.append((checkpoint, error))
             continue
         for broken, why in damaged:
-            teller.warn(f"{why}; an older checkpoint is used instead")
-            run.discard(broken)
+            aside = run.set_aside(broken)
+            teller.warn(f"{why}; it is set aside as {aside.name}; an older checkpoint is used instead")
         if session.progress.validated:
             run.read(storage.MODEL)  # the best weights so far: better to know now if they are damaged
         run.cut_metrics(session.progress.metrics_size)
@@ -205,9 +224,10 @@ def fit(
                 return
             stopper.check()
             if captured:
-                captured.learn(batches, rate(settings, progress.update + 1))
+                with enough_memory("a captured update", f"{SMALLER}, or set train.capture=false"):
+                    captured.learn(batches, rate(settings, progress.update + 1))
             else:
-                learn_once(task, session, data, batches)
+                learn_once(task, session, data, batches, stopper)
             session.averager.after_update(session.model, judged=_due(settings, progress.update))
             teller.advance(progress.total / max(1, progress.tokens), clock.rate(progress.tokens))
     except StoppedError:
@@ -218,17 +238,21 @@ def fit(
         raise
 
 
-def learn_once(task: AnyTask, session: Session, data: Encoded, batches: Batches) -> None:
-    """One update, of one batch or more; its gradient is that of the mean loss of all its target tokens."""
+def learn_once(task: AnyTask, session: Session, data: Encoded, batches: Batches, stopper: Stopper) -> None:
+    """One update, of one batch or more; its gradient is that of the mean loss of all its target tokens.
+
+    Until the optimizer moves, a stop may abandon it: the session is then as before the update.
+    """
     settings, progress, model = task.recipe.train, session.progress, session.model
     device = next(model.parameters()).device
     number = progress.update + 1
     first = progress.update * settings.accumulate
-    pieces = [task.collate(data, batches[first + index]).to(device) for index in range(settings.accumulate)]
-    model.train()
-    total, tokens = _gradient(task, session, pieces, sampling=settings.sampling * number / settings.updates)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
-    _check_finite(number, total, norm, pieces, data)
+    with session.undone_if_stopped(), stopper.undoable():
+        pieces = [task.collate(data, batches[first + index]).to(device) for index in range(settings.accumulate)]
+        model.train()
+        total, tokens = _gradient(task, session, pieces, sampling=settings.sampling * number / settings.updates)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
+        _check_finite(number, total, norm, pieces, data)
     session.set_rate(rate(settings, number))
     session.optimizer.step()
     progress.update, progress.total, progress.tokens = number, progress.total + total, progress.tokens + tokens
@@ -246,19 +270,13 @@ def _gradient(task: AnyTask, session: Session, pieces: Sequence[Batched], sampli
             (loss / tokens).backward()
             total += loss.item()
         except (MemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             split = [*pieces[:index], *_halves(piece), *pieces[index + 1 :]]
         else:
             continue
         return _gradient(task, session, split, sampling)  # outside of `except`, which holds on to the failed tensors
     return total, tokens
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether it is that, and not, say, an illegal memory access; torch has no class of its own for the CPU's."""
-    said = ("out of memory", "can't allocate memory", "not enough memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in said)
 
 
 def _halves(piece: AnyBatched) -> list[AnyBatched]:
@@ -274,7 +292,8 @@ def validate(
     """Judge the weights on dev, keep them if they are the best so far, or wanted as the last, and write it all down."""
     settings, progress, model = task.recipe.train, session.progress, session.model
     with session.averager.applied(model):
-        dev_loss, seen = evaluate(task, model, dev, stopper)
+        with session.undone_if_stopped(), stopper.undoable():
+            dev_loss, seen = evaluate(task, model, dev, stopper)
         if not math.isfinite(dev_loss):
             told = f"update {progress.update}: the dev loss is {dev_loss}"
             raise NotFiniteError(f"{told}; a lower train.learning_rate may help")
@@ -308,13 +327,22 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
     total, tokens, seen = 0.0, 0, []
     for indices in in_order(data.lengths(), task.recipe.train.batch_tokens):
         stopper.check()
-        batch = task.collate(data, indices).to(device)
-        judged = task.judge(model, batch)
-        total += judged.loss.item()
-        tokens += task.tokens(batch)
-        if judged.attention is not None:
-            seen.append((judged.attention, batch))
+        for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
+            total += judged.loss.item()
+            tokens += task.tokens(batch)
+            if judged.attention is not None:
+                seen.append((judged.attention, batch))
     return total / tokens, health(seen)
+
+
+def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, Judged]]:
+    """A batch and what it costs; one that does not fit into memory is split in two."""
+    try:
+        return [(batch, task.judge(model, batch))]
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+    return [judged for half in _halves(batch) for judged in _judge(task, model, half)]
 
 
 def rate(settings: Train, update: int) -> float:

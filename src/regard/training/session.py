@@ -3,7 +3,8 @@
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from regard import models
-from regard.errors import CorruptError
+from regard.errors import CorruptError, StoppedError
 from regard.recipe import Train
 from regard.storage import MODEL, Folder, Run
 from regard.training.averaging import Averager, under
@@ -47,16 +48,30 @@ class Session:
     @staticmethod
     def begin(model: nn.Module, settings: Train) -> "Session":
         """Before the first update."""
-        on_gpu = next(model.parameters()).is_cuda
+        device = next(model.parameters()).device
+        on_gpu = device.type == "cuda"
         optimizer = torch.optim.AdamW(
             model.parameters(),
-            lr=torch.zeros((), device="cuda") if on_gpu else 0.0,  # a captured update reads it anew each time
+            lr=torch.zeros((), device=device) if on_gpu else 0.0,  # a captured update reads it anew each time
             betas=(0.9, 0.98),
             weight_decay=settings.weight_decay,
             fused=True,
             capturable=on_gpu,
         )
         return Session(model, optimizer, Averager(model, decay=settings.ema, last=settings.average))
+
+    @contextmanager
+    def undone_if_stopped(self) -> Iterator[None]:
+        """Undo what a block that is stopped has drawn and summed up: generators and buffers; weights are not its."""
+        generators = _generators()
+        buffers = [(buffer, buffer.clone()) for buffer in _stored_buffers(self.model)]
+        try:
+            yield
+        except StoppedError:
+            _set_generators(generators)
+            for buffer, before in buffers:
+                buffer.copy_(before)
+            raise
 
     def set_rate(self, rate: float) -> None:
         """The learning rate from now on."""
@@ -135,6 +150,16 @@ def kept_weights(run: Run) -> dict[str, Tensor]:
         raise CorruptError(f"{run.path / MODEL} holds no weights: {error}") from error
 
 
+def _stored_buffers(model: nn.Module) -> list[Tensor]:
+    """The buffers that a checkpoint holds; tables that are computed anew are not among them."""
+    return [
+        buffer
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    ]
+
+
 def _generators() -> dict[str, Tensor]:
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -145,4 +170,12 @@ def _generators() -> dict[str, Tensor]:
 def _set_generators(states: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(states["cpu"])
     if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([state for name, state in sorted(states.items()) if name.startswith("cuda")])
+        here = range(torch.cuda.device_count())  # there may be fewer GPUs than when they were saved, or more
+        for index, state in _of_gpus(states).items():
+            if index in here:
+                torch.cuda.set_rng_state(state, index)
+
+
+def _of_gpus(states: Mapping[str, Tensor]) -> dict[int, Tensor]:
+    """The states of generators by the number of their GPU."""
+    return {int(name.removeprefix("cuda")): state for name, state in states.items() if name.startswith("cuda")}
