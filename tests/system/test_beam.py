@@ -13,7 +13,7 @@ from beam import BEAMS, MOST, TEN, Found, Model, measure
 
 EXAMPLES = 200
 SAMPLE = {  # two of the ten, smaller and shorter: `python benchmarks/beam.py` runs them all
-    Model("titles", "bahdanau"): ("train.updates=200", "model.encoder.dim=96", "model.decoder.dim=96"),
+    Model("titles", "luong"): ("train.updates=300",),
     Model("copy", "luong"): ("train.updates=300", "data.size=6000"),
 }
 
