@@ -20,6 +20,7 @@ from regard.tasks.core import Pairs
 from regard.tasks.translate import Translate
 from regard.training.loop import learn_once
 from regard.training.session import Session
+from regard.training.stopping import Stopper
 from regard.types import END, Example, Step
 
 SIZE = common.SIZE
@@ -85,7 +86,7 @@ def train(task: Translate, warmup: int, updates: int, window: int) -> None:
     for update in range(1, warmup + updates + 1):
         if update == warmup + 1 or len(rates) * window == update - warmup - 1 >= window:
             began, before = time.perf_counter(), session.progress.tokens
-        learn_once(task, session, data, batches)  # type: ignore[arg-type]  # all it asks of batches is the next one
+        learn_once(task, session, data, batches, Stopper())  # type: ignore[arg-type]  # all it asks of batches is the next one
         if update > warmup and (update - warmup) % window == 0:
             seen, passed = session.progress.tokens - before, time.perf_counter() - began
             rates.append(seen / passed)
