@@ -212,7 +212,7 @@ class Gates:
         state: Recurrent,
     ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
         """A word enters, as it is given to the gates, and what is fed with it."""
-        if is_observed(self.rnn):  # the module runs beside for whoever records it; the result is not used
+        if is_observed(self.rnn):  # call it for its recording hooks; the result is not used
             with torch.random.fork_rng(enabled=self.rnn.training):
                 self.recurrence(beside(word, fed), state)
         if fed is not None:

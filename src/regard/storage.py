@@ -377,7 +377,7 @@ def _digest(content: bytes) -> str:
 
 
 def _read(path: Path) -> bytes:
-    """The content of a file; one that is not there is told from one that cannot be read."""
+    """The content of a file: FileNotFoundError if it is missing, StorageError if it cannot be read."""
     with _reading(path):
         return path.read_bytes()
 

@@ -162,7 +162,7 @@ class Plain:
                 query, keys = positions.rotate(query, start), positions.rotate(more.select(2, 0), start)
                 more = torch.stack([keys, more.select(2, 1)], dim=2)
             seen = seen.then(more)
-            if is_observed(layer.look.scope):  # it runs beside for whoever records it; the result is not used
+            if is_observed(layer.look.scope):  # call it for its recording hooks; the result is not used
                 layer.look.scope(
                     query, seen.keys, seen.values, mask=Causal(start), bias=bias, start=start, cleared=True
                 )

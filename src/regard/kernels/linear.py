@@ -29,7 +29,7 @@ class Linear(nn.Linear):
 
 
 class Exact(nn.Linear):
-    """torch's own, in the precision of what it is given: that of scores stays high if a model's is half."""
+    """A linear layer in the precision of its input: scores stay in float32 in a model of half precision."""
 
     def forward(self, states: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         """W x + b."""

@@ -70,7 +70,7 @@ class Stopper:
 
     @contextmanager
     def undoable(self) -> Iterator[None]:
-        """Work that may be abandoned in the middle: whoever catches the StoppedError undoes it."""
+        """Work that may be abandoned in the middle; the caller that catches the StoppedError must undo it."""
         before, self._undoable = self._undoable, True
         try:
             yield
