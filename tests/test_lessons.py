@@ -56,9 +56,14 @@ SAID = {  # what the text around it says too
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_compares_products_to_rounding(lesson: Path) -> None:
+    """Another CPU sums in another order: `torch.equal` of a product may be False there, whatever the lesson says."""
+    assert not re.search(r"torch\.equal\([^\n]*@", lesson.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_runs_and_leaves_its_pictures(lesson: Path, tmp_path: Path) -> None:
     environment = os.environ | {"REGARD_LESSON_OUT": str(tmp_path / "out"), "OMP_NUM_THREADS": "1"}
-    environment["MKL_CBWR"] = "COMPATIBLE"  # sums as another CPU rounds them: what a lesson says holds there too
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-W", "error", str(lesson)],
