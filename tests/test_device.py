@@ -1,9 +1,11 @@
 """Where tensors live: memory that waits for the next ones, batches that are worked on side by side."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,8 +15,8 @@ import torch
 from torch import nn
 
 import regard
-from regard.device import current, enough_memory, memory_kept, side_by_side
-from regard.errors import ResourceError
+from regard.device import check_cancelled, current, enough_memory, memory_kept, side_by_side
+from regard.errors import ResourceError, StoppedError
 
 
 def test_tensors_are_as_ever_within_and_after():
@@ -75,6 +77,47 @@ def test_whoever_looks_on_is_told_of_one_after_another():
 def threads_of_a_new_thread():
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(torch.get_num_threads).result()
+
+
+def test_work_that_nobody_waits_for_any_more_ends_at_once():
+    """As when a signal stops the caller: a batch under way ends at its next step, and is not waited for."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    begun = threading.Semaphore(0)
+
+    def batch(_):
+        begun.release()
+        for _ in range(600):
+            time.sleep(0.05)
+            check_cancelled()
+
+    def stop(*_):
+        raise StoppedError(signal.SIGALRM)
+
+    handler, started = signal.signal(signal.SIGALRM, stop), time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(StoppedError):
+            list(side_by_side(batch, range(4), nn.Linear(3, 3)))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        torch.set_num_threads(before)
+    assert begun.acquire(timeout=1)
+    assert time.monotonic() - started < 2
+
+
+def test_with_a_global_hook_batches_run_one_after_another():
+    seen = []
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: seen.append(threading.get_ident()))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        list(side_by_side(nn.Linear(3, 3), list(torch.ones(4, 3)), nn.Linear(3, 3)))
+    finally:
+        handle.remove()
+        torch.set_num_threads(before)
+    assert seen == [threading.get_ident()] * 4
 
 
 @pytest.mark.parametrize("hooked", [False, True])

@@ -12,7 +12,7 @@ import pytest
 from regard import storage
 from regard.errors import CorruptError, DataError, RecipeError, StorageError
 from regard.recipe import Recipe, to_toml
-from regard.storage import CHECKPOINTS, LOCK, MANIFEST, METRICS, MODEL, RECIPE, Folder, Run
+from regard.storage import CHECKPOINTS, LOCK, MANIFEST, METRICS, MODEL, RECIPE, REPLACED, Folder, Run
 
 CREATED = {RECIPE: to_toml(Recipe()).encode(), "source.tokens": b"[1, 2, 3]", "target.tokens": b"[4, 5, 6]"}
 WEIGHTS = bytes(range(256)) * 8
@@ -370,6 +370,15 @@ def test_a_checkpoint_that_cannot_be_replaced_stays(young: Run, monkeypatch: pyt
             young.save(4, {"state": b"after"})
     assert [each.read("state") for each in young.checkpoints()] == [b"before"]
     assert names(young.path / CHECKPOINTS) == ["00000004"]
+
+
+def test_a_checkpoint_whose_replacing_was_killed_gets_its_name_back(young: Run) -> None:
+    young.save(4, {"state": b"before"})
+    folder = young.path / CHECKPOINTS
+    os.rename(folder / "00000004", folder / f".00000004{REPLACED}")  # a kill between the two renames of `save`
+    with young.training():
+        assert [each.read("state") for each in young.checkpoints()] == [b"before"]
+    assert names(folder) == ["00000004"]
 
 
 UNREADABLE = pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO], ids=errno.errorcode.get)

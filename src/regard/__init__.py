@@ -34,6 +34,7 @@ def _choose_wait_policy() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
+        os.environ.setdefault("KMP_BLOCKTIME", "1")  # in milliseconds, for builds with LLVM's OpenMP
 
 
 _choose_wait_policy()

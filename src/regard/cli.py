@@ -138,7 +138,10 @@ def predict(
         list[str] | None, typer.Option("--text", help="A text instead of files; may be given again.")
     ] = None,
     beam: Beam = None,
-    n_best: Annotated[int, typer.Option(min=1, help="With --json: as many alternatives.")] = 1,
+    n_best: Annotated[
+        int,
+        typer.Option(min=1, help="With --json: outputs for each text; more than the beam come from a wider search."),
+    ] = 1,
     search: Annotated[
         list[str] | None,
         typer.Option(

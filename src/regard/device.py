@@ -4,12 +4,13 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.nn.modules import module as modules
 
 from regard.errors import RecipeError, ResourceError
 
@@ -30,7 +31,7 @@ def choose_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n", 1)[0]
-        raise RecipeError(f"the device {name!r} cannot be used ({reason}); choose auto, cpu or cuda") from error
+        raise RecipeError(f"the device {name!r} cannot be used ({reason}); choose auto, cpu, cuda or cuda:N") from error
 
 
 def choose_precision(name: str, device: torch.device) -> str:
@@ -112,6 +113,21 @@ def _use_threads(count: int, others: int) -> None:
         setter.join()
 
 
+_worker = threading.local()
+
+
+def _begin_worker(count: int, others: int, cancelled: threading.Event) -> None:
+    _worker.cancelled = cancelled
+    _use_threads(count, others)
+
+
+def check_cancelled() -> None:
+    """End the work of this thread if nobody waits for its result any more: long searches call it at every step."""
+    cancelled: threading.Event | None = getattr(_worker, "cancelled", None)
+    if cancelled is not None and cancelled.is_set():
+        raise CancelledError
+
+
 def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model: nn.Module) -> Iterator[Made]:
     """What the model makes of each batch, in their order, without gradients.
 
@@ -122,7 +138,9 @@ def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model:
     with _counting:
         threads = torch.get_num_threads()
     halves = threads // AT_ONCE
-    watched = any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
+    watched = modules._has_any_global_hook() or any(
+        each._forward_hooks or each._forward_pre_hooks for each in model.modules()
+    )
     on_cpu = next(model.parameters()).device.type == "cpu"
 
     def quietly(batch: Given) -> Made:
@@ -133,8 +151,13 @@ def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model:
         yield from map(quietly, batches)
         return
     if not watched:
-        with ThreadPoolExecutor(AT_ONCE, initializer=_use_threads, initargs=(halves, threads)) as pool:
-            yield from pool.map(quietly, batches)
+        cancelled = threading.Event()
+        with ThreadPoolExecutor(AT_ONCE, initializer=_begin_worker, initargs=(halves, threads, cancelled)) as pool:
+            try:
+                yield from pool.map(quietly, batches)
+            except BaseException:
+                cancelled.set()  # else the pool would wait until the batches under way are done
+                raise
         return
     _use_threads(halves, threads)
     try:

@@ -22,6 +22,7 @@ from regard.errors import CorruptError, DataError, RecipeError, StorageError, di
 MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
 DATA = "data.json"  # how a run knows again what it learned from
 CHECKPOINTS, LOCK, PARTIAL, DAMAGED = "checkpoints", ".lock", ".partial", ".damaged"
+REPLACED = f".replaced{PARTIAL}"  # ends the name of a folder while another takes its place
 FORMAT = 1  # of the manifest
 KEPT = 2  # checkpoints: the newest, and one to fall back on
 
@@ -166,7 +167,11 @@ class Run(Folder):
             os.close(lock)
 
     def _sweep(self) -> None:
-        """Remove what no living process needs."""
+        """Remove what no living process needs; a checkpoint that was about to be replaced gets its name back."""
+        for waiting in (self.path / CHECKPOINTS).glob(f".*{REPLACED}"):
+            path = waiting.with_name(waiting.name.removeprefix(".").removesuffix(REPLACED))
+            if not path.exists():
+                os.rename(waiting, path)
         litter = [*self.path.glob(f".*{PARTIAL}"), *(self.path / CHECKPOINTS).glob(f".*{PARTIAL}")]
         for each in litter:
             _remove(each)
@@ -341,17 +346,21 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _out_of_the_way(path: Path) -> Iterator[None]:
-    """Let a folder that is there give its name to another in the block; it is removed after it, or gets it back."""
+    """Let a folder that is there give its name to another in the block; it is removed after it, or gets it back.
+
+    If the process is killed in the block, the next trainer gives the name back (`_sweep`).
+    """
     if not path.exists():
         yield
         return
-    os.rename(path, _old(path))
+    waiting = path.with_name(f".{path.name}{REPLACED}")
+    os.rename(path, waiting)
     try:
         yield
     except BaseException:
-        os.rename(_old(path), path)
+        os.rename(waiting, path)
         raise
-    shutil.rmtree(_old(path))
+    shutil.rmtree(waiting)
 
 
 def _old(path: Path) -> Path:

@@ -1,15 +1,18 @@
 """Tokenizers: text comes back, storage retells, little data and damage get an answer."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regard.data import tokenizers
 from regard.data.tokenizers import TOKENIZERS, Character, SentencePiece, Word
-from regard.errors import CorruptError, DataError, RecipeError
+from regard.errors import CorruptError, DataError, RecipeError, StoppedError
 from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
 laws = settings(max_examples=500, deadline=None, derandomize=True)
@@ -233,3 +236,30 @@ def test_sentencepiece_is_silent():
 def test_importing_tokenizers_does_not_import_sentencepiece():
     script = "import sys, regard.data.tokenizers; sys.exit('sentencepiece' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_sentencepiece_in_a_process_of_its_own_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"the {number} cats sat on mat {number * 7}, ▅\n" for number in range(300)]
+    here = SentencePiece.build(texts, 90).to_bytes()
+    monkeypatch.setattr(tokenizers, "MUCH", 1)
+    assert SentencePiece.build(texts, 90).to_bytes() == here
+
+
+def test_a_signal_is_heard_while_sentencepiece_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one call into C++, in which Python would hear nothing until it ends."""
+    monkeypatch.setattr(tokenizers, "MUCH", 1)
+    monkeypatch.setattr(tokenizers, "TRAINER", "import time; time.sleep(60)")
+
+    def stop(*_: object) -> None:
+        raise StoppedError(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    started = time.monotonic()
+    try:
+        with pytest.raises(StoppedError):
+            SentencePiece.build(["some text"], 30)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - started < 2

@@ -1,12 +1,14 @@
 """Runs of version 0.1.0, kept as they were written: every later version loads them, predicts the same, resumes them."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from regard import storage
 from regard.predict import Predictor, load
@@ -23,6 +25,7 @@ ANOTHER = 0.02
 RESUMED = 1e-3  # of a loss after twenty more updates: training multiplies what rounding began
 
 Copy = Callable[[str], Path]
+CaptureBytes = pytest.CaptureFixture[bytes]
 
 
 def expected(name: str) -> dict[str, Any]:
@@ -63,6 +66,27 @@ def test_a_finished_run_predicts_what_it_did(name: str, copied: Copy) -> None:
                 assert clear in (None, look)
             for row, column, weight in wanted["weights"]:
                 assert found.map.weights[row, column].item() == pytest.approx(weight, **ROUNDING)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_run_answers_in_half_precision(name: str, dtype: torch.dtype, copied: Copy) -> None:
+    predictor = load(copied(f"{name}/finished"), device="cpu")
+    predictor.model.to(dtype)
+    texts = [answer["source"] for answer in expected(name)["answers"]]
+    assert all(math.isfinite(each.score) for each in predictor.predict(texts, beam=2))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # typer's, as it is imported
+@pytest.mark.parametrize("name", NAMES)
+def test_predict_prints_a_line_for_each_line(name: str, copied: Copy, capfdbinary: CaptureBytes) -> None:
+    from regard.cli import predict
+
+    texts = [answer["source"] for answer in expected(name)["answers"]]
+    given = [texts[0], "", "  ", texts[-1], ""]
+    (run := copied(f"{name}/finished")).parent.joinpath("lines.txt").write_text("\n".join(given) + "\n", "utf-8")
+    predict(str(run), [str(run.parent / "lines.txt")])
+    assert len(capfdbinary.readouterr().out.decode().splitlines()) == len(given)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.decoders import Decoder
-from regard.errors import RecipeError
+from regard.errors import NotFiniteError, RecipeError
 from regard.search import beam, sample
 from regard.search.penalties import coverage, forbid_repeats, length
 from regard.search.sample import shape
@@ -242,6 +242,22 @@ def test_what_ends_early_does_not_end_the_search_for_what_is_far_better(width, l
     """The lower beams of a confident model end one after another; its best hypothesis is still alive then."""
     ((found,),) = beam(confident(), memory(5), width=width, limits=[20], length_penalty=length_penalty)
     assert (found.tokens, found.finished) == ([4, 5, 6, 7, 8, 9], True)
+
+
+def test_an_output_that_is_cut_comes_after_those_that_ended():
+    """It is the beginning of an output, and likelier than any whole one that begins so."""
+    ((found, cut),) = beam(confident(), memory(5), width=2, limits=[3], n_best=2, no_repeat=1)
+    assert (found.finished, cut.finished) == (True, True)
+    ((alone,),) = beam(confident(), memory(5), width=1, limits=[3])
+    assert (alone.tokens, alone.finished) == ([4, 5, 6], False)
+    assert alone.score > found.score
+
+
+def test_where_nothing_is_possible_it_is_said():
+    with pytest.raises(NotFiniteError, match="no output of a probability above 0"):
+        beam(
+            table((0.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 0.0)), memory(3), width=2, limits=[4], prefix=torch.tensor([[5]])
+        )
 
 
 def test_a_sentence_ends_as_soon_as_nothing_alive_can_win():

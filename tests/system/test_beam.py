@@ -31,5 +31,5 @@ def test_a_wider_beam_is_as_good_as_greedy_search(model: Model, found: dict[Mode
     assert model in TEN
     exact, worse = found[model]
     assert exact[1] > 0.5  # it has learned enough for the question to mean something
-    assert all(exact[beam] >= exact[1] for beam in BEAMS)
+    assert all(exact[beam] >= exact[1] - 1 / EXAMPLES for beam in BEAMS)  # another CPU may round one to another text
     assert sum(worse.values()) <= MOST * EXAMPLES * len(BEAMS[1:])

@@ -665,9 +665,13 @@ def test_bad_input_to_predict_leaves_stdout_empty(regard: Command, run: Path, ba
     assert "give files or --text, not both" in refused(regard("predict", run, "pairs.tsv", "--text", "a", folder=bad))
 
 
-def test_more_alternatives_than_beams_is_one_sentence(regard: Command, run: Path) -> None:
-    said = regard("predict", run, "--text", "abc", "--json", "--beam", 2, "--n-best", 3)
-    assert "a beam of width 2 finds 1 to 2 hypotheses, not 3" in refused(said)
+def test_more_alternatives_than_beams_leave_the_first_answer_as_it_is(regard: Command, run: Path) -> None:
+    several, one = (
+        json.loads(regard("predict", run, "--text", "abc", "--json", "--beam", 2, "--n-best", count).out)
+        for count in (3, 1)
+    )
+    assert len(several["alternatives"]) == 2
+    assert several["text"] == one["text"]
 
 
 def test_bad_references_are_one_sentence(regard: Command, run: Path, bad: Path) -> None:

@@ -2,18 +2,30 @@
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import ClassVar, TypeVar, final
+from typing import Any, ClassVar, TypeVar, final
 
-from regard.errors import CorruptError, DataError, RecipeError
+from regard.errors import CorruptError, DataError, RecipeError, ResourceError
 from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
 UNKNOWN_SURFACE = "⁇"  # how a token that no text could spell shows in one
 LONGEST_SENTENCE = 50_000  # sentencepiece aborts the process at a word of 65,536 characters
+MUCH = 200_000  # characters that sentencepiece needs more than a moment for
+TRAINER = """
+import io, json, sys
+from sentencepiece import SentencePieceTrainer
+given = json.load(sys.stdin)
+model = io.BytesIO()
+SentencePieceTrainer.train(sentence_iterator=iter(given["sentences"]), model_writer=model, **given["settings"])
+sys.stdout.buffer.write(model.getvalue())
+"""
 WITHIN_SPECIAL = re.compile("(?<=<)(?=(?:pad|unk|s|/s)>)")  # sentencepiece learns nothing of a whole "<s>"
 NEVER_KNOWN = "\0"  # to sentencepiece
 RESERVED = {"\t", "\r", "\n", "▅"}  # sentencepiece trims or uses them; it knows them only as whole symbols
@@ -243,29 +255,45 @@ def _sentences(texts: Sequence[str]) -> Iterator[str]:
 
 
 def _train(texts: Sequence[str], size: int, symbols: list[str]) -> bytes:
-    from sentencepiece import SentencePieceTrainer
+    """The model of sentencepiece for these texts.
 
-    model = io.BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=_sentences(texts),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=size,
-        hard_vocab_limit=False,  # little data: fewer pieces, no error
-        max_sentence_length=4 * LONGEST_SENTENCE,  # in bytes; longer ones would be skipped in silence
-        character_coverage=1.0,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        user_defined_symbols=symbols,
-        pad_id=PAD,  # named as in SPECIALS: sentencepiece's own defaults
-        unk_id=UNKNOWN,
-        bos_id=BEGIN,
-        eos_id=END,
-        unk_surface=UNKNOWN_SURFACE,
-        num_threads=1,
-        minloglevel=2,
+    Its training is one call into C++, during which Python sees no signal: much text is given to a process of its own,
+    which ends at once with this one's work.
+    """
+    settings: dict[str, Any] = {
+        "model_type": "bpe",
+        "vocab_size": size,
+        "hard_vocab_limit": False,  # little data: fewer pieces, no error
+        "max_sentence_length": 4 * LONGEST_SENTENCE,  # in bytes; longer ones would be skipped in silence
+        "character_coverage": 1.0,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "user_defined_symbols": symbols,
+        "pad_id": PAD,  # named as in SPECIALS: sentencepiece's own defaults
+        "unk_id": UNKNOWN,
+        "bos_id": BEGIN,
+        "eos_id": END,
+        "unk_surface": UNKNOWN_SURFACE,
+        "num_threads": 1,
+        "minloglevel": 2,
+    }
+    if sum(map(len, texts)) < MUCH or not sys.executable:
+        from sentencepiece import SentencePieceTrainer
+
+        model = io.BytesIO()
+        SentencePieceTrainer.train(sentence_iterator=_sentences(texts), model_writer=model, **settings)
+        return model.getvalue()
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINER],
+        input=json.dumps({"sentences": list(_sentences(texts)), "settings": settings}).encode(),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=False,
     )
-    return model.getvalue()
+    if done.returncode:
+        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise ResourceError(f"sentencepiece could not be trained on {len(texts):,} texts: {reason}")
+    return done.stdout
 
 
 def _damaged(kind: str, reason: str) -> CorruptError:

@@ -70,10 +70,10 @@ _capturable = False  # a plain variable: torch.compile can trace it
 
 
 @contextmanager
-def capturable() -> Iterator[None]:
+def capturable(on: bool = True) -> Iterator[None]:
     """In the block, layers in training take the paths that a CUDA graph can hold: they read no tensor on the host."""
     global _capturable
-    before, _capturable = _capturable, True
+    before, _capturable = _capturable, on
     try:
         yield
     finally:

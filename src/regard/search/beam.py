@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.decoders import Decoder
+from regard.device import check_cancelled
 from regard.errors import NotFiniteError, RecipeError
 from regard.kernels.topk import topk
 from regard.search import penalties
@@ -91,7 +92,8 @@ def beam(
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of every sentence, finished ones first, then by score; never none.
 
-    `limits` are the most tokens of each sentence, END counted. A sentence is done at its limit, or as soon as no live
+    `limits` are the most tokens of each sentence, END counted; a hypothesis that is cut there is only the beginning of
+    an output, so it comes after all that ended, however likely. A sentence is done at its limit, or as soon as no live
     hypothesis can still enter its `n_best` by an upper bound of its score (`Scorer.bound`); so a larger `n_best` adds
     hypotheses and leaves the first ones as they are. Other sentences of the batch change nothing. `no_repeat` forbids
     to write any n-gram of that length twice; every output begins with its `prefix`.
@@ -103,6 +105,8 @@ def beam(
     results = Results(scorer, width, n_best, limits, memory.mask, [[] for _ in limits])
     with torch.inference_mode():
         _search(decoder, memory, results, no_repeat, prefix)
+    if not all(results.hypotheses):
+        raise NotFiniteError("a sentence has no output of a probability above 0; it cannot be searched")
     return [[_outside_inference_mode(each) for each in found] for found in results.hypotheses]
 
 
@@ -195,6 +199,7 @@ def _search(
             scores = torch.tensor([each.score for each in chosen], device=device, dtype=beams.scores.dtype)
             places = (torch.tensor([each[part] for each in chosen], device=device) for part in (1, 2))
             beams = _advance(beams, scores, *places, moved=moved)
+        check_cancelled()
         step = decoder.step(beams.tokens[:, -1:], beams.state, ready)
         beams, logits = beams.follow(step), step.logits[:, -1]
 

@@ -24,8 +24,8 @@ def find(
 ) -> list[list[Hypothesis]]:
     """`n_best` outputs for every sentence, drawn at random if there is a temperature; `seeds` are for those drawn.
 
-    The first is the same for any `n_best`. If more are wanted than the beam is wide, the others come from a second
-    search with a beam of `n_best`, and one of them may score higher than the first.
+    A larger `n_best` leaves the first ones as they are. If more are wanted than the beam is wide, the rest come from a
+    second search with a beam of `n_best`, and one of them may score higher than the first.
     """
     if settings.temperature:
         return sample(
@@ -60,7 +60,6 @@ def find(
 
 
 def _joined(mine: list[Hypothesis], wider: list[Hypothesis], n_best: int) -> list[Hypothesis]:
-    """The first hypothesis of a search, then those of a wider one that are others."""
-    first = mine[0]
-    others = [each for each in wider if (each.tokens, each.finished) != (first.tokens, first.finished)]
-    return [first, *others][:n_best]
+    """The hypotheses of a search, then those of a wider one that are others."""
+    known = [(each.tokens, each.finished) for each in mine]
+    return [*mine, *(each for each in wider if (each.tokens, each.finished) not in known)][:n_best]

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.decoders import Decoder
+from regard.device import check_cancelled
 from regard.errors import NotFiniteError, RecipeError
 from regard.search.hypotheses import NEVER, begin, check_limits
 from regard.types import END, Hypothesis, Memory
@@ -65,6 +66,7 @@ def sample(
                 done[row] = Hypothesis(written, scores[row], seen, word == END)
         if all(done):
             break
+        check_cancelled()
         tokens = torch.cat([beams.tokens, torch.tensor(drawn, device=memory.mask.device).unsqueeze(1)], dim=1)
         step = decoder.step(tokens[:, -1:], beams.state, ready)
         beams, logits = type(beams)(tokens, beams.scores, beams.maps, beams.state).follow(step), step.logits[:, -1]

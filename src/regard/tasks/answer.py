@@ -183,7 +183,7 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
 
     def too_long(self, text: str) -> bool:
         """Whether a text is answered with nothing because of its length."""
-        return len(self._ids(text)) > self.longest
+        return bool(text.strip()) and len(self._ids(text)) > self.longest
 
     def tell(self, text: str, ids: Sequence[int], pointed: Pointed, most: int, n_best: int) -> Prediction:
         """The best answers to one question, as they stand in the context."""

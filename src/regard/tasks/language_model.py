@@ -316,7 +316,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         limits = [length + (min(most, window - length) if window else most)] * len(contexts)
         device = next(model.parameters()).device
         prefix = torch.tensor(contexts, dtype=torch.long, device=device).view(len(contexts), length)
-        memory = Memory.none(len(contexts), device)
+        memory = Memory.none(len(contexts), device, model.decoder.embedding.weight.dtype)
         found = search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best, prefix=prefix)
         scores = iter(self._scores(model, [each for drawn in found for each in drawn], length))
         return [[Written(each.tokens[length:], next(scores), each.finished) for each in drawn] for drawn in found]

@@ -22,6 +22,7 @@ from regard.device import (
     out_of_memory,
 )
 from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, ResourceError, StoppedError, pick
+from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
 from regard.tasks import TASKS, AnyTask
@@ -136,14 +137,15 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
     if started:
         run.save(0, session.files())  # from now on the other run may change, or go
     clock = Clock()
-    with memory_kept(), current(device), stopper.heard_in_backward(model):
+    on_gpu = device.type == "cuda"  # where eager updates take the paths of captured ones too: they wait for nothing
+    with memory_kept(), current(device), capturable(on_gpu), stopper.heard_in_backward(model):
         fit(task, session, data, dev, run, teller, stopper, clock)
     seconds = clock.seconds()
     with stopper.at_once(), current(device):
         models.load_weights(session.model, kept_weights(run))
         measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
-    precision = choose_precision(recipe.train.precision, choose_device(recipe.train.device))
+    precision = choose_precision(recipe.train.precision, device)
     done = {"signature": measured.signature, "train_seconds": seconds, "precision": precision}
     run.record({recipe.metric: measured.value} | done)
     run.finish()
