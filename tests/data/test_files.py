@@ -129,7 +129,7 @@ def test_a_folder_is_not_a_file():
     Path("texts").mkdir()
     with pytest.raises(DataError, match=r"^texts is a folder; name a file in it$"):
         load("texts")
-    with pytest.raises(DataError, match="is a folder"):
+    with pytest.raises(DataError, match="the name of a file is empty"):
         load("")
 
 

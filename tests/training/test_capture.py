@@ -97,7 +97,7 @@ def test_a_warm_up_leaves_no_trace_in_parameters_buffers_optimizer_and_sums():
     task, session, data = bench("model.attention.normalizer=hard")
     assert [name for name, _ in session.model.named_buffers()] == ["decoder.baseline"]
     batches, total = Batches(data.lengths(), 200, 1), torch.ones(())
-    loop.learn_once(task, session, data, batches)
+    loop.learn_once(task, session, data, batches, Stopper())
 
     def everything():
         state = [value for row in session.optimizer.state.values() for value in row.values()]
@@ -105,7 +105,7 @@ def test_a_warm_up_leaves_no_trace_in_parameters_buffers_optimizer_and_sums():
 
     before, earned = [each.clone() for each in everything()], session.model.decoder.baseline.item()
     with capture.restored(session.model, session.optimizer, [total]):
-        loop.learn_once(task, session, data, batches)
+        loop.learn_once(task, session, data, batches, Stopper())
         total += 1
         assert session.model.decoder.baseline != earned
     assert all(torch.equal(mine, other) for mine, other in zip(everything(), before, strict=True))

@@ -359,22 +359,27 @@ class Gnmt(RecurrentDecoder):
         return self.recurrence.bottom
 
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
-        """Move the bottom, look with its states, move the others."""
+        """Move the bottom, look with its outputs, move the others; the last output waits for the next word."""
         assert isinstance(self.recurrence, GnmtStack)
-        before = layer_of(state.recurrent, 0)
-        below, first = move(None, before)
-        looked = self.look(self.query(before.hidden, below), state, ready)
+        assert state.feed is not None
+        below, first = move(None, layer_of(state.recurrent, 0))
+        looked = self.look(self.query(state.feed, below), state, ready)
 
         def run(layer: Recurrence, inputs: Tensor, number: int) -> tuple[Tensor, Recurrent]:
             return layer(inputs, layer_of(state.recurrent, number + 1))
 
         output, lasts = self.recurrence.tower(below, looked.context, run)
-        return Advance((output, looked.context), looked, replace(state, recurrent=joined([first, *lasts])))
+        after = replace(state, recurrent=joined([first, *lasts]), feed=below[:, -1:])
+        return Advance((output, looked.context), looked, after)
+
+    def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"]:
+        """The start of the bottom layer, which asks at the first word."""
+        return ready.start.hidden[:, :1]
 
     def query(
         self, before: Float[Tensor, "rows 1 dim"], below: Float[Tensor, "rows tokens dim"]
     ) -> Float[Tensor, "rows tokens dim"]:
-        """The bottom layer's state before each word: at the first, the state the stretch began with."""
+        """The bottom layer's output before each word: at the first, the one that was kept."""
         return before if below.shape[1] == 1 else torch.cat([before, below[:, :-1]], dim=1)
 
 
@@ -387,7 +392,7 @@ class GnmtV2(Gnmt):
     def query(
         self, before: Float[Tensor, "rows 1 dim"], below: Float[Tensor, "rows tokens dim"]
     ) -> Float[Tensor, "rows tokens dim"]:
-        """The bottom layer's state after each word."""
+        """The bottom layer's output after each word."""
         return below
 
 
