@@ -219,7 +219,6 @@ def test_what_goes_wrong_is_said_and_the_threads_are_as_before():
     assert torch.get_num_threads() == 2
 
 
-HOW_THREADS_WAIT = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
 gnu_openmp = pytest.mark.skipif(
     not list((Path(torch.__file__).parent / "lib").glob("libgomp*")), reason="torch has another OpenMP"
 )
@@ -227,22 +226,44 @@ gnu_openmp = pytest.mark.skipif(
 
 @gnu_openmp
 @pytest.mark.parametrize(
-    ("chosen", "spins"),
-    [({}, regard._SPINS), ({"GOMP_SPINCOUNT": "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)],
-    ids=["nothing", "spins", "policy"],
+    ("chosen", "spins"), [({"GOMP_SPINCOUNT": "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)], ids=["spins", "policy"]
 )
-def test_threads_wait_for_work_as_the_user_chose_or_briefly(chosen, spins):
+def test_threads_wait_as_the_user_chose(chosen, spins):
     """OpenMP itself reports it when torch is loaded."""
-    environment = {name: value for name, value in os.environ.items() if name not in HOW_THREADS_WAIT}
-    environment |= chosen | {"OMP_DISPLAY_ENV": "verbose"}
-    loaded = subprocess.run(
-        [sys.executable, "-c", "import regard.device"], env=environment, capture_output=True, text=True, check=True
-    )
-    assert f"GOMP_SPINCOUNT = '{spins}'" in loaded.stderr
+    assert how_threads_wait(chosen, busy=False) == how_threads_wait(chosen, busy=True) == f"GOMP_SPINCOUNT = '{spins}'"
 
 
 @gnu_openmp
-def test_the_tests_wait_so_too():
-    """Torch is imported after the environment was chosen, and what tests start inherits that."""
-    assert HOW_THREADS_WAIT & os.environ.keys()
-    assert torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"])
+def test_threads_sleep_while_they_wait_beside_a_busy_process_and_spin_alone():
+    assert how_threads_wait({}, busy=True) == "GOMP_SPINCOUNT = '0'"
+    assert how_threads_wait({}, busy=False) == "GOMP_SPINCOUNT = '300000'"  # as GNU OpenMP has it by itself
+
+
+def how_threads_wait(chosen, *, busy):
+    """What OpenMP reports in a new process, on a machine that is busy or not."""
+    environment = {name: value for name, value in os.environ.items() if name not in regard._WAIT_SETTINGS}
+    environment |= chosen | {"OMP_DISPLAY_ENV": "verbose"}
+    script = f"""
+import builtins, io
+real = builtins.open
+def fake(name, *more, **named):
+    return io.StringIO("1.0 1.0 1.0 {2 if busy else 1}/99 7") if name == "/proc/loadavg" else real(name, *more, **named)
+builtins.open = fake
+import regard.device
+"""
+    loaded = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    (line,) = [line for line in loaded.stderr.splitlines() if "GOMP_SPINCOUNT" in line]
+    return line.split("]")[-1].strip()
+
+
+def test_a_busy_process_is_noticed():
+    """And within a tenth of a second."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(0.5)
+        started = time.monotonic()
+        assert regard._others_compute()
+        assert time.monotonic() - started < 1
+    finally:
+        other.kill()
+        other.wait()

@@ -7,6 +7,7 @@ compared = regard.compare("dates", run)                 # -> Comparison, with a 
 """
 
 import os
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +22,33 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_SPINS = 10_000  # turns of the loop in which a thread of torch waits for work before it sleeps: well under 1 ms
+_WAIT_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 def _choose_wait_policy() -> None:
-    """Let waiting threads go to sleep soon, unless the environment says how they wait.
+    """Let torch's threads sleep while they wait if another process computes on this machine, unless the user chose.
 
-    GNU OpenMP, by which torch runs on several threads, lets them spin for 300,000 turns, many milliseconds. If another
-    process runs on their cores, they spend their share of time on that, and training is many times slower. OpenMP reads
-    the environment once, when torch is loaded: therefore here, the one work that is done at import. If torch was
-    imported before regard it has no effect.
+    Threads that wait for each other spin, which is fastest on an idle machine. Beside a busy process they spend their
+    share of a core on it while the one they wait for has none, and training is many times slower; threads that sleep
+    lose little then. The choice changes no result. OpenMP reads it once, when torch is loaded: therefore here, the one
+    work that is done at import. If torch was imported before regard it has no effect.
     """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", str(_SPINS))
-        os.environ.setdefault("KMP_BLOCKTIME", "1")  # in milliseconds, for builds with LLVM's OpenMP
+    if not any(name in os.environ for name in _WAIT_SETTINGS) and _others_compute():
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+
+
+def _others_compute(samples: int = 10, seconds: float = 0.005) -> bool:
+    """Whether another process or thread is running or waiting for a core, at each of several moments; Linux counts."""
+    for _ in range(samples):
+        try:
+            with open("/proc/loadavg", encoding="ascii") as load:
+                runnable = int(load.read().split()[3].split("/")[0])  # this one among them
+        except (OSError, ValueError, IndexError):
+            return False
+        if runnable < 2:
+            return False
+        time.sleep(seconds)
+    return True
 
 
 _choose_wait_policy()
