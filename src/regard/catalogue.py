@@ -1,6 +1,8 @@
 """What there is to choose from, read off the tables' source: nothing heavy is imported to list it."""
 
 import ast
+import re
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,27 +49,33 @@ def tables() -> dict[str, Table]:
 
 
 def _entries(path: Path, table: str) -> dict[str, str]:
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in tree.body:
-        if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Dict):
+    for statement in _statements(path):
+        if not re.match(rf"{table}\b", statement):
             continue
-        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-        if isinstance(target, ast.Name) and target.id == table:
+        node = ast.parse(statement).body[0]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
             pairs = zip(node.value.keys, node.value.values, strict=True)
-            return {ast.literal_eval(key): _told(tree, value) for key, value in pairs if key is not None}
+            return {ast.literal_eval(key): _told(path, value) for key, value in pairs if key is not None}
     raise AssertionError(f"{path} has no table {table}")
 
 
-def _told(tree: ast.Module, value: ast.expr) -> str:
-    """The first line of the docstring of what a table entry names."""
+def _told(path: Path, value: ast.expr) -> str:
+    """The first line of the docstring of what a table entry names, in this module or in the one it comes from."""
     if isinstance(value, ast.Call):
         value = value.args[0]
     if not isinstance(value, ast.Name):
         return ""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == value.id:
+    for statement in _statements(path):
+        if re.match(rf"(class|def) {value.id}\b", statement):
+            node = ast.parse(statement).body[0]
+            assert isinstance(node, ast.ClassDef | ast.FunctionDef)
             return (ast.get_docstring(node) or "").split("\n", 1)[0]
-        if isinstance(node, ast.ImportFrom) and node.module and value.id in [name.name for name in node.names]:
-            home = HERE.joinpath(*node.module.split(".")[1:]).with_suffix(".py")
-            return _told(ast.parse(home.read_text("utf-8")), value)
+        if found := re.match(rf"from regard\.([\w.]+) import\b.*\b{value.id}\b", statement, re.DOTALL):
+            return _told(HERE.joinpath(*found[1].split(".")).with_suffix(".py"), value)
     return ""
+
+
+@lru_cache
+def _statements(path: Path) -> list[str]:
+    """A module's top-level statements: split, since to parse whole modules takes most of the time of `regard list`."""
+    return re.split(r"^(?=[A-Za-z@])", path.read_text("utf-8"), flags=re.MULTILINE)
