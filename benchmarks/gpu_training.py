@@ -20,11 +20,13 @@ from regard.data.batching import Batches
 from regard.data.tokenizers import Word
 from regard.tasks.core import Pairs
 from regard.tasks.translate import Translate
-from regard.training.capture import Captured
+from regard.training.engine import Captured
 from regard.training.session import Session
+from regard.training.stopping import Stopper
 from regard.types import SPECIALS, Example
 
 VOCABULARY = 10_000
+STOPPER = Stopper()  # which nobody asks to stop
 STACK = {"kind": "transformer", "dim": 512, "layers": 6, "inner_dim": 1024, "dropout": 0.3}
 ORDERS = ("bahdanau", "luong", "luong_feeding", "gnmt", "gnmt_v2")
 
@@ -39,7 +41,7 @@ def recipe(name: str) -> tuple[recipes.Recipe, int]:
             attention=recipes.Attention(score="additive", dim=512),
             decoder=recipes.Decoder(order=name, cell="lstm", dim=512, layers=2 if "gnmt" in name else 1),
         )
-        train = recipes.Train(batch_tokens=128 * 28, precision="bfloat16", smoothing=0.1)
+        train = recipes.Train(batch_tokens=128 * 28, learning_rate=1e-4, precision="bfloat16", smoothing=0.1)
         return recipes.Recipe(model=model, tokens=tokens, train=train), 28
     model = recipes.Model(
         tied=True,
@@ -47,7 +49,7 @@ def recipe(name: str) -> tuple[recipes.Recipe, int]:
         attention=recipes.Attention(score="scaled_dot", heads=4),
         decoder=recipes.Decoder(**STACK),
     )
-    train = recipes.Train(batch_tokens=16_384, precision="bfloat16", compile=True, smoothing=0.1)
+    train = recipes.Train(batch_tokens=16_384, learning_rate=1e-4, precision="bfloat16", compile=True, smoothing=0.1)
     return recipes.Recipe(model=model, tokens=tokens, train=train), 32
 
 
@@ -69,7 +71,7 @@ def profile(learner: Captured, batches: Batches) -> None:
     """The kernels of an update, by their time."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         for _ in range(3):
-            learner.learn(batches, 1e-4)
+            learner.update(batches, STOPPER)
         torch.cuda.synchronize()
     kernels = sorted(seen.key_averages(), key=lambda each: -each.self_device_time_total)
     print(f"{sum(each.self_device_time_total for each in kernels) / 3000:.3f} ms in kernels")
@@ -87,7 +89,7 @@ def main() -> None:
     began = time.perf_counter()
     learner, batches = engine(asked.model)
     for _ in range(5):
-        learner.learn(batches, 1e-4)
+        learner.update(batches, STOPPER)
     torch.cuda.synchronize()
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, set up in {time.perf_counter() - began:.0f} s")
     if asked.profile:
@@ -97,10 +99,10 @@ def main() -> None:
     for _ in range(5):
         began = time.perf_counter()
         for _ in range(20):
-            learner.learn(batches, 1e-4)
+            learner.update(batches, STOPPER)
         torch.cuda.synchronize()
         rates.append(20 * learner.settings.batch_tokens / (time.perf_counter() - began))
-    learner.ask()
+    learner.collect()
     print(f"{asked.model}: {statistics.median(rates):,.0f} target tokens/s ({min(rates):,.0f} to {max(rates):,.0f})")
 
 

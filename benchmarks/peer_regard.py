@@ -18,7 +18,7 @@ from regard.device import memory_kept, side_by_side
 from regard.models import settle
 from regard.tasks.core import Pairs
 from regard.tasks.translate import Translate
-from regard.training.loop import learn_once
+from regard.training.engine import Eager
 from regard.training.session import Session
 from regard.training.stopping import Stopper
 from regard.types import END, Example, Step
@@ -76,7 +76,7 @@ def translate(arch: str, score: str) -> Translate:
 
 
 def train(task: Translate, warmup: int, updates: int, window: int) -> None:
-    """Updates of `learn_once`; batches are those that the plain PyTorch peers get, in their order."""
+    """Updates of `Eager`; batches are those that the plain PyTorch peers get, in their order."""
     sources, targets = common.load_ids()
     batches = common.token_batches(sources, targets, SIZE["batch_tokens"])
     data = Pairs([Example("", "")] * len(sources), sources, targets)
@@ -86,7 +86,7 @@ def train(task: Translate, warmup: int, updates: int, window: int) -> None:
     for update in range(1, warmup + updates + 1):
         if update == warmup + 1 or len(rates) * window == update - warmup - 1 >= window:
             began, before = time.perf_counter(), session.progress.tokens
-        learn_once(task, session, data, batches, Stopper())  # type: ignore[arg-type]  # all it asks of batches is the next one
+        Eager(task, session, data).update(batches, Stopper())  # type: ignore[arg-type]  # all it asks of batches is the next one
         if update > warmup and (update - warmup) % window == 0:
             seen, passed = session.progress.tokens - before, time.perf_counter() - began
             rates.append(seen / passed)

@@ -22,9 +22,10 @@ from regard.attention.record import record
 from regard.attention.scopes import Scope
 from regard.decoders import ORDERS, STARTS, RecurrentDecoder
 from regard.errors import RecipeError
-from regard.recurrence import CELLS, Recurrence
+from regard.layers.recurrence import CELLS, Recurrence
+from regard.maps import TEXT, AttentionMap
 from regard.show.maps import svg
-from regard.types import TEXT, AttentionMap, Memory, Recurrent
+from regard.types import Memory, Recurrent
 
 HERE = Path(__file__).parent
 FIGURES = HERE / "figures" / "mechanisms"

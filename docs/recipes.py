@@ -34,7 +34,7 @@ def _section(name: str, prefix: str, sections: dict[str, ast.ClassDef], lines: l
             nested += _section(kind, f"{prefix}{key}.", sections, lines)
         else:
             told = lines[node.lineno - 1].partition("  # ")[2]
-            parts.append(f"| `{prefix}{key}` | `{_default(node.value)}` | {told} |\n")
+            parts.append(f"| `{prefix}{key}` | {_default(node.value)} | {told} |\n")
     return parts + nested
 
 
@@ -43,7 +43,9 @@ def _default(value: ast.expr | None) -> str:
     if isinstance(value, ast.Call):
         value = value.args[0]
     default = ast.literal_eval(value)
-    return json.dumps(list(default) if isinstance(default, tuple) else default)  # JSON of these is TOML
+    if default is None:
+        return "as `model.attention`"
+    return f"`{json.dumps(list(default) if isinstance(default, tuple) else default)}`"  # JSON of these is TOML
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.alignment import alignment_error, alignment_error_rate, diagonal, measure
-from regard.types import AttentionMap, Example, Prediction
+from regard.analysis.alignment import alignment_error, alignment_error_rate, diagonal, measure
+from regard.maps import AttentionMap
+from regard.types import Example, Prediction
 
 Links = set[tuple[int, int]]
 

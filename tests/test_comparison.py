@@ -13,7 +13,7 @@ import pytest
 import regard
 from regard import Comparison, Run
 from regard import recipe as recipes
-from regard.comparison import LEAST, MOST, bins
+from regard.analysis.comparison import LEAST, MOST, bins
 from regard.errors import DataError, RecipeError, StorageError
 from regard.metrics import METRICS, better
 from regard.storage import METRICS as METRICS_FILE

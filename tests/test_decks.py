@@ -10,7 +10,7 @@ from torch.nn import functional
 from regard.attention import SCOPES, MultiHead, attend
 from regard.attention.normalizers import softmax
 from regard.attention.scores import Additive, Concat, Dot, General, ScaledDot
-from regard.recurrence import CELLS, Recurrence
+from regard.layers.recurrence import CELLS, Recurrence
 from regard.types import Recurrent
 
 BATCH, QUERY, KEY, DIM = 2, 3, 5, 4

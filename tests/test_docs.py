@@ -18,7 +18,7 @@ from regard.data.batching import pad
 from regard.decoders import ORDERS, STARTS
 from regard.encoders import RecurrentEncoder
 from regard.errors import RecipeError
-from regard.recurrence import CELLS, Recurrence
+from regard.layers.recurrence import CELLS, Recurrence
 from regard.tasks import TASKS
 from regard.types import Recurrent
 

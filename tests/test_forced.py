@@ -9,12 +9,13 @@ import torch
 import regard
 from regard import Predictor
 from regard import recipe as recipes
+from regard.analysis.forced import align, force, word_maps, words_of
 from regard.data.gold import Gold
 from regard.data.tokenizers import TOKENIZERS
 from regard.errors import DataError, RecipeError
-from regard.forced import align, force, word_maps, words_of
+from regard.maps import AttentionMap
 from regard.show.maps import draw
-from regard.types import AttentionMap, Example, Prediction
+from regard.types import Example, Prediction
 
 SOURCES = ["ab ba", "b a b ab", "a", "bab ab ba a", "ba b"]
 SIZES = ["model.embedding=12", "model.encoder.dim=16", "model.decoder.dim=12", "model.attention.dim=8", "name=tiny"]

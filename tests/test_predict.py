@@ -12,14 +12,14 @@ import torch
 import regard
 from regard import Prediction, Predictor, Run, models
 from regard import recipe as recipes
+from regard.analysis.forced import force
+from regard.analysis.vectors import vectors
 from regard.encoders import Encoder
 from regard.errors import CorruptError, DataError, RecipeError, ResourceError
-from regard.forced import force
+from regard.maps import AttentionMap
 from regard.storage import MODEL, RECIPE
 from regard.tasks import translate
-from regard.training.session import kept_weights
-from regard.types import AttentionMap, Example
-from regard.vectors import vectors
+from regard.types import Example
 
 TEXTS = ["abc", "hello", "z", "attention", "aa"]
 
@@ -68,7 +68,7 @@ def test_a_loaded_model_is_tied_as_in_training_and_counts_and_saves_the_same(tmp
     assert loaded.decoder.out is None
     assert loaded.encoder.embedding.weight is loaded.decoder.embedding.weight
     assert loaded.state_dict().keys() == built.state_dict().keys()
-    assert models.weights(loaded).keys() == kept_weights(run).keys()
+    assert models.weights(loaded).keys() == models.kept_weights(run).keys()
     assert sum(each.numel() for each in loaded.parameters()) == sum(each.numel() for each in built.parameters())
 
 

@@ -13,9 +13,9 @@ from regard.data.corpora import CORPORA
 from regard.data.tokenizers import TOKENIZERS
 from regard.decoders import ORDERS
 from regard.errors import RecipeError
+from regard.layers.recurrence import CELLS
 from regard.metrics import METRICS
 from regard.recipe import Recipe, load, override, parse, to_toml
-from regard.recurrence import CELLS
 from regard.tasks import TASKS
 from regard.training.schedules import SCHEDULES
 

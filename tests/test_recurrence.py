@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from regard.recurrence import CELLS, Recurrence
+from regard.layers.recurrence import CELLS, Recurrence
 from regard.types import Recurrent
 
 LENGTHS = (7, 4, 1)

@@ -8,12 +8,11 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "regard"
 ORDER = (
-    *("errors", "types", "recipe", "device", "storage", "data", "kernels"),
-    *("attention", "recurrence", "transformer", "encoders", "decoders", "models", "search", "metrics", "alignment"),
-    *("tasks", "training", "predict", "vectors", "forced", "show", "comparison", "demo", "catalogue"),
-    *("serve", "interop", "cli", "__main__"),
+    *("errors", "maps", "types", "recipe", "storage", "console", "device", "data", "kernels"),
+    *("attention", "layers", "encoders", "decoders", "models", "search", "metrics", "tasks", "predict", "training"),
+    *("show", "analysis", "catalogue", "serve", "interop", "cli", "__main__"),
 )
-LAZY = {("types.py", "show")}  # a map in a notebook draws itself
+LAZY = {("maps.py", "show")}  # a map in a notebook draws itself
 WRITER = "storage.py"
 WRITING_METHODS = {"write_text", "write_bytes", "mkdir", "touch", "rename", "hardlink_to", "symlink_to"}
 WRITING_FUNCTIONS = {
@@ -218,9 +217,9 @@ def test_a_lawful_import_is_none(tmp_path, line):
     assert upward(plant(tmp_path, {"attention/core.py": line})) == []
 
 
-def test_the_one_lazy_import_is_allowed_in_types_alone(tmp_path):
+def test_the_one_lazy_import_is_allowed_in_maps_alone(tmp_path):
     line = "def draw():\n    from regard.show.maps import svg"
-    assert upward(plant(tmp_path, {"types.py": line})) == []
+    assert upward(plant(tmp_path, {"maps.py": line})) == []
     assert upward(plant(tmp_path, {"recipe.py": line})) == [
         "recipe.py:2 imports regard.show.maps.svg, which stands below it"
     ]

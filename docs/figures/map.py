@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from regard import storage
-from regard.demo import demonstrate
+from regard.cli.demonstration import demonstrate
 
 HERE = Path(__file__).parent
 

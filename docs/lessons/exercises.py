@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from regard.decoders import Decoder
-from regard.types import BEGIN, END, PAD, TEXT, UNKNOWN, Memory, Ready, Recurrent, State, Step
+from regard.maps import TEXT
+from regard.types import BEGIN, END, PAD, UNKNOWN, Memory, Ready, Recurrent, State, Step
 
 Answer = Callable[..., Any]
 

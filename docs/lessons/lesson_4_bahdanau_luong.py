@@ -24,9 +24,10 @@ from pictures import BLUE, GREEN, ORANGE, keep, plot, side_by_side
 import regard
 from regard import recipe as recipes
 from regard.decoders import ORDERS
+from regard.maps import TEXT
 from regard.models import build
 from regard.tasks import Translate
-from regard.types import TEXT, Memory, Recurrent
+from regard.types import Memory, Recurrent
 
 torch.manual_seed(4)
 
@@ -94,8 +95,8 @@ keep(side_by_side(seen), "lesson_4_maps")
 #
 # One warning about reading such maps as alignments. A row is the look of the step that *writes* token t. Luong's
 # query has then read the tokens up to t - 1, Bahdanau's only those up to t - 2, and neither has read token t. So a
-# decoder may well look at a word once it has written its rendering, one row later. `regard.alignment` measures both
-# readings where the truth is known (Chen et al. 2020).
+# decoder may well look at a word once it has written its rendering, one row later. `regard.analysis.alignment`
+# measures both readings where the truth is known (Chen et al. 2020).
 #
 # ## Exercise 1: a step of Bahdanau
 #

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
+from regard.maps import AttentionMap
 from regard.show import maps
 from regard.show.labels import shown
 from regard.show.ramp import RAMP
-from regard.types import AttentionMap
 
 BLUE, ORANGE, GREEN, GREY = "#143e7d", "#c2662d", "#3f7d4f", "#6b7788"
 BLUES = LinearSegmentedColormap.from_list("regard", [tuple(part / 255 for part in colour) for colour in RAMP])

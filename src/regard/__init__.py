@@ -12,13 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from regard.analysis.comparison import Comparison, compare
     from regard.attention import Attended, attend
-    from regard.comparison import Comparison, compare
+    from regard.maps import AttentionMap
     from regard.predict import Predictor, load
     from regard.recipe import Recipe
     from regard.storage import Run
     from regard.training import resume, train
-    from regard.types import AttentionMap, Prediction
+    from regard.types import Prediction
 
 __version__ = "0.1.0"
 
@@ -56,7 +57,7 @@ _choose_wait_policy()
 # Loaded when first asked for, so that `import regard` and `regard --help` do not wait for torch.
 _HOMES = {
     "Recipe": "regard.recipe",
-    "AttentionMap": "regard.types",
+    "AttentionMap": "regard.maps",
     "Prediction": "regard.types",
     "Run": "regard.storage",
     "Attended": "regard.attention",
@@ -65,8 +66,8 @@ _HOMES = {
     "train": "regard.training",
     "Predictor": "regard.predict",
     "load": "regard.predict",
-    "Comparison": "regard.comparison",
-    "compare": "regard.comparison",
+    "Comparison": "regard.analysis.comparison",
+    "compare": "regard.analysis.comparison",
 }
 
 __all__ = [

@@ -164,3 +164,10 @@ def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model:
         yield from map(quietly, batches)
     finally:
         _use_threads(threads, threads)
+
+
+@contextmanager
+def precision(name: str, device: torch.device) -> Iterator[None]:
+    """Matrix products in that precision while in the block; sums, norms and weights stay in single precision."""
+    with torch.autocast(device.type, torch.bfloat16, enabled=choose_precision(name, device) == "bfloat16"):
+        yield

@@ -14,7 +14,6 @@ from regard.errors import CorruptError, RecipeError, pick
 from regard.recipe import Search
 from regard.storage import Run
 from regard.tasks import TASKS, AnyTask, Scored
-from regard.training.session import kept_weights
 from regard.types import Example, Prediction
 
 ANSWERING = "an answer", "lower the beam (--beam), give shorter texts, or use a device with more memory"
@@ -73,7 +72,7 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     task = pick(TASKS, recipe.task, "task").restore(recipe, run.read)
     model = task.build()
     try:
-        models.load_weights(model, kept_weights(run))
+        models.load_weights(model, models.kept_weights(run))
     except RuntimeError as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
     where = choose_device(device)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from regard.errors import RecipeError, did_you_mean
 
@@ -16,7 +16,7 @@ EMBEDDED = Path(__file__).parent / "recipes"
 FORMAT = 2  # of a recipe's TOML: in format 1, model.decoder.order = gnmt meant what is gnmt_v2 today
 
 
-def _number(default: float, least: float, most: float | None = None) -> Any:
+def _number(default: float | None, least: float, most: float | None = None) -> Any:
     """A dataclass field for a number that has a range."""
     return field(default=default, metadata={"least": least, "most": most})
 
@@ -50,6 +50,39 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Attention:
+    """Attention at every site without a section of its own; `dim` is the inner width of scores that have one."""
+
+    score: str = "additive"  # `regard list scores`
+    dim: int = _number(128, least=1)  # inner width; the heads of a Transformer share its own dim instead
+    normalizer: str = "softmax"  # `regard list normalizers`; with hard, a Transformer encoder's own looks are softmax
+    scope: str = "global"  # `regard list scopes`; beside one with a past, a Transformer encoder's own looks are global
+    window: int = _number(10, least=1)  # how far local scopes see to either side
+    heads: int = _number(1, least=1)  # looks at once, which share dim
+    groups: int = _number(0, least=0)  # heads of keys and values, which the heads share; 0 for as many as heads
+    dropout: float = _number(0.0, least=0.0, most=0.95)  # share of the weights dropped in training
+
+
+@dataclass(frozen=True)
+class Site:
+    """Attention at one site: what is not given here is as in model.attention."""
+
+    score: str | None = None  # of this site
+    dim: int | None = _number(None, least=1)  # likewise, and so on
+    normalizer: str | None = None  # see model.attention
+    scope: str | None = None  # see model.attention
+    window: int | None = _number(None, least=1)  # see model.attention
+    heads: int | None = _number(None, least=1)  # see model.attention
+    groups: int | None = _number(None, least=0)  # see model.attention
+    dropout: float | None = _number(None, least=0.0, most=0.95)  # see model.attention
+
+    def of(self, default: Attention) -> Attention:
+        """The attention of the site, with the default where nothing else is given."""
+        own = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(default, **own)
+
+
+@dataclass(frozen=True)
 class Encoder:
     """The reader of the source; `dim` is the width of a state, both directions together."""
 
@@ -62,20 +95,7 @@ class Encoder:
     inner_dim: int = _number(0, least=0)  # of an LSTM projected down to dim, 0 for none; of feed-forward, 0 for 4 x dim
     dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
     inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # likewise, inside a Transformer's feed-forward layers
-
-
-@dataclass(frozen=True)
-class Attention:
-    """How the decoder looks at the source, and a Transformer at itself; `dim` is the inner width of scores with one."""
-
-    score: str = "additive"  # `regard list scores`
-    dim: int = _number(128, least=1)  # inner width; the heads of a Transformer share its own dim instead
-    normalizer: str = "softmax"  # `regard list normalizers`; with hard, a Transformer encoder's own looks are softmax
-    scope: str = "global"  # `regard list scopes`; beside one with a past, a Transformer encoder's own looks are global
-    window: int = _number(10, least=1)  # how far local scopes see to either side
-    heads: int = _number(1, least=1)  # looks at once, which share dim
-    groups: int = _number(0, least=0)  # heads of keys and values, which the heads share; 0 for as many as heads
-    dropout: float = _number(0.0, least=0.0, most=0.95)  # share of the weights dropped in training
+    self_attention: Site = Site()  # of a Transformer
 
 
 @dataclass(frozen=True)
@@ -92,6 +112,8 @@ class Decoder:
     copies: bool = False  # of a recurrent one: it may point at a source's token instead of choosing a word
     dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
     inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # likewise, inside a Transformer's feed-forward layers
+    self_attention: Site = Site()  # of a Transformer
+    cross_attention: Site = Site()  # to the source
 
 
 @dataclass(frozen=True)
@@ -298,6 +320,8 @@ def fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) 
 
 def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
     """One value, as its key wants it."""
+    if type(None) in get_args(kind):  # a key that may be left out
+        (kind,) = set(get_args(kind)) - {type(None)}
     if isinstance(value, _Word):
         value = _read(value, kind)
     if kind == tuple[str, ...]:
@@ -336,6 +360,8 @@ def _lines(section: Any, prefix: str) -> Iterable[str]:
     nested = []
     for item in dataclasses.fields(section):
         value = getattr(section, item.name)
+        if value is None:  # not given
+            continue
         if dataclasses.is_dataclass(value):
             nested.append((prefix + item.name, value))
         else:

@@ -1,17 +1,17 @@
 """The nouns that cross folders: what is batched, remembered, stepped, found and looked at."""
 
-import dataclasses
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from regard.maps import TEXT, AttentionMap, Layout
+
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-MARKS = frozenset({SPECIALS[PAD], SPECIALS[BEGIN], SPECIALS[END]})  # labels that stand for no word; `<unk>` does
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,6 @@ class Recurrent(BatchFirst):
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """The layout of text: a source position is a token."""
-
-
-TEXT = Tokens()
-Layout = Tokens  # image grids, audio frames and time steps will join it with `|`
-
-
-@dataclass(frozen=True)
 class Memory(BatchFirst):
     """What an encoder leaves to be looked at. Left of it tasks differ; right of it they are one."""
 
@@ -143,128 +134,6 @@ class Hypothesis(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AttentionMap:
-    """Attention weights with the labels of both axes: rows are outputs, columns are sources.
-
-    Maps are equal if their labels and all their weights are; their hash is that of the labels.
-    """
-
-    weights: Float[Tensor, "rows columns"] = field(hash=False)
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    layout: Layout = TEXT
-
-    def __post_init__(self) -> None:
-        if tuple(self.weights.shape) != (len(self.rows), len(self.columns)):
-            labels = f"{len(self.rows)} rows and {len(self.columns)} columns"
-            raise ValueError(f"weights of shape {tuple(self.weights.shape)} do not fit {labels}")
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, AttentionMap):
-            return NotImplemented
-        labels = (self.rows, self.columns, self.layout, self.weights.dtype)
-        same = labels == (other.rows, other.columns, other.layout, other.weights.dtype)
-        return same and torch.equal(self.weights.cpu(), other.weights.cpu())
-
-    def __iter__(self) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-        """Row by row: the output's label and its sources with their weights."""
-        for label, weights in zip(self.rows, self.weights.tolist(), strict=True):
-            yield label, list(zip(self.columns, weights, strict=True))
-
-    def entropy(self) -> Float[Tensor, " rows"]:
-        """How spread each row is, in nats: 0 looks at one source, log(columns) at all alike."""
-        return torch.special.entr(self.weights).sum(-1)
-
-    def coverage(self) -> Float[Tensor, " columns"]:
-        """How much each source was looked at in all: its weights, summed over the rows."""
-        return self.weights.sum(0)
-
-    def monotonicity(self) -> float:
-        """The share of neighbouring rows between which the gaze does not go back: 1.0 reads strictly onward.
-
-        A row's gaze is its expected column, sum(weight * column) / sum(weight); going back by less than 1e-6 of a
-        column is rounding. Rows that look nowhere have no gaze and are passed over; fewer than two rows give 1.0.
-        """
-        weights = self.weights.double()
-        weights = weights[weights.sum(-1) > 0]
-        places = torch.arange(weights.shape[1], dtype=weights.dtype, device=weights.device)
-        gaze = (weights * places).sum(-1) / weights.sum(-1)
-        onward = gaze[1:] >= gaze[:-1] - 1e-6
-        return onward.double().mean().item() if len(onward) else 1.0
-
-    def links(self, shift: int = 0) -> list[tuple[int, int]]:
-        """The hard alignment as (column, row) pairs from zero: each row's heaviest word, of equals the first.
-
-        The marks `<pad>`, `<s>` and `</s>` stand for no word: as columns they are passed over, as rows they have no
-        link. Nor has a row without weight on any word. Alignment errors and the Pharaoh format both take these links.
-
-        Shift 0 reads the step that writes a token (output step), shift 1 the step that is then fed this token (input
-        step; Chen et al. 2020). Which is better depends on the model. A row past the last of the map is its last.
-        """
-        words = [column for column, label in enumerate(self.columns) if label not in MARKS]
-        if not words or not self.rows:
-            return []
-        heaviest, places = self.weights[:, words].max(dim=-1)
-        weights, columns = heaviest.tolist(), [words[place] for place in places.tolist()]
-        read = [min(row + shift, len(self.rows) - 1) for row in range(len(self.rows))]
-        return [(columns[at], row) for row, at in enumerate(read) if self.rows[row] not in MARKS and weights[at] > 0]
-
-    def words(self) -> "AttentionMap":
-        """The map between words: the weights of a word's pieces are summed as columns, averaged as rows.
-
-        So a row keeps its sum. A piece that begins with sentencepiece's `▁` begins a word, the pieces after it go
-        on with it, `<unk>` too; further spaces before a word belong to it; `<pad>`, `<s>` and `</s>` stand alone. An
-        axis without any `▁` stays as it is: characters stay characters.
-        """
-        return self.merged(_words(self.rows), _words(self.columns))
-
-    def merged(self, rows: "Words | None", columns: "Words | None") -> "AttentionMap":
-        """The map between words that are told, as `words` has it; None leaves an axis as it is."""
-        weights = self.weights
-        if columns is not None:
-            home = torch.tensor(columns.home, device=weights.device)
-            weights = weights.new_zeros(len(weights), len(columns.labels)).index_add(1, home, weights)
-        if rows is not None:
-            home = torch.tensor(rows.home, device=weights.device)
-            sums = weights.new_zeros(len(rows.labels), weights.shape[1]).index_add(0, home, weights)
-            weights = sums / home.bincount(minlength=len(rows.labels)).clamp(min=1).unsqueeze(-1)
-        return dataclasses.replace(
-            self,
-            weights=weights,
-            rows=rows.labels if rows else self.rows,
-            columns=columns.labels if columns else self.columns,
-        )
-
-    def _repr_svg_(self) -> str:
-        """How a notebook shows it."""
-        from regard.show.maps import svg  # lazily: drawing stands below the nouns
-
-        return svg(self)
-
-
-class Words(NamedTuple):
-    """The words of an axis, and for each of its pieces the number of the word it belongs to."""
-
-    labels: tuple[str, ...]
-    home: list[int]
-
-
-def _words(pieces: tuple[str, ...]) -> Words | None:
-    """The pieces of one axis as words, or None where nothing says where words begin."""
-    if not any("▁" in piece for piece in pieces):
-        return None
-    words: list[str] = []
-    home: list[int] = []
-    for piece in pieces:
-        last = words[-1] if words else ""
-        if not words or last in MARKS or piece in MARKS or (piece.startswith("▁") and last.strip("▁")):
-            words.append("")
-        words[-1] += piece
-        home.append(len(words) - 1)
-    return Words(tuple(word.replace("▁", " ").strip(" ") or " " for word in words), home)
-
-
-@dataclass(frozen=True)
 class Prediction:
     """What a trained model answers to one input, with the map of how it looked at it."""
 
@@ -275,6 +144,20 @@ class Prediction:
     map: AttentionMap | None  # None where the model does not look
     alternatives: tuple["Prediction", ...] = ()  # the next best, where asked for
     source_tokens: tuple[str, ...] = ()  # where a task tells them apart from a map's columns
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON holds it: rows of `attention` are `tokens`, its columns `source_tokens`."""
+        content: dict[str, Any] = {
+            "source": self.source,
+            "tokens": list(self.tokens),
+            "text": self.text,
+            "score": self.score,
+            "source_tokens": list(self.map.columns if self.map else self.source_tokens),
+            "attention": self.map.weights.tolist() if self.map else [],
+        }
+        if self.alternatives:
+            content["alternatives"] = [alternative.to_dict() for alternative in self.alternatives]
+        return content
 
     def _repr_svg_(self) -> str | None:
         """How a notebook shows it."""

@@ -22,7 +22,8 @@ from regard.errors import StoppedError
 from regard.predict import Predictor, load
 from regard.storage import Run
 from regard.tasks import TASKS
-from regard.training import loop, resume, train
+from regard.training import resume, train
+from regard.training.engine import eager
 from regard.types import BEGIN, END, Batch, Example, Padded, Prediction
 
 MARGIN = 0.05  # nats between a chosen token, label or span and the next best
@@ -173,16 +174,16 @@ def chosen(predictor: Predictor) -> list[dict[str, Any]]:
 
 def stop_after(update: int) -> None:
     """Let this process interrupt itself, as Ctrl-C does, after an update."""
-    real, calls = loop.learn_once, []
+    real, calls = eager.learn_once, []
 
     def learn_once(*arguments: Any) -> None:
         real(*arguments)
         calls.append(1)
         if len(calls) == update:
-            loop.learn_once = real
+            eager.learn_once = real
             os.kill(os.getpid(), signal.SIGINT)
 
-    loop.learn_once = learn_once
+    eager.learn_once = learn_once
 
 
 def make(name: str, overrides: tuple[str, ...]) -> None:

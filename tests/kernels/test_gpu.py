@@ -13,10 +13,10 @@ from regard.attention.heads import join, split
 from regard.attention.masks import Causal
 from regard.attention.normalizers import softmax
 from regard.attention.scores import Additive
+from regard.device import precision
 from regard.kernels import add_norm as norms
 from regard.kernels.linear import one_gradient
 from regard.tasks import TASKS
-from regard.training.capture import precision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 GPU = torch.device("cuda")

@@ -17,9 +17,9 @@ from regard.attention.scopes import Scope
 from regard.data.batching import pad
 from regard.decoders import ORDERS, STARTS
 from regard.errors import RecipeError
+from regard.layers.recurrence import CELLS
+from regard.layers.transformer import ACTIVATIONS, NORMS
 from regard.models import Seq2Seq, build
-from regard.recurrence import CELLS
-from regard.transformer import ACTIVATIONS, NORMS
 from regard.types import END, SPECIALS, BatchFirst, Padded
 
 BATCH, QUERY, KEY = 3, 5, 7

@@ -35,7 +35,8 @@ from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, 
 from regard.attention.normalizers import draw
 from regard.attention.scores import Additive
 from regard.errors import RecipeError
-from regard.types import TEXT, Memory
+from regard.maps import TEXT
+from regard.types import Memory
 
 JUNK = (1e30, math.inf, -math.inf, math.nan)
 WIDTHS = {"query_dim": 11, "key_dim": 13, "dim": 6}

@@ -14,13 +14,13 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from regard import recipe as recipes
 from regard.attention import SCORES
+from regard.device import precision
 from regard.errors import RecipeError
 from regard.kernels.choose import capturable, is_capturable
+from regard.layers.recurrence import CELLS
 from regard.models import build
-from regard.recurrence import CELLS
 from regard.tasks import TASKS
 from regard.tasks.core import AnyTask
-from regard.training.capture import precision
 from regard.types import Batch, Padded
 
 WORDS = 11

@@ -30,12 +30,13 @@ from regard.attention.scopes import Global
 from regard.decoders import ORDERS
 from regard.encoders import TransformerEncoder
 from regard.errors import RecipeError
+from regard.layers.recurrence import CELLS
+from regard.layers.transformer import FeedForward
+from regard.maps import TEXT
 from regard.models import Seq2Seq
 from regard.models.letters import LETTERS, Spelled
-from regard.recurrence import CELLS
 from regard.search import beam
-from regard.transformer import FeedForward
-from regard.types import BEGIN, TEXT, Memory, Padded, Recurrent, Step
+from regard.types import BEGIN, Memory, Padded, Recurrent, Step
 
 LENGTHS = (7, 4, 2)
 TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5, 5]])

@@ -33,9 +33,10 @@ from regard.attention.scopes import Coverage, LocationAware
 from regard.decoders import DECODERS, ORDERS, STARTS, RecurrentDecoder
 from regard.encoders import ENCODERS
 from regard.errors import RecipeError
-from regard.recurrence import CELLS, Recurrence
-from regard.transformer import ACTIVATIONS, INITS, NORMS
-from regard.types import BEGIN, TEXT, Memory, Padded, Recurrent, Step
+from regard.layers.recurrence import CELLS, Recurrence
+from regard.layers.transformer import ACTIVATIONS, INITS, NORMS
+from regard.maps import TEXT
+from regard.types import BEGIN, Memory, Padded, Recurrent, Step
 
 LENGTHS = (7, 4, 2)
 TARGET = 6

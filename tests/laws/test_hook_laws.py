@@ -21,8 +21,8 @@ from regard.attention.scores import SCORES, Additive, Dot, Location
 from regard.decoders import ORDERS
 from regard.errors import RegardError
 from regard.kernels.linear import Linear
+from regard.layers.recurrence import CELLS, Recurrence
 from regard.models import Seq2Seq
-from regard.recurrence import CELLS, Recurrence
 from regard.search import beam
 from regard.types import BEGIN
 

@@ -12,9 +12,10 @@ from regard.attention import NORMALIZERS, SCORES
 from regard.attention.pooling import POOLINGS, Pooling
 from regard.attention.record import record
 from regard.errors import RecipeError
+from regard.maps import TEXT
 from regard.models import classifier
 from regard.models.core import encoder
-from regard.types import TEXT, Memory, Recurrent
+from regard.types import Memory, Recurrent
 
 DIM = 12
 LENGTHS = (KEY, 4, 1)

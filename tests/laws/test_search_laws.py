@@ -27,9 +27,9 @@ from worlds import (
 
 from regard.attention import POSITIONS
 from regard.errors import NotFiniteError, RecipeError
+from regard.layers.transformer import NORMS
 from regard.models import Seq2Seq
 from regard.search import beam
-from regard.transformer import NORMS
 from regard.types import BEGIN, END, PAD, Memory
 
 

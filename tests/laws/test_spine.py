@@ -10,7 +10,7 @@ from torch.nn import functional
 from regard.attention import NORMALIZERS, SCOPES, SCORES
 from regard.data.batching import collate
 from regard.decoders import ORDERS, STARTS
-from regard.recurrence import CELLS
+from regard.layers.recurrence import CELLS
 from regard.types import PAD
 
 SOURCES = [[4, 5, 6], [6, 5], [7, 8, 4, 5], [8], [5, 5, 7, 4, 6]]

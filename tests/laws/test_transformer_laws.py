@@ -39,11 +39,11 @@ from regard.attention.positions import Positions, sinusoids
 from regard.data.batching import collate
 from regard.decoders import ORDERS, STARTS
 from regard.errors import DataError, RecipeError
+from regard.layers.transformer import ACTIVATIONS, INITS, NORMS, FeedForward, Shape, Site
 from regard.models import build, load_weights, weights
 from regard.models.language import LanguageModel
 from regard.models.language import build as build_language_model
 from regard.search import beam, sample
-from regard.transformer import ACTIVATIONS, INITS, NORMS, FeedForward, Shape
 from regard.types import BEGIN, Memory, Padded
 
 LENGTHS = (7, 4, 2)
@@ -347,10 +347,11 @@ def test_dropped_weights_are_lost_on_the_way_and_the_others_grow(normalizer, fus
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_inner_states_of_feed_forward_layers_are_dropped_and_the_others_grow(activation):
-    sizes = {"dim": 8, "layers": 1, "heads": 1, "groups": 0, "inner_dim": 4000, "longest": 8}
+    site = Site(lambda width: None, heads=1, groups=0)
+    sizes = {"attention": site, "cross": site, "dim": 8, "layers": 1, "inner_dim": 4000, "longest": 8}
     shares = {"dropout": 0.0, "inner_dropout": 0.25}
     names = {"norm": "pre", "activation": activation, "positions": "none"}
-    feed, read = FeedForward(Shape(make=lambda width: None, **sizes, **shares, **names)), []
+    feed, read = FeedForward(Shape(**sizes, **shares, **names)), []
     feed.out.register_forward_pre_hook(lambda module, given: read.append(given[0].detach()))
     states = torch.randn(5, 3, 8)
     feed.eval()(states)

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from regard.decoders import Decoder
 from regard.errors import NotFiniteError, RecipeError
+from regard.maps import TEXT
 from regard.search import beam, sample
 from regard.search.penalties import coverage, forbid_repeats, length
 from regard.search.sample import shape
-from regard.types import BEGIN, END, PAD, SPECIALS, TEXT, Memory, Ready, Recurrent, State, Step
+from regard.types import BEGIN, END, PAD, SPECIALS, Memory, Ready, Recurrent, State, Step
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from regard.maps import AttentionMap
 from regard.show.maps import html
 from regard.show.ramp import RAMP
-from regard.types import AttentionMap
 
 VIEWER = {name: files("regard.show").joinpath(name).read_text("utf-8") for name in ("viewer.js", "viewer.css")}
 POLICY = re.compile('<meta http-equiv="Content-Security-Policy" content="(.*?)">')

@@ -10,9 +10,9 @@ import torch
 from rich.cells import cell_len
 
 from regard.errors import MissingExtraError, RecipeError
+from regard.maps import AttentionMap
 from regard.show.labels import legible
 from regard.show.maps import DRAWINGS, draw, png, svg, terminal
-from regard.types import AttentionMap
 
 PAINT = re.compile(r"\x1b\[48;2;\d+;\d+;\d+m|\x1b\[0m")
 NAMESPACE = "{http://www.w3.org/2000/svg}"

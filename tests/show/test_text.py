@@ -6,9 +6,10 @@ from io import StringIO
 import pytest
 import torch
 
-from regard import alignment
+from regard.analysis import alignment
+from regard.maps import AttentionMap
 from regard.show.maps import draw
-from regard.types import AttentionMap, Example, Prediction
+from regard.types import Example, Prediction
 
 LABELS = (*"aé日", "", " ", ",", '"', '"quoted", twice', "two\nlines", "carriage\rreturn", "=1+1", "\0", "</s>")
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from regard.types import AttentionMap
+from regard.maps import AttentionMap
 
 ROWS = ("▁L", "'", "accord", "▁sign", "é", "</s>")
 COLUMNS = ("▁the", "▁at", "tention", "<unk>", "s", "▁", "▁of▁the", "</s>")

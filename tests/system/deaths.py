@@ -25,20 +25,22 @@ from forks import become
 from regard import cli, training  # noqa: F401
 from regard.storage import Run
 from regard.training import loop
+from regard.training.engine import eager
 
 OPERATIONS = ("open", "write", "fsync", "close", "rename", "replace", "mkdir", "unlink", "rmdir")
 
 
 def before(name: str, act: Callable[[int], None]) -> None:
-    """Act before every call of a function of the loop; it is told the number of the call."""
-    real, calls = getattr(loop, name), []
+    """Act before every call of a function of the loop or of an eager update; it is told the number of the call."""
+    home = loop if hasattr(loop, name) else eager
+    real, calls = getattr(home, name), []
 
     def called(*arguments: Any, **named: Any) -> Any:
         calls.append(1)
         act(len(calls))
         return real(*arguments, **named)
 
-    setattr(loop, name, called)
+    setattr(home, name, called)
 
 
 def send_signals(place: str, call: int, numbers: list[int]) -> None:

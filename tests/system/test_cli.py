@@ -19,8 +19,8 @@ import pytest
 from conftest import SCRIPT, Answer, Command
 from regard import __version__
 from regard.attention.scores import SCORES
+from regard.maps import AttentionMap
 from regard.show.maps import DRAWINGS
-from regard.types import AttentionMap
 
 with warnings.catch_warnings():  # typer asks for what click 8.5 calls deprecated
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import regard
 from regard import Predictor, Run
 from regard import recipe as recipes
+from regard.analysis.vectors import vectors
 from regard.attention.pooling import POOLINGS
 from regard.data.corpora import moods
 from regard.data.corpora.moods import WORDS
@@ -22,7 +23,6 @@ from regard.storage import MODEL
 from regard.tasks import Classify
 from regard.tasks.classify import LABELS, _hidden
 from regard.types import BEGIN, END, SPECIALS, UNKNOWN, Example
-from regard.vectors import vectors
 
 SIZES = ["model.embedding=8", "model.encoder.dim=12", "model.attention.dim=6", "train.device=cpu", "name=small"]
 SHORT = ["train.updates=4", "train.validate=2", "train.batch_tokens=100", "data.size=200"]

@@ -28,6 +28,7 @@ from regard.recipe import Recipe
 from regard.tasks import TASKS
 from regard.tasks.language_model import Continue, Rows, Written
 from regard.training import loop
+from regard.training.engine import eager
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD, Example, Memory
 
@@ -435,7 +436,7 @@ def test_a_stopped_run_goes_on_as_if_it_never_was(tmp_path: Path, monkeypatch: p
     name = write(tmp_path / "it.txt", TEXT * 6)
     recipe = recipe_of(f"data.train={name}", "data.window=12", "data.stride=5", "model.decoder.dropout=0.2")
     whole = regard.train(recipe, runs=tmp_path / "whole", quiet=True)
-    learn_once, done = loop.learn_once, []
+    learn_once, done = eager.learn_once, []
 
     def stop_after_four(*arguments: object) -> None:
         learn_once(*arguments)
@@ -443,7 +444,7 @@ def test_a_stopped_run_goes_on_as_if_it_never_was(tmp_path: Path, monkeypatch: p
         if len(done) == 4:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(loop, "learn_once", stop_after_four)
+    monkeypatch.setattr(eager, "learn_once", stop_after_four)
     with pytest.raises(StoppedError, match="4 updates are saved"):
         regard.train(recipe, runs=tmp_path / "stopped", quiet=True)
     monkeypatch.undo()

@@ -19,7 +19,7 @@ from regard.metrics import METRICS, Measured
 from regard.recipe import Recipe, Search
 from regard.storage import Run
 from regard.tasks import TASKS, Scored, Task, Translate, core
-from regard.training import loop
+from regard.training.engine.eager import halves
 from regard.training.stopping import Stopper
 from regard.types import UNKNOWN, BatchFirst, Example, Padded, Prediction
 
@@ -146,7 +146,10 @@ def test_it_trains_answers_and_is_scored(recipe: Recipe, tmp_path: Path, capsys:
     assert [each.text for each in predictor.predict(["aa", " ", "bbx"])] == ["even", "", "odd"]
     examples = [Example("aaa", "even", "easy"), Example("bx", "odd", "easy"), Example("bbx", "even", "hard")]
     scored = predictor.score(examples)
-    assert scored == Scored("exact_match", Measured(2 / 3, scored.measured.signature), {"easy": 1.0, "hard": 0.0}, {})
+    assert scored[:2] == ("exact_match", Measured(2 / 3, scored.measured.signature))
+    assert scored.groups == {"easy": 1.0, "hard": 0.0}
+    assert [answer.text for answer in scored.answers] == ["even", "odd", "odd"]
+    assert scored.asked == examples
 
 
 def test_stopped_and_resumed_it_ends_with_the_same_bits(
@@ -188,7 +191,7 @@ def test_a_task_may_have_a_metric_of_its_own(recipe: Recipe, tmp_path: Path, mon
             self.check_metric(metric)
             data = self.encode(examples)
             total = self.loss(model, self.collate(data, range(len(examples)))).item()
-            return Scored(metric, METRICS[metric](total, len(examples)), {}, {})
+            return Scored(metric, METRICS[metric](total, len(examples)), {})
 
     monkeypatch.setitem(TASKS, "parity", Surprised)
     monkeypatch.setitem(METRICS, "surprise", surprise)
@@ -202,7 +205,7 @@ def test_a_batch_of_any_task_is_split_in_two(recipe: Recipe) -> None:
     examples = Parity.examples(recipe).train
     task = Parity.learn(recipe, examples)
     batch = task.collate(task.encode(examples), [3, 1, 4])
-    assert [half.examples.tolist() for half in loop._halves(batch)] == [[3, 1], [4]]
+    assert [half.examples.tolist() for half in halves(batch)] == [[3, 1], [4]]
 
 
 def test_what_is_too_long_to_learn_from_is_left_out_whole(recipe: Recipe) -> None:
@@ -267,10 +270,13 @@ def test_a_text_over_the_positions_that_were_learned_gets_a_blank_answer_and_no_
         ),
         (["model.attention.normalizer=hard", "model.attention.heads=2"], "it needs one head, and no scope local_p"),
         (["model.attention.scope=coverage", "model.attention.heads=2"], "'coverage' remembers one look at a time"),
-        (["model.attention.scope=coverage", "model.decoder.kind=transformer"], "'coverage' remembers its looks"),
+        (
+            ["model.attention.scope=coverage", "model.decoder.kind=transformer"],
+            "'coverage' needs the weights of the steps before",
+        ),
         (
             ["model.attention.normalizer=hard", "model.decoder.kind=transformer"],
-            "hard attention learns by what it earns",
+            "hard attention is trained with REINFORCE",
         ),
     ],
 )

@@ -8,11 +8,11 @@ import torch
 import regard
 from regard import Predictor
 from regard import recipe as recipes
+from regard.analysis.vectors import near, vectors
 from regard.data.batching import pad
 from regard.data.corpora import moods
 from regard.errors import DataError, RecipeError
 from regard.types import END
-from regard.vectors import near, vectors
 
 SIZES = ["model.embedding=8", "model.encoder.dim=12", "model.attention.dim=6", "train.device=cpu", "name=small"]
 SHORT = ["train.updates=60", "train.validate=60", "train.batch_tokens=600", "data.size=2000"]

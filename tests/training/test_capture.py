@@ -11,7 +11,8 @@ from regard.data.batching import Batches, fixed_width, widened
 from regard.device import choose_precision
 from regard.errors import NotFiniteError, RecipeError
 from regard.tasks import TASKS
-from regard.training import capture, loop
+from regard.training import engine
+from regard.training.engine import Captured, Eager, captured
 from regard.training.session import Session
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD
@@ -62,7 +63,7 @@ def test_batches_of_few_shapes_hold_every_example_under_the_budget():
 
 def test_a_table_gives_the_batch_that_collate_gives():
     task, _, data = bench()
-    table = capture.Table.of(task, data, CPU)
+    table = captured.Table.of(task, data, CPU)
     examples = [4, 17, 2]
     width = max(max(data.lengths()[index]) for index in examples) + 3
     taken = table.take(torch.tensor([*examples, table.empty]), width)
@@ -79,7 +80,7 @@ def test_a_table_gives_the_batch_that_collate_gives():
 
 def test_an_empty_example_predicts_nothing_and_has_something_to_look_at():
     task, session, data = bench("model.encoder.kind=transformer", "model.decoder.kind=transformer")
-    table = capture.Table.of(task, data, CPU)
+    table = captured.Table.of(task, data, CPU)
     alone = table.take(torch.tensor([table.empty]), 8)
     assert task.tokens(alone) == 0
     assert alone.source.mask.tolist() == [[True] + [False] * 7]
@@ -90,22 +91,22 @@ def test_an_empty_example_predicts_nothing_and_has_something_to_look_at():
 
 
 def test_on_a_cpu_nothing_is_captured():
-    assert capture.begin(*bench()) is None
+    assert isinstance(engine.choose(*bench()), Eager)
 
 
 def test_a_warm_up_leaves_no_trace_in_parameters_buffers_optimizer_and_sums():
     task, session, data = bench("model.attention.normalizer=hard")
     assert [name for name, _ in session.model.named_buffers()] == ["decoder.baseline"]
     batches, total = Batches(data.lengths(), 200, 1), torch.ones(())
-    loop.learn_once(task, session, data, batches, Stopper())
+    Eager(task, session, data).update(batches, Stopper())
 
     def everything():
         state = [value for row in session.optimizer.state.values() for value in row.values()]
         return [*session.model.state_dict().values(), *state, total]
 
     before, earned = [each.clone() for each in everything()], session.model.decoder.baseline.item()
-    with capture.restored(session.model, session.optimizer, [total]):
-        loop.learn_once(task, session, data, batches, Stopper())
+    with captured.restored(session.model, session.optimizer, [total]):
+        Eager(task, session, data).update(batches, Stopper())
         total += 1
         assert session.model.decoder.baseline != earned
     assert all(torch.equal(mine, other) for mine, other in zip(everything(), before, strict=True))
@@ -159,7 +160,7 @@ def test_bfloat16_products_learn_and_the_weights_stay_single():
     batches = Batches(data.lengths(), 400, 1)
     first = None
     for _ in range(20):
-        loop.learn_once(task, session, data, batches, Stopper())
+        Eager(task, session, data).update(batches, Stopper())
         first = first or session.progress.total / session.progress.tokens
     assert session.progress.total / session.progress.tokens < first
     assert all(parameter.dtype == torch.float32 for parameter in session.model.parameters())
@@ -180,18 +181,14 @@ LINEAGES = {
 def test_captured_updates_are_eager_updates(lineage):
     device = torch.device("cuda")
     losses = {}
-    for captured in (True, False):
+    for graphs in (True, False):
         task, session, data = bench(*LINEAGES[lineage], device=device)
         batches = Batches(data.lengths(), 200, 1, few_shapes=True)
-        engine = capture.Captured(task, session, data, device)
-        session.model.train()
-        for number in range(30):
-            if captured:
-                engine.learn(batches, loop.rate(task.recipe.train, number + 1))
-            else:
-                loop.learn_once(task, session, data, batches, Stopper())
-        engine.ask()
-        losses[captured] = session.progress.total / session.progress.tokens
+        running = Captured(task, session, data, device) if graphs else Eager(task, session, data)
+        for _ in range(30):
+            running.update(batches, Stopper())
+        running.collect()
+        losses[graphs] = session.progress.total / session.progress.tokens
     assert losses[True] == pytest.approx(losses[False], rel=1e-3)
 
 
@@ -201,14 +198,14 @@ def test_a_captured_update_that_is_not_finite_changes_no_weight():
     device = torch.device("cuda")
     task, session, data = bench(device=device)
     batches = Batches(data.lengths(), 200, 1, few_shapes=True)
-    engine = capture.Captured(task, session, data, device)
-    engine.learn(batches, 0.001)
-    engine.ask()
+    running = Captured(task, session, data, device)
+    running.update(batches, Stopper())
+    running.collect()
     before = [parameter.detach().clone() for parameter in session.model.parameters()]
     with torch.no_grad():
         next(iter(session.model.parameters())).fill_(math.nan)
-    engine.learn(batches, 0.001)
+    running.update(batches, Stopper())
     with pytest.raises(NotFiniteError, match="updates 2 to 2: a loss or the norm of its gradient is not finite"):
-        engine.ask()
+        running.collect()
     for mine, others in list(zip(session.model.parameters(), before, strict=True))[1:]:
         assert torch.equal(mine, others)

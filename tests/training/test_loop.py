@@ -14,6 +14,7 @@ from torch import Tensor
 import regard
 from regard import recipe as recipes
 from regard import storage
+from regard.console import Teller
 from regard.data.corpora import reverse
 from regard.errors import NotFiniteError, RecipeError
 from regard.models import Seq2Seq
@@ -22,7 +23,6 @@ from regard.storage import Run
 from regard.tasks import Translate
 from regard.tasks.core import Encoded
 from regard.training import loop
-from regard.training.progress import Teller
 from regard.training.schedules import SCHEDULES
 from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard import recipe as recipes
 from regard.attention import NORMALIZERS, SCOPES
+from regard.console import Teller
 from regard.data.batching import Batches, collate
 from regard.decoders import ORDERS
 from regard.errors import ResourceError
@@ -20,10 +21,10 @@ from regard.storage import Run
 from regard.tasks import Translate
 from regard.tasks.core import Judged
 from regard.tasks.translate import _sampled
-from regard.training import capture, loop, session, train
+from regard.training import engine, loop, session, train
 from regard.training.averaging import Averager
+from regard.training.engine import Captured, Eager, eager
 from regard.training.health import health
-from regard.training.progress import Teller
 from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, PAD, Batch, Example
@@ -54,7 +55,7 @@ class Bench:
 
     def gradient(self, *pieces: Batch) -> tuple[list[Tensor], float, int]:
         """Through the loop's own function."""
-        total, tokens = loop._gradient(self.task, self.session, pieces, sampling=0.0)
+        total, tokens = eager._gradient(Eager(self.task, self.session, self.data), pieces, sampling=0.0)
         return [parameter.grad.clone() for parameter in self.model.parameters()], total, tokens
 
 
@@ -187,13 +188,13 @@ def test_pieces_give_the_gradient_of_the_whole(cuts):
 
 
 def test_accumulating_is_one_update_of_all_batches():
-    """The whole update, through `learn_once`: two batches of half the budget, or one of both."""
+    """The whole update, through `Eager`: two batches of half the budget, or one of both."""
     ends = []
     for accumulate in (1, 2):
         bench = Bench(f"train.accumulate={accumulate}", "train.updates=1", "train.ema=0.5")
         halves = [list(range(5)), list(range(5, len(EXAMPLES)))]
         batches = halves if accumulate == 2 else [halves[0] + halves[1]]
-        loop.learn_once(bench.task, bench.session, bench.data, Fixed(*batches), Stopper())
+        Eager(bench.task, bench.session, bench.data).update(Fixed(*batches), Stopper())
         assert bench.session.progress.update == 1
         ends.append(bench.session)
     for mine, other in zip(ends[0].model.parameters(), ends[1].model.parameters(), strict=True):
@@ -313,12 +314,13 @@ def test_dev_batches_that_do_not_fit_are_split_too(monkeypatch, error):
 
 @pytest.mark.parametrize("error", SHORT_OF_MEMORY, ids=repr)
 def test_a_captured_update_that_does_not_fit_is_said(monkeypatch, tmp_path, error):
-    class Captured:
-        def learn(self, *_: object) -> None:
-            raise error
+    def launch(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr(capture, "begin", lambda *_: Captured())
     bench = Bench()
+    running = object.__new__(Captured)  # a whole one needs a GPU
+    monkeypatch.setattr(Captured, "_launch", launch)
+    monkeypatch.setattr(engine, "choose", lambda *_: running)
     run, teller = Run.create(tmp_path, "bench", {}), Teller(quiet=True)
     run.save(0, bench.session.files())
     with pytest.raises(ResourceError, match=r"memory for a captured update; lower .*, or set train\.capture=false"):
@@ -409,7 +411,7 @@ def test_the_share_grows_from_nothing_to_the_recipes(monkeypatch):
 
     monkeypatch.setattr(Translate, "loss", loss)
     for _ in range(4):
-        loop.learn_once(bench.task, bench.session, bench.data, Fixed(*[list(range(10))] * 4), Stopper())
+        Eager(bench.task, bench.session, bench.data).update(Fixed(*[list(range(10))] * 4), Stopper())
     assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 

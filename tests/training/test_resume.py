@@ -20,6 +20,7 @@ from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import Translate
 from regard.training import loop, resume, stopping, train
+from regard.training.engine import eager
 from regard.training.session import OPTIMIZER
 from regard.training.stopping import HEARD, Stopper
 
@@ -182,7 +183,7 @@ def test_a_signal_while_learning_or_validating(
 ) -> None:
     before = signal.getsignal(number)
     with monkeypatch.context() as patch:
-        on_call(2, loop, place, lambda: signal.raise_signal(number), patch)
+        on_call(2, eager if place == "learn_once" else loop, place, lambda: signal.raise_signal(number), patch)
         with pytest.raises(StoppedError) as caught:
             train(recipe, runs=tmp_path, quiet=True)
     assert caught.value.exit_code == 128 + number

@@ -14,7 +14,7 @@ from regard.attention.core import Attended
 from regard.attention.gates import SqueezeExcite, lstm_gates
 from regard.attention.scopes import Scope
 from regard.kernels.choose import observer
-from regard.types import AttentionMap
+from regard.maps import AttentionMap
 
 
 @dataclass

@@ -21,7 +21,7 @@ from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
 from regard.kernels.choose import is_observed
 from regard.kernels.linear import of_one
-from regard.recurrence import Gates
+from regard.layers.recurrence import Gates
 
 FEW = 8  # rows up to which an attention is quicker as one operation than as three
 

@@ -22,7 +22,7 @@ from regard.kernels.choose import is_hooked, is_unchanged, without_autocast
 from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear, one_gradient
-from regard.recurrence import Cell, Gates, Pace, Recurrence, Tower, beside, joined, layer_of
+from regard.layers.recurrence import Cell, Gates, Pace, Recurrence, Tower, beside, joined, layer_of
 from regard.types import Memory, Ready, Recurrent, State, Step
 
 

@@ -19,7 +19,7 @@ from regard.kernels.choose import are_unchanged, is_unchanged
 from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
-from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
+from regard.layers.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
 from regard.types import Memory, Ready, State, Step
 
 
@@ -157,7 +157,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         if plain is None:
             return TransformerReady(layers, memory.mask)
         hidden = unseen(memory.mask, states.dtype)
-        hidden = hidden if hidden is None else hidden.unsqueeze(1).repeat(1, self.shape.heads, 1, 1)
+        hidden = hidden if hidden is None else hidden.unsqueeze(1).repeat(1, self.shape.cross.heads, 1, 1)
         return TransformerReady(tuple(map(laid_out, layers)), memory.mask, hidden, plain)
 
     def plain(self, memory: Memory) -> Plain | None:
@@ -173,8 +173,9 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
 
     def start(self, ready: TransformerReady) -> TransformerState:
         """Nothing seen yet."""
-        groups = self.shape.groups or self.shape.heads
-        nothing = self.embedding.weight.new_empty(len(ready.mask), groups, 0, self.shape.dim // self.shape.heads)
+        site = self.shape.attention
+        groups, width = site.groups or site.heads, self.shape.dim // site.heads
+        nothing = self.embedding.weight.new_empty(len(ready.mask), groups, 0, width)
         return TransformerState(tuple(Seen(nothing, nothing) for _ in self.stack))
 
     def step(self, tokens: Int[Tensor, "rows tokens"], state: TransformerState, ready: TransformerReady) -> Step:

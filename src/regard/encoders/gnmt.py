@@ -5,8 +5,9 @@ from torch import Tensor, nn
 
 from regard.encoders.core import Encoder
 from regard.kernels.dropout import dropout
-from regard.recurrence import Cell, Recurrence, Tower, joined
-from regard.types import TEXT, Memory
+from regard.layers.recurrence import Cell, Recurrence, Tower, joined
+from regard.maps import TEXT
+from regard.types import Memory
 
 
 class GnmtEncoder(Encoder):

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from regard.attention.positions import Positions
 from regard.encoders.core import Encoder
 from regard.kernels.dropout import dropout
-from regard.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
-from regard.types import TEXT, Memory, Recurrent
+from regard.layers.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
+from regard.maps import TEXT
+from regard.types import Memory, Recurrent
 
 
 class EncoderLayer(nn.Module):

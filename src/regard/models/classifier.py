@@ -65,9 +65,9 @@ def pooling(recipe: recipes.Model, dim: int) -> Pooling:
             "there yet; choose last, or model.encoder.bidirectional = true"
         )
     # The query stands at no place of the sentence.
-    everywhere = replace(recipe, attention=replace(recipe.attention, scope="global"))
+    everywhere = replace(recipe.attention, scope="global")
 
     def make(width: int) -> Attention:
-        return core.attention(everywhere, query_dim=width, key_dim=width)
+        return core.attention(everywhere, query_dim=width, key_dim=width, longest=recipe.longest)
 
     return kind(dim=dim, directions=1 + (recurrent and recipe.encoder.bidirectional), make=make)

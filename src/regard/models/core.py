@@ -1,23 +1,23 @@
 """The parts of a model, put together as a recipe says."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from torch import Tensor, nn
+from torch import nn
 
-from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, Score
+from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead
 from regard.attention.heads import Make
 from regard.attention.scopes import Scope
 from regard.attention.scores import Location
 from regard.decoders import DECODERS, ORDERS, STARTS, AnyDecoder, TransformerDecoder
 from regard.encoders import ENCODERS, Encoder, GnmtEncoder, RecurrentEncoder, TransformerEncoder
 from regard.errors import RecipeError, pick
+from regard.layers.recurrence import CELLS, Recurrence
+from regard.layers.transformer import ACTIVATIONS, INITS, NORMS, SMALL, Shape, Site
+from regard.recipe import Attention as AttentionSettings
 from regard.recipe import Decoder as DecoderSettings
 from regard.recipe import Encoder as EncoderSettings
 from regard.recipe import Model
-from regard.recurrence import CELLS, Recurrence
-from regard.transformer import ACTIVATIONS, INITS, NORMS, SMALL, Shape
 from regard.types import PAD
 
 
@@ -51,7 +51,7 @@ def encoder(recipe: Model, size: int, words: nn.Embedding | None = None) -> Enco
     kind = pick(ENCODERS, settings.kind, "encoder")
     words = words or embedding(recipe, size, settings.kind, settings.dim)
     if kind is TransformerEncoder:
-        return TransformerEncoder(words, _shape(recipe, settings))
+        return TransformerEncoder(words, _shape(recipe, settings, settings.self_attention.of(recipe.attention)))
     cell = pick(CELLS, settings.cell, "cell")
     both = settings.bidirectional or kind is GnmtEncoder
     if both and settings.dim % 2:
@@ -91,9 +91,12 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
     settings = recipe.decoder
     kind = pick(DECODERS, settings.kind, "decoder")
     words = embedding(recipe, size, settings.kind, settings.dim)
+    cross = settings.cross_attention.of(recipe.attention)
     if kind is TransformerDecoder:
         memory_dim = None if reader is None else reader.dim
-        return TransformerDecoder(words, _shape(recipe, settings), memory_dim=memory_dim, tied=recipe.tied)
+        own = settings.self_attention.of(recipe.attention)
+        shape = _shape(recipe, settings, own, None if reader is None else cross)
+        return TransformerDecoder(words, shape, memory_dim=memory_dim, tied=recipe.tied)
     if recipe.tied and words.embedding_dim != settings.dim:
         raise RecipeError(
             f"model.tied needs words as wide as the decoder, but model.embedding is {words.embedding_dim} "
@@ -107,7 +110,7 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
     read = reader or NoReader()
     return order(
         words,
-        attention(recipe, query_dim=settings.dim, key_dim=read.dim) if order.looks() else None,
+        attention(cross, query_dim=settings.dim, key_dim=read.dim, longest=recipe.longest) if order.looks() else None,
         reader=read,
         cell=pick(CELLS, settings.cell, "cell"),
         dim=settings.dim,
@@ -119,25 +122,23 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
     )
 
 
-def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
+def _shape(
+    recipe: Model,
+    settings: EncoderSettings | DecoderSettings,
+    own: AttentionSettings,
+    cross: AttentionSettings | None = None,
+) -> Shape:
+    """The shape of a Transformer that attends to itself so, and so to a memory if there is one."""
     pick({norm: norm for norm in NORMS}, recipe.norm, "norm")
     pick(ACTIVATIONS, recipe.activation, "activation")
     pick(INITS, recipe.init, "init")
-    if recipe.attention.normalizer == "hard":
-        raise RecipeError("hard attention learns by what it earns, step by step: choose model.decoder.kind = recurrent")
-    if pick(SCOPES, recipe.attention.scope, "scope").uses_past:
-        raise RecipeError(
-            f"the scope {recipe.attention.scope!r} remembers its looks, and a Transformer's have no order; "
-            "choose model.decoder.kind = recurrent, or another scope"
-        )
-    if recipe.positions == "rotary" and settings.dim // recipe.attention.heads % 2:
+    if recipe.positions == "rotary" and settings.dim // own.heads % 2:
         raise RecipeError("rotary positions turn pairs of numbers, so the width of a head is even")
     return Shape(
-        make=_make(recipe, fused=True),
+        attention=_site(own, recipe.longest),
+        cross=_site(cross or own, recipe.longest),
         dim=settings.dim,
         layers=settings.layers,
-        heads=recipe.attention.heads,
-        groups=recipe.attention.groups,
         inner_dim=settings.inner_dim or 4 * settings.dim,
         dropout=settings.dropout,
         inner_dropout=settings.inner_dropout,
@@ -149,9 +150,20 @@ def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings) -> Shape:
     )
 
 
-def attention(recipe: Model, *, query_dim: int, key_dim: int) -> Attention:
-    """A look as a recipe says, from queries to states of these widths."""
-    settings = recipe.attention
+def _site(settings: AttentionSettings, longest: int) -> Site:
+    """The attention of one site of a Transformer's layers."""
+    if settings.normalizer == "hard":
+        raise RecipeError("hard attention is trained with REINFORCE and needs model.decoder.kind = recurrent")
+    if pick(SCOPES, settings.scope, "scope").uses_past:
+        raise RecipeError(
+            f"the scope {settings.scope!r} needs the weights of the steps before, and a Transformer's run at once; "
+            "choose model.decoder.kind = recurrent, or another scope"
+        )
+    return Site(_make(settings, longest, fused=True), settings.heads, settings.groups)
+
+
+def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int, longest: int) -> Attention:
+    """The attention of a recipe, from queries to states of these widths; `longest` is for the score `location`."""
     remembers = pick(SCOPES, settings.scope, "scope").uses_past
     if remembers and settings.heads > 1:
         raise RecipeError(
@@ -160,9 +172,9 @@ def attention(recipe: Model, *, query_dim: int, key_dim: int) -> Attention:
     if settings.normalizer == "hard" and (settings.heads > 1 or not SCOPES[settings.scope].keeps_sum):
         raise RecipeError("hard attention is drawn from one distribution: it needs one head, and no scope local_p")
     if settings.heads == 1:
-        return _scope(recipe, query_dim, key_dim, settings.dim, fused=False)
+        return _scope(settings, longest, query_dim, key_dim, settings.dim, fused=False)
     return MultiHead(
-        _make(recipe, fused=False),
+        _make(settings, longest, fused=False),
         query_dim=query_dim,
         key_dim=key_dim,
         dim=settings.dim,
@@ -171,45 +183,23 @@ def attention(recipe: Model, *, query_dim: int, key_dim: int) -> Attention:
     )
 
 
-def _make(recipe: Model, *, fused: bool) -> Make:
-    return partial(_of_width, recipe, fused)  # and no lambda, which does not pickle
+def _make(settings: AttentionSettings, longest: int, *, fused: bool) -> Make:
+    return partial(_of_width, settings, longest, fused)  # and no lambda, which does not pickle
 
 
-def _of_width(recipe: Model, fused: bool, width: int) -> Scope:
-    return _scope(recipe, width, width, width, fused=fused)
+def _of_width(settings: AttentionSettings, longest: int, fused: bool, width: int) -> Scope:
+    return _scope(settings, longest, width, width, width, fused=fused)
 
 
-def _scope(recipe: Model, query_dim: int, key_dim: int, dim: int, *, fused: bool) -> Scope:
-    settings = recipe.attention
-    score = _score(recipe, query_dim, key_dim, dim)
-    normalizer = pick(NORMALIZERS, settings.normalizer, "normalizer")
+def _scope(settings: AttentionSettings, longest: int, query_dim: int, key_dim: int, dim: int, *, fused: bool) -> Scope:
+    kind = pick(SCORES, settings.score, "score")
+    more = {"longest": longest} if kind is Location else {"dim": dim}
     scope = pick(SCOPES, settings.scope, "scope")
     return scope(
-        score,
-        normalizer.function,
+        kind(query_dim=query_dim, key_dim=key_dim, **more),
+        pick(NORMALIZERS, settings.normalizer, "normalizer").function,
         query_dim=query_dim,
         window=settings.window,
         fused=fused,
         dropout=settings.dropout,
     )
-
-
-def _score(recipe: Model, query_dim: int, key_dim: int, dim: int) -> Score:
-    kind = pick(SCORES, recipe.attention.score, "score")
-    if kind is Location:
-        return Location(query_dim=query_dim, key_dim=key_dim, longest=recipe.longest)
-    return kind(query_dim=query_dim, key_dim=key_dim, dim=dim)
-
-
-def weights(model: nn.Module) -> dict[str, Tensor]:
-    """All that a model has learned, each tensor once though two parts may share it."""
-    own = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
-    return {name: each.contiguous() for name, each in model.state_dict().items() if name in own}
-
-
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Take up what `weights` gave; RuntimeError where it does not fit."""
-    shared = model.state_dict().keys() - weights(model).keys()
-    missing, unexpected = model.load_state_dict(dict(tensors), strict=False)
-    if unexpected or set(missing) - shared:
-        raise RuntimeError(f"missing {sorted(set(missing) - shared)}, unexpected {sorted(unexpected)}")

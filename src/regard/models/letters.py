@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.recurrence import Recurrence
+from regard.layers.recurrence import Recurrence
 from regard.types import PAD, Padded
 
 

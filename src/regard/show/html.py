@@ -8,8 +8,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from regard.maps import AttentionMap
 from regard.show.labels import legible, shown
-from regard.types import AttentionMap
 
 PAGE = """<!doctype html>
 <html lang="en">

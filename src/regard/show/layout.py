@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
+from regard.maps import AttentionMap
 from regard.show.labels import LONGEST, clipped, legible, letters, shown
-from regard.types import AttentionMap
 
 INK, PALE, HAIRLINE = "#24303f", "#6b7788", "#e3e9f0"
 CELL, SIZE, MARGIN = 24.0, 13.0, 20.0  # pixels

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import torch
 
 from regard.errors import pick
+from regard.maps import AttentionMap
 from regard.show.html import html
 from regard.show.png import png
 from regard.show.svg import svg
 from regard.show.terminal import terminal
 from regard.show.text import pharaoh, table
-from regard.types import AttentionMap
 
 __all__ = ["DRAWINGS", "draw", "drawable", "drawing", "html", "pharaoh", "png", "svg", "table", "terminal"]
 

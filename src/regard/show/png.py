@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from io import BytesIO
 
 from regard.errors import MissingExtraError
+from regard.maps import AttentionMap
 from regard.show.labels import legible
 from regard.show.layout import FONTS, HAIRLINE, Picture, Square, lay_out
 from regard.show.ramp import tint
-from regard.types import AttentionMap
 
 
 def png(attention: AttentionMap, title: str = "") -> bytes:

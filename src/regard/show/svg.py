@@ -2,10 +2,10 @@
 
 from html import escape
 
+from regard.maps import AttentionMap
 from regard.show.labels import legible
 from regard.show.layout import FONTS, HAIRLINE, Line, Picture, Square, Word, lay_out
 from regard.show.ramp import tint
-from regard.types import AttentionMap
 
 FAMILY = ", ".join(["ui-monospace", "Menlo", "Consolas", *(f"'{name}'" for name in FONTS), "monospace"])
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 from rich.cells import cell_len, set_cell_size
 
+from regard.maps import AttentionMap
 from regard.show.labels import LONGEST, clipped, letters, shown
 from regard.show.ramp import tint
-from regard.types import AttentionMap
 
 SHADES = "·░▒▓█"  # a dot, not a blank, leads the eye along a row to its column
 

@@ -3,7 +3,7 @@
 import csv
 from io import StringIO
 
-from regard.types import AttentionMap
+from regard.maps import AttentionMap
 
 
 def table(attention: AttentionMap, title: str = "") -> bytes:

@@ -13,13 +13,14 @@ from regard.data import batching, files
 from regard.data.files import Loaded
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import DataError, pick
+from regard.maps import AttentionMap
 from regard.models import span
 from regard.models.span import Pointed, SpanModel
 from regard.recipe import Recipe, Search
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import SOURCE, Encoded, Task
-from regard.types import END, SPECIALS, AttentionMap, BatchFirst, Example, Padded, Prediction
+from regard.types import END, SPECIALS, BatchFirst, Example, Padded, Prediction
 
 READ_TOKENS = 16_000  # that are read at once
 ROWS = ("first", "last")  # of the map: where the answer begins and ends

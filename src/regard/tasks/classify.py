@@ -13,13 +13,14 @@ from regard.data import batching, files
 from regard.data.files import Loaded
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import CorruptError, DataError, RecipeError, pick
+from regard.maps import AttentionMap
 from regard.models import classifier
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe, Search
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import SOURCE, Encoded, Examples, Scored, Task
-from regard.types import BEGIN, END, SPECIALS, UNKNOWN, AttentionMap, BatchFirst, Example, Padded, Prediction
+from regard.types import BEGIN, END, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction
 
 LABELS = "labels.json"
 READ_TOKENS = 16_000  # that are read at once

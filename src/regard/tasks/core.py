@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard import __version__, alignment, storage
+from regard import __version__, storage
 from regard.data import batching, files
 from regard.data.corpora import CORPORA
 from regard.data.files import Loaded
@@ -114,8 +114,9 @@ class Scored(NamedTuple):
     metric: str
     measured: Measured
     groups: dict[str, float]
-    alignment: dict[str, Measured]  # by reading; empty where no gold links are known
     others: Mapping[str, Measured] = MappingProxyType({})  # by metric: what the same work says besides
+    answers: Sequence[Prediction] = ()  # if the task answers texts: one for each of `asked`
+    asked: Sequence[Example] = ()
 
 
 ModelKind = TypeVar("ModelKind", bound=nn.Module)
@@ -265,7 +266,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         groups = {group: METRICS[metric](*zip(*pairs, strict=True)).value for group, pairs in grouped.items() if group}
         others = {name: METRICS[name](outputs, right) for name in CLOSEST if several and name != metric}
         total = METRICS[metric](outputs, right)
-        return Scored(metric, total, groups, alignment.measure(answers, asked), others)
+        return Scored(metric, total, groups, others, answers, asked)
 
     @property
     def longest(self) -> float:

@@ -240,7 +240,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         how = f"tokenizer:{self.recipe.tokens.source}|" + (f"window:{window}" if window else "lines")
         total = {name: METRICS[name](_total(costs.values()), how) for name in self.metrics}
         groups = {group: METRICS[metric](cost, how).value for group, cost in costs.items() if group}
-        return Scored(metric, total.pop(metric), groups, {}, total)
+        return Scored(metric, total.pop(metric), groups, total)
 
     @torch.no_grad()
     def cost(self, model: LanguageModel, examples: Sequence[Example]) -> Cost:

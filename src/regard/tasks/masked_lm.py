@@ -15,6 +15,7 @@ from regard.data import batching, files
 from regard.data.files import Loaded
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import RecipeError, pick
+from regard.maps import AttentionMap
 from regard.metrics import METRICS, Cost, Measured
 from regard.models import masked
 from regard.models.masked import MaskedLM
@@ -22,7 +23,7 @@ from regard.recipe import Recipe, Search
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import SOURCE, Encoded, Scored, Task
-from regard.types import END, PAD, SPECIALS, UNKNOWN, AttentionMap, BatchFirst, Example, Padded, Prediction
+from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction
 
 BLANK = "___"  # a hole in a text that is to be filled with one token
 MASK = "<mask>"  # how a hole shows on the axes of maps
@@ -196,7 +197,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
             grouped.setdefault(each.example.group, []).append(each)
         groups = {group: _compare(metric, theirs, how).value for group, theirs in grouped.items() if group}
         others = {name: _compare(name, judged, how) for name in self.metrics if name != metric}
-        return Scored(metric, _compare(metric, judged, how), groups, {}, others)
+        return Scored(metric, _compare(metric, judged, how), groups, others)
 
     @torch.no_grad()
     def _judged(self, model: MaskedLM, data: Texts) -> list[Judged]:

@@ -16,6 +16,7 @@ from regard.data import batching, tagged
 from regard.data.files import Loaded
 from regard.data.tokenizers import TOKENIZERS, Character, Tokenizer, Word
 from regard.errors import RecipeError, pick
+from regard.maps import AttentionMap
 from regard.models import tagger
 from regard.models.letters import Spelled
 from regard.models.tagger import Tagger
@@ -24,7 +25,7 @@ from regard.search.path import best_path, bio
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import SOURCE, TARGET, Encoded, Task
-from regard.types import BEGIN, END, SPECIALS, UNKNOWN, AttentionMap, BatchFirst, Example, Prediction
+from regard.types import BEGIN, END, SPECIALS, UNKNOWN, BatchFirst, Example, Prediction
 
 LETTERS = "letters.tokens"
 LONGEST_WORD = 30  # letters of a word that are read: of a longer one, its beginning and its end

@@ -16,13 +16,14 @@ from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
 from regard.device import side_by_side
 from regard.errors import DataError, RecipeError, pick
+from regard.maps import AttentionMap
 from regard.metrics import CLOSEST
 from regard.models import Seq2Seq
 from regard.recipe import Recipe, Search
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import SOURCE, TARGET, Judged, Pairs, Task
-from regard.types import END, SPECIALS, AttentionMap, Batch, Example, Hypothesis, Prediction, Step
+from regard.types import END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step
 
 SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
 FORCED_TOKENS = 2000  # that are forced at once
@@ -226,7 +227,7 @@ def _check_terms(recipe: Recipe) -> None:
     """Refuse terms of the loss that the model or the tokens cannot have."""
     settings, model = recipe.train, recipe.model
     wanted = [name for name in ("coverage", "doubly_stochastic", "guided") if getattr(settings, name)]
-    drawn = model.attention.normalizer == "hard"
+    drawn = model.decoder.cross_attention.of(model.attention).normalizer == "hard"
     if wanted and model.decoder.kind == "transformer":
         raise RecipeError(f"train.{wanted[0]} is for recurrent decoders: a Transformer makes no map while it learns")
     if (wanted or drawn) and settings.sampling:

@@ -1,7 +1,7 @@
 """The one loop in which models learn."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard import models, storage
 from regard import recipe as recipes
+from regard.console import Teller
 from regard.data.batching import Batches, in_order
 from regard.device import (
     PRECISIONS,
@@ -21,22 +22,22 @@ from regard.device import (
     memory_kept,
     out_of_memory,
 )
-from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, ResourceError, StoppedError, pick
+from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
 from regard.tasks import TASKS, AnyTask
-from regard.tasks.core import AnyBatched, Batched, Encoded, Examples, Judged
-from regard.training import capture
+from regard.tasks.core import AnyBatched, Encoded, Examples, Judged
+from regard.training import engine
+from regard.training.engine import SMALLER
+from regard.training.engine.eager import halves
 from regard.training.health import Health, health
-from regard.training.progress import Teller
-from regard.training.schedules import SCHEDULES
-from regard.training.session import Clock, Session, kept_weights
+from regard.training.schedules import SCHEDULES, learning_rate
+from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
 
 FLAT_AFTER = 1000  # updates after which attention should have found something
 KEPT = ("best", "last")  # weights that end in a run
-SMALLER = "lower train.batch_tokens, data.max_length or the sizes of the model"
 
 
 def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
@@ -142,7 +143,7 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
         fit(task, session, data, dev, run, teller, stopper, clock)
     seconds = clock.seconds()
     with stopper.at_once(), current(device):
-        models.load_weights(session.model, kept_weights(run))
+        models.load_weights(session.model, models.kept_weights(run))
         measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
     precision = choose_precision(recipe.train.precision, device)
@@ -165,7 +166,7 @@ def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
 def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
     """The weights of a run whose names and shapes are those of a model."""
     wanted = {name: each.shape for name, each in models.weights(model).items()}
-    fitting = {name: each for name, each in kept_weights(origin).items() if wanted.get(name) == each.shape}
+    fitting = {name: each for name, each in models.kept_weights(origin).items() if wanted.get(name) == each.shape}
     if not fitting:
         raise RecipeError(
             f"train.start_from: no tensor of {origin.path} has the name and shape of one of this model; "
@@ -208,14 +209,13 @@ def fit(
 ) -> None:
     """Let the model learn; the weights with the lowest dev loss end in the run, or the last."""
     settings, progress = task.recipe.train, session.progress
-    captured = capture.begin(task, session, data)
-    batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=captured is not None)
+    running = engine.choose(task, session, data)
+    batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
     teller.begin(settings.updates, progress.update)
     try:
         while True:
             if _due(settings, progress.update) and progress.validated < progress.update:
-                if captured:
-                    captured.ask()
+                running.collect()
                 validate(task, session, dev, run, teller, stopper, clock)
                 progress.metrics_size = run.metrics_size()
                 run.save(progress.update, session.files())
@@ -225,67 +225,14 @@ def fit(
                 teller.say(f"stopping: the dev loss has not fallen for {progress.waited} validations")
                 return
             stopper.check()
-            if captured:
-                with enough_memory("a captured update", f"{SMALLER}, or set train.capture=false"):
-                    captured.learn(batches, rate(settings, progress.update + 1))
-            else:
-                learn_once(task, session, data, batches, stopper)
+            running.update(batches, stopper)
             session.averager.after_update(session.model, judged=_due(settings, progress.update))
             teller.advance(progress.total / max(1, progress.tokens), clock.rate(progress.tokens))
     except StoppedError:
-        if captured:
-            captured.ask()
+        running.collect()
         if not stopper.hurried:  # else an update may be half done: the last checkpoint is the better one
             run.save(progress.update, session.files())
         raise
-
-
-def learn_once(task: AnyTask, session: Session, data: Encoded, batches: Batches, stopper: Stopper) -> None:
-    """One update, of one batch or more; its gradient is that of the mean loss of all its target tokens.
-
-    Until the optimizer moves, a stop may abandon it: the session is then as before the update.
-    """
-    settings, progress, model = task.recipe.train, session.progress, session.model
-    device = next(model.parameters()).device
-    number = progress.update + 1
-    first = progress.update * settings.accumulate
-    with session.undone_if_stopped(), stopper.undoable():
-        pieces = [task.collate(data, batches[first + index]).to(device) for index in range(settings.accumulate)]
-        model.train()
-        total, tokens = _gradient(task, session, pieces, sampling=settings.sampling * number / settings.updates)
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
-        _check_finite(number, total, norm, pieces, data)
-    session.set_rate(rate(settings, number))
-    session.optimizer.step()
-    progress.update, progress.total, progress.tokens = number, progress.total + total, progress.tokens + tokens
-
-
-def _gradient(task: AnyTask, session: Session, pieces: Sequence[Batched], sampling: float) -> tuple[float, int]:
-    """Backward through all pieces; one that does not fit into memory is split in two and all is tried again."""
-    session.optimizer.zero_grad(set_to_none=True)
-    tokens = sum(task.tokens(piece) for piece in pieces)
-    total = 0.0
-    for index, piece in enumerate(pieces):
-        try:
-            with capture.precision(task.recipe.train.precision, piece.examples.device):
-                loss = task.loss(session.model, piece, task.recipe.train.smoothing, sampling)
-            (loss / tokens).backward()
-            total += loss.item()
-        except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
-                raise
-            split = [*pieces[:index], *_halves(piece), *pieces[index + 1 :]]
-        else:
-            continue
-        return _gradient(task, session, split, sampling)  # outside of `except`, which holds on to the failed tensors
-    return total, tokens
-
-
-def _halves(piece: AnyBatched) -> list[AnyBatched]:
-    rows = torch.arange(len(piece.examples), device=piece.examples.device)
-    if len(rows) == 1:
-        raise ResourceError("a single example does not fit into memory; lower data.max_length or the model's widths")
-    return [piece.select(half) for half in rows.split((len(rows) + 1) // 2)]
 
 
 def validate(
@@ -306,7 +253,7 @@ def validate(
         "update": progress.update,
         "loss": progress.total / progress.tokens,
         "dev_loss": dev_loss,
-        "learning_rate": rate(settings, progress.update),
+        "learning_rate": learning_rate(settings, progress.update),
         "tokens_per_second": clock.rate(progress.tokens),
         "seconds": clock.seconds(),
     }
@@ -344,30 +291,12 @@ def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[Any
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-    return [judged for half in _halves(batch) for judged in _judge(task, model, half)]
-
-
-def rate(settings: Train, update: int) -> float:
-    """The learning rate of an update, counted from 1."""
-    return settings.learning_rate * SCHEDULES[settings.schedule](update, settings.warmup, settings.updates)
+    return [judged for half in halves(batch) for judged in _judge(task, model, half)]
 
 
 def _due(settings: Train, update: int) -> bool:
     """Whether the weights are judged after this update."""
     return update % settings.validate == 0 or update == settings.updates
-
-
-def _check_finite(update: int, loss: float, norm: Tensor, pieces: Sequence[Batched], data: Encoded) -> None:
-    """Stop before the optimizer moves, and say where to look."""
-    if math.isfinite(loss) and math.isfinite(norm.item()):
-        return
-    origins = [data.examples[index].origin for piece in pieces for index in piece.examples.tolist()]
-    more = f" and {len(origins) - 8:,} more" if len(origins) > 8 else ""
-    raise NotFiniteError(
-        f"update {update}: the loss is {loss}, the norm of its gradient {norm.item()}; the weights are as before. "
-        f"The batch held {', '.join(origins[:8])}{more}. "
-        "A lower train.learning_rate, more train.warmup or a smaller train.clip often helps"
-    )
 
 
 def _intent(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, given: int) -> Iterator[str]:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+from regard.recipe import Train
+
 Schedule = Callable[[int, int, int], float]
 
 
@@ -35,3 +37,8 @@ SCHEDULES: dict[str, Schedule] = {
     "linear": linear,
     "cosine": cosine,
 }
+
+
+def learning_rate(settings: Train, update: int) -> float:
+    """The learning rate of an update, counted from 1."""
+    return settings.learning_rate * SCHEDULES[settings.schedule](update, settings.warmup, settings.updates)

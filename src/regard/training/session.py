@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from regard import models
 from regard.errors import CorruptError, StoppedError
 from regard.recipe import Train
-from regard.storage import MODEL, Folder, Run
+from regard.storage import MODEL, Folder
 from regard.training.averaging import Averager, under
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
@@ -137,17 +136,6 @@ class Clock:
     def rate(self, tokens: int) -> float:
         """Tokens a second since the last validation."""
         return tokens / (time.perf_counter() - self.interval)
-
-
-def kept_weights(run: Run) -> dict[str, Tensor]:
-    """The weights of a run that are kept so far."""
-    if not run.holds(MODEL):
-        how = f"go on with: regard train --resume {run.path}"
-        raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
-    try:
-        return load_tensors(run.read(MODEL))
-    except SafetensorError as error:
-        raise CorruptError(f"{run.path / MODEL} holds no weights: {error}") from error
 
 
 def _stored_buffers(model: nn.Module) -> list[Tensor]:

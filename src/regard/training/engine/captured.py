@@ -12,38 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batching import Batches
-from regard.device import choose_precision
+from regard.device import choose_precision, enough_memory, precision
 from regard.errors import NotFiniteError
 from regard.kernels.choose import capturable
 from regard.recipe import Train
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
+from regard.training.engine.core import SMALLER, Engine
+from regard.training.schedules import learning_rate
 from regard.training.session import Session
+from regard.training.stopping import Stopper
 from regard.types import Batch, Padded
 
 WARM_UPS = 3  # runs of an update before its graph is taken: libraries choose their kernels in the first ones
-ASK_EVERY = 50  # updates between two looks at what the GPU has summed up
-
-
-@contextmanager
-def precision(name: str, device: torch.device) -> Iterator[None]:
-    """Matrix products in that precision while in the block; sums, norms and weights stay in single precision."""
-    with torch.autocast(device.type, torch.bfloat16, enabled=choose_precision(name, device) == "bfloat16"):
-        yield
-
-
-def begin(task: AnyTask, session: Session, data: Encoded) -> "Captured | None":
-    """What learns by captured updates, if it can: on a GPU, whole batches of pairs, nothing decided on the way."""
-    settings: Train = task.recipe.train
-    device = next(session.model.parameters()).device
-    whole = settings.accumulate == 1 and not settings.sampling and not settings.guided
-    if not settings.capture or device.type != "cuda" or not whole:
-        return None
-    with torch.random.fork_rng(devices=[]):  # some tasks draw as they collate, and a resumed run passes here again
-        batch = task.collate(data, [0])
-    if not isinstance(batch, Batch):
-        return None
-    return Captured(task, session, data, device)
+COLLECT_EVERY = 50  # updates between two looks at what the GPU has summed up
 
 
 @dataclass(frozen=True)
@@ -80,41 +62,58 @@ def _with_last(rows: Tensor) -> Tensor:
     return torch.cat([rows, torch.zeros_like(rows[:1])])
 
 
-class Captured:
-    """Learns as `learn_once` does, but an update is one launch; loss and tokens are summed up on the GPU."""
+class Captured(Engine):
+    """Learns as `Eager` does, but an update is one launch; loss and tokens are summed up on the GPU."""
+
+    few_shapes = True
 
     def __init__(self, task: AnyTask, session: Session, data: Encoded, device: torch.device) -> None:
-        self.task, self.session, self.device = task, session, device
+        super().__init__(task, session, data)
+        self.device = device
         self.settings: Train = task.recipe.train
         self.precision = choose_precision(self.settings.precision, device)
         self.table = Table.of(task, data, device)
         self.total = torch.zeros((), device=device, dtype=torch.float64)
         self.tokens = torch.zeros((), device=device, dtype=torch.int64)
         self.bad = torch.zeros((), device=device)
-        self.asked = session.progress.update
+        self.collected = session.progress.update
         self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self.pool = torch.cuda.graph_pool_handle()  # one for all: they run one after another
         self.side = torch.cuda.Stream()  # where they are taken
         session.optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]  # it then does not move
         self.forward = torch.compile(self._forward, dynamic=False) if self.settings.compile else self._forward
 
-    def learn(self, batches: Batches, rate: float) -> None:
-        """One update."""
+    @staticmethod
+    def fits(task: AnyTask, session: Session, data: Encoded) -> bool:
+        """Whether updates can be captured: on a GPU, whole batches of pairs, nothing decided on the way."""
+        settings: Train = task.recipe.train
+        whole = settings.accumulate == 1 and not settings.sampling and not settings.guided
+        if not settings.capture or not whole or next(session.model.parameters()).device.type != "cuda":
+            return False
+        with torch.random.fork_rng(devices=[]):  # some tasks draw as they collate, and a resumed run passes here again
+            return isinstance(task.collate(data, [0]), Batch)
+
+    def update(self, batches: Batches, stopper: Stopper) -> None:
+        """One update; the host does not wait for it."""
+        with enough_memory("a captured update", f"{SMALLER}, or set train.capture=false"):
+            self._launch(batches)
+
+    def _launch(self, batches: Batches) -> None:
         progress = self.session.progress
         examples, width = batches[progress.update], batches.width(progress.update)
         rows = max(len(examples), self.settings.batch_tokens // width)
-        self.session.set_rate(rate)
+        self.session.set_rate(learning_rate(self.settings, progress.update + 1))
         graph, index = self._graph(rows, width)
         index.copy_(self._filled(examples, rows), non_blocking=True)
         graph.replay()
         progress.update += 1
-        if progress.update - self.asked >= ASK_EVERY:
-            self.ask()
+        if progress.update - self.collected >= COLLECT_EVERY:
+            self.collect()
 
-    def ask(self) -> None:
+    def collect(self) -> None:
         """Wait for the GPU and take over what it summed up; stop if anything was not finite."""
         progress = self.session.progress
-        first, self.asked = self.asked + 1, progress.update
+        first, self.collected = self.collected + 1, progress.update
         if self.bad.item():
             raise NotFiniteError(
                 f"updates {first} to {progress.update}: a loss or the norm of its gradient is not finite; the weights "

@@ -27,14 +27,22 @@ SMALL = 0.02  # standard deviation
 
 
 @dataclass(frozen=True)
+class Site:
+    """The attention of one place in a layer: to its own states, or to a memory."""
+
+    make: Make  # of one head
+    heads: int
+    groups: int  # heads of keys and values; 0 for as many as heads
+
+
+@dataclass(frozen=True)
 class Shape:
     """The sizes and choices of a stack of layers."""
 
-    make: Make  # the attention of its heads
+    attention: Site  # to the stack's own states
+    cross: Site  # to a memory
     dim: int
     layers: int
-    heads: int
-    groups: int
     inner_dim: int  # of the feed-forward layers
     dropout: float
     inner_dropout: float  # in the feed-forward layers
@@ -47,22 +55,23 @@ class Shape:
     def placed(self, *, onward: bool) -> Positions:
         """The positions of the stack; `onward` where no token sees a later one."""
         kind = pick(POSITIONS, self.positions, "positions")
-        return kind(dim=self.dim, heads=self.heads, longest=self.longest, onward=onward)
+        return kind(dim=self.dim, heads=self.attention.heads, longest=self.longest, onward=onward)
 
     def self_attention(self) -> SelfAttention:
-        """The look at one's own states."""
-        return SelfAttention(self.make, dim=self.dim, heads=self.heads, groups=self.groups or None)
+        """Attention to the stack's own states."""
+        site = self.attention
+        return SelfAttention(site.make, dim=self.dim, heads=site.heads, groups=site.groups or None)
 
     def cross_attention(self, key_dim: int) -> MultiHead:
-        """The look at a memory."""
+        """Attention to a memory."""
         return MultiHead(
-            self.make,
+            self.cross.make,
             query_dim=self.dim,
             key_dim=key_dim,
             dim=self.dim,
-            heads=self.heads,
+            heads=self.cross.heads,
             out_dim=self.dim,
-            groups=self.groups or None,
+            groups=self.cross.groups or None,
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from regard import recipe as recipes
 from regard import storage, training
+from regard.console import Teller
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import Measured, better
 from regard.predict import Predictor, load
@@ -23,7 +24,6 @@ from regard.show.curves import DRAWINGS, Curve, Labels, Point
 from regard.storage import Run
 from regard.tasks import TASKS
 from regard.tasks.core import Examples
-from regard.training.progress import Teller
 from regard.types import Example
 
 MOST, LEAST = 10, 20  # bins of lengths at most, and the examples of a bin at least

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence, Set
 
+from regard.maps import MARKS, AttentionMap
 from regard.metrics import Measured
-from regard.types import MARKS, AttentionMap, Example, Prediction
+from regard.types import Example, Prediction
 
 Link = tuple[int, int]  # source position, target position: (column, row)
 

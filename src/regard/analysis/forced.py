@@ -5,16 +5,17 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from regard.alignment import READINGS, Link, alignment_error_rate, diagonal
+from regard.analysis.alignment import READINGS, Link, alignment_error_rate, diagonal
 from regard.data.gold import Gold
 from regard.data.tokenizers import Tokenizer
 from regard.decoders import ORDERS
 from regard.errors import RecipeError
+from regard.maps import AttentionMap, Words
 from regard.metrics import Measured
 from regard.models import Seq2Seq
 from regard.predict import Predictor
 from regard.tasks import Translate
-from regard.types import END, SPECIALS, AttentionMap, Example, Prediction, Words
+from regard.types import END, SPECIALS, Example, Prediction
 
 
 def force(predictor: Predictor, examples: Sequence[Example]) -> list[Prediction]:

@@ -1,0 +1,1 @@
+"""What can be learned from trained runs: alignment, forced targets, vectors, comparison."""

@@ -1,0 +1,60 @@
+"""The command line: a file for each command, each thin. Heavy imports wait until they are needed."""
+
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from regard import __version__
+from regard.cli.align import align
+from regard.cli.compare import compare
+from regard.cli.core import Command
+from regard.cli.data import data
+from regard.cli.demo import demo
+from regard.cli.list import list_tables
+from regard.cli.look import look
+from regard.cli.near import near
+from regard.cli.predict import predict
+from regard.cli.score import score
+from regard.cli.train import train
+from regard.cli.vectors import vectors
+from regard.errors import RegardError
+
+app = typer.Typer(
+    help="Sequence-to-sequence learning with attention: train it, look at it, ship it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"regard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def regard(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    """Sequence-to-sequence learning with attention: train it, look at it, ship it."""
+
+
+for command in (demo, train, predict, score, align, look, compare, vectors, near, data):
+    app.command(cls=Command)(command)
+app.command(name="list", cls=Command)(list_tables)
+
+
+def main() -> NoReturn:
+    """Run a command; an error the user can mend is one sentence and an exit code."""
+    try:
+        app()
+    except RegardError as error:
+        print(f"regard: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    sys.exit(0)

@@ -1,0 +1,69 @@
+"""`regard compare`: recipes and runs side by side."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.cli.core import Beam, Json, Quiet, Runs, to_json
+
+
+def compare(
+    given: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECIPE_OR_RUN...", help="Names from `regard list`, .toml files, run directories; keys to change."
+        ),
+    ],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="As data.test; may be given again.  [default: the test set of all, or their dev set]"
+        ),
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipes']")] = None,
+    beam: Beam = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Where to draw, .svg or .png; may be given again.  [default: compare.svg and .png beside the runs]",
+        ),
+    ] = None,
+    runs: Runs = Path("runs"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train recipes, or take runs as they are, and set them side by side: a table, and a picture by source length.
+
+    KEY=VALUE changes the recipe it follows, as in regard train; before the first recipe, it changes all of them:
+
+    regard compare train.updates=300 reverse reverse model.decoder.order=none runs/mine
+
+    A recipe that was trained before, on the same data, is not trained again.
+    """
+    from regard import storage
+    from regard.analysis import comparison
+    from regard.errors import MissingExtraError
+
+    for path in out or []:
+        comparison.drawable(path.suffix)  # a wrong ending, or a package that is missing, is said before the work
+    compared = comparison.compare(*given, data=data or (), metric=metric, beam=beam, runs=runs, quiet=quiet)
+    if as_json:
+        print("".join(to_json(each) + "\n" for each in compared.told()), end="")
+    else:
+        print(compared.table(), end="")
+    sys.stdout.flush()
+    pictures = out or compared.pictures()
+    if not pictures and not quiet:
+        print(f"no picture: of {compared.examples}, none has a length of its own", file=sys.stderr)
+    for path in pictures:
+        try:
+            storage.write(path, compared.draw(path.suffix))
+        except MissingExtraError as error:
+            print(f"regard: {path} is left out: {error}", file=sys.stderr)
+            continue
+        if not quiet:
+            print(f"drawn: {path}", file=sys.stderr)

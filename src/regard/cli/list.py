@@ -1,0 +1,25 @@
+"""`regard list`: the entries of every table."""
+
+from typing import Annotated
+
+import typer
+
+from regard.cli.core import Json, to_json
+
+
+def list_tables(
+    what: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table alone, such as scores.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List what there is to choose from."""
+    from regard.catalogue import tables
+    from regard.errors import pick
+
+    chosen = {what: pick(tables(), what, "table")} if what else tables()
+    if as_json:
+        print(to_json({name: table.entries for name, table in chosen.items()}))
+        return
+    for name, table in chosen.items():
+        print(f"{name}  ({table.key})")
+        for entry, told in table.entries.items():
+            print(f"  {entry:<16} {told}".rstrip())

@@ -1,0 +1,63 @@
+"""`regard predict`: a line of output for each line of input."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from regard.cli.core import CHUNK, Beam, Json, Quiet, RunPath, one_line, read_texts, to_json
+from regard.errors import RecipeError
+
+
+def predict(
+    run: RunPath,
+    inputs: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one a line; - or nothing: stdin.")
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="A text instead of files; may be given again.")
+    ] = None,
+    beam: Beam = None,
+    n_best: Annotated[
+        int,
+        typer.Option(min=1, help="With --json: outputs for each text; more than the beam come from a wider search."),
+    ] = 1,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="A key of the recipe's search, such as temperature=0.8; may be given again."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of outputs drawn at random.")] = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    r"""Answer every line of the input with one line; a language model gives the text back, continued.
+
+    A line of more than 5,000 tokens (or data.max_length, if that is more) is answered with an empty one, and named.
+
+    A line end within an answer is printed as an escape, such as \n or \u2028; --json keeps the text whole.
+    """
+    from regard.console import track
+    from regard.predict import load
+    from regard.recipe import assigned
+
+    if text and inputs:
+        raise RecipeError("give files or --text, not both")
+    if "" in (inputs or []):
+        raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
+    texts = list(text) if text else [line for name in inputs or ["-"] for line in read_texts(name)]
+    predictor = load(run)
+    chunks = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
+    settings = dict(item for each in search or [] for item in assigned(each).items())
+    number = 0
+    for chunk in track(chunks, "predicting", quiet=quiet):
+        answers = predictor.predict(chunk, beam=beam, n_best=n_best, search=settings, seed=seed + number)
+        for each in answers:
+            number += 1
+            if not each.text and predictor.task.too_long(each.source):
+                most = f"more than {predictor.task.longest:,} tokens"
+                print(f"regard: line {number:,} has {most}; it is answered with an empty line", file=sys.stderr)
+            line = to_json(each.to_dict()) if as_json else one_line(each.text)
+            sys.stdout.buffer.write(line.encode() + b"\n")
+        sys.stdout.buffer.flush()

@@ -1,0 +1,48 @@
+"""`regard score`: a run against references."""
+
+from typing import Annotated
+
+import typer
+
+from regard.cli.core import Beam, Json, RunPath, to_json
+from regard.errors import DataError
+
+
+def score(
+    run: RunPath,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE]...", help="As data.test: a TSV, plain texts.  [default: the run's test set]"),
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipe's]")] = None,
+    beam: Beam = None,
+    as_json: Json = False,
+) -> None:
+    """Score a run against references, in all and by group."""
+    from regard.analysis import alignment
+    from regard.predict import load
+
+    predictor = load(run)
+    recipe = predictor.task.recipe
+    if not files and recipe.data.train and not recipe.data.test:
+        raise DataError(f"the recipe of {run} names no test set; write: regard score {run} FILE.tsv")
+    named = tuple(files or recipe.data.test)
+    examples = predictor.task.reader(recipe)(named).examples if named else predictor.task.examples(recipe).test
+    scored = predictor.score(examples, metric=metric, beam=beam)
+    links = alignment.measure(scored.answers, scored.asked)
+    if as_json:
+        told = {
+            scored.metric: scored.measured.value,
+            "signature": scored.measured.signature,
+            "groups": scored.groups,
+            "alignment_error": {reading: each.value for reading, each in links.items()},
+        }
+        print(to_json(told | {name: each.value for name, each in scored.others.items()}))
+        return
+    print(f"{scored.metric} {scored.measured.value:.4f}  {scored.measured.signature}")
+    for group, value in scored.groups.items():
+        print(f"  {group:<8} {value:.4f}")
+    for name, each in scored.others.items():
+        print(f"{name} {each.value:.4f}  {each.signature}")
+    for reading, each in links.items():
+        print(f"alignment error, read at the {reading}: {each.value:.4f}  {each.signature}")

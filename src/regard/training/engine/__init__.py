@@ -1,0 +1,17 @@
+"""Engines: the ways in which updates run. The loop knows `Engine` alone."""
+
+from regard.tasks import AnyTask
+from regard.tasks.core import Encoded
+from regard.training.engine.captured import Captured
+from regard.training.engine.core import SMALLER, Engine
+from regard.training.engine.eager import Eager
+from regard.training.session import Session
+
+__all__ = ["SMALLER", "Captured", "Eager", "Engine", "choose"]
+
+
+def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:
+    """Captured updates if they are possible here, else eager ones."""
+    if Captured.fits(task, session, data):
+        return Captured(task, session, data, next(session.model.parameters()).device)
+    return Eager(task, session, data)

@@ -1,0 +1,91 @@
+"""Updates one after another, each step run as it is written: on any device, with any batch."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regard.data.batching import Batches
+from regard.device import out_of_memory, precision
+from regard.errors import NotFiniteError, ResourceError
+from regard.tasks.core import AnyBatched, Batched, Encoded
+from regard.training.engine.core import Engine
+from regard.training.schedules import learning_rate
+from regard.training.stopping import Stopper
+
+
+class Eager(Engine):
+    """Collates the batches of an update on the host, and reads its loss before the next one begins."""
+
+    def update(self, batches: Batches, stopper: Stopper) -> None:
+        """One update; until the optimizer moves, a stop may abandon it."""
+        learn_once(self, batches, stopper)
+
+    def collect(self) -> None:
+        """Nothing: every update ended before the next began."""
+
+
+def learn_once(engine: Engine, batches: Batches, stopper: Stopper) -> None:
+    """One update, of one batch or more; its gradient is that of the mean loss of all its target tokens,
+    those of other processes included.
+
+    Until the optimizer moves, a stop may abandon it: the session is then as before the update.
+    """
+    task, session, data = engine.task, engine.session, engine.data
+    settings, progress, model = task.recipe.train, session.progress, session.model
+    device = next(model.parameters()).device
+    number = progress.update + 1
+    first = progress.update * settings.accumulate
+    with session.undone_if_stopped(), stopper.undoable():
+        pieces = [task.collate(data, batches[first + index]).to(device) for index in range(settings.accumulate)]
+        model.train()
+        total, tokens = _gradient(engine, pieces, sampling=settings.sampling * number / settings.updates)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
+        _check_finite(number, total, norm, pieces, data)
+    session.set_rate(learning_rate(settings, number))
+    session.optimizer.step()
+    progress.update, progress.total, progress.tokens = number, progress.total + total, progress.tokens + tokens
+
+
+def _gradient(engine: Engine, pieces: Sequence[Batched], sampling: float) -> tuple[float, int]:
+    """Backward through all pieces; one that does not fit into memory is split in two and all is tried again."""
+    task, session = engine.task, engine.session
+    session.optimizer.zero_grad(set_to_none=True)
+    tokens = engine.global_tokens(sum(task.tokens(piece) for piece in pieces))
+    total = 0.0
+    for index, piece in enumerate(pieces):
+        try:
+            with precision(task.recipe.train.precision, piece.examples.device):
+                loss = task.loss(session.model, piece, task.recipe.train.smoothing, sampling)
+            (loss / tokens).backward()
+            total += loss.item()
+        except (MemoryError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            split = [*pieces[:index], *halves(piece), *pieces[index + 1 :]]
+        else:
+            continue
+        return _gradient(engine, split, sampling)  # outside of `except`, which holds on to the failed tensors
+    return total, tokens
+
+
+def halves(piece: AnyBatched) -> list[AnyBatched]:
+    """A batch as two of half its rows; ResourceError if it has but one."""
+    rows = torch.arange(len(piece.examples), device=piece.examples.device)
+    if len(rows) == 1:
+        raise ResourceError("a single example does not fit into memory; lower data.max_length or the model's widths")
+    return [piece.select(half) for half in rows.split((len(rows) + 1) // 2)]
+
+
+def _check_finite(update: int, loss: float, norm: Tensor, pieces: Sequence[Batched], data: Encoded) -> None:
+    """Stop before the optimizer moves, and say where to look."""
+    if math.isfinite(loss) and math.isfinite(norm.item()):
+        return
+    origins = [data.examples[index].origin for piece in pieces for index in piece.examples.tolist()]
+    more = f" and {len(origins) - 8:,} more" if len(origins) > 8 else ""
+    raise NotFiniteError(
+        f"update {update}: the loss is {loss}, the norm of its gradient {norm.item()}; the weights are as before. "
+        f"The batch held {', '.join(origins[:8])}{more}. "
+        "A lower train.learning_rate, more train.warmup or a smaller train.clip often helps"
+    )
