@@ -60,7 +60,7 @@ def test_what_search_found_is_retold(predictor: Predictor) -> None:
 def test_company_and_order_change_nothing(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = [Example(text, text.upper()) for text in SOURCES]
     together = force(predictor, examples)
-    monkeypatch.setattr("regard.tasks.translate.FORCED_TOKENS", 1)
+    monkeypatch.setattr("regard.tasks.transduce.FORCED_TOKENS", 1)
     for example, among in zip(examples, force(predictor, examples[::-1])[::-1], strict=True):
         assert among.source == example.source
     for alone, among in zip(force(predictor, examples), together, strict=True):
@@ -154,7 +154,7 @@ class Looks:
 def test_the_rate_of_toy_gold_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = trained(tmp_path, "tokens.source=word", "tokens.target=word", "train.updates=1")
     looks = Looks([[1, 0, 2, 3], [0, 1, 2]])  # a row for each target word, and one for END
-    monkeypatch.setattr("regard.tasks.Translate.force", lambda *given: looks(*given))
+    monkeypatch.setattr("regard.tasks.Transduce.force", lambda *given: looks(*given))
     gold = Gold(
         [Example("a b c", "B A C"), Example("a b", "A B")],
         sure=[{(1, 0), (0, 1)}, {(0, 0)}],

@@ -22,7 +22,7 @@ from regard.metrics import (
     word_error_share_unstressed,
     word_errors,
 )
-from regard.tasks import Translate
+from regard.tasks import Transduce
 
 OUTPUTS = ["the cat sat on the mat", "a dog", "", "seven pairs of shoes stood there"]
 REFERENCES = ["the cat sat on a mat", "a dog", "nothing", "seven pairs of shoes were there"]
@@ -142,7 +142,7 @@ def test_chrf_is_sacrebleus() -> None:
     assert chrf(OUTPUTS, REFERENCES).value == theirs.score
 
 
-@pytest.mark.parametrize("name", Translate.metrics)
+@pytest.mark.parametrize("name", Transduce.metrics)
 def test_every_score_carries_a_signature(name: str) -> None:
     signature = METRICS[name](OUTPUTS, references_of(name, REFERENCES)).signature
     assert signature.startswith(f"{name}|n:4|")
@@ -177,7 +177,7 @@ LEAST = {*CLOSEST, "character_errors", "word_errors"}  # of these the least is b
 SHARES = {"exact_match"}
 
 
-@pytest.mark.parametrize("name", Translate.metrics)
+@pytest.mark.parametrize("name", Transduce.metrics)
 def test_a_perfect_output_is_perfect(name: str) -> None:
     perfect = 0.0 if name in LEAST else 1.0 if name in SHARES else 100.0
     measured = METRICS[name](REFERENCES, references_of(name, REFERENCES))

@@ -246,7 +246,7 @@ def test_batch_mates_change_nothing(predictor: Predictor, beam: int) -> None:
 
 def test_many_texts_in_several_batches_stay_in_order(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = [each.text for each in predictor.predict(TEXTS)]
-    monkeypatch.setattr("regard.tasks.translate.SEARCH_TOKENS", 7)
+    monkeypatch.setattr("regard.tasks.transduce.SEARCH_TOKENS", 7)
     assert [each.text for each in predictor.predict(TEXTS)] == at_once
 
 

@@ -20,7 +20,7 @@ import regard
 from regard import recipe as recipes
 from regard.data.batching import plan
 from regard.data.corpora import CORPORA
-from regard.tasks import Translate
+from regard.tasks import Transduce
 from regard.types import SPECIALS, Example
 
 torch.manual_seed(13)
@@ -64,8 +64,8 @@ SETTINGS = (
     *("train.warmup=20", "train.threads=1"),
 )
 recipe = recipes.load("numbers", SETTINGS)
-examples = Translate.examples(recipe)
-task = Translate.learn(recipe, examples.train)
+examples = Transduce.examples(recipe)
+task = Transduce.learn(recipe, examples.train)
 print("special:", {token: place for place, token in enumerate(SPECIALS)})
 print(f"{task.source.size} English tokens, {task.target.size} German ones")
 for tokenizer, text in ((task.source, "three hundred twenty one"), (task.target, "dreihunderteinundzwanzig")):

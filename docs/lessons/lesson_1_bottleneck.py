@@ -24,7 +24,7 @@ import regard
 from regard import recipe as recipes
 from regard.data.batching import pad
 from regard.models import build
-from regard.tasks import Translate
+from regard.tasks import Transduce
 
 torch.manual_seed(1)
 
@@ -72,7 +72,7 @@ for order in ("none", "context", "bahdanau"):
 # Exact match on strings that were not in the training data, 40 of each length.
 
 # %%
-test = Translate.examples(predictors["none"].task.recipe).test
+test = Transduce.examples(predictors["none"].task.recipe).test
 test = [replace(each, group=str(len(each.source))) for each in test if len(each.source) <= LONGEST]
 figure, axes = plot("The same training, with and without a look back", x="letters to reverse", y="exact match")
 for (order, predictor), colour in zip(predictors.items(), (ORANGE, GREEN, BLUE), strict=True):

@@ -26,7 +26,7 @@ from regard import recipe as recipes
 from regard.decoders import ORDERS
 from regard.maps import TEXT
 from regard.models import build
-from regard.tasks import Translate
+from regard.tasks import Transduce
 from regard.types import Memory, Recurrent
 
 torch.manual_seed(4)
@@ -72,7 +72,7 @@ SETTINGS = (
     *("model.embedding=32", "model.encoder.dim=64", "model.decoder.dim=64", "model.attention.dim=32"),
 )
 runs = tempfile.mkdtemp()
-test = [each for each in Translate.examples(recipes.load("reverse")).test if len(each.source) <= LONGEST]
+test = [each for each in Transduce.examples(recipes.load("reverse")).test if len(each.source) <= LONGEST]
 figure, axes = plot("Learning, in the mean of the last 30 updates", x="updates", y="loss per token")
 seen = {}
 for name, colour in (("bahdanau", BLUE), ("luong", ORANGE), ("luong_feeding", GREEN)):

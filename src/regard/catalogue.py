@@ -29,6 +29,7 @@ TABLES = {
     "corpora": ("data/corpora/__init__.py", "CORPORA", "data.corpus"),
     "schedules": ("training/schedules.py", "SCHEDULES", "train.schedule"),
     "metrics": ("metrics.py", "METRICS", "metric"),
+    "sources": ("sources/__init__.py", "SOURCES", "source"),
     "tasks": ("tasks/__init__.py", "TASKS", "task"),
 }
 

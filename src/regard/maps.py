@@ -17,8 +17,28 @@ class Tokens:
     """The layout of text: a source position is a token."""
 
 
+@dataclass(frozen=True)
+class Grid:
+    """The layout of a picture: source positions are its cells, row by row."""
+
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The layout of a recording: source positions are frames, so many seconds apart."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The layout of a series: source positions are its values, in their order."""
+
+
 TEXT = Tokens()
-Layout = Tokens  # image grids, audio frames and time steps will join it with `|`
+Layout = Tokens | Grid | Frames | Steps
 
 
 @dataclass(frozen=True)

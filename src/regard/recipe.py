@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from regard.errors import RecipeError, did_you_mean
 
 EMBEDDED = Path(__file__).parent / "recipes"
+SMALL = 0.02  # standard deviation of the weights with model.init = small
 FORMAT = 2  # of a recipe's TOML: in format 1, model.decoder.order = gnmt meant what is gnmt_v2 today
 
 
@@ -204,6 +205,7 @@ class Recipe:
     name: str = "run"  # of the run directory
     task: str = "translate"  # `regard list tasks`
     metric: str = "exact_match"  # `regard list metrics`
+    source: str = "text"  # what the input of task = translate is; `regard list sources`
     data: Data = Data()
     tokens: Tokens = Tokens()
     model: Model = Model()

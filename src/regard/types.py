@@ -72,9 +72,9 @@ class Padded(BatchFirst):
 
 @dataclass(frozen=True)
 class Batch(BatchFirst):
-    """What one update sees: source rows end with END; target rows begin with BEGIN and end with END."""
+    """What one update sees; target rows begin with BEGIN and end with END."""
 
-    source: Padded
+    source: Any  # what a `Source` collates: of text, a `Padded` whose rows end with END
     target: Padded
     examples: Int[Tensor, " batch"]  # where each row stands in the data, for messages
     links: Float[Tensor, "batch tokens source"] | None = None  # 1 where a target token is known to come of a source's

@@ -55,10 +55,10 @@ def test_the_map_looks_right(demo: dict[str, object], language: str, part: str) 
     A column more on either side counts too, since recurrent states tell of their neighbours.
     """
     import regard
-    from regard.tasks import Translate
+    from regard.tasks import Transduce
 
     predictor = regard.load(demo["run"])
-    test = [each for each in Translate.examples(predictor.run.recipe()).test if each.group == language]
+    test = [each for each in Transduce.examples(predictor.run.recipe()).test if each.group == language]
     rows = slice(0, 4) if part == "year" else slice(8, 10)
     chosen: list[tuple[str, int]] = []  # a source, and where in it the part stands
     for example in test:

@@ -18,7 +18,7 @@ from regard.errors import DataError, RecipeError, StoppedError, pick
 from regard.metrics import METRICS, Measured
 from regard.recipe import Recipe, Search
 from regard.storage import Run
-from regard.tasks import TASKS, Scored, Task, Translate, core
+from regard.tasks import TASKS, Scored, Task, Transduce, core
 from regard.training.engine.eager import halves
 from regard.training.stopping import Stopper
 from regard.types import UNKNOWN, BatchFirst, Example, Padded, Prediction
@@ -282,7 +282,7 @@ def test_a_text_over_the_positions_that_were_learned_gets_a_blank_answer_and_no_
 )
 def test_terms_and_looks_that_do_not_go_together_are_refused(overrides: list[str], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
-        Translate.check(recipes.load("reverse", overrides))
+        Transduce.check(recipes.load("reverse", overrides))
 
 
 @pytest.mark.parametrize("key", ["coverage", "doubly_stochastic", "guided"])

@@ -14,7 +14,7 @@ from regard.maps import AttentionMap, Words
 from regard.metrics import Measured
 from regard.models import Seq2Seq
 from regard.predict import Predictor
-from regard.tasks import Translate
+from regard.tasks import Transduce
 from regard.types import END, SPECIALS, Example, Prediction
 
 
@@ -44,7 +44,7 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
                 f"{predictor.run.path} never looks at the source, so it aligns nothing; take a run whose "
                 f"model.decoder.order is one of {orders}, or a Transformer"
             )
-        rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
+        rows, columns = words_of(task.target, example.target), words_of(_tokenizer(task), example.source)
         columns = Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])
         count = len(forced.tokens)
         for name, shift in READINGS.items():
@@ -76,8 +76,14 @@ def words_of(tokenizer: Tokenizer, text: str) -> Words:
     return Words(tuple(each.group() for each in found), home)
 
 
-def _translator(predictor: Predictor) -> Translate:
-    if not isinstance(predictor.task, Translate):
+def _tokenizer(task: Transduce) -> Tokenizer:
+    if task.source is None:
+        raise RecipeError(f"words are aligned with words: the source of this run is {task.recipe.source!r}, not text")
+    return task.source
+
+
+def _translator(predictor: Predictor) -> Transduce:
+    if not isinstance(predictor.task, Transduce):
         task = predictor.task.recipe.task
         raise RecipeError(f"{predictor.run.path} is a run of the task {task!r}; only translate writes given targets")
     return predictor.task

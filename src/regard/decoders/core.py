@@ -8,6 +8,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from regard.kernels.choose import is_autocast, is_transformed
+from regard.sources import TokenEmbedding
 from regard.types import Memory, Ready, State, Step
 
 ReadyKind = TypeVar("ReadyKind", bound=Ready)
@@ -17,7 +18,7 @@ StateKind = TypeVar("StateKind", bound=State)
 class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
     """Predicts the next token from those before it and from what it sees of the memory."""
 
-    embedding: nn.Embedding
+    embedding: TokenEmbedding
     copies: bool = False  # whether it needs the source's tokens, to point at them
 
     @abstractmethod

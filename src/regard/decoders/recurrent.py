@@ -23,6 +23,7 @@ from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear, one_gradient
 from regard.layers.recurrence import Cell, Gates, Pace, Recurrence, Tower, beside, joined, layer_of
+from regard.sources import TokenEmbedding
 from regard.types import Memory, Ready, Recurrent, State, Step
 
 
@@ -79,7 +80,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def __init__(
         self,
-        embedding: nn.Embedding,
+        embedding: TokenEmbedding,
         attention: Attention | None,
         *,
         reader: Layered,

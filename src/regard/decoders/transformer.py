@@ -20,6 +20,7 @@ from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.layers.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
+from regard.sources import TokenEmbedding
 from regard.types import Memory, Ready, State, Step
 
 
@@ -132,7 +133,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
     that embeds them (Press and Wolf 2017).
     """
 
-    def __init__(self, embedding: nn.Embedding, shape: Shape, *, memory_dim: int | None, tied: bool) -> None:
+    def __init__(self, embedding: TokenEmbedding, shape: Shape, *, memory_dim: int | None, tied: bool) -> None:
         super().__init__()
         self.stack = nn.ModuleList(DecoderLayer(shape, memory_dim) for _ in range(shape.layers))
         self.top = Top(shape)

@@ -1,12 +1,14 @@
 """The one verb of every encoder."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.types import Memory, Padded
+from regard.maps import TEXT, Layout
+from regard.sources import Front, SourceBatch, TokenEmbedding
+from regard.types import Memory
 
 
 @runtime_checkable
@@ -29,15 +31,22 @@ class Layered(Protocol):
 class Encoder(ABC, nn.Module):
     """Reads a source and leaves a memory to be looked at."""
 
-    embedding: nn.Embedding
+    embedding: Front
     dim: int
     layers: int
     cell_dim: int | None
 
-    def forward(self, source: Padded) -> Memory:
+    @property
+    def words(self) -> TokenEmbedding:
+        """The embedding of an encoder that reads text."""
+        return cast(TokenEmbedding, self.embedding)
+
+    def forward(self, source: SourceBatch) -> Memory:
         """Embed the source and read it."""
-        return self.read(self.embedding(source.ids), source.mask)
+        return self.read(*self.embedding.embed(source))
 
     @abstractmethod
-    def read(self, words: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"]) -> Memory:
-        """Read vectors, one for every source position: those of `embedding`, or what else stands for words."""
+    def read(
+        self, vectors: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"], layout: Layout = TEXT
+    ) -> Memory:
+        """Read a vector for every source position: those of `embedding`, or others in their place."""

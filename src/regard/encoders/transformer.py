@@ -9,7 +9,8 @@ from regard.attention.positions import Positions
 from regard.encoders.core import Encoder
 from regard.kernels.dropout import dropout
 from regard.layers.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
-from regard.maps import TEXT
+from regard.maps import TEXT, Layout
+from regard.sources import Front
 from regard.types import Memory, Recurrent
 
 
@@ -41,7 +42,7 @@ class TransformerEncoder(Encoder):
     layers = 1  # of the summary it leaves to recurrent decoders
     cell_dim = None
 
-    def __init__(self, embedding: nn.Embedding, shape: Shape) -> None:
+    def __init__(self, embedding: Front, shape: Shape) -> None:
         super().__init__()
         self.stack = nn.ModuleList(EncoderLayer(shape) for _ in range(shape.layers))
         self.top = Top(shape)
@@ -50,14 +51,16 @@ class TransformerEncoder(Encoder):
         self.embedding = embedding
         self.dim, self.dropout = shape.dim, shape.dropout
 
-    def read(self, words: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"]) -> Memory:
+    def read(
+        self, vectors: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"], layout: Layout = TEXT
+    ) -> Memory:
         """Layer by layer; the summary is the mean of all states."""
-        placed = self.positions.embed(words * math.sqrt(self.dim), 0)
+        placed = self.positions.embed(vectors * math.sqrt(self.dim), 0)
         stream = Stream(dropout(placed, self.dropout, self.training))
-        length = words.shape[1]
+        length = vectors.shape[1]
         bias = self.positions.bias(length, length, 0)
         for layer in self.stack:
             stream = layer(stream, mask[:, None, None], bias, self.positions)
         states = self.top(stream).masked_fill(~mask.unsqueeze(-1), 0.0)
         mean = states.sum(1, keepdim=True) / mask.sum(-1).clamp(min=1)[:, None, None]
-        return Memory(states, mask, Recurrent(mean, None), TEXT)
+        return Memory(states, mask, Recurrent(mean, None), layout)

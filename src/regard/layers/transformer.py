@@ -16,6 +16,7 @@ from regard.errors import pick
 from regard.kernels.add_norm import add_norm
 from regard.kernels.dropout import dropout, relu_dropped
 from regard.kernels.linear import Linear
+from regard.recipe import SMALL
 
 # They are given what nobody else holds, and may change it in place.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -23,7 +24,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
 }
 NORMS = ("pre", "post")
-SMALL = 0.02  # standard deviation
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ class Classifier(nn.Module):
 
 def build(recipe: recipes.Model, *, size: int, classes: int) -> Classifier:
     """The classifier of a recipe for a vocabulary of that size."""
-    encoder = core.encoder(recipe, size)
-    _quiet_words(encoder.embedding)
+    encoder = core.text_encoder(recipe, size)
+    _quiet_words(encoder.words)
     return Classifier(encoder, pooling(recipe, encoder.dim), classes, dropout=recipe.encoder.dropout)
 
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
-from torch import nn
-
 from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead
 from regard.attention.heads import Make
 from regard.attention.scopes import Scope
@@ -13,12 +11,12 @@ from regard.decoders import DECODERS, ORDERS, STARTS, AnyDecoder, TransformerDec
 from regard.encoders import ENCODERS, Encoder, GnmtEncoder, RecurrentEncoder, TransformerEncoder
 from regard.errors import RecipeError, pick
 from regard.layers.recurrence import CELLS, Recurrence
-from regard.layers.transformer import ACTIVATIONS, INITS, NORMS, SMALL, Shape, Site
+from regard.layers.transformer import ACTIVATIONS, INITS, NORMS, Shape, Site
 from regard.recipe import Attention as AttentionSettings
 from regard.recipe import Decoder as DecoderSettings
 from regard.recipe import Encoder as EncoderSettings
 from regard.recipe import Model
-from regard.types import PAD
+from regard.sources import Front, token_embedding
 
 
 @dataclass(frozen=True)
@@ -30,39 +28,28 @@ class NoReader:
     cell_dim: int | None = None
 
 
-def embedding(recipe: Model, count: int, kind: str, dim: int) -> nn.Embedding:
-    """The vectors of a vocabulary; a Transformer's are as wide as itself, and small before they are scaled.
-
-    Where words are also predicted with them they begin small too, or the first predictions would be far too sure.
-    """
-    width = dim if kind == "transformer" else recipe.embedding
-    table = nn.Embedding(count, width, padding_idx=PAD)
-    if kind == "transformer" or recipe.tied:
-        size = SMALL if recipe.init == "small" and kind == "transformer" else 1.0
-        nn.init.normal_(table.weight, std=size * width**-0.5)
-        with_zero = table.weight.detach()
-        with_zero[PAD] = 0.0
-    return table
+def text_encoder(recipe: Model, size: int) -> Encoder:
+    """The encoder of a recipe for tokens of a vocabulary of that size."""
+    return encoder(recipe, token_embedding(recipe, size, recipe.encoder.kind, recipe.encoder.dim))
 
 
-def encoder(recipe: Model, size: int, words: nn.Embedding | None = None) -> Encoder:
-    """The encoder of a recipe for a vocabulary of that size, with vectors of its own or those given."""
+def encoder(recipe: Model, front: Front) -> Encoder:
+    """The encoder of a recipe for the vectors of a source's front."""
     settings = recipe.encoder
     kind = pick(ENCODERS, settings.kind, "encoder")
-    words = words or embedding(recipe, size, settings.kind, settings.dim)
     if kind is TransformerEncoder:
-        return TransformerEncoder(words, _shape(recipe, settings, settings.self_attention.of(recipe.attention)))
+        return TransformerEncoder(front, _shape(recipe, settings, settings.self_attention.of(recipe.attention)))
     cell = pick(CELLS, settings.cell, "cell")
     both = settings.bidirectional or kind is GnmtEncoder
     if both and settings.dim % 2:
         raise RecipeError(f"model.encoder.dim is split between two directions, so it is even, not {settings.dim}")
     if kind is GnmtEncoder:
         return GnmtEncoder(
-            words, cell, dim=settings.dim, layers=settings.layers, dropout=settings.dropout, bias=settings.bias
+            front, cell, dim=settings.dim, layers=settings.layers, dropout=settings.dropout, bias=settings.bias
         )
     recurrence = Recurrence(
         cell,
-        input_dim=words.embedding_dim,
+        input_dim=front.width,
         dim=settings.dim,
         layers=settings.layers,
         dropout=settings.dropout,
@@ -70,7 +57,7 @@ def encoder(recipe: Model, size: int, words: nn.Embedding | None = None) -> Enco
         bias=settings.bias,
         inner_dim=settings.inner_dim or None,
     )
-    return RecurrentEncoder(words, recurrence, dropout=settings.dropout)
+    return RecurrentEncoder(front, recurrence, dropout=settings.dropout)
 
 
 def beside_decoder(recipe: Model) -> Model:
@@ -90,7 +77,7 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
     """The decoder of a recipe for a vocabulary of that size; without a reader it is a language model."""
     settings = recipe.decoder
     kind = pick(DECODERS, settings.kind, "decoder")
-    words = embedding(recipe, size, settings.kind, settings.dim)
+    words = token_embedding(recipe, size, settings.kind, settings.dim)
     cross = settings.cross_attention.of(recipe.attention)
     if kind is TransformerDecoder:
         memory_dim = None if reader is None else reader.dim

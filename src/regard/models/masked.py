@@ -21,7 +21,7 @@ class MaskedLM(nn.Module):
     def __init__(self, encoder: Encoder, *, tied: bool) -> None:
         super().__init__()
         self.encoder = encoder
-        self.mask_id, width = encoder.embedding.num_embeddings, encoder.embedding.embedding_dim
+        self.mask_id, width = encoder.words.num_embeddings, encoder.words.embedding_dim
         self.mask = nn.Parameter(torch.empty(width).normal_(std=width**-0.5))
         self.inner = nn.Linear(encoder.dim, width)
         self.norm = nn.LayerNorm(width)
@@ -36,15 +36,15 @@ class MaskedLM(nn.Module):
     def embed(self, ids: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length word"]:
         """The vectors of words and holes."""
         hole = ids == self.mask_id
-        words = self.encoder.embedding(ids.masked_fill(hole, PAD))
+        words = self.encoder.words(ids.masked_fill(hole, PAD))
         return torch.where(hole.unsqueeze(-1), self.mask.to(words.dtype), words)
 
     def predict(self, states: Float[Tensor, "places word"]) -> Float[Tensor, "places vocabulary"]:
         """A number for every word; where tied, with the matrix that embeds them (Press and Wolf 2017)."""
-        words = self.encoder.embedding.weight
+        words = self.encoder.words.weight
         return functional.linear(states, words, self.bias) if self.out is None else self.out(states)
 
 
 def build(recipe: recipes.Model, *, size: int) -> MaskedLM:
     """The masked language model of a recipe for a vocabulary of that size."""
-    return MaskedLM(core.encoder(recipe, size), tied=recipe.tied)
+    return MaskedLM(core.text_encoder(recipe, size), tied=recipe.tied)

@@ -30,7 +30,7 @@ class SpanModel(nn.Module):
     def __init__(self, encoder: Encoder, *, segments: bool, overlap: bool, dropout: float = 0.0) -> None:
         super().__init__()
         self.encoder = encoder
-        width = encoder.embedding.embedding_dim
+        width = encoder.words.embedding_dim
         self.segments = _two_vectors(width) if segments else None
         self.overlap = _two_vectors(width) if overlap else None
         self.out = nn.Linear(encoder.dim, 2)
@@ -38,7 +38,7 @@ class SpanModel(nn.Module):
 
     def forward(self, source: Padded, context: Bool[Tensor, "batch length"]) -> Pointed:
         """Where the answer begins and ends."""
-        words = self.encoder.embedding(source.ids)
+        words = self.encoder.words(source.ids)
         if self.segments is not None:
             words = words + self.segments(context.long())
         if self.overlap is not None:
@@ -64,5 +64,5 @@ def _two_vectors(width: int) -> nn.Embedding:
 
 def build(recipe: recipes.Model, *, size: int) -> SpanModel:
     """The span model of a recipe for a vocabulary of that size."""
-    encoder = core.encoder(recipe, size)
+    encoder = core.text_encoder(recipe, size)
     return SpanModel(encoder, segments=recipe.segments, overlap=recipe.overlap, dropout=recipe.encoder.dropout)

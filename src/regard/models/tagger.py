@@ -21,7 +21,7 @@ class Tagger(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.letters = letters
-        self.spelling = None if letters is None else _spelling(letters.dim, encoder.embedding)
+        self.spelling = None if letters is None else _spelling(letters.dim, encoder.words)
         self.tags = nn.Linear(encoder.dim, tags)
 
     def forward(self, source: Spelled) -> Float[Tensor, "batch length tags"]:
@@ -30,7 +30,7 @@ class Tagger(nn.Module):
 
     def words(self, source: Spelled) -> Float[Tensor, "batch length word"]:
         """The vector of every word."""
-        words = self.encoder.embedding(source.ids)
+        words = self.encoder.words(source.ids)
         if self.letters is None or self.spelling is None:
             return words
         return words + self.spelling(self.letters(source))
@@ -52,4 +52,4 @@ def build(recipe: recipes.Model, *, words: int, letters: int, tags: int) -> Tagg
     if settings.dim % 2:
         raise RecipeError(f"model.letters.dim is split in two halves, so it is even, not {settings.dim}")
     reader = kind(letters, embedding=settings.embedding, dim=settings.dim) if settings.dim else None
-    return Tagger(core.encoder(recipe, words), reader, tags=tags)
+    return Tagger(core.text_encoder(recipe, words), reader, tags=tags)

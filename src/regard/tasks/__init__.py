@@ -6,10 +6,10 @@ from regard.tasks.core import AnyTask, Scored, Task
 from regard.tasks.language_model import Continue
 from regard.tasks.masked_lm import MaskedText
 from regard.tasks.tag import Tag
-from regard.tasks.translate import Translate
+from regard.tasks.transduce import Transduce
 
 TASKS: dict[str, type[AnyTask]] = {
-    "translate": Translate,
+    "translate": Transduce,
     "classify": Classify,
     "language_model": Continue,
     "tag": Tag,
@@ -17,4 +17,4 @@ TASKS: dict[str, type[AnyTask]] = {
     "answer": Answer,
 }
 
-__all__ = ["TASKS", "Answer", "AnyTask", "Classify", "Continue", "MaskedText", "Scored", "Tag", "Task", "Translate"]
+__all__ = ["TASKS", "Answer", "AnyTask", "Classify", "Continue", "MaskedText", "Scored", "Tag", "Task", "Transduce"]

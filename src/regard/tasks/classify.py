@@ -17,9 +17,10 @@ from regard.maps import AttentionMap
 from regard.models import classifier
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe, Search
+from regard.sources.text import SOURCE, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import SOURCE, Encoded, Examples, Scored, Task
+from regard.tasks.core import Encoded, Examples, Scored, Task
 from regard.types import BEGIN, END, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction
 
 LABELS = "labels.json"
@@ -96,7 +97,7 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Classify":
         """Collect the labels; build the tokenizer, unless the run one starts from has it."""
         texts = [_cased(each.source, recipe) for each in examples]
-        source = core.tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin)
+        source = build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin)
         return cls(recipe, source, tuple(sorted({each.target for each in examples})))
 
     @classmethod

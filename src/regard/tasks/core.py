@@ -9,7 +9,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from importlib import metadata
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -17,11 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard import __version__, storage
 from regard.data import batching, files
 from regard.data.corpora import CORPORA
 from regard.data.files import Loaded
-from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.metrics import CLOSEST, METRICS, Measured
@@ -29,7 +26,6 @@ from regard.recipe import Model, Recipe, Search
 from regard.storage import Run
 from regard.types import PAD, UNKNOWN, Example, Prediction
 
-SOURCE, TARGET = "source.tokens", "target.tokens"  # a run's tokenizers; a task with one kind of text has the first
 LONGEST = 5000  # tokens of a text that is answered, or data.max_length where that is more: maps grow with the square
 
 
@@ -73,14 +69,15 @@ class Encoded(ABC):
 
 @dataclass(frozen=True)
 class Pairs(Encoded):
-    """Examples as ids on both sides, without BEGIN and END."""
+    """Examples as numbers on both sides: encoded sources, and targets as ids without BEGIN and END."""
 
-    sources: list[list[int]]
+    sources: list[Any]
     targets: list[list[int]]
+    sizes: list[int]  # of the sources, in positions of a batch
 
     def lengths(self) -> list[tuple[int, int]]:
         """The room each example takes on either side."""
-        return [(len(source) + 1, len(target) + 1) for source, target in zip(self.sources, self.targets, strict=True)]
+        return [(size, len(target) + 1) for size, target in zip(self.sizes, self.targets, strict=True)]
 
 
 AnyBatched = TypeVar("AnyBatched", bound="Batched")
@@ -287,20 +284,6 @@ def places(model: Model) -> float:
     return model.longest if learned else math.inf
 
 
-def tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origin: Run | None = None) -> Tokenizer:
-    """The tokenizer of that name of the run one starts from, else one of that kind for these texts, built once."""
-    builder = pick(TOKENIZERS, kind, "tokenizer")
-    if origin is not None and origin.holds(name):
-        tokens = origin.recipe().tokens
-        stored = tokens.target if name == TARGET else tokens.source
-        if stored != kind:
-            raise RecipeError(f"{origin.path / name} is a tokenizer of kind {stored!r}, not {kind!r}; take that kind")
-        return builder.from_bytes(origin.read(name))
-    versions = [__version__, metadata.version("sentencepiece")]  # another one may build another tokenizer
-    digest = hashlib.sha256(json.dumps([versions, kind, size, texts]).encode()).hexdigest()
-    return builder.from_bytes(storage.cached("tokenizers", digest, lambda: builder.build(texts, size).to_bytes()))
-
-
 def unknown(rows: Sequence[Sequence[int]]) -> float:
     """The share of tokens that the vocabulary does not hold."""
     return sum(token == UNKNOWN for row in rows for token in row) / max(1, sum(map(len, rows)))
@@ -323,17 +306,29 @@ def by_source(examples: Sequence[Example]) -> list[list[Example]]:
 
 
 class Asked(NamedTuple):
-    """Texts of like length: where each stands among all, and its ids."""
+    """Inputs of like size: where each stands among all, and its encoded form."""
 
     places: list[int]
-    ids: list[list[int]]
+    items: list[Any]
 
 
-def ask(texts: Sequence[str], encode: Callable[[str], list[int]], longest: float, budget: int) -> Iterator[Asked]:
-    """The texts in batches of at most `budget` tokens; blank ones, and those over `longest` tokens, are left out."""
+def with_end(ids: Sequence[int]) -> int:
+    """The size of a text: its tokens, END included."""
+    return len(ids) + 1
+
+
+def ask(
+    texts: Sequence[str],
+    encode: Callable[[str], Any],
+    longest: float,
+    budget: int,
+    size: Callable[[Any], int] = with_end,
+) -> Iterator[Asked]:
+    """The texts in batches of at most `budget` positions; blank ones, and those over `longest` tokens, are left out."""
     encoded = {place: encode(text) for place, text in enumerate(texts) if text.strip()}
-    answered = [place for place, row in encoded.items() if len(row) <= longest]
-    for group in batching.in_order([(len(encoded[place]) + 1, 0) for place in answered], budget):
+    sizes = {place: size(item) for place, item in encoded.items()}
+    answered = [place for place, positions in sizes.items() if positions <= longest + 1]
+    for group in batching.in_order([(sizes[place], 0) for place in answered], budget):
         places = [answered[index] for index in group]
         yield Asked(places, [encoded[place] for place in places])
 

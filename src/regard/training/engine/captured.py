@@ -22,7 +22,7 @@ from regard.training.engine.core import SMALLER, Engine
 from regard.training.schedules import learning_rate
 from regard.training.session import Session
 from regard.training.stopping import Stopper
-from regard.types import Batch, Padded
+from regard.types import Batch
 
 WARM_UPS = 3  # runs of an update before its graph is taken: libraries choose their kernels in the first ones
 COLLECT_EVERY = 50  # updates between two looks at what the GPU has summed up
@@ -38,9 +38,9 @@ class Table:
     def of(task: AnyTask, data: Encoded, device: torch.device) -> "Table":
         """The examples of the data, each as wide as the longest."""
         whole: Batch = task.collate(data, range(len(data.lengths()))).to(device)
-        source = _with_empty(whole.source)
-        source.mask[-1, :1] = True  # an empty example has something to look at, and nothing to predict
-        return Table(Batch(source, _with_empty(whole.target), _with_last(whole.examples)))
+        source, target = whole.source.each(_with_last), whole.target.each(_with_last)
+        source.mask[-1, :1] = True  # an empty example has something to attend to, and nothing to predict
+        return Table(Batch(source, target, _with_last(whole.examples)))
 
     @property
     def empty(self) -> int:
@@ -51,10 +51,6 @@ class Table:
         """The batch of these examples, so wide; a target has one token more, for the one it begins with."""
         rows = self.batch.select(index)
         return Batch(rows.source.crop(width), rows.target.crop(width + 1), rows.examples)
-
-
-def _with_empty(side: Padded) -> Padded:
-    return Padded(_with_last(side.ids), _with_last(side.mask))
 
 
 def _with_last(rows: Tensor) -> Tensor:

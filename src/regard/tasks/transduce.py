@@ -1,4 +1,4 @@
-"""Text to text: translation, spelling out, rewriting; any pair of sequences of tokens."""
+"""Any source to text: translation, spelling out, rewriting, and whatever else `SOURCES` can read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,80 +20,92 @@ from regard.maps import AttentionMap
 from regard.metrics import CLOSEST
 from regard.models import Seq2Seq
 from regard.recipe import Recipe, Search
+from regard.sources import SOURCES, AnySource, Text
+from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import SOURCE, TARGET, Judged, Pairs, Task
-from regard.types import END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step
+from regard.tasks.core import Judged, Pairs, Task
+from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step
 
 SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
 FORCED_TOKENS = 2000  # that are forced at once
 
 
-class Translate(Task[Seq2Seq, Pairs, Batch]):
-    """Text to text: pairs from files or an embedded corpus, cross-entropy, search."""
+class Transduce(Task[Seq2Seq, Pairs, Batch]):
+    """A source to text: pairs from files or an embedded corpus, cross-entropy, search."""
 
     metrics = ("exact_match", "character_errors", "word_errors", "bleu", "bleu_tokenised", "chrf", *CLOSEST)
 
-    def __init__(self, recipe: Recipe, source: Tokenizer, target: Tokenizer) -> None:
+    def __init__(self, recipe: Recipe, inputs: AnySource, target: Tokenizer) -> None:
         super().__init__(recipe)
-        self.source = source
-        self.target = target
+        self.inputs, self.target = inputs, target
+        self.source = inputs.tokenizer if isinstance(inputs, Text) else None
 
     @staticmethod
     def check(recipe: Recipe) -> None:
         """Refuse a recipe that names what is not there, before any data is read."""
-        pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
+        pick(SOURCES, recipe.source, "source").check(recipe)
         pick(TOKENIZERS, recipe.tokens.target, "tokenizer")
-        if recipe.tokens.shared and recipe.tokens.source != recipe.tokens.target:
-            raise RecipeError("tokens.shared needs tokens.source and tokens.target to be the same")
+        if recipe.tokens.shared and (recipe.source != "text" or recipe.tokens.source != recipe.tokens.target):
+            raise RecipeError("tokens.shared needs source = text, and tokens.source and tokens.target to be the same")
         _check_copies(recipe)
         _check_terms(recipe)
+        size = len(SPECIALS)
         with torch.device("meta"):  # the model without its memory: sizes that do not fit show here
-            _build(recipe, source_size=len(SPECIALS), target_size=len(SPECIALS))
+            models.build(recipe.model, source_size=size, target_size=size, shared=recipe.tokens.shared)
 
     @classmethod
-    def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Translate":
-        """Build the tokenizers on the training examples, unless the run one starts from has them."""
+    def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Transduce":
+        """Fit the source and build the target's tokenizer on the training examples, or take those of `origin`."""
         tokens = recipe.tokens
         sources, targets = [each.source for each in examples], [each.target for each in examples]
         if tokens.shared:
             if origin is not None and origin.holds(TARGET) and origin.read(SOURCE) != origin.read(TARGET):
                 raise RecipeError(f"tokens.shared is true, but {origin.path} has two vocabularies; write false")
-            both = core.tokenizer(tokens.source, sources + targets, tokens.size, SOURCE, origin)
-            return cls(recipe, both, both)
-        source = core.tokenizer(tokens.source, sources, tokens.size, SOURCE, origin)
-        return cls(recipe, source, core.tokenizer(tokens.target, targets, tokens.size, TARGET, origin))
+            both = Text.fit(recipe, sources + targets, origin)
+            return cls(recipe, both, both.tokenizer)
+        inputs = pick(SOURCES, recipe.source, "source").fit(recipe, sources, origin)
+        return cls(recipe, inputs, build_tokenizer(tokens.target, targets, tokens.size, TARGET, origin))
 
     @classmethod
-    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Translate":
+    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Transduce":
         """The task of a stored run."""
-        source = pick(TOKENIZERS, recipe.tokens.source, "tokenizer").from_bytes(read(SOURCE))
-        return cls(recipe, source, pick(TOKENIZERS, recipe.tokens.target, "tokenizer").from_bytes(read(TARGET)))
+        inputs = pick(SOURCES, recipe.source, "source").restore(recipe, read)
+        return cls(recipe, inputs, pick(TOKENIZERS, recipe.tokens.target, "tokenizer").from_bytes(read(TARGET)))
 
     def files(self) -> dict[str, bytes]:
         """What a run must keep besides the weights."""
-        return {SOURCE: self.source.to_bytes(), TARGET: self.target.to_bytes()}
+        return self.inputs.files() | {TARGET: self.target.to_bytes()}
 
     def build(self) -> Seq2Seq:
         """A model with fresh weights."""
-        return _build(self.recipe, source_size=self.source.size, target_size=self.target.size)
+        model, shared = self.recipe.model, self.recipe.tokens.shared
+        return models.assemble(model, self.inputs.front(model), target_size=self.target.size, shared=shared)
 
     def encode(self, examples: Sequence[Example]) -> Pairs:
-        """All examples as ids."""
-        sources = [self.source.encode(each.source) for each in examples]
-        return Pairs(list(examples), sources, [self.target.encode(each.target) for each in examples])
+        """All examples as numbers."""
+        sources = [self.inputs.encode(example.source) for example in examples]
+        targets = [self.target.encode(example.target) for example in examples]
+        return Pairs(list(examples), sources, targets, [self.inputs.size(source) for source in sources])
 
     def told(self, data: Pairs, dev: Pairs) -> Iterator[str]:
         """The sizes of the vocabularies, and what they do not hold."""
+        if self.source is None:
+            yield self.inputs.describe(dev.sources)
+            unknown = f"{core.unknown(dev.targets):.2%} of the dev tokens unknown"
+            yield f"a vocabulary of {self.target.size:,} target tokens, {unknown}"
+            return
         unknown = f"{core.unknown(dev.sources + dev.targets):.2%} of the dev tokens unknown"
         yield f"vocabularies of {self.source.size:,} and {self.target.size:,} tokens, {unknown}"
 
     def collate(self, data: Pairs, indices: Sequence[int]) -> Batch:
         """The batch of these examples."""
-        batch = batching.collate(data.sources, data.targets, indices)
+        source = self.inputs.collate([data.sources[index] for index in indices])
+        target = batching.pad([[BEGIN, *data.targets[index], END] for index in indices])
+        batch = Batch(source, target, torch.tensor(indices, dtype=torch.long))
         if not self.recipe.train.guided:
             return batch
-        links = torch.zeros(len(indices), batch.target.ids.shape[1] - 1, batch.source.ids.shape[1])
+        links = torch.zeros(len(indices), target.ids.shape[1] - 1, source.mask.shape[1])
         for row, index in enumerate(indices):
             for source, target in data.examples[index].links:
                 links[row, target, source] = 1.0
@@ -148,14 +160,15 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
         answers = [core.blank(text) for text in texts]
 
         def search_in(asked: core.Asked) -> list[list[Hypothesis]]:
-            source = batching.pad([[*row, END] for row in asked.ids]).to(device)
-            limits = [self.limit(len(row), settings) for row in asked.ids]
+            source = self.inputs.collate(asked.items).to(device)
+            limits = [self.limit(self.inputs.size(item) - 1, settings) for item in asked.items]
             seeds = [seed + place for place in asked.places]
             memory = model.read(source)
             return search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
 
         rows = max(settings.beam, n_best)  # of a search, for each text
-        batches = list(core.ask(texts, self.source.encode, self.longest, max(1, SEARCH_TOKENS // rows)))
+        budget = max(1, SEARCH_TOKENS // rows)
+        batches = list(core.ask(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
         for asked, found in zip(batches, side_by_side(search_in, batches, model), strict=True):
             for place, row, hypotheses in zip(*asked, found, strict=True):
                 best, *others = [self.tell(texts[place], row, each) for each in hypotheses]
@@ -179,10 +192,8 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
             scores = costs.masked_fill(~batch.target.mask[:, 1:], 0.0).sum(-1).tolist()
             for row, index in enumerate(indices):
                 tokens = tuple(self.target.piece(token) for token in data.targets[index])
-                rows, columns = (*tokens, SPECIALS[END]), self.columns(data.sources[index])
-                seen = None
-                if step.attention is not None:
-                    seen = AttentionMap(step.attention[row, : len(rows), : len(columns)].cpu(), rows, columns)
+                weights = None if step.attention is None else step.attention[row]
+                seen = self.map(weights, (*tokens, SPECIALS[END]), data.sources[index])
                 example = examples[index]
                 forced[index] = Prediction(example.source, example.target, scores[row], tokens, seen)
         return [forced[index] for index in range(len(examples))]
@@ -193,25 +204,22 @@ class Translate(Task[Seq2Seq, Pairs, Batch]):
 
     def too_long(self, text: str) -> bool:
         """Whether a text is answered with nothing because of its length."""
-        return len(self.source.encode(text)) > self.longest
+        return self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
 
-    def tell(self, text: str, ids: Sequence[int], hypothesis: Hypothesis) -> Prediction:
-        """A hypothesis in words, with the labels of its map."""
+    def tell(self, text: str, item: Any, hypothesis: Hypothesis) -> Prediction:
+        """The prediction of a hypothesis: its tokens as text, and its map with labels."""
         tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
-        columns = self.columns(ids)
-        seen = None
-        if hypothesis.map is not None:
-            seen = AttentionMap(hypothesis.map[: len(tokens), : len(columns)].cpu(), tokens, columns)
+        seen = self.map(hypothesis.map, tokens, item)
         return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, seen)
 
-    def columns(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """The labels of a source, its END too."""
-        return (*(self.source.piece(token) for token in ids), SPECIALS[END])
-
-
-def _build(recipe: Recipe, *, source_size: int, target_size: int) -> Seq2Seq:
-    shared = recipe.tokens.shared
-    return models.build(recipe.model, source_size=source_size, target_size=target_size, shared=shared)
+    def map(
+        self, weights: Float[Tensor, "tokens source"] | None, rows: tuple[str, ...], item: Any
+    ) -> AttentionMap | None:
+        """The map of these rows over an encoded source, without padding; None if the model does not attend."""
+        if weights is None:
+            return None
+        columns = self.inputs.labels(item)
+        return AttentionMap(weights[: len(rows), : len(columns)].cpu(), rows, columns, self.inputs.layout(item))
 
 
 def _check_copies(recipe: Recipe) -> None:
@@ -233,7 +241,8 @@ def _check_terms(recipe: Recipe) -> None:
     if (wanted or drawn) and settings.sampling:
         what = f"train.{wanted[0]}" if wanted else "hard attention"
         raise RecipeError(f"{what} and train.sampling do not go together; leave one of them out")
-    if settings.guided and (recipe.tokens.source, recipe.tokens.target) != ("character", "character"):
+    tokens = (recipe.source, recipe.tokens.source, recipe.tokens.target)
+    if settings.guided and tokens != ("text", "character", "character"):
         raise RecipeError("train.guided needs tokens.source = tokens.target = character: links are known of characters")
 
 
