@@ -142,9 +142,9 @@ def test_a_new_source_trains_is_stored_and_answers_with_its_map(kind: str, tmp_p
 def test_its_errors_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="this toy knows no learned positions"):
         regard.train(make_recipe(tmp_path, "model.positions=learned"), runs=tmp_path, quiet=True)
-    with pytest.raises(RecipeError, match="tokens.shared needs source = text"):
+    with pytest.raises(RecipeError, match=r"tokens\.shared needs source = text"):
         regard.train(make_recipe(tmp_path, "tokens.shared=true"), runs=tmp_path, quiet=True)
-    with pytest.raises(RecipeError, match="unknown source 'number'.*did you mean 'numbers'"):
+    with pytest.raises(RecipeError, match=r"unknown source .number.*did you mean .numbers"):
         regard.train(make_recipe(tmp_path, "source=number"), runs=tmp_path, quiet=True)
     (tmp_path / "bad.tsv").write_text("1 two\tpp\n", encoding="utf-8")
     with pytest.raises(DataError, match="'1 two' is not a row of numbers"):
