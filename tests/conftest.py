@@ -28,6 +28,22 @@ collect_ignore = [  # likewise; none of these tests needs a GPU
 ]
 
 
+FIRST = (
+    "system",
+    "tests",
+    "tasks",
+    "training",
+    "golden",
+    "data",
+)  # folders whose files take long: workers end together
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let long files run first."""
+    rank = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Check shapes in the tests that hold them, unless JAXTYPING_DISABLE says that none are checked."""

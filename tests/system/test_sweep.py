@@ -5,6 +5,8 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from sweep import SCORES, TARGET, Combination, combinations, reach
 
@@ -16,6 +18,7 @@ QUICK = (
 )
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_sweep_reaches_its_target():
     """Trained in a process of its own: as fast as outside of the tests, which check every shape."""
     assert SAMPLE in combinations()
