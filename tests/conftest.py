@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read as torch loads, in what te
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as in mypy
 if find_spec("beartype"):  # where it is not installed, shapes go unchecked
     jaxtyping.install_import_hook("regard", CHECKER)  # before any of its modules is imported
+CHECKED = ("laws", "kernels", "attention", "search", "tasks")  # the other folders' tests train, as fast as users do
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -25,6 +26,29 @@ collect_ignore = [  # likewise; none of these tests needs a GPU
     for path in Path(__file__).parent.rglob("test_*.py")
     if any(f"from {name}" in path.read_text(encoding="utf-8") for name in missing)
 ]
+
+
+FIRST = (
+    "system",
+    "tests",
+    "tasks",
+    "training",
+    "golden",
+    "data",
+)  # folders whose files take long: workers end together
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let long files run first."""
+    rank = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check shapes in the tests that hold them, unless JAXTYPING_DISABLE says that none are checked."""
+    if "JAXTYPING_DISABLE" not in os.environ:
+        jaxtyping.config.update("jaxtyping_disable", item.path.parent.name not in CHECKED)
 
 
 @pytest.fixture(scope="session", autouse=True)

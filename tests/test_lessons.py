@@ -61,7 +61,11 @@ def test_a_lesson_calls_no_product_exactly_symmetric(lesson: Path) -> None:
     assert not re.search(r"torch\.equal\([^\n]*@[^\n]*\.T", lesson.read_text("utf-8"))
 
 
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+SLOW = ("lesson_11_transformer", "lesson_13_lab")  # what they show, lessons 4, 9, 10 and 12 show in part
+RUN = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in LESSONS]
+
+
+@pytest.mark.parametrize("lesson", RUN, ids=lambda path: path.stem)
 def test_a_lesson_runs_and_leaves_its_pictures(lesson: Path, tmp_path: Path) -> None:
     environment = os.environ | {"REGARD_LESSON_OUT": str(tmp_path / "out"), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
