@@ -25,6 +25,7 @@ from regard.errors import RecipeError
 from regard.layers.recurrence import CELLS, Recurrence
 from regard.maps import TEXT, AttentionMap
 from regard.show.maps import svg
+from regard.sources import TokenEmbedding
 from regard.types import Memory, Recurrent
 
 HERE = Path(__file__).parent
@@ -470,7 +471,7 @@ def poolings(figures: Figures) -> str:
 
 def decoder(kind: type[RecurrentDecoder]) -> tuple[RecurrentDecoder, Memory]:
     """A decoder of an order and the memory of the toy; token n is target word n, token 0 begins."""
-    embedding = nn.Embedding(1 + len(TARGET), WIDTH)
+    embedding = TokenEmbedding(1 + len(TARGET), WIDTH)
     attention = None
     if kind.looks():
         additive = SCORES["additive"](query_dim=WIDTH, key_dim=WIDTH, dim=WIDTH)

@@ -19,6 +19,7 @@ from regard.decoders import ORDERS, STARTS
 from regard.encoders import RecurrentEncoder
 from regard.errors import RecipeError
 from regard.layers.recurrence import CELLS, Recurrence
+from regard.sources import TokenEmbedding
 from regard.tasks import TASKS
 from regard.types import Recurrent
 
@@ -216,11 +217,11 @@ def test_the_context_is_a_sum_over_the_source_and_nothing_else_happens(capfd: py
 
 
 def small_decoder(order: str) -> tuple[RecurrentEncoder, Any]:
-    encoder = RecurrentEncoder(nn.Embedding(11, 6), Recurrence(nn.GRU, input_dim=6, dim=8, bidirectional=True))
+    encoder = RecurrentEncoder(TokenEmbedding(11, 6), Recurrence(nn.GRU, input_dim=6, dim=8, bidirectional=True))
     score = SCORES["additive"](query_dim=10, key_dim=8, dim=4)
     attention = SCOPES["global"](score, query_dim=10)
     return encoder, ORDERS[order](
-        nn.Embedding(11, 5), attention, reader=encoder.recurrence, cell=nn.GRU, dim=10, layers=1
+        TokenEmbedding(11, 5), attention, reader=encoder.recurrence, cell=nn.GRU, dim=10, layers=1
     )
 
 

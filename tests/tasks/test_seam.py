@@ -17,6 +17,7 @@ from regard.data.tokenizers import TOKENIZERS, Tokenizer, Word
 from regard.errors import DataError, RecipeError, StoppedError, pick
 from regard.metrics import METRICS, Measured
 from regard.recipe import Recipe, Search
+from regard.sources.text import SOURCE, build_tokenizer
 from regard.storage import Run
 from regard.tasks import TASKS, Scored, Task, Transduce, core
 from regard.training.engine.eager import halves
@@ -73,14 +74,14 @@ class Parity(Task[Bag, Labelled, LabelledBatch]):
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Parity":
         texts = [each.source for each in examples]
-        return cls(recipe, core.tokenizer(recipe.tokens.source, texts, recipe.tokens.size, core.SOURCE, origin))
+        return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Parity":
-        return cls(recipe, TOKENIZERS[recipe.tokens.source].from_bytes(read(core.SOURCE)))
+        return cls(recipe, TOKENIZERS[recipe.tokens.source].from_bytes(read(SOURCE)))
 
     def files(self) -> dict[str, bytes]:
-        return {core.SOURCE: self.source.to_bytes()}
+        return {SOURCE: self.source.to_bytes()}
 
     def build(self) -> Bag:
         return Bag(self.source.size, self.recipe.model.embedding)
@@ -317,10 +318,10 @@ def test_a_tokenizer_is_built_anew_only_for_another_version(changed, monkeypatch
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
     built, build = [], Word.build
     monkeypatch.setattr(Word, "build", lambda *given: built.append(given) or build(*given))
-    core.tokenizer("word", ["a b", "c"], 100, core.SOURCE)
+    build_tokenizer("word", ["a b", "c"], 100, SOURCE)
     if changed == "regard":
         monkeypatch.setattr(core, "__version__", "another")
     if changed == "sentencepiece":
         monkeypatch.setattr(core.metadata, "version", lambda name: "another")
-    core.tokenizer("word", ["a b", "c"], 100, core.SOURCE)
+    build_tokenizer("word", ["a b", "c"], 100, SOURCE)
     assert len(built) == (2 if changed else 1)

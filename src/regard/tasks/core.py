@@ -80,7 +80,7 @@ class Pairs(Encoded):
         return [(size, len(target) + 1) for size, target in zip(self.sizes, self.targets, strict=True)]
 
 
-AnyBatched = TypeVar("AnyBatched", bound="Batched")
+OwnBatch = TypeVar("OwnBatch", bound="Batched")
 
 
 @runtime_checkable
@@ -91,11 +91,14 @@ class Batched(Protocol):
     def examples(self) -> Int[Tensor, " batch"]:
         """The number of each row's example."""
 
-    def select(self: AnyBatched, index: Int[Tensor, " rows"]) -> AnyBatched:
+    def select(self: OwnBatch, index: Int[Tensor, " rows"]) -> OwnBatch:
         """The rows that `index` names."""
 
-    def to(self: AnyBatched, device: torch.device) -> AnyBatched:
+    def to(self: OwnBatch, device: torch.device) -> OwnBatch:
         """The same on another device."""
+
+
+AnyBatched = TypeVar("AnyBatched", bound=Batched)
 
 
 class Judged(NamedTuple):

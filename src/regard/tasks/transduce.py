@@ -107,8 +107,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             return batch
         links = torch.zeros(len(indices), target.ids.shape[1] - 1, source.mask.shape[1])
         for row, index in enumerate(indices):
-            for source, target in data.examples[index].links:
-                links[row, target, source] = 1.0
+            for column, token in data.examples[index].links:
+                links[row, token, column] = 1.0
         return replace(batch, links=links)
 
     def tokens(self, batch: Batch) -> int:
