@@ -199,7 +199,7 @@ def test_coverage_is_added_to_the_score(order, seed, weight):
     world = make_world(order, seed)
     settings = {"width": 3, "limits": LIMITS, "length_penalty": 0.6, "n_best": 3, "coverage_penalty": weight}
     if order not in LOOKERS:
-        with pytest.raises(RecipeError, match="a coverage penalty needs a model that looks"):
+        with pytest.raises(RecipeError, match="a coverage penalty needs a decoder with attention"):
             beam(world.model.decoder, world.memory, **settings)
         return
     found = beam(world.model.decoder, world.memory, **settings)
