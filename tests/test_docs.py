@@ -65,7 +65,7 @@ def test_what_the_page_calls_refused_is_refused(line: str) -> None:
 
 
 def test_the_page_lists_what_is_refused() -> None:
-    assert len(REFUSED) == 25
+    assert len(REFUSED) == 26
 
 
 # ---- mechanisms.md
