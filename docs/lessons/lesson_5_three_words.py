@@ -1,15 +1,17 @@
 # %% [markdown]
 # # 5. Global, local, self: three words settled
 #
-# Some texts use "global" and "cross" as one word, and "local" and "self" as another. They answer different questions:
+# Some texts use "global" and "cross" as if they were one word, and "local" and "self" as if they were another. They
+# answer different questions:
 #
-# - **Scope**: *which keys* may a query see? All of them (global), or a window (local).
-# - **Source**: *whose states* are the keys? Those of another sequence (cross), or of the query's own (self).
-# - **Order**: *when* does a decoder look, before or after its state moves? That was [lesson
+# - **Scope**: *which keys* may a query attend to? All of them (global), or those in a window (local).
+# - **Source**: *whose states* are the keys? Those of another sequence (cross-attention), or of the query's own
+#   (self-attention).
+# - **Order**: *when* does a decoder attend, before or after it updates its state? That was [lesson
 #   4](lesson_4_bahdanau_luong.py).
 #
-# Each can be chosen without the others. A self-attention may be global (in a Transformer's encoder it is), and a
-# cross-attention may be local (in Luong's paper it is).
+# Each can be chosen without the others. Self-attention may be global (as in a Transformer's encoder), and
+# cross-attention may be local (as in Luong's paper).
 
 # %%
 import torch
@@ -24,10 +26,11 @@ torch.manual_seed(5)
 # %% [markdown]
 # ## Scope x source: all six
 #
-# Three scopes around one score: `global`, `local_m` and `local_p`. The columns are the same twelve letters each time.
-# In the first row of pictures other vectors ask (cross); in the second the letters themselves do (self), and look at
-# themselves if they may. (`regard list scopes` names two more, `coverage` and `location_aware`. They see all keys, as
-# `global` does, and remember the looks before; with one look and nothing to remember they would draw the same.)
+# Three scopes are used with one score: `global`, `local_m` and `local_p`. The columns are the same twelve letters each
+# time. In the first row of pictures the queries are other vectors (cross). In the second row the queries are the
+# letters themselves (self), so a letter may attend to itself. (`regard list scopes` names two more, `coverage` and
+# `location_aware`. They attend to all keys, as `global` does, and also use the weights of earlier steps. In the first
+# step there are none, so they would give the same picture as `global`.)
 
 # %%
 text = tuple("abcdefghijkl")
@@ -46,11 +49,11 @@ print(len(seen), "maps:", "; ".join(seen))
 keep(side_by_side(seen, columns=3), "lesson_5_scope_and_source")
 
 # %% [markdown]
-# ## local-m: a window that walks along
+# ## local-m: a window that moves along
 #
-# Query t sees the keys from t - window to t + window (Luong et al. 2015, 3.2, "monotonic"). Nothing is learned. It
-# suits tasks in which the answer stands about where it is written, such as `copy`. The query's position is part of
-# the call: a decoder that steps says with `start` where it is.
+# Query t attends to the keys from t - window to t + window (Luong et al. 2015, 3.2, "monotonic"). Nothing is learned.
+# This scope suits tasks like `copy`, in which source and target positions are about the same. It needs the position of
+# the query: a decoder that steps token by token gives it as `start`.
 
 # %%
 local_m = SCOPES["local_m"](SCORES["dot"](query_dim=6, key_dim=6, dim=None), query_dim=6, window=2)
@@ -60,11 +63,12 @@ steps = [local_m(flat[t : t + 1], local_m.project(letters), letters, mask=None, 
 print("stepping retells all at once:", torch.equal(at_once, torch.cat(steps)))
 
 # %% [markdown]
-# ## local-p: a window that is aimed
+# ## local-p: a window at a predicted position
 #
-# The query predicts its place, p = S sigmoid(v . tanh(W query)), for S source words. The weights inside the window
-# are multiplied by a bell around p, whose standard deviation is half the window. As in the paper they are not
-# normalised again, so they sum to less than one; how much less says how far from p the look went.
+# The query predicts a source position, p = S sigmoid(v . tanh(W query)), for S source words. The weights inside the
+# window are multiplied by a **Gaussian** around p, whose standard deviation is half the window. As in the paper they
+# are not normalised again, so they sum to less than one: the further the attended words are from p, the smaller the
+# sum.
 
 # %%
 local_p = SCOPES["local_p"](SCORES["dot"](query_dim=6, key_dim=6, dim=None), query_dim=6, window=4)
@@ -88,10 +92,10 @@ windows["local_p"] = AttentionMap(aimed, tuple(f"{centre:.1f}" for centre in cen
 keep(side_by_side(windows), "lesson_5_windows")
 
 # %% [markdown]
-# ## Exercise 1: a mask for self-attention that must not see the future
+# ## Exercise 1: a causal mask
 #
-# Return a boolean mask of shape (length, length), True where query t (row) may see a key (column): up to its own
-# position.
+# A **causal mask** hides later positions from self-attention. Return a boolean mask of shape (length, length), True if
+# query t (row) may attend to a key (column): up to its own position.
 
 
 # %%
@@ -103,7 +107,7 @@ print(check("causal", causal))
 # %% [markdown]
 # ## Exercise 2: the window of local-m
 #
-# Return a boolean mask of shape (queries, keys). The first query stands at position `start`.
+# Return a boolean mask of shape (queries, keys). The first query is at position `start`.
 
 
 # %%
@@ -113,9 +117,9 @@ def local_m_mask(queries, keys, window, start): ...  # your turn
 print(check("local_m", local_m_mask))
 
 # %% [markdown]
-# ## Exercise 3: the bell of local-p
+# ## Exercise 3: the Gaussian of local-p
 #
-# `weights` (key) were normalised inside the window around `centre`. Return what local-p makes of them.
+# `weights` (key) were normalised inside the window around `centre`. Return the weights of local-p.
 
 
 # %%
