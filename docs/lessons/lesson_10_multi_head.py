@@ -34,9 +34,9 @@ part = WIDE // HEADS
 x = torch.randn(1, T, WIDE)  # batch, word, dim
 layer = MultiHead(scaled_dot, query_dim=WIDE, key_dim=WIDE, dim=WIDE, heads=HEADS)
 with torch.no_grad(), record(layer) as recording:
-    looked = layer(x, layer.project(x), layer.content(x), mask=None)
+    attended = layer(x, layer.project(x), layer.content(x), mask=None)
 print("x", tuple(x.shape), " keys of all heads", tuple(layer.project(x).shape), end=" ")
-print(" weights", tuple(recording.weights["attention"].shape), " out", tuple(looked.context.shape))
+print(" weights", tuple(recording.weights["attention"].shape), " out", tuple(attended.context.shape))
 
 # %% [markdown]
 # ## Slices, not eight copies
@@ -50,12 +50,12 @@ with torch.no_grad():
     for head in range(HEADS):
         own = slice(head * part, (head + 1) * part)  # the rows of this head in every matrix
         query, key, value = (
-            nn.functional.linear(x[0], each.weight[own], each.bias[own])
-            for each in (layer.query, layer.key, layer.value)
+            nn.functional.linear(x[0], matrix.weight[own], matrix.bias[own])
+            for matrix in (layer.query, layer.key, layer.value)
         )
         heads.append(torch.softmax(query @ key.T / part**0.5, dim=-1) @ value)  # word, 64
     joined = torch.cat(heads, dim=-1)  # word, 512
-    print("the loop gives the same:", torch.allclose(layer.out(joined), looked.context[0], atol=1e-5))
+    print("the loop gives the same:", torch.allclose(layer.out(joined), attended.context[0], atol=1e-5))
 
 # %% [markdown]
 # So heads cost no parameters: the four matrices are as large with one head as with eight. What changes is the number of
@@ -90,14 +90,14 @@ class Neighbours(nn.Module):
 
     def forward(self, ids):
         states = self.positions.embed(self.embedding(ids), 0)
-        seen, _ = self.look(states, mask=None, bias=None, positions=self.positions)
-        return self.read(seen).unflatten(-1, (2, LETTERS))  # row, place, question, letter
+        attended, _ = self.look(states, mask=None, bias=None, positions=self.positions)
+        return self.read(attended).unflatten(-1, (2, LETTERS))  # row, position, question, letter
 
 
 def examples(count):
     ids = torch.randint(LETTERS, (count, LENGTH))
-    wanted = torch.stack([ids.roll(1, dims=1), ids.roll(-1, dims=1)], dim=-1)  # row, place, question
-    wanted[:, 0, 0] = wanted[:, -1, 1] = -100  # nothing stands before the first and after the last
+    wanted = torch.stack([ids.roll(1, dims=1), ids.roll(-1, dims=1)], dim=-1)  # row, position, question
+    wanted[:, 0, 0] = wanted[:, -1, 1] = -100  # ignored by the loss: no letter is before the first or after the last
     return ids, wanted
 
 
@@ -140,16 +140,16 @@ keep(figure, "lesson_10_learning")
 # %%
 text = torch.randperm(LETTERS)[:LENGTH].unsqueeze(0)
 letters = tuple(ALPHABET[letter] for letter in text[0].tolist())
-seen = {}
+maps = {}
 for count in (1, 2):
     with torch.no_grad(), record(models[count]) as recording:
         models[count](text)
     for head in range(count):
-        told = recording.map("look.attention", head=head, rows=letters, columns=letters)
-        before, after = told.weights.diagonal(-1).mean(), told.weights.diagonal(1).mean()
+        head_map = recording.map("look.attention", head=head, rows=letters, columns=letters)
+        before, after = head_map.weights.diagonal(-1).mean(), head_map.weights.diagonal(1).mean()
         print(f"head {head + 1} of {count}: {before:.2f} on the letter before, {after:.2f} on the one after")
-        seen[f"head {head + 1} of {count}"] = told
-keep(side_by_side(seen), "lesson_10_heads")
+        maps[f"head {head + 1} of {count}"] = head_map
+keep(side_by_side(maps), "lesson_10_heads")
 
 # %% [markdown]
 # The heads were not told to divide the work. They do it because it lowers the loss.
@@ -167,10 +167,10 @@ positions = POSITIONS["none"](dim=WIDE, heads=HEADS, longest=1, onward=False)
 for count in (8, 4, 2, 1):
     layer = SelfAttention(scaled_dot, dim=WIDE, heads=HEADS, groups=count)
     with torch.no_grad():
-        out, kept = layer(x, mask=None, bias=None, positions=positions)
-    size = (kept.keys.numel() + kept.values.numel()) // T
+        out, cache = layer(x, mask=None, bias=None, positions=positions)
+    size = (cache.keys.numel() + cache.values.numel()) // T
     learned = sum(each.numel() for each in layer.parameters())
-    print(f"groups = {count}: keys {tuple(kept.keys.shape)}, {size} numbers a word; {learned:,} to learn", end="; ")
+    print(f"groups = {count}: keys {tuple(cache.keys.shape)}, {size} numbers a word; {learned:,} to learn", end="; ")
     print(f"out {tuple(out.shape)}")
     left.bar(str(count), size, color=BLUE)
     right.bar(str(count), learned / 1000, color=ORANGE)

@@ -44,7 +44,7 @@ def scaled_dot(width):
 
 
 def likeness(states):
-    """The mean cosine of two different words' vectors."""
+    """The mean cosine similarity of the vectors of two different words."""
     cosines = nn.functional.cosine_similarity(states.unsqueeze(1), states.unsqueeze(2), dim=-1)[0]
     return cosines[~torch.eye(len(cosines), dtype=torch.bool)].mean().item()
 
@@ -57,8 +57,8 @@ for name, share, colour in (("f(norm(x))", 0.0, ORANGE), ("x + f(norm(x))", 1.0,
     states, alike = words, [likeness(words)]
     with torch.no_grad():
         for layer in layers:
-            looked, _ = layer(norm(states), mask=None, bias=None, positions=nowhere)
-            states = share * states + looked
+            attended, _ = layer(norm(states), mask=None, bias=None, positions=nowhere)
+            states = share * states + attended
             alike.append(likeness(states))
     print(f"{name:15} likeness after 12 layers: {alike[-1]:.2f}")
     axes.plot(alike, color=colour, marker="o", ms=3, label=name)
@@ -137,7 +137,7 @@ def learn(name, *changes):
 
 
 trained = {"whole": learn("whole"), "no positions": learn("unplaced", "model.positions=none")}
-with patch("regard.decoders.transformer.Causal", lambda start: None):  # no mask: all may be seen
+with patch("regard.decoders.transformer.Causal", lambda start: None):  # no mask: every word may be attended to
     trained["no mask"] = learn("unmasked")
 
 figure, axes = plot("Loss on strings that were not trained on", x="updates", y="loss per token")
@@ -167,7 +167,7 @@ _, predictor = trained["no positions"]
 encode = predictor.task.source.encode
 with torch.no_grad():
     drawer, reward = (predictor.model.encoder(pad([[*encode(word), END]])).states[0] for word in ("drawer", "reward"))
-backwards = torch.tensor([5, 4, 3, 2, 1, 0, 6])  # the letters turned round, the end where it was
+backwards = torch.tensor([5, 4, 3, 2, 1, 0, 6])  # the letters reversed, </s> in its place
 print("the same states in another order:", torch.allclose(drawer[backwards], reward, atol=1e-4))
 
 # %% [markdown]
@@ -184,15 +184,15 @@ source = pad([[*task.source.encode(word), END]])
 target = torch.tensor([[BEGIN, *task.target.encode(word[::-1])]])
 with torch.no_grad(), record(predictor.model) as recording:
     predictor.model.decoder(target, predictor.model.encoder(source))
-columns, rows = (*word, "</s>"), (*word[::-1], "</s>")  # a row is named by what is written there
+columns, rows = (*word, "</s>"), (*word[::-1], "</s>")  # the label of a row is the token that is written
 read = ("<s>", *word[::-1])
-seen = {
+maps = {
     "encoder, itself": recording.map("encoder.stack.0.attention.attention", rows=columns, columns=columns),
     "decoder, itself": recording.map("decoder.stack.0.attention.attention", rows=rows, columns=read),
     "decoder, source": recording.map("decoder.stack.0.cross.attention", rows=rows, columns=columns),
 }
-keep(side_by_side(seen), "lesson_11_maps")
-future = seen["decoder, itself"].weights.triu(1)
+keep(side_by_side(maps), "lesson_11_maps")
+future = maps["decoder, itself"].weights.triu(1)
 print("weight on the future:", future.sum().item())
 
 # %% [markdown]

@@ -94,7 +94,7 @@ data = task.encode(type(task).examples(bert).train)
 batch = task.collate(data, range(3000))
 asked = batch.wanted != PAD
 read, wanted = batch.source.ids[asked], batch.wanted[asked]
-words = (batch.source.mask.sum() - 3000).item()  # the ends are never asked for
+words = (batch.source.mask.sum() - 3000).item()  # without </s>, which is never predicted
 print(f"asked for {asked.sum() / words:.0%} of the words (one of every sentence at least);", end=" ")
 print(
     f"of these {(read == task.mask).float().mean():.0%} are hidden, {(read == wanted).float().mean():.0%} as they",
@@ -117,8 +117,8 @@ keep(predictor.predict(HOLES)[0].map, "lesson_12_holes")
 
 # %%
 (prediction,) = predictor.predict(["anna eats an ___ in her house"], n_best=4)
-for each in (prediction, *prediction.alternatives):
-    print(f"{each.text}  ({torch.tensor(each.score).exp():.2f})")
+for candidate in (prediction, *prediction.alternatives):
+    print(f"{candidate.text}  ({torch.tensor(candidate.score).exp():.2f})")
 
 # %% [markdown]
 # ## How large?

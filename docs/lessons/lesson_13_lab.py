@@ -144,8 +144,8 @@ print(NUMBER, "->", improved.predict([NUMBER])[0].text)
 # %%
 ATTENTIONAL = ("model.decoder.order=bahdanau",)
 attentional = stop("attentional", *ATTENTIONAL)
-looked = attentional.predict([NUMBER])[0]
-print(NUMBER, "->", looked.text)
+answer = attentional.predict([NUMBER])[0]
+print(NUMBER, "->", answer.text)
 
 # %% [markdown]
 # ## Stop 5: the Transformer
@@ -168,7 +168,7 @@ print(NUMBER, "->", prediction.text)
 # four heads.)
 
 # %%
-keep(side_by_side({"attentional": looked.map, "Transformer": prediction.map}), "lesson_13_maps")
+keep(side_by_side({"attentional": answer.map, "Transformer": prediction.map}), "lesson_13_maps")
 
 figure, axes = plot("The same updates, four models", x="updates", y="loss per token, dev")
 for (name, run), colour in zip(runs.items(), (ORANGE, GREEN, BLUE, GREY), strict=True):
@@ -196,8 +196,8 @@ years = [
 ]
 random.Random(13).shuffle(years)
 unseen = [Example(source, target) for source, target in years[300:500]]
-for each in attentional.predict([unseen[0].source]):
-    print(f"before: {each.source} -> {each.text}, should be {unseen[0].target}")
+for guess in attentional.predict([unseen[0].source]):
+    print(f"before: {guess.source} -> {guess.text}, should be {unseen[0].target}")
 
 # %% [markdown]
 # `train.start_from` starts training from the weights of another run, with its tokenizers. It takes over every tensor
@@ -209,7 +209,7 @@ YEARS = (
     *(f"data.train={write('years.tsv', years[:100])}", f"data.dev={write('dev_years.tsv', years[100:300])}"),
     *("train.updates=40", "train.validate=40", "train.warmup=5"),
 )
-stop("fresh", *YEARS, "tokens.size=50", test=unseen)  # a hundred years do not have 72 pieces
+stop("fresh", *YEARS, "tokens.size=50", test=unseen)  # a hundred years are too little text for 72 pieces
 tuned = stop("fine-tuned", *YEARS, f"train.start_from={runs['attentional'].path}", test=unseen)
 print(f"after: {unseen[0].source} -> {tuned.predict([unseen[0].source])[0].text}")
 
@@ -218,8 +218,8 @@ print(f"after: {unseen[0].source} -> {tuned.predict([unseen[0].source])[0].text}
 # know numbers?
 
 # %%
-kept = tuned.score(short["test"][::2]).measured.value
-print(f"numbers, exact match: {table['attentional'][0]:.2f} before the years, {kept:.2f} after")
+after_tuning = tuned.score(short["test"][::2]).measured.value
+print(f"numbers, exact match: {table['attentional'][0]:.2f} before the years, {after_tuning:.2f} after")
 print(NUMBER, "->", tuned.predict([NUMBER])[0].text)
 
 # %% [markdown]
@@ -236,18 +236,18 @@ if importlib.util.find_spec("transformers") is None:
     print("The package transformers is not installed, so this lesson goes on without Hugging Face's weights.")
 else:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what others warn of at their import is not of this lesson
+        warnings.simplefilter("ignore")  # warnings of other packages at import do not matter here
         from transformers import BertConfig, BertModel
     words, width = attentional.model.encoder.embedding.weight.shape
     config = BertConfig(
         vocab_size=words, hidden_size=width, num_hidden_layers=1, num_attention_heads=2, intermediate_size=width
     )
-    given = BertModel(config).get_input_embeddings().weight
+    bert_vectors = BertModel(config).get_input_embeddings().weight
     model = task.build()
     with torch.no_grad():
-        model.encoder.embedding.weight.copy_(given)
+        model.encoder.embedding.weight.copy_(bert_vectors)
     print(f"taken from a BERT: {words} word vectors of {width} numbers,", end=" ")
-    print("all equal:", torch.equal(model.encoder.embedding.weight, given))
+    print("all equal:", torch.equal(model.encoder.embedding.weight, bert_vectors))
 
 # %% [markdown]
 # ## The table

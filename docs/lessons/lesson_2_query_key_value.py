@@ -36,13 +36,13 @@ print(store["red"])
 keys = torch.eye(3)  # key, dim: red, green, blue
 values = torch.tensor([[10.0], [20.0], [30.0]])  # key, dim
 red = torch.tensor([[1.0, 0.0, 0.0]])  # query, dim
-seen = {}
+maps = {}
 for strength in (0.0, 1.0, 3.0, 20.0):
-    looked = attend(strength * red, keys, values, score=dot)
-    print(f"strength {strength:4}: weights {[round(w, 3) for w in looked.weights[0].tolist()]}", end=" ")
-    print(f"-> {looked.context.item():.2f}")
-    seen[f"strength {strength:g}"] = AttentionMap(looked.weights, ("red?",), tuple(store))
-keep(side_by_side(seen), "lesson_2_soft_lookup")
+    attended = attend(strength * red, keys, values, score=dot)
+    print(f"strength {strength:4}: weights {[round(w, 3) for w in attended.weights[0].tolist()]}", end=" ")
+    print(f"-> {attended.context.item():.2f}")
+    maps[f"strength {strength:g}"] = AttentionMap(attended.weights, ("red?",), tuple(store))
+keep(side_by_side(maps), "lesson_2_soft_lookup")
 
 # %% [markdown]
 # A query between two keys gets a mixture of two values. No dictionary can do that.
@@ -90,20 +90,20 @@ keep(AttentionMap(own.weights, words, words), "lesson_2_self_attention")
 # make them harmless: a score of 0 is not a weight of 0.)
 
 # %%
-vectors = 0.6 * vectors  # young vectors are short, and then it is worst
+vectors = 0.6 * vectors  # short vectors, as before training: then the error is largest
 alone = attend(vectors, vectors, vectors, score=dot)
 padded = torch.cat([vectors, torch.zeros(3, 3)])
 mask = masks.from_lengths(torch.tensor([5]), 8)  # batch, key
 without = attend(vectors, padded, padded, score=dot)
 with_mask = attend(vectors, padded, padded, score=dot, mask=mask[0].expand(5, -1))
-lost = without.weights[:, 5:].sum(-1)
-print("weight lost to padding, word by word:", [round(each, 2) for each in lost.tolist()])
+on_padding = without.weights[:, 5:].sum(-1)
+print("weight lost to padding, word by word:", [round(weight, 2) for weight in on_padding.tolist()])
 print("the context is off by up to", round((without.context - alone.context).abs().max().item(), 3))
 print("with a mask it is off by", (with_mask.context - alone.context).abs().max().item())
 columns = (*words, *["<pad>"] * 3)
-seen = {"no mask": AttentionMap(without.weights, words, columns)}
-seen["mask"] = AttentionMap(with_mask.weights, words, columns)
-keep(side_by_side(seen), "lesson_2_padding")
+maps = {"no mask": AttentionMap(without.weights, words, columns)}
+maps["mask"] = AttentionMap(with_mask.weights, words, columns)
+keep(side_by_side(maps), "lesson_2_padding")
 
 # %% [markdown]
 # ## Exercise 1: attention with a mask

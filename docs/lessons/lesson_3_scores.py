@@ -31,15 +31,15 @@ torch.manual_seed(3)
 queries = torch.randn(6, 8)
 keys = queries + 0.3 * torch.randn(6, 8)
 labels = tuple("123456")
-seen = {}
+maps = {}
 for name, kind in SCORES.items():
     score = kind(query_dim=8, key_dim=8, dim=8)
     weights = attend(queries, score.project(keys), keys, score=score).weights
-    seen[name] = AttentionMap(weights.detach(), labels, labels)
+    maps[name] = AttentionMap(weights.detach(), labels, labels)
     learned = sum(parameter.numel() for parameter in score.parameters())
-    entropy = seen[name].entropy().mean() / torch.tensor(6.0).log()
+    entropy = maps[name].entropy().mean() / torch.tensor(6.0).log()
     print(f"{name:15} learns {learned:4} numbers; entropy {entropy:.2f} of 1")
-keep(side_by_side(seen, columns=5), "lesson_3_scores")
+keep(side_by_side(maps, columns=5), "lesson_3_scores")
 
 # %% [markdown]
 # The scores with a learned matrix (`general`, `multiplicative`, `concat`, `additive`) do not measure similarity before
@@ -78,8 +78,8 @@ general = SCORES["general"](query_dim=8, key_dim=8, dim=None)
 with torch.no_grad():
     matrix = multiplicative.query.weight.T @ multiplicative.key.weight  # query_dim, key_dim
     general.key.weight.copy_(matrix)
-    apart = multiplicative(queries, multiplicative.project(keys)) - general(queries, general.project(keys))
-    print("multiplicative - general:", apart.abs().max().item(), "rank:", torch.linalg.matrix_rank(matrix).item())
+    difference = multiplicative(queries, multiplicative.project(keys)) - general(queries, general.project(keys))
+    print("multiplicative - general:", difference.abs().max().item(), "rank:", torch.linalg.matrix_rank(matrix).item())
 
 # %% [markdown]
 # ## Why the scale
@@ -91,19 +91,19 @@ with torch.no_grad():
 
 # %%
 widths = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
-largest, moved = {"dot": [], "scaled_dot": []}, {"dot": [], "scaled_dot": []}
+largest, gradients = {"dot": [], "scaled_dot": []}, {"dot": [], "scaled_dot": []}
 for width in widths:
-    asked, kept = torch.randn(200, 1, width), torch.randn(200, 64, width)
+    random_queries, random_keys = torch.randn(200, 1, width), torch.randn(200, 64, width)
     for name in largest:
-        scores = SCORES[name](query_dim=width, key_dim=width, dim=None)(asked, kept).requires_grad_()
+        scores = SCORES[name](query_dim=width, key_dim=width, dim=None)(random_queries, random_keys).requires_grad_()
         weights = torch.softmax(scores, dim=-1)
         largest[name].append(weights.amax(-1).mean().item())
-        # A weight moves with its own score by w (1 - w); where all of these are 0, nothing is learned.
-        moved[name].append((weights * (1 - weights)).sum(-1).mean().item())
+        # The derivative of a weight by its own score is w (1 - w); if all of these are 0, nothing is learned.
+        gradients[name].append((weights * (1 - weights)).sum(-1).mean().item())
 figure, axes = plot("What the softmax does with wide vectors", x="width d", y="mean over 200 queries, 64 keys")
 for name, colour in (("dot", ORANGE), ("scaled_dot", BLUE)):
     axes.plot(widths, largest[name], color=colour, marker="o", ms=4, label=f"{name}: largest weight")
-    axes.plot(widths, moved[name], color=colour, ls="--", label=f"{name}: gradient, sum of w (1 - w)")
+    axes.plot(widths, gradients[name], color=colour, ls="--", label=f"{name}: gradient, sum of w (1 - w)")
 axes.set_xscale("log", base=2)
 axes.set_ylim(-0.03, 1.05)
 axes.legend(frameon=False, fontsize=8)

@@ -77,7 +77,7 @@ SETTINGS = (
 runs = tempfile.mkdtemp()
 test = [each for each in Translate.examples(recipes.load("reverse")).test if len(each.source) <= LONGEST]
 figure, axes = plot("Learning, in the mean of the last 30 updates", x="updates", y="loss per token")
-seen = {}
+maps = {}
 for name, colour in (("bahdanau", BLUE), ("luong", ORANGE), ("luong_feeding", GREEN)):
     began = time.perf_counter()
     run = regard.train("reverse", *SETTINGS, f"model.decoder.order={name}", f"name={name}", runs=runs, quiet=True)
@@ -86,11 +86,11 @@ for name, colour in (("bahdanau", BLUE), ("luong", ORANGE), ("luong_feeding", GR
     axes.plot(*zip(*curve, strict=True), color=colour, marker="o", ms=3, label=name)
     predictor = regard.load(run)
     answer = predictor.predict(["student"])[0]
-    seen[f"{name}: {answer.text}"] = answer.map
+    maps[f"{name}: {answer.text}"] = answer.map
     print(f"{name:14} exact match {predictor.score(test).measured.value:.2f} after {seconds:.1f} s: {answer.text}")
 axes.legend(frameon=False)
 keep(figure, "lesson_4_loss")
-keep(side_by_side(seen), "lesson_4_maps")
+keep(side_by_side(maps), "lesson_4_maps")
 
 # %% [markdown]
 # All maps show the antidiagonal: the last letter is written first. A map is blurred if the training was too short, or

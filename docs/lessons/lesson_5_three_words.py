@@ -36,17 +36,17 @@ torch.manual_seed(5)
 text = tuple("abcdefghijkl")
 letters = torch.randn(12, 6)
 others = torch.randn(12, 6)
-seen = {}
-for source, asking in (("cross", others), ("self", letters)):
+maps = {}
+for source, queries in (("cross", others), ("self", letters)):
     for name in ("global", "local_m", "local_p"):
         score = SCORES["scaled_dot"](query_dim=6, key_dim=6, dim=None)
         attention = SCOPES[name](score, query_dim=6, window=2)
         with torch.no_grad():
-            weights = attention(asking, attention.project(letters), attention.content(letters), mask=None).weights
+            weights = attention(queries, attention.project(letters), attention.content(letters), mask=None).weights
         rows = text if source == "self" else tuple(map(str, range(12)))
-        seen[f"{source}, {name}"] = AttentionMap(weights, rows, text)
-print(len(seen), "maps:", "; ".join(seen))
-keep(side_by_side(seen, columns=3), "lesson_5_scope_and_source")
+        maps[f"{source}, {name}"] = AttentionMap(weights, rows, text)
+print(len(maps), "maps:", "; ".join(maps))
+keep(side_by_side(maps, columns=3), "lesson_5_scope_and_source")
 
 # %% [markdown]
 # ## local-m: a window that moves along
@@ -57,7 +57,7 @@ keep(side_by_side(seen, columns=3), "lesson_5_scope_and_source")
 
 # %%
 local_m = SCOPES["local_m"](SCORES["dot"](query_dim=6, key_dim=6, dim=None), query_dim=6, window=2)
-flat = torch.zeros(12, 6)  # queries that find all keys alike: what is left is the window
+flat = torch.zeros(12, 6)  # all scores are 0, so only the window shapes the weights
 at_once = local_m(flat, local_m.project(letters), letters, mask=None).weights
 steps = [local_m(flat[t : t + 1], local_m.project(letters), letters, mask=None, start=t).weights for t in range(12)]
 print("stepping retells all at once:", torch.equal(at_once, torch.cat(steps)))
@@ -74,10 +74,10 @@ print("stepping retells all at once:", torch.equal(at_once, torch.cat(steps)))
 local_p = SCOPES["local_p"](SCORES["dot"](query_dim=6, key_dim=6, dim=None), query_dim=6, window=4)
 with torch.no_grad():
     local_p.query.weight.copy_(torch.eye(6))
-    local_p.out.weight.copy_(torch.tensor([[4.0, 0, 0, 0, 0, 0]]))  # the first number of a query aims
+    local_p.out.weight.copy_(torch.tensor([[4.0, 0, 0, 0, 0, 0]]))  # the first number of a query decides the position
     aims = torch.zeros(5, 6)
     aims[:, 0] = torch.tensor([-0.6, -0.2, 0.0, 0.2, 0.6])
-    plain = torch.zeros(12, 6)  # keys that are all alike: what is left is the bell
+    plain = torch.zeros(12, 6)  # all scores are 0, so only the Gaussian shapes the weights
     aimed = local_p(aims, plain, plain, mask=None).weights
     centres = 12 * torch.sigmoid(4 * torch.tanh(aims[:, 0]))
 figure, axes = plot("local-p: five queries aim at five places", x="source position", y="weight")

@@ -49,16 +49,16 @@ def regress(x, keys, values, bandwidth, mask=None):
 figure, axes = plot("Nadaraya-Watson regression is attention", x="x (query)", y="y (context)")
 axes.plot(places, heights, "o", ms=4, color=GREY, label="points (keys, values)")
 axes.plot(wanted, truth(wanted), color=GREY, lw=0.8, ls="--", label="truth")
-seen = {}
+maps = {}
 for bandwidth, colour in ((0.03, ORANGE), (0.2, BLUE), (1.5, GREEN)):
-    looked = regress(wanted, places, heights, bandwidth)
-    axes.plot(wanted, looked.context.detach(), color=colour, lw=1.5, label=f"bandwidth {bandwidth}")
-    few = looked.weights[::10, ::2].detach()
-    columns, rows = (tuple(f"{x:.1f}" for x in each.flatten().tolist()) for each in (places[::2], wanted[::10]))
-    seen[f"bandwidth {bandwidth}"] = AttentionMap(few, rows, columns)
+    attended = regress(wanted, places, heights, bandwidth)
+    axes.plot(wanted, attended.context.detach(), color=colour, lw=1.5, label=f"bandwidth {bandwidth}")
+    some_weights = attended.weights[::10, ::2].detach()
+    columns, rows = (tuple(f"{x:.1f}" for x in axis.flatten().tolist()) for axis in (places[::2], wanted[::10]))
+    maps[f"bandwidth {bandwidth}"] = AttentionMap(some_weights, rows, columns)
 axes.legend(frameon=False, fontsize=8)
 keep(figure, "lesson_6_regression")
-keep(side_by_side(seen), "lesson_6_maps")
+keep(side_by_side(maps), "lesson_6_maps")
 
 # %% [markdown]
 # The maps show the same: rows are queries, columns every second point. A wider bandwidth spreads the weights over more
@@ -77,8 +77,8 @@ optimizer = torch.optim.Adam(score.parameters(), lr=0.1)
 history = []
 for _ in range(60):
     optimizer.zero_grad()
-    looked = attend(places, score.project(places), heights, score=score, mask=others)
-    loss = (looked.context - heights).square().mean()
+    attended = attend(places, score.project(places), heights, score=score, mask=others)
+    loss = (attended.context - heights).square().mean()
     loss.backward()
     history.append((score.bandwidth.item(), loss.item()))
     optimizer.step()

@@ -33,7 +33,7 @@ def examples(count):
     digits = torch.randint(DIGITS, (count, LENGTH))
     stars = torch.rand(count, LENGTH) < 0.25
     stars[:, 0] = True
-    last = torch.where(stars, torch.arange(LENGTH), 0).cummax(dim=1).values  # where the last star stood
+    last = torch.where(stars, torch.arange(LENGTH), 0).cummax(dim=1).values  # the step of the last star
     inputs = torch.cat([nn.functional.one_hot(digits, DIGITS), stars.unsqueeze(-1)], dim=-1).float()
     return inputs, digits.gather(1, last), digits, stars
 
@@ -62,8 +62,8 @@ columns = tuple(
     f"{digit}{'*' if star else ''}" for digit, star in zip(digits[0].tolist(), stars[0].tolist(), strict=True)
 )
 units = tuple(f"unit {number}" for number in range(UNITS))
-seen = {name: AttentionMap(gate[0].T, units, columns) for name, gate in gates.items()}
-keep(side_by_side(seen), "lesson_7_lstm_gates")
+maps = {name: AttentionMap(gate[0].T, units, columns) for name, gate in gates.items()}
+keep(side_by_side(maps), "lesson_7_lstm_gates")
 
 figure, axes = plot("The gates open and close at the stars", x="unit", y="mean gate")
 for name, colour in (("input", ORANGE), ("forget", BLUE)):
@@ -107,8 +107,8 @@ optimizer = torch.optim.Adam([*squeeze.parameters(), *classify.parameters()], lr
 for _ in range(200):
     pictures, answer, _ = images(64)
     optimizer.zero_grad()
-    told = classify(squeeze(pictures).mean((1, 2))).squeeze(-1)
-    loss = nn.functional.binary_cross_entropy_with_logits(told, answer.float())
+    logits = classify(squeeze(pictures).mean((1, 2))).squeeze(-1)
+    loss = nn.functional.binary_cross_entropy_with_logits(logits, answer.float())
     loss.backward()
     optimizer.step()
 pictures, answer, cue = images(600)

@@ -28,7 +28,7 @@ torch.manual_seed(8)
 # %%
 torch.manual_seed(123)
 ids = torch.tensor([2, 3, 1])
-embedding = nn.Embedding(4, 5)  # the largest number is 3, and counting starts at 0
+embedding = nn.Embedding(4, 5)  # ids 0 to 3
 picked = embedding(ids)
 one_hot = nn.functional.one_hot(ids, 4).float()
 print(picked.detach())
@@ -88,9 +88,9 @@ print("same maximum:", torch.equal(first.amax(0), second.amax(0)))
 
 # %%
 dot = SCORES["dot"](query_dim=6, key_dim=6, dim=None)
-asking = torch.randn(1, 6)
-looks = [attend(asking, sentence, sentence, score=dot).context for sentence in (first, second)]
-print("same context:", torch.allclose(*looks))
+query = torch.randn(1, 6)
+contexts = [attend(query, sentence, sentence, score=dot).context for sentence in (first, second)]
+print("same context:", torch.allclose(*contexts))
 
 # %% [markdown]
 # ## Sinusoidal positions
@@ -137,7 +137,7 @@ def misprinted(positions, dim):
 
 
 def shifted(table, k):
-    """How far the best matrix is from taking every position k steps on."""
+    """The error of the best matrix that should map every position to the position k steps later."""
     matrix = torch.linalg.lstsq(table[:-k], table[k:], driver="gelsd").solution
     return (table[:-k] @ matrix - table[k:]).abs().max().item()
 

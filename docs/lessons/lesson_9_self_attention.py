@@ -31,7 +31,7 @@ def scored(name, width):
 # %%
 WOMEN, MEN = ("Anna", "Mary", "Ruth", "Eve"), ("Paul", "John", "Max", "Tom")
 WORDS = (*WOMEN, *MEN, "she", "he", "saw", "met", "and")
-TABLE = 0.5 * torch.randn(len(WORDS), 32)  # a vector for each word, as long as the lesson lasts
+TABLE = 0.5 * torch.randn(len(WORDS), 32)  # a vector for each word; it is not trained
 sentence = ("Paul", "met", "Mary", "and", "she", "saw")
 x = TABLE[[WORDS.index(word) for word in sentence]]  # word, dim
 
@@ -50,7 +50,7 @@ print("the same by regard:", torch.allclose(new, attend(x, x, x, score=scored("d
 # There are no parameters to learn.
 
 # %%
-symmetric = torch.allclose(scores, scores.T, atol=1e-5)  # to rounding: sums may be rounded in another order
+symmetric = torch.allclose(scores, scores.T, atol=1e-5)  # not exactly: sums may be rounded in another order
 print("symmetric:", symmetric, f" least weight on oneself: {weights.diagonal().min():.4f}")
 
 # %% [markdown]
@@ -66,15 +66,15 @@ x = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 2.0, 0.0, 1.0]])  # word, 4
 W_q, W_k, W_v = 0.5 * torch.randn(3, 4, 3)  # each 4 x 3
 q, k, v = x @ W_q, x @ W_k, x @ W_v  # word, 3
 
-score_11, score_12 = q[0] @ k[0], q[0] @ k[1]  # Thinking looks at both
+score_11, score_12 = q[0] @ k[0], q[0] @ k[1]  # the query of Thinking with both keys
 weight_11, weight_12 = torch.softmax(torch.stack([score_11, score_12]) / 3**0.5, dim=0)
 z_1 = weight_11 * v[0] + weight_12 * v[1]
 print(f"Thinking: scores {score_11:.2f} and {score_12:.2f}, weights {weight_11:.2f} and {weight_12:.2f}")
 
 z = torch.softmax(q @ k.T / 3**0.5, dim=-1) @ v  # the same for all words at once
 print("word by word and in matrices:", torch.allclose(z[0], z_1, atol=1e-6))
-looked = attend(q, k, v, score=scored("scaled_dot", 3))
-print("and by regard:", torch.allclose(looked.context, z, atol=1e-6))
+attended = attend(q, k, v, score=scored("scaled_dot", 3))
+print("and by regard:", torch.allclose(attended.context, z, atol=1e-6))
 
 # %% [markdown]
 # The scores are not symmetric any more: the score of Thinking's query and Machines' key is not that of Machines' query
@@ -105,7 +105,7 @@ def examples(count):
 
 
 class Looker(nn.Module):
-    """One self-attention and a linear layer that names the one who is meant."""
+    """One self-attention, and a linear layer that predicts the name that the pronoun stands for."""
 
     def __init__(self, width, score, *, learned=True):
         super().__init__()
@@ -137,15 +137,15 @@ def learn(model, updates=150):
 
 
 ids = torch.tensor([[WORDS.index(word) for word in sentence]])
-seen = {}
+maps = {}
 for name, model in (
     ("without weights", Looker(32, "dot", learned=False)),
     ("with weights", Looker(64, "scaled_dot")),
 ):
     _, right = learn(model)
     print(f"{name:15} names the right one in {right:.0%} of the sentences")
-    seen[f"{name}: {right:.0%}"] = AttentionMap(model.look(ids).weights[0].detach(), sentence, sentence)
-keep(side_by_side(seen), "lesson_9_who_was_it")
+    maps[f"{name}: {right:.0%}"] = AttentionMap(model.look(ids).weights[0].detach(), sentence, sentence)
+keep(side_by_side(maps), "lesson_9_who_was_it")
 
 # %% [markdown]
 # Without weights the pronoun attends to itself, and the model can only guess. With weights the row of *she* is on Mary.
@@ -174,11 +174,11 @@ keep(figure, "lesson_9_by_name")
 figure, places = panels("scores q . k", "weights of 10 keys, largest first", "the same, scores / sqrt(d_k)", height=3)
 for width, colour in ((4, GREEN), (64, ORANGE), (512, BLUE)):
     queries, keys = torch.randn(300, 1, width), torch.randn(300, 10, width)
-    drawn = (queries @ keys.mT).squeeze(1)  # query, key
-    print(f"d_k = {width:3}: standard deviation {drawn.std():5.1f}, sqrt(d_k) = {width**0.5:4.1f}")
-    places[0].hist(drawn.flatten().tolist(), bins=60, range=(-60, 60), color=colour, alpha=0.6, label=f"d_k = {width}")
+    scores = (queries @ keys.mT).squeeze(1)  # query, key
+    print(f"d_k = {width:3}: standard deviation {scores.std():5.1f}, sqrt(d_k) = {width**0.5:4.1f}")
+    places[0].hist(scores.flatten().tolist(), bins=60, range=(-60, 60), color=colour, alpha=0.6, label=f"d_k = {width}")
     for axes, scale in ((places[1], 1.0), (places[2], width**-0.5)):
-        ordered = torch.softmax(scale * drawn, dim=-1).sort(dim=-1, descending=True).values.mean(0)
+        ordered = torch.softmax(scale * scores, dim=-1).sort(dim=-1, descending=True).values.mean(0)
         axes.plot(range(1, 11), ordered, color=colour, marker="o", ms=3)
         axes.set_ylim(0, 1)
 places[0].legend(frameon=False, fontsize=8)
