@@ -113,8 +113,8 @@ KEYS = {
     "order": Key(
         "a",
         {
-            "b": "That is Bahdanau's order; in Luong's the new state is the query, and the context comes after the step.",
-            "c": "That is Luong's order; in Bahdanau's the previous state is the query; the word enters with the context.",
+            "b": "That is Bahdanau's order; in Luong's the new state is the query; the context comes after the step.",
+            "c": "That is Luong's order; in Bahdanau's the state before is the query; the word comes with the context.",
             "d": "The states differ, so the queries and weights differ too, and the context is used elsewhere.",
         },
     ),
