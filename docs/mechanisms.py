@@ -192,7 +192,7 @@ Figures = dict[str, str]
 # ---- shared functions
 
 
-def settle(module: nn.Module, scale: float = 0.7) -> nn.Module:
+def fix_parameters(module: nn.Module, scale: float = 0.7) -> nn.Module:
     """Sets a module to float64 and fills its parameters with fixed numbers, the same on every machine."""
     module.double()
     with torch.no_grad():
@@ -239,12 +239,12 @@ def parts(module: nn.Module) -> str:
     return ", ".join(shapes) or "none"
 
 
-def told(entry: Any) -> str:
+def text_of(entry: Any) -> str:
     """The docstring of a table entry."""
     return inspect.cleandoc(entry.__doc__)
 
 
-def said(answer: bool) -> str:
+def yes_or_no(answer: bool) -> str:
     """Yes or no."""
     return "yes" if answer else "no"
 
@@ -274,7 +274,7 @@ def scores(figures: Figures) -> str:
     )
     for name, kind in SCORES.items():
         sized, unequal = make(kind, 5, 7, 3)
-        score = settle(kind(query_dim=WIDTH, key_dim=WIDTH, dim=WIDTH))
+        score = fix_parameters(kind(query_dim=WIDTH, key_dim=WIDTH, dim=WIDTH))
 
         def weigh(queries: Tensor = QUERIES, states: Tensor = STATES, score: Score = score) -> Tensor:
             weights = attend(queries, score.project(states), states, score=score).weights
@@ -283,16 +283,16 @@ def scores(figures: Figures) -> str:
 
         figures[f"score_{name}"] = picture(fit(score, weigh))
         with torch.no_grad():
-            asks = not torch.allclose(weigh(), weigh(QUERIES.roll(1, 0)))
+            uses_query = not torch.allclose(weigh(), weigh(QUERIES.roll(1, 0)))
             length = not torch.allclose(weigh(), weigh(states=2 * STATES))
         laws = {
             "parameters": parts(sized),
-            "takes queries and keys of different widths": said(unequal),
-            "its weights depend on the query": said(asks),
-            "they depend on the length of a key": said(length),
-            "its gradient agrees with finite differences": said(right_gradient(weigh)),
+            "takes queries and keys of different widths": yes_or_no(unequal),
+            "its weights depend on the query": yes_or_no(uses_query),
+            "they depend on the length of a key": yes_or_no(length),
+            "its gradient agrees with finite differences": yes_or_no(right_gradient(weigh)),
         }
-        page += entry(name, told(kind), laws, {f"score_{name}": f"The map of {name}"})
+        page += entry(name, text_of(kind), laws, {f"score_{name}": f"The map of {name}"})
     return page
 
 
@@ -316,16 +316,16 @@ def normalizers(figures: Figures) -> str:
         weights = function(raw, None)
         assert sums_to_one == torch.allclose(weights.sum(-1), torch.ones(len(raw)).double())
         laws = {
-            "sums to one": said(sums_to_one),
-            "differentiable": said(differentiable),
-            "gives weights of exactly zero to keys that are not masked": said(bool((weights == 0).any())),
-            "unchanged if a number is added to all scores of a row": said(
+            "sums to one": yes_or_no(sums_to_one),
+            "differentiable": yes_or_no(differentiable),
+            "gives weights of exactly zero to keys that are not masked": yes_or_no(bool((weights == 0).any())),
+            "unchanged if a number is added to all scores of a row": yes_or_no(
                 torch.allclose(function(raw + 3, None), weights)
             ),
             "weight on the two best keys, on average": f"{weights.topk(2).values.sum(-1).mean():.2f}",
         }
         figures[f"normalizer_{name}"] = picture(weights)
-        page += entry(name, told(function), laws, {f"normalizer_{name}": f"The map of the dot scores under {name}"})
+        page += entry(name, text_of(function), laws, {f"normalizer_{name}": f"The map of the dot scores under {name}"})
     return page
 
 
@@ -339,7 +339,7 @@ def scopes(figures: Figures) -> str:
     )
     for name, kind in SCOPES.items():
         dot = SCORES["dot"](query_dim=WIDTH, key_dim=WIDTH, dim=None)
-        scope = settle(kind(dot, softmax, query_dim=WIDTH, window=1))
+        scope = fix_parameters(kind(dot, softmax, query_dim=WIDTH, window=1))
 
         def look(start: int = 0, scope: Scope = scope) -> Tensor:
             keys, values = scope.project(STATES), scope.content(STATES)
@@ -355,12 +355,12 @@ def scopes(figures: Figures) -> str:
         figures[f"scope_{name}"] = picture(fit(scope, look))
         laws = {
             "parameters": parts(kind(dot, softmax, query_dim=5)),
-            "attends to every key": said(bool((look() > 0).all())),
-            "depends on the position of the query": said(not torch.allclose(look(), look(start=2))),
-            "depends on the weights of earlier steps": said(kind.uses_past),
-            "keeps the sum of the normaliser's weights": said(kind.keeps_sum),
+            "attends to every key": yes_or_no(bool((look() > 0).all())),
+            "depends on the position of the query": yes_or_no(not torch.allclose(look(), look(start=2))),
+            "depends on the weights of earlier steps": yes_or_no(kind.uses_past),
+            "keeps the sum of the normaliser's weights": yes_or_no(kind.keeps_sum),
         }
-        page += entry(name, told(kind), laws, {f"scope_{name}": f"The map of {name}"})
+        page += entry(name, text_of(kind), laws, {f"scope_{name}": f"The map of {name}"})
     return page
 
 
@@ -368,7 +368,7 @@ def heads(figures: Figures) -> str:
     def single(width: int) -> nn.Module:
         return SCOPES["global"](SCORES["scaled_dot"](query_dim=width, key_dim=width, dim=width), query_dim=width)
 
-    many = settle(MultiHead(single, query_dim=WIDTH, key_dim=WIDTH, dim=WIDTH, heads=2))
+    many = fix_parameters(MultiHead(single, query_dim=WIDTH, key_dim=WIDTH, dim=WIDTH, heads=2))
 
     def look() -> Tensor:
         return many(QUERIES, many.project(STATES), many.content(STATES), mask=None).weights
@@ -394,7 +394,7 @@ def heads(figures: Figures) -> str:
         "\n## Heads\n\n`model.attention.heads`: several attentions in parallel, each in its own subspace. With more "
         "than one, `MultiHead` is put around scope and score.\n"
     )
-    return page + entry("MultiHead", told(MultiHead), laws, drawn)
+    return page + entry("MultiHead", text_of(MultiHead), laws, drawn)
 
 
 # ---- positions
@@ -412,7 +412,7 @@ def positions(figures: Figures) -> str:
     words = torch.tensor([0.9, -0.4, 0.3, 0.8, -0.7, 0.5, 0.2, -0.6], dtype=torch.float64).expand(1, len(SOURCE), -1)
     labels = [f"w{number}" for number in range(1, len(SOURCE) + 1)]
     for name, kind in POSITIONS.items():
-        place = settle(kind(dim=width, heads=4, longest=32, onward=False))
+        place = fix_parameters(kind(dim=width, heads=4, longest=32, onward=False))
 
         def look(start: int = 0, place: Positions = place) -> Tensor:
             vectors = place.rotate(place.embed(words, start), start)[0]
@@ -430,12 +430,12 @@ def positions(figures: Figures) -> str:
             laws = {
                 "parameters": parts(kind(dim=6, heads=2, longest=5, onward=False)),
                 "changes": ", ".join(part for part, changed in changes.items() if changed) or "nothing",
-                "weights between equal words depend on their distance alone": said(
+                "weights between equal words depend on their distance alone": yes_or_no(
                     torch.allclose(weights, look(apart))
                 ),
             }
         figures[f"positions_{name}"] = picture(weights / weights.amax(-1, keepdim=True), labels, labels)
-        page += entry(name, told(kind), laws, {f"positions_{name}": f"Six equal words under {name}"})
+        page += entry(name, text_of(kind), laws, {f"positions_{name}": f"Six equal words under {name}"})
     return page
 
 
@@ -455,7 +455,7 @@ def poolings(figures: Figures) -> str:
         return SCOPES["global"](SCORES["dot"](query_dim=width, key_dim=width, dim=None), query_dim=width)
 
     for name, kind in POOLINGS.items():
-        pooling = settle(kind(dim=WIDTH, directions=1, make=make))
+        pooling = fix_parameters(kind(dim=WIDTH, directions=1, make=make))
 
         def pooled(states: Tensor, pooling: nn.Module = pooling) -> Tensor:
             memory = Memory(states.unsqueeze(0), mask, Recurrent(states[None, :1], None), TEXT)
@@ -465,11 +465,11 @@ def poolings(figures: Figures) -> str:
         unordered = torch.allclose(pooled(STATES), pooled(STATES.flip(0)))
         laws = {
             "parameters": parts(kind(dim=5, directions=1, make=make)),
-            "has a map": said(weights is not None),
-            "independent of the order of the states": said(unordered),
+            "has a map": yes_or_no(weights is not None),
+            "independent of the order of the states": yes_or_no(unordered),
         }
         figures[f"pooling_{name}"] = picture(influence(pooled, STATES) if weights is None else weights, ["vector"])
-        page += entry(name, told(kind), laws, {f"pooling_{name}": f"What the vector of {name} depends on"})
+        page += entry(name, text_of(kind), laws, {f"pooling_{name}": f"What the vector of {name} depends on"})
     return page
 
 
@@ -484,7 +484,7 @@ def decoder(kind: type[RecurrentDecoder]) -> tuple[RecurrentDecoder, Memory]:
         additive = SCORES["additive"](query_dim=WIDTH, key_dim=WIDTH, dim=WIDTH)
         attention = SCOPES["global"](additive, query_dim=WIDTH)
     made = kind(embedding, attention, reader=Recurrence(nn.GRU, input_dim=1, dim=WIDTH), cell=nn.GRU, dim=WIDTH)
-    settle(made)
+    fix_parameters(made)
     with torch.no_grad():
         embedding.weight.copy_(torch.cat([torch.zeros(1, WIDTH).double(), QUERIES]))
     summary = Recurrent(STATES.mean(0).view(1, 1, WIDTH), None)
@@ -519,9 +519,9 @@ def orders(figures: Figures) -> str:
             "the query": ", ".join(columns[part] for part in query) or "none: it never attends",
             "input of the cell, besides the last state": ", ".join(columns[part] for part in kind.enters),
             "input of the prediction": ", ".join(columns[part] for part in kind.reads),
-            "reads all target words at once in training": said(kind.parallel),
+            "reads all target words at once in training": yes_or_no(kind.parallel),
         }
-        page += entry(name, told(kind), laws, drawn)
+        page += entry(name, text_of(kind), laws, drawn)
     return page
 
 
@@ -533,8 +533,8 @@ def starts(figures: Figures) -> str:
     )
     for name, kind in STARTS.items():
         reader, writer = (Recurrence(nn.GRU, input_dim=WIDTH, dim=WIDTH) for _ in range(2))
-        settle(reader)
-        start = settle(kind(writer, reader))
+        fix_parameters(reader)
+        start = fix_parameters(kind(writer, reader))
 
         def first(words: Tensor, start: nn.Module = start, reader: Recurrence = reader) -> Tensor:
             _, summary = reader.read(words.unsqueeze(0), torch.ones(1, len(SOURCE), dtype=torch.bool))
@@ -548,11 +548,11 @@ def starts(figures: Figures) -> str:
             parameters, fits = parts(kind(writer, reader)), False
         laws = {
             "parameters": parameters,
-            "takes encoder and decoder of different shapes": said(fits),
-            "depends on the source": said(bool((shares > 0).any())),
+            "takes encoder and decoder of different shapes": yes_or_no(fits),
+            "depends on the source": yes_or_no(bool((shares > 0).any())),
         }
         figures[f"start_{name}"] = picture(shares, ["first state"])
-        page += entry(name, told(kind), laws, {f"start_{name}": f"What the start {name} depends on"})
+        page += entry(name, text_of(kind), laws, {f"start_{name}": f"What the start {name} depends on"})
     return page
 
 
@@ -564,12 +564,12 @@ def cells(figures: Figures) -> str:
         "weights; a state does not depend on later words. Shapes are for inputs of 5 numbers and states of 7.\n"
     )
     for name, kind in CELLS.items():
-        cell = settle(Recurrence(kind, input_dim=WIDTH, dim=WIDTH), scale=0.5)
+        cell = fix_parameters(Recurrence(kind, input_dim=WIDTH, dim=WIDTH), scale=0.5)
         mask = torch.ones(1, len(SOURCE), dtype=torch.bool)
         shares = influence(lambda words: cell.read(words.unsqueeze(0), mask)[0][0], STATES)  # noqa: B023
         laws = {
             "parameters": parts(kind(5, 7)),
-            "has a cell state besides its hidden state": said(cell.cell_dim is not None),
+            "has a cell state besides its hidden state": yes_or_no(cell.cell_dim is not None),
         }
         figures[f"cell_{name}"] = picture(shares, [f"after {word}" for word in SOURCE])
         page += entry(name, CELL_TEXTS[name], laws, {f"cell_{name}": f"What the states of {name} depend on"})
@@ -585,29 +585,29 @@ def gates(figures: Figures) -> str:
         "a vector by a number from 0 to 1. Gates do not have to sum to one, and no query is compared with keys.\n"
     )
     channels = [f"channel {number}" for number in range(WIDTH)]
-    squeeze = settle(SqueezeExcite(channels=WIDTH, reduction=2), scale=1.5)
+    squeeze = fix_parameters(SqueezeExcite(channels=WIDTH, reduction=2), scale=1.5)
     with torch.no_grad():
         opened = torch.cat([squeeze.gate(words.unsqueeze(0)) for words in (STATES[:2], STATES[2:4], STATES)])
     figures["gate_squeeze_excite"] = picture(opened, ["the cat", "sat on", "all six"], channels)
     laws = {
         "parameters": f"{parts(SqueezeExcite(channels=8, reduction=4))} (8 channels, reduced by 4)",
-        "differs from input to input": said(not torch.allclose(opened[0], opened[1])),
-        "sums to one": said(torch.allclose(opened.sum(-1), torch.ones(3).double())),
+        "differs from input to input": yes_or_no(not torch.allclose(opened[0], opened[1])),
+        "sums to one": yes_or_no(torch.allclose(opened.sum(-1), torch.ones(3).double())),
     }
     drawn = {"gate_squeeze_excite": "The gates of squeeze-and-excitation for three inputs"}
-    page += entry("SqueezeExcite", told(SqueezeExcite), laws, drawn)
+    page += entry("SqueezeExcite", text_of(SqueezeExcite), laws, drawn)
 
-    lstm = settle(nn.LSTM(WIDTH, WIDTH, batch_first=True), scale=1.0)
+    lstm = fix_parameters(nn.LSTM(WIDTH, WIDTH, batch_first=True), scale=1.0)
     with record(lstm) as recording:
         lstm(STATES.unsqueeze(0))
     rows = [f"{gate} {number}" for gate, number in itertools.product(GATES, range(WIDTH))]
     figures["gate_lstm"] = picture(torch.cat([recording.weights[f"{gate}_l0"][0].T for gate in GATES]), rows)
     laws = {
         "parameters": "those of the LSTM; `record` computes the gates beside it and does not change it",
-        "sums to one": said(torch.allclose(recording.weights["forget_l0"].sum(-1), torch.ones(1).double())),
+        "sums to one": yes_or_no(torch.allclose(recording.weights["forget_l0"].sum(-1), torch.ones(1).double())),
     }
     page += entry(
-        "lstm_gates", told(lstm_gates), laws, {"gate_lstm": "Three gates of four units while the sentence is read"}
+        "lstm_gates", text_of(lstm_gates), laws, {"gate_lstm": "Three gates of four units while the sentence is read"}
     )
     return page
 

@@ -439,7 +439,7 @@ BILINEAR = (
     Property(
         "wrong shape",
         lambda answer: _bilinear_form(answer).shape == (QUERY_DIM, KEY_DIM),
-        "W stands between a query and a key: query_dim x key_dim.",
+        "W is between a query and a key: query_dim x key_dim.",
     ),
     Property(
         "differs from the definition",
@@ -1110,8 +1110,8 @@ MATRICES = tuple(_random(6, 6, seed=seed) for seed in (37, 38, 39, 40))
 def _heads(x: Tensor, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float) -> Tensor:
     """The outputs of all heads, concatenated."""
     parts = [(x @ each).chunk(heads, dim=-1) for each in (q, k, v)]
-    looks = [torch.softmax(q @ k.T / scale, dim=-1) @ v for q, k, v in zip(*parts, strict=True)]
-    return torch.cat(looks, dim=-1)
+    outputs = [torch.softmax(q @ k.T / scale, dim=-1) @ v for q, k, v in zip(*parts, strict=True)]
+    return torch.cat(outputs, dim=-1)
 
 
 def _multi_head(answer: Answer, heads: int = 3) -> Tensor:

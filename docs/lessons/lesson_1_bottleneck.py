@@ -90,8 +90,8 @@ keep(figure, "lesson_1_bottleneck")
 # the right order, and every further letter makes this harder. With attention the letters stay in their own states, and
 # the decoder only has to learn where to look.
 #
-# The weights of this look are the **attention map**. Rows are the letters that the model wrote, columns the letters
-# that it attended to.
+# The attention weights are shown as an **attention map**. Rows are the letters that the model wrote, columns the
+# letters that it attended to.
 
 # %%
 prediction = predictors["bahdanau"].predict(["decoder"])[0]
