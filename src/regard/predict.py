@@ -78,8 +78,7 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     where = choose_device(device)
     with enough_memory("the model", "use a device with more memory"):
         model.to(where).eval()
-    if where.type == "cpu":
-        models.settle(model)
+    models.settle(model)
     return Predictor(run, task, model)
 
 
