@@ -20,6 +20,8 @@ CHECKED = ("laws", "kernels", "attention", "search", "tasks")  # the other folde
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from regard.kernels import choose  # noqa: E402
+
 missing = [name for name in ("hypothesis", "babel", "num2words") if not find_spec(name)]
 collect_ignore = [  # likewise; none of these tests needs a GPU
     str(path)
@@ -62,6 +64,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["REGARD_CACHE"]
     else:
         os.environ["REGARD_CACHE"] = before
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test that needs its fast paths taken says so by the marker `takes`."""
+    if item.get_closest_marker("takes") and choose.are_definitions_only():
+        pytest.skip("REGARD_PLAIN=1: definitions run in place of the fast paths that this test is about")
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 
+from regard.kernels.choose import capturable, watched
 from regard.layers.recurrence import CELLS, Recurrence
 from regard.types import Recurrent
 
@@ -65,3 +66,14 @@ def test_an_empty_row_stays_at_rest():
     outputs, state = recurrence.read_unpacked(torch.randn(2, 3, 5, dtype=torch.float64), mask)
     assert (outputs[1] == 0).all()
     assert (state.cell[1] == 0).all()
+
+
+@pytest.mark.takes("unpacked_reading", "recurrence_by_layers")
+def test_both_are_taken_in_updates_that_may_be_captured():
+    recurrence = Recurrence(CELLS["gru"], input_dim=5, dim=14, layers=2, dropout=0.1)
+    inputs, mask, start = torch.randn(3, 7, 5), torch.ones(3, 7, dtype=torch.bool), torch.zeros(3, 2, 14)
+    for on in (True, False):
+        with capturable(on), watched() as answers:
+            recurrence(inputs, Recurrent(start, None))
+            recurrence.read(inputs, mask)
+        assert [answers[name].taken for name in ("recurrence_by_layers", "unpacked_reading")] == [int(on)] * 2

@@ -79,8 +79,7 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     chosen = choose_device(device)
     with enough_memory("the model", "use a device with more memory"):
         model.to(chosen).eval()
-    if chosen.type == "cpu":
-        models.settle(model)
+    models.settle(model)
     return Predictor(run, task, model)
 
 

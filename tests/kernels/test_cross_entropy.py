@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from regard.kernels import cross_entropy as kernels
+from regard.kernels.choose import watched
 from regard.kernels.cross_entropy import cross_entropy, plain
 
 
@@ -57,3 +58,12 @@ def test_no_rows_cost_nothing():
     logits = torch.zeros(0, 17, requires_grad=True)
     cross_entropy(logits, torch.zeros(0, dtype=torch.long), 0.1, 0).backward()
     assert logits.grad.shape == (0, 17)
+
+
+@pytest.mark.takes("cross_entropy")
+def test_it_is_taken_where_logits_learn():
+    logits, wanted = torch.randn(3, 17), torch.tensor([1, 2, 3])
+    with watched() as answers:
+        for learns in (True, False):
+            cross_entropy(logits.requires_grad_(learns), wanted, 0.1, 0)
+    assert (answers["cross_entropy"].taken, len(answers["cross_entropy"].against)) == (1, 1)

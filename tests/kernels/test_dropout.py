@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard.kernels.dropout import CHOICES, LEAST, add_dropped, draw, dropout, dropped, relu_dropped
+from regard.kernels.choose import LEAST_DROPPED, watched
+from regard.kernels.dropout import CHOICES, add_dropped, draw, dropout, dropped, relu_dropped
 
 SHARES = [0.05, 0.1, 0.3, 0.5, 0.95]
 MANY = (257, 1031)  # 264,967 numbers: no multiple of the four that share a draw
@@ -97,7 +98,8 @@ def test_where_nothing_is_dropped_nothing_is_drawn(share, training):
 
 
 @pytest.mark.parametrize(
-    "values", [torch.ones(LEAST - 1), torch.ones(MANY, dtype=torch.float64), torch.ones(MANY, dtype=torch.bfloat16)]
+    "values",
+    [torch.ones(LEAST_DROPPED - 1), torch.ones(MANY, dtype=torch.float64), torch.ones(MANY, dtype=torch.bfloat16)],
 )
 def test_elsewhere_it_is_the_one_of_torch(values):
     torch.manual_seed(5)
@@ -108,3 +110,14 @@ def test_elsewhere_it_is_the_one_of_torch(values):
 
 def test_other_devices_have_their_own():
     assert dropout(torch.ones(MANY, device="meta"), 0.3, training=True).device.type == "meta"
+
+
+@pytest.mark.takes("dropout", "add_dropped", "relu_dropped")
+def test_all_three_are_taken_in_training_alone():
+    values = torch.ones(MANY)
+    with watched() as answers:
+        for training in (True, False):
+            dropout(values, 0.3, training)
+            add_dropped(values, values, 0.3, training)
+            relu_dropped(values * 1.0, 0.3, training)
+    assert [answers[name].taken for name in ("dropout", "add_dropped", "relu_dropped")] == [1, 1, 1]

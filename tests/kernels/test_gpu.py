@@ -8,17 +8,25 @@ from torch import nn
 
 from regard import recipe as recipes
 from regard.attention import attend, fused
-from regard.attention.core import Score
-from regard.attention.heads import join, split
+from regard.attention.heads import SelfAttention, join, split
 from regard.attention.masks import Causal
 from regard.attention.normalizers import softmax
-from regard.attention.scores import Additive
+from regard.attention.positions import Positions
+from regard.attention.scopes import Global
+from regard.attention.scores import Additive, ScaledDot
 from regard.device import precision
 from regard.kernels import add_norm as norms
+from regard.kernels.choose import definitions_only, takes, watched
 from regard.kernels.linear import one_gradient
+from regard.layers.recurrence import CELLS, Gates, Recurrence
 from regard.tasks import TASKS
+from regard.types import Recurrent
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.takes("add_norm", "short_attention", "packed_attention", "fused_cell", "additive_attention"),
+]
 GPU = torch.device("cuda")
 
 
@@ -67,7 +75,7 @@ def test_short_attention_is_the_definition(queries, keys, width, causal):
     mask[0] = False  # nothing in sight: zeros
     told = Causal() if causal else mask
     scale, given = width**-0.5, torch.randn(3, 4, queries, width, device=GPU)
-    assert fused._is_short(query, key, value, told)
+    assert takes("short_attention", query, key, value, told, causal, None, 0.0)
     mine = fused.dot(query, key, value, scale=scale, mask=told, bias=None)
     exact = [each.detach().double().requires_grad_() for each in (query, key, value)]
     seen = told.drawn(query, key) if causal else mask
@@ -88,7 +96,6 @@ def test_side_by_side_is_apart(causal):
     wide = drawn(5, 20, 3 * 128, kind=torch.bfloat16)
     mask = Causal() if causal else torch.arange(20, device=GPU) < torch.tensor([3, 20, 1, 7, 9], device=GPU)[:, None]
     mask = mask if causal else mask[:, None, None]
-    assert fused.takes_packed(wide, 32, mask)
     mine = fused.packed(wide, 4, scale=0.2, mask=mask)
     query, keys, values = split(wide, 12).split(4, dim=1)
     theirs = join(fused.dot(query, keys, values, scale=0.2, mask=mask, bias=None))
@@ -130,7 +137,7 @@ def test_what_flows_on_stays_single_and_what_is_read_is_half(flows):
 
 @pytest.mark.parametrize("block", [one_gradient, contextlib.nullcontext])
 @pytest.mark.parametrize(("queries", "keys", "inner", "width"), [(1, 1, 16, 24), (1, 28, 512, 1024), (5, 70, 200, 130)])
-def test_additive_looks_are_the_definition(queries, keys, inner, width, block, monkeypatch):
+def test_additive_looks_are_the_definition(queries, keys, inner, width, block):
     torch.manual_seed(5)
     score = Additive(query_dim=48, key_dim=width, dim=inner).to(GPU)
     states, start = drawn(6, keys, width), drawn(6, 1, queries, 48)
@@ -139,14 +146,12 @@ def test_additive_looks_are_the_definition(queries, keys, inner, width, block, m
     along = torch.randn(6, 1, queries, keys, device=GPU)
     found = []
     for way in (block, contextlib.nullcontext):
-        if found:
-            monkeypatch.setattr(Additive, "look", Score.look)
         query, total = start, torch.zeros((), device=GPU)
         projected, values = (
             score.project(states).unsqueeze(1),
             states.masked_fill(~mask.unsqueeze(-1), 0.0).unsqueeze(1),
         )
-        with way():
+        with way(), definitions_only(bool(found)):
             for _ in range(4):
                 looked = attend(query, projected, values, score=score, mask=mask[:, None, None], cleared=True)
                 query = torch.tanh(looked.context.mean(-1, keepdim=True) + query)
@@ -154,3 +159,51 @@ def test_additive_looks_are_the_definition(queries, keys, inner, width, block, m
         found.append([total, looked.weights, *torch.autograd.grad(total, [states, start, *score.parameters()])])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("why", ["", "dropout", "groups", "grad", "hook"])
+def test_self_attention_is_packed_if_it_is_plain(why):
+    torch.manual_seed(6)
+    dropout = 0.1 if why == "dropout" else 0.0
+    attention = SelfAttention(
+        lambda width: Global(ScaledDot(query_dim=width, key_dim=width), query_dim=width, fused=True, dropout=dropout),
+        dim=64,
+        heads=4,
+        groups=2 if why == "groups" else None,
+    ).to(GPU)
+    if why == "hook":
+        attention.attention.register_forward_hook(lambda *given: None)
+    states, positions = drawn(5, 20, 64), Positions(dim=64, heads=4, longest=30, onward=True)
+    found = []
+    for plainly in (False, True):
+        grad = torch.set_grad_enabled(why != "grad")
+        with precision("bfloat16", GPU), grad, definitions_only(plainly), watched() as answers:
+            found.append(attention(states, mask=Causal(), bias=None, positions=positions)[0])
+        if not plainly:
+            assert answers["packed_attention"].taken == (not why)
+    if not dropout:
+        torch.testing.assert_close(*found, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_fused_cell_is_the_definition(kind):
+    torch.manual_seed(7)
+    recurrence = Recurrence(CELLS[kind], input_dim=6, dim=8, layers=2).to(GPU)
+    word, start = drawn(3, 1, 6), drawn(3, 2, 8)
+    found = []
+    for plainly in (False, True):
+        with watched() as answers:
+            gates = Gates.of(recurrence, 6)
+        assert gates is not None
+        assert answers["fused_cell"].taken == 1
+        if plainly:
+            with definitions_only():
+                gates = Gates(recurrence, 6)
+        output, after = gates.step(
+            word, gates.given(word.squeeze(1)), None, Recurrent(start, start.sin() if kind == "lstm" else None)
+        )
+        results = [output, after.hidden] + ([] if after.cell is None else [after.cell])
+        total = sum((each * each.detach().cos()).sum() for each in results)
+        found.append([*results, *torch.autograd.grad(total, [word, start, *recurrence.parameters()])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from regard.kernels.choose import watched
 from regard.kernels.linear import Linear, linear
 
 
@@ -46,3 +47,13 @@ def test_autocast_goes_to_torch():
     layer = Linear(7, 11)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(torch.randn(5, 7)).dtype == torch.bfloat16
+
+
+@pytest.mark.takes("one_row", "linear_gradient")
+def test_both_ways_are_taken():
+    layer = Linear(7, 11)
+    with watched() as answers:
+        layer(torch.randn(5, 7))
+        with torch.no_grad():
+            layer(torch.randn(1, 7))
+    assert answers["linear_gradient"].taken == answers["one_row"].taken == 1

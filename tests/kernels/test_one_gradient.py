@@ -58,6 +58,7 @@ def test_a_pass_that_asks_for_less_leaves_nothing_behind(shared):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.takes("one_gradient", "summed_linear", "summed_mix")
 def test_each_matrix_gets_one_product(shared, monkeypatch):
     made, rows = kernels._of_weight, []
     monkeypatch.setattr(kernels, "_of_weight", lambda *given: rows.append(len(given[0])) or made(*given))

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from regard.kernels import topk as kernels
+from regard.kernels import choose
 from regard.kernels.topk import BLOCK, topk
 
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """However few numbers there are."""
-    monkeypatch.setattr(kernels, "LEAST", 0)
+    monkeypatch.setattr(choose, "LEAST_SORTED", 0)
 
 
 @pytest.mark.parametrize("classes", [1, 7, BLOCK, 10 * BLOCK, 10 * BLOCK + 3, 125 * BLOCK - 1])
@@ -36,3 +36,12 @@ def test_what_is_hidden_comes_last_and_what_is_no_number_first():
     assert best[0, 3] == -torch.inf
     assert best[1, 0].isnan()
     assert places[1, 0] == 300
+
+
+@pytest.mark.takes("topk")
+def test_it_is_taken():
+    with choose.watched() as answers:
+        topk(torch.randn(5, 10 * BLOCK), 2)
+        topk(torch.randn(5, 10 * BLOCK), 5)
+    assert answers["topk"].taken == 1
+    assert answers["topk"].against == {"there are too few numbers": 1}

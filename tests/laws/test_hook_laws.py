@@ -277,6 +277,7 @@ def test_a_search_finds_what_teacher_forcing_says_under_hooks(writer):
                 assert (list(best.tokens), best.finished) == greedy(world.model, memory, limit)
 
 
+@pytest.mark.takes("plain_transformer", "plain_recurrent")
 @pytest.mark.parametrize("writer", LOOKERS)
 def test_what_records_is_no_change(writer):
     """The fast path stays on, bit for bit, with LSTMs too."""

@@ -12,6 +12,7 @@ from regard import recipe as recipes
 from regard.attention import POSITIONS, SCORES
 from regard.attention.record import record
 from regard.decoders import ORDERS, AnyDecoder
+from regard.kernels.choose import FEW_ROWS, watched
 from regard.kernels.linear import Linear
 from regard.models import Seq2Seq
 from regard.recipe import Attention, Decoder, Encoder
@@ -85,6 +86,7 @@ def make_recurrent(order: str, cell: str = "lstm", layers: int = 1, **look: obje
     return built(recipe)
 
 
+@pytest.mark.takes("plain_recurrent")
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 @pytest.mark.parametrize(("lengths", "width"), [((7, 4, 2), 1), ((7, 4, 2), 3), ((4, 4, 4), 2)])
@@ -93,6 +95,7 @@ def test_a_plain_step_is_the_step_of_the_order(order, cell, lengths, width):
     assert steps_alike(model, lengths, width=width)
 
 
+@pytest.mark.takes("plain_recurrent")
 @pytest.mark.parametrize("score", SCORES)
 def test_recurrent_decoders_look_plainly_with_any_score(score):
     model = make_recurrent("bahdanau", score=score)
@@ -114,6 +117,7 @@ def test_other_looks_and_watched_modules_go_the_general_way(look):
         assert model.decoder.step(TOKENS[:, :1], model.decoder.start(ready), ready).logits.isfinite().all()
 
 
+@pytest.mark.takes("plain_transformer")
 @pytest.mark.parametrize(("norm", "positions"), list(product(("pre", "post"), POSITIONS)))
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_plain_step_is_the_step_of_the_layers(norm, positions, width):
@@ -121,12 +125,24 @@ def test_a_plain_step_is_the_step_of_the_layers(norm, positions, width):
     assert steps_alike(model, LENGTHS, width=width)
 
 
+@pytest.mark.takes("plain_transformer", "one_row_step", "few_queries", "keys_by_columns")
+@pytest.mark.parametrize("count", [1, FEW_ROWS, FEW_ROWS + 1])
+def test_any_number_of_sources_steps_alike(count, monkeypatch):
+    monkeypatch.setitem(globals(), "TOKENS", TOKENS[:1].repeat(count, 1))
+    with watched() as answers:
+        assert steps_alike(make(), tuple(2 + place % 6 for place in range(count)), width=1)
+    taken = [bool(answers[name].taken) for name in ("one_row_step", "few_queries", "keys_by_columns")]
+    assert taken == [count == 1, count <= FEW_ROWS, count > FEW_ROWS]
+
+
+@pytest.mark.takes("plain_transformer")
 @pytest.mark.parametrize("score", SCORES)
 def test_only_dot_products_of_the_states_themselves_go_the_plain_way_and_all_step_alike(score):
     model = make(score=score)
     assert steps_alike(model, LENGTHS, width=1) == (score in ("dot", "scaled_dot"))
 
 
+@pytest.mark.takes("columns", "tied_columns")
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_settled_model_says_the_same_and_leaves_the_chance_of_others_alone(tied):
     model = make(tied=tied)

@@ -317,6 +317,20 @@ def test_the_fused_dot_is_attend_for_beams_that_share_their_keys(name, mask, bia
     looks_alike(score, query, keys, values, SHARED[mask](), bias)
 
 
+@pytest.mark.takes("fused_attention")
+def test_a_fused_scope_gives_no_weights():
+    scope = SCOPES["global"](make_score("scaled_dot", PART, PART)[0], query_dim=PART, fused=True)
+    given = (
+        torch.randn(BATCH, HEADS, QUERY, PART),
+        torch.randn(BATCH, HEADS, KEY, PART),
+        torch.randn(BATCH, HEADS, KEY, 2),
+    )
+    quick, plain = (scope(*given, mask=None, cleared=cleared) for cleared in (True, False))
+    assert quick.weights is None
+    assert plain.weights is not None
+    torch.testing.assert_close(quick.context, plain.context)
+
+
 @pytest.mark.parametrize("fused_path", [False, True])
 @pytest.mark.parametrize("normalizer", LEARNED)
 def test_dropped_weights_are_lost_on_the_way_and_the_others_grow(normalizer, fused_path):

@@ -177,6 +177,7 @@ LINEAGES = {
 
 @gpu
 @pytest.mark.gpu
+@pytest.mark.takes("captured_updates")
 @pytest.mark.parametrize("lineage", LINEAGES)
 def test_captured_updates_are_eager_updates(lineage):
     device = torch.device("cuda")
@@ -184,7 +185,8 @@ def test_captured_updates_are_eager_updates(lineage):
     for graphs in (True, False):
         task, session, data = bench(*LINEAGES[lineage], device=device)
         batches = Batches(data.lengths(), 200, 1, few_shapes=True)
-        running = Captured(task, session, data, device) if graphs else Eager(task, session, data)
+        running = engine.choose(task, session, data) if graphs else Eager(task, session, data)
+        assert isinstance(running, Captured if graphs else Eager)
         for _ in range(30):
             running.update(batches, Stopper())
         running.collect()
@@ -194,6 +196,7 @@ def test_captured_updates_are_eager_updates(lineage):
 
 @gpu
 @pytest.mark.gpu
+@pytest.mark.takes("captured_updates")
 def test_a_captured_update_that_is_not_finite_changes_no_weight():
     device = torch.device("cuda")
     task, session, data = bench(device=device)

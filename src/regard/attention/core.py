@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.attention import fused, masks
+from regard.attention import masks
 from regard.attention.masks import Mask
 from regard.attention.normalizers import Normalizer, draw, hard, softmax
-from regard.kernels.choose import is_transformed, without_autocast
+from regard.kernels.choose import takes, without_autocast
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import mix
 from regard.types import BatchFirst
@@ -63,6 +63,11 @@ class Score(ABC, nn.Module):
         """Whether a key may be moved by adding to it, as scopes with a past do."""
         return True
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether `look` computes what `attend` would: the score has a kernel, and was not hooked or replaced."""
+        return False
+
     @abstractmethod
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
         """The keys of the states: all the work that does not depend on the query, done once per source."""
@@ -79,9 +84,9 @@ class Score(ABC, nn.Module):
         keys: Float[Tensor, "*keys key projected"],
         values: Float[Tensor, "*keys key dim"],
         mask: Bool[Tensor, "*mask"] | None,
-    ) -> Attended | None:
-        """The whole of `attend` with a softmax by a kernel of its own, where the score has one that fits."""
-        return None
+    ) -> Attended:
+        """The whole of `attend` with a softmax, by the score's own kernel; only if it `has_kernel`."""
+        raise NotImplementedError
 
 
 @runtime_checkable
@@ -141,10 +146,10 @@ def attend(
     if mask is not None and not cleared:
         seen = mask.any(dim=-2).unsqueeze(-1)
         keys, values = keys.masked_fill(~seen, 0.0), values.masked_fill(~seen, 0.0)
-    if isinstance(score, Score) and normalize is softmax and bias is None and not drop:
-        looked = score.look(query, keys, values, mask)
-        if looked is not None:
-            return looked
+    if isinstance(score, Score) and takes(
+        "additive_attention", score, normalize is softmax, query, keys, values, mask, bias, drop
+    ):
+        return score.look(query, keys, values, mask)
     log_prob = None
     if draws and normalize is hard:
         weights, log_prob = draw(_scored(query, keys, score, bias), mask)
@@ -175,24 +180,3 @@ def _scored(query: Tensor, keys: Tensor, score: ScoreFunction, bias: Tensor | No
     with without_autocast(query):
         scores = score(query.to(precision), keys.to(precision))
     return scores if bias is None else scores + bias
-
-
-def attend_unseen(
-    query: Float[Tensor, "*batch query query_dim"],
-    keys: Float[Tensor, "*keys key projected"],
-    values: Float[Tensor, "*keys key dim"],
-    *,
-    score: Score,
-    mask: Mask,
-    bias: Float[Tensor, "*bias"] | None,
-    normalize: Normalizer,
-    drop: float = 0.0,
-) -> Attended:
-    """Like `attend` on keys without junk, where nobody needs the weights: a fused path runs if there is one."""
-    drops = drop > 0.0 and query.device.type == "cpu"  # torch's fused path has none there, nor our cheap draw
-    scale = score.dot_scale
-    if scale is None or normalize is not softmax or drops or is_transformed():
-        return attend(
-            query, keys, values, score=score, mask=mask, bias=bias, normalize=normalize, cleared=True, drop=drop
-        )
-    return Attended(fused.dot(query, keys, values, scale=scale, mask=mask, bias=bias, drop=drop), None)

@@ -7,9 +7,7 @@ from torch.nn import functional
 
 from regard.attention.masks import Causal, Mask, drawn
 from regard.kernels import gpu
-
-if gpu.AVAILABLE:
-    from regard.kernels.gpu import short_attention as kernels
+from regard.kernels.choose import takes
 
 
 def dot(
@@ -29,7 +27,7 @@ def dot(
     if isinstance(mask, Causal) and mask.hides_nothing(keys.shape[-2]):
         mask = None
     causal = isinstance(mask, Causal) and mask.start == 0 and query.shape[-2] == keys.shape[-2]
-    if bias is None and not drop and (causal or not isinstance(mask, Causal)) and _is_short(query, keys, values, mask):
+    if takes("short_attention", query, keys, values, mask, causal, bias, drop):
         return _short(query, keys, values, scale, mask)
     causal = causal and bias is None
     hidden = None if causal else drawn(mask, query, keys)
@@ -55,40 +53,19 @@ def _shared(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Ten
     return seen.unflatten(2, (beams, queries)).transpose(1, 2)
 
 
-def takes_packed(wide: Tensor, width: int, mask: Mask) -> bool:
-    """Whether `packed` can do it: while a GPU learns in half precision, for few tokens and a mask over keys alone."""
-    learns = wide.is_cuda and torch.is_grad_enabled() and wide.dtype == torch.bfloat16
-    return learns and _is_brief(wide.shape[1], width, mask)
-
-
 def packed(
     wide: Float[Tensor, "batch time wide"], heads: int, *, scale: float, mask: Mask
 ) -> Float[Tensor, "batch time dim"]:
     """`dot` of tokens with themselves, from all queries, keys and values side by side to contexts side by side."""
-    seen: Tensor = kernels.short_self_attention(
+    seen: Tensor = gpu.short_attention.short_self_attention(
         wide.contiguous(), heads, _hidden(mask, len(wide)), isinstance(mask, Causal), scale
     )
     return seen
 
 
-def _is_short(query: Tensor, keys: Tensor, values: Tensor, mask: Mask) -> bool:
-    """Whether few queries look at few keys while a GPU learns in half precision, and the mask is over keys alone."""
-    learns = query.is_cuda and query.ndim == 4 and torch.is_grad_enabled()
-    alike = query.dtype == keys.dtype == values.dtype == torch.bfloat16
-    if not learns or not alike or not query.shape[:2] == keys.shape[:2] == values.shape[:2]:
-        return False
-    longest = max(query.shape[-2], keys.shape[-2])
-    return query.shape[-1] == values.shape[-1] and _is_brief(longest, query.shape[-1], mask)
-
-
-def _is_brief(longest: int, width: int, mask: Mask) -> bool:
-    plain = mask is None or isinstance(mask, Causal) or mask.shape[1] == mask.shape[2] == 1
-    return plain and longest <= gpu.FEW and width in gpu.HEAD_WIDTHS and gpu.AVAILABLE
-
-
 def _short(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Mask) -> Tensor:
     hidden, causal = _hidden(mask, len(query)), isinstance(mask, Causal)
-    seen: Tensor = kernels.short_attention(query, keys, values, hidden, causal, scale)
+    seen: Tensor = gpu.short_attention.short_attention(query, keys, values, hidden, causal, scale)
     return seen
 
 

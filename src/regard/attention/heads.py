@@ -14,7 +14,7 @@ from regard.attention.masks import Mask
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
 from regard.errors import RecipeError
-from regard.kernels.choose import is_observed, is_unchanged
+from regard.kernels.choose import takes
 from regard.kernels.linear import Linear, linear
 from regard.types import BatchFirst
 
@@ -98,14 +98,15 @@ class MultiHead(nn.Module):
 
 
 def project_all(looks: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
-    """The keys and values of many looks at the same states; where they learn, by one product.
+    """The keys and values of many looks at the same states."""
+    if takes("joint_projection", looks, MultiHead, Linear):
+        return project_jointly(looks, states)
+    return [Seen(look.project(states), look.content(states)) for look in looks]
 
-    A layer that was hooked or replaced, as by LoRA, is called, with gradients as without.
-    """
+
+def project_jointly(looks: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
+    """The same by one product with the weights of all looks, one below the other."""
     layers = [each for look in looks for each in (look.key, look.value)]
-    alike = all(type(look) is MultiHead for look in looks) and all(is_unchanged(each, Linear) for each in layers)
-    if not torch.is_grad_enabled() or not alike:
-        return [Seen(look.project(states), look.content(states)) for look in looks]
     weight, bias = torch.cat([each.weight for each in layers]), torch.cat([each.bias for each in layers])
     parts = linear(states, weight, bias).split([each.out_features for each in layers], dim=-1)
     pairs = zip(looks, parts[0::2], parts[1::2], strict=True)
@@ -122,7 +123,7 @@ class Seen(BatchFirst):
 
     def then(self, more: Float[Tensor, "batch heads 2 more part"]) -> "Seen":
         """This, and the keys and values that come after it; this stays as it is."""
-        if torch.is_grad_enabled():
+        if not takes("cache_room"):
             keys, values = more.unbind(2)
             return Seen(torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2))
         start, count = self.keys.shape[-2], more.shape[-2]
@@ -190,9 +191,9 @@ class SelfAttention(nn.Module):
         shares = [self.heads, self.groups, self.groups]
         wide = self.all(states)
         query, keys, values = split(wide, sum(shares)).split(shares, dim=-3)
-        scale = self.attention.plain_scale()
-        alone = before is None and bias is None and not positions.turns
-        if scale is not None and alone and self.is_packed(wide, mask):
+        if takes("packed_attention", self, wide, mask, bias, before, positions.turns):
+            scale = self.attention.plain_scale()
+            assert scale is not None
             return self.out(fused.packed(wide, self.heads, scale=scale, mask=mask)), Seen(keys, values)
         query, keys = positions.rotate(query, start), positions.rotate(keys, start)
         seen = Seen(keys, values) if before is None else before.then(torch.stack([keys, values], dim=2))
@@ -201,12 +202,6 @@ class SelfAttention(nn.Module):
             query, projected, spread(seen.values, self.heads), mask=mask, bias=bias, start=start, cleared=True
         )
         return self.out(join(context)), seen
-
-    def is_packed(self, wide: Float[Tensor, "batch time wide"], mask: Mask) -> bool:
-        """Whether a fused path takes queries, keys and values as they lie side by side, and nothing is recorded."""
-        drops = self.training and self.attention.dropout > 0.0
-        alone = self.groups == self.heads and not drops and not is_observed(self.attention)
-        return alone and fused.takes_packed(wide, self.width, mask)
 
 
 def shares(dim: int, heads: int, groups: int | None) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import DataError
-from regard.kernels.choose import is_unchanged
+from regard.kernels.choose import takes
 
 BASE = 10_000.0  # of all wavelengths
 
@@ -70,7 +70,7 @@ class Learned(Positions):
                 f"a text of {end} tokens is longer than the {self.table.num_embeddings} positions that were learned; "
                 "raise model.longest and train again, or choose model.positions = sinusoidal"
             )
-        if is_unchanged(self.table, nn.Embedding):
+        if takes("learned_positions", self.table):
             return words + self.table.weight[start:end]
         return words + self.table(torch.arange(start, end, device=words.device))
 

@@ -8,11 +8,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.attention.core import Attended, Past, Score, attend, attend_unseen, weigh
+from regard.attention import fused as fused_kernels
+from regard.attention.core import Attended, Past, Score, attend, weigh
 from regard.attention.masks import Mask, drawn
 from regard.attention.normalizers import Normalizer, softmax
 from regard.errors import RegardError
-from regard.kernels.choose import is_unchanged, without_autocast
+from regard.kernels.choose import is_unchanged, takes, without_autocast
 from regard.kernels.linear import Exact
 
 
@@ -76,11 +77,24 @@ class Scope(nn.Module):
         cleared: bool = False,
     ) -> Attended:
         """Look where the scope lets the query look."""
-        focus = self.focus(query, keys, mask, start)
-        look = attend_unseen if self.fused and cleared else partial(attend, cleared=cleared, draws=self.training)
+        visible, normalize = self.focus(query, keys, mask, start)
         drop = self.dropout if self.training else 0.0
-        return look(
-            query, keys, values, score=self.score, mask=focus.mask, bias=bias, normalize=focus.normalize, drop=drop
+        if takes("fused_attention", query, self.score, normalize is softmax, self.fused and cleared, drop):
+            scale = self.score.dot_scale
+            assert scale is not None
+            context = fused_kernels.dot(query, keys, values, scale=scale, mask=visible, bias=bias, drop=drop)
+            return Attended(context, None)
+        return attend(
+            query,
+            keys,
+            values,
+            score=self.score,
+            mask=visible,
+            bias=bias,
+            normalize=normalize,
+            cleared=cleared,
+            drop=drop,
+            draws=self.training,
         )
 
     def weigh(

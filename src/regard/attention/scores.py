@@ -115,6 +115,11 @@ class Additive(Score):
         self.key = nn.Linear(key_dim, inner)
         self.out = Exact(inner, 1, bias=False)
 
+    @property
+    def has_kernel(self) -> bool:
+        """Unless its own forward or that of `out` was hooked or replaced."""
+        return is_unchanged(self, Additive) and is_unchanged(self.out, Exact)
+
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key inner"]:
         """The part U key + b of the inner sum."""
         return self.key(states)
@@ -132,12 +137,8 @@ class Additive(Score):
         keys: Float[Tensor, "*keys key inner"],
         values: Float[Tensor, "*keys key dim"],
         mask: Bool[Tensor, "*mask"] | None,
-    ) -> Attended | None:
-        """While it learns, unless its own forward or that of `out` was hooked or replaced."""
-        if not additive.fits(query, keys, values, mask):
-            return None
-        if not is_unchanged(self, Additive) or not is_unchanged(self.out, Exact):
-            return None
+    ) -> Attended:
+        """While it learns, without keeping anything for pairs of query and key."""
         with without_autocast(query):
             return Attended(*additive.look(self.query(query), keys, values, self.out.weight, mask))
 

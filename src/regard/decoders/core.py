@@ -3,11 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
-import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.kernels.choose import is_autocast, is_transformed
 from regard.sources import TokenEmbedding
 from regard.types import Memory, Ready, State, Step
 
@@ -37,20 +35,6 @@ class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
         """Teacher forcing: one step over all tokens."""
         ready = self.prepare(memory)
         return self.step(tokens, self.start(ready), ready)
-
-    def is_searched(self, memory: Memory, *, looks: bool) -> bool:
-        """Whether steps may go with plain tensors: nothing learns, in full precision, and every source can be seen.
-
-        The mask is read on the host last, and never while gradients are on: a captured update may not wait for it.
-        """
-        precision = self.embedding.weight.dtype
-        if self.training or torch.is_grad_enabled() or is_autocast(memory.mask):
-            return False
-        if memory.mask.is_meta or is_transformed():
-            return False
-        if precision not in (torch.float32, torch.float64):
-            return False
-        return not looks or bool(memory.mask.any(-1).all())
 
 
 AnyDecoder = Decoder[Any, Any]

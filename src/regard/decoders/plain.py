@@ -1,8 +1,8 @@
-"""One more token with plain tensors.
+"""One more token with plain tensors: the fast twins `plain_transformer` and `plain_recurrent` of `kernels/choose.py`.
 
 In a search a step is small, and most of its time would go to modules calling modules. Here the same sums are written
-out: a Transformer's layers whose heads weigh by a softmax over dot products (`DecoderLayer.forward` is the definition),
-and a recurrent decoder's look that is a softmax over any scores (`RecurrentDecoder.look`).
+out a second time. The definitions are `DecoderLayer.forward`, for layers whose heads weigh by a softmax over dot
+products, and `RecurrentDecoder.look`, for a softmax over any scores; nothing here runs unless the table says so.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,9 @@ from regard.attention.heads import MultiHead, Seen, SelfAttention
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
-from regard.kernels.choose import is_observed
+from regard.kernels.choose import is_observed, takes
 from regard.kernels.linear import of_one
 from regard.layers.recurrence import Gates
-
-FEW = 8  # rows up to which an attention is quicker as one operation than as three
 
 
 class Affine(NamedTuple):
@@ -47,7 +45,7 @@ def unseen(mask: Bool[Tensor, "batch source"], dtype: torch.dtype) -> Float[Tens
 
 def laid_out(memory: Seen) -> Seen:
     """The same numbers, the keys by columns: products of many sources' beams with them are four times as fast so."""
-    if len(memory.keys) <= FEW:
+    if not takes("keys_by_columns", len(memory.keys)):
         return memory
     return Seen(memory.keys.transpose(-1, -2).contiguous().transpose(-1, -2), memory.values.contiguous())
 
@@ -74,19 +72,21 @@ class Look(NamedTuple):
     scope: Scope
 
     @staticmethod
-    def of(module: SelfAttention | MultiHead) -> "Look | None":
-        """That of a module, if it is a softmax over dot products with keys for every head."""
+    def of(module: SelfAttention | MultiHead) -> "Look":
+        """That of a module, which is a softmax over dot products with keys for every head."""
         scale = module.attention.plain_scale()
-        return Look(module.heads, scale, module.attention) if scale and module.groups == module.heads else None
+        assert scale is not None
+        return Look(module.heads, scale, module.attention)
 
     def glance(
         self,
         query: Float[Tensor, "batch heads beams part"],
         seen: Seen,
         bias: Float[Tensor, "batch heads 1 key"] | None,
+        few: bool,
     ) -> Float[Tensor, "batch heads beams part"]:
         """What the queries see, where nobody asks where: for few of them torch's own way is the faster."""
-        if query.shape[0] > FEW:
+        if not few:
             return self.context(query, seen, bias)[0]
         return scaled_dot_product_attention(query, seen.keys, seen.values, attn_mask=bias, scale=self.scale)
 
@@ -149,7 +149,8 @@ class Plain:
     ) -> tuple[Float[Tensor, "rows dim"], tuple[Seen, ...], Float[Tensor, "rows source"] | None]:
         """The states after all layers, what is kept of them, and where the top layer looked in the memory."""
         rows, start = states.shape[0], before[0].keys.shape[-2]
-        states, product = (states[0], of_one) if rows == 1 else (states, linear)
+        states, product = (states[0], of_one) if takes("one_row_step", rows) else (states, linear)
+        few, few_sources = takes("few_queries", rows), takes("few_queries", mask.shape[0])
         bias = positions.bias(1, start + 1, start)
         told = None if bias is None else bias.expand(rows, -1, -1, -1)
         kept: list[Seen] = []
@@ -166,7 +167,7 @@ class Plain:
                 layer.look.scope(
                     query, seen.keys, seen.values, mask=Causal(start), bias=bias, start=start, cleared=True
                 )
-            context = _rows(layer.look.glance(query, seen, told))
+            context = _rows(layer.look.glance(query, seen, told, few))
             states = self._leave(states, product(context, *layer.out), layer.after)
             if layer.cross is not None:
                 look, at = layer.cross.look, memory[len(kept)]
@@ -175,7 +176,7 @@ class Plain:
                 if is_observed(look.scope):
                     _show(look.scope, beams.unsqueeze(3), at.keys, at.values, mask[:, None, None, None], start)
                 if len(kept) < len(self.layers) - 1:
-                    context = look.glance(beams.transpose(1, 2), at, hidden)
+                    context = look.glance(beams.transpose(1, 2), at, hidden, few_sources)
                 else:
                     context, weights = look.context(beams.transpose(1, 2), at, hidden)
                 states = self._leave(states, product(_rows(context), *layer.cross.out), layer.cross.after)

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,7 +18,7 @@ from regard.decoders.plain import PlainLoop, unseen
 from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
-from regard.kernels.choose import is_hooked, is_unchanged, without_autocast
+from regard.kernels.choose import takes, without_autocast
 from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear, one_gradient
@@ -152,16 +152,11 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         return values.to(torch.promote_types(values.dtype, self.embedding.weight.dtype))
 
     def plain(self, memory: Memory) -> PlainLoop | None:
-        """What plain steps take: in a search, where looks are a softmax over all keys and no module was changed."""
-        scope = self.attention
-        if scope is not None and not (isinstance(scope, Global) and scope.normalize is softmax):
-            return None
-        if scope is not None and not is_unchanged(scope, Global):
-            return None
-        if not self.is_searched(memory, looks=scope is not None) or any(map(is_hooked, self.modules())):
+        """What plain steps take, or None if the modules are called."""
+        if not takes("plain_recurrent", self, memory.mask, Global, softmax):
             return None
         gates = Gates.of(self.lowest, self.embedding.embedding_dim)
-        return None if gates is None else PlainLoop(gates, scope)
+        return None if gates is None else PlainLoop(gates, cast(Scope | None, self.attention))
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
         """The start made of the source's summary, and nothing fed yet."""

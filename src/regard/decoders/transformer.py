@@ -15,7 +15,7 @@ from regard.attention.scopes import Global
 from regard.attention.scores import Dot, ScaledDot
 from regard.decoders.core import Decoder
 from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out, unseen
-from regard.kernels.choose import are_unchanged, is_unchanged
+from regard.kernels.choose import takes
 from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
@@ -82,19 +82,14 @@ class DecoderLayer(nn.Module):
         states, read = self.around_feed.enter(stream)
         return self.around_feed.leave(states, self.feed(read)), seen, asked
 
-    def plain(self) -> Layer | None:
+    def plain(self) -> Layer:
         """Its weights for plain steps, if it looks by dot products and no part of it was hooked or replaced."""
-        if not are_unchanged(self, PLAIN):
-            return None
-        look, cross = Look.of(self.attention), self.plain_cross()
-        if look is None or (self.cross is not None and cross is None):
-            return None
         return Layer(
-            look,
+            Look.of(self.attention),
             Affine.of(self.attention.all),
             Affine.of(self.attention.out),
             Norm.of(self.around_attention.norm),
-            cross,
+            self.plain_cross(),
             Affine.of(self.feed.inner),
             self.feed.activation,
             Affine.of(self.feed.out),
@@ -102,12 +97,11 @@ class DecoderLayer(nn.Module):
         )
 
     def plain_cross(self) -> Cross | None:
-        """The weights of its look at the memory, if that is one of dot products."""
+        """The weights of its look at the memory, where there is one."""
         if self.cross is None or self.around_cross is None:
             return None
-        look = Look.of(self.cross)
         norm = Norm.of(self.around_cross.norm)
-        return look and Cross(look, Affine.of(self.cross.query), Affine.of(self.cross.out), norm)
+        return Cross(Look.of(self.cross), Affine.of(self.cross.query), Affine.of(self.cross.out), norm)
 
 
 # All that a layer may be made of if plain steps are to read its weights.
@@ -162,15 +156,11 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         return TransformerReady(tuple(map(laid_out, layers)), memory.mask, hidden, plain)
 
     def plain(self, memory: Memory) -> Plain | None:
-        """The layers for plain steps: in a search, where every source shows something and no module was changed."""
-        if not self.is_searched(memory, looks=self.looks):
-            return None
-        layers = [layer.plain() for layer in self.layers]
-        known = tuple(layer for layer in layers if layer is not None)
-        if len(known) < len(layers) or (self.out is not None and not is_unchanged(self.out, Linear)):
+        """The layers for plain steps, or None if the modules are called."""
+        if not takes("plain_transformer", self, memory.mask, PLAIN):
             return None
         words = Affine(self.tied_weight(), None) if self.out is None else Affine(self.out.weight, self.out.bias)
-        return Plain(known, words, before=self.shape.norm == "pre")
+        return Plain(tuple(layer.plain() for layer in self.layers), words, before=self.shape.norm == "pre")
 
     def start(self, ready: TransformerReady) -> TransformerState:
         """Nothing seen yet."""

@@ -5,11 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.kernels import gpu
-from regard.kernels.choose import is_unchanged
+from regard.kernels.choose import takes
 from regard.kernels.dropout import add_dropped
-
-if gpu.AVAILABLE:
-    from regard.kernels.gpu import add_norm as fused
 
 
 def add_norm(
@@ -25,12 +22,12 @@ def add_norm(
 
     Where products are in half precision the norm is made in it at once, unless it `flows` on as states itself.
     """
-    if change is None or not _fits(states, norm):
+    if change is None or not takes("add_norm", states, change, norm):
         return plain(states, change, norm, share, training)
     half = not flows and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
     seeds = torch.randint(1 << 31, (2,), device=states.device)
     dropped = share if training else 0.0
-    added, normed, _, _ = fused.add_norm(
+    added, normed, _, _ = gpu.add_norm.add_norm(
         states.contiguous(), change.contiguous(), norm.weight, norm.bias, seeds, dropped, norm.eps, half
     )
     return added, normed
@@ -46,10 +43,3 @@ def plain(
     """The definition; where nothing was said yet, the states themselves."""
     added = states if change is None else add_dropped(states, change, share, training)
     return added, norm(added)
-
-
-def _fits(states: Tensor, norm: nn.LayerNorm) -> bool:
-    if not states.is_cuda or not is_unchanged(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
-        return False
-    learns = torch.is_grad_enabled() and states.dtype == norm.weight.dtype == torch.float32
-    return learns and states.shape[-1] <= gpu.WIDEST_ROW and states.numel() < 1 << 31 and gpu.AVAILABLE

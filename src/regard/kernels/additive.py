@@ -10,14 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.kernels import gpu
-from regard.kernels.choose import is_transformed
 from regard.kernels.cpu import additive as on_cpu
 from regard.kernels.linear import Account, opened
-
-if gpu.AVAILABLE:
-    from regard.kernels.gpu import additive as on_gpu
-
-MOST = 128  # keys that one program of a GPU looks at
 
 
 def look(
@@ -39,22 +33,8 @@ def look(
     return context, weights
 
 
-def fits(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> bool:
-    """Whether it can be done so: for rows by themselves that learn, not in half, on a GPU in single precision."""
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed():
-        return False
-    if not query.ndim == keys.ndim == values.ndim == 4 or keys.dtype not in (torch.float32, torch.float64):
-        return False
-    alike = query.dtype == keys.dtype == values.dtype and query.device == keys.device == values.device
-    small = keys.dtype == torch.float32 and keys.shape[2] <= MOST and gpu.AVAILABLE
-    rows = query.shape[1] == keys.shape[1] == 1 and values.shape[:3] == keys.shape[:3] and len(query) == len(keys)
-    over_keys = mask is None or mask.shape[1] == mask.shape[2] == 1
-    whole = keys.is_contiguous() and values.is_contiguous() and keys.requires_grad and values.requires_grad
-    return alike and (small or not keys.is_cuda) and rows and over_keys and whole
-
-
 def _forward(*given: Tensor) -> tuple[Tensor, Tensor]:
-    return on_gpu.forward(*given) if given[0].is_cuda else on_cpu.forward(*given)
+    return gpu.additive.forward(*given) if given[0].is_cuda else on_cpu.forward(*given)
 
 
 def _backward(gradients: tuple[Tensor | None, ...], looked: tuple[Tensor, ...], sums: tuple[Tensor, ...]) -> Tensor:
@@ -63,7 +43,7 @@ def _backward(gradients: tuple[Tensor | None, ...], looked: tuple[Tensor, ...], 
     if context is None:
         query, _, values, *_ = looked
         context = values.new_zeros(*query.shape[:2], values.shape[-1])
-    way = on_gpu if context.is_cuda else on_cpu
+    way = gpu.additive if context.is_cuda else on_cpu
     return way.backward(context, of_weights, *looked, *sums)
 
 

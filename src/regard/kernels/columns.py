@@ -1,8 +1,9 @@
 """Matrices laid out by columns: on the CPU, products of few rows with them are faster."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from regard.kernels.choose import takes
 
 
 def by_columns(weight: Float[Tensor, "out in"]) -> Float[Tensor, "out in"]:
@@ -25,7 +26,7 @@ class Columns:
 
     def of(self, weight: Float[Tensor, "out in"]) -> Float[Tensor, "out in"]:
         """The matrix, laid out for products."""
-        if torch.is_grad_enabled() or weight.device.type != "cpu":
+        if not takes("tied_columns", weight):
             return weight
         version = 0 if weight.is_inference() else weight._version  # what inference mode made, it does not count
         state = weight.data_ptr(), version, weight.dtype

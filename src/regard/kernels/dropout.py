@@ -12,37 +12,34 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.kernels.choose import is_capturable, is_transformed
-
-CHOICES = 1 << 16  # what sixteen bits tell apart
-LEAST = 4096  # numbers for which it pays
+from regard.kernels.choose import DROPOUT_CHOICES as CHOICES
+from regard.kernels.choose import takes
 
 
 def dropout(values: Tensor, share: float, training: bool) -> Tensor:
     """Srivastava et al. 2014; outside of training nothing is dropped."""
     if not training or share == 0.0:
         return values
-    if not pays(values, share):
-        return functional.dropout(values, share)
-    result: Tensor = _Dropped.apply(values, draw(values, share))  # type: ignore[no-untyped-call]
-    return result
+    if takes("dropout", values, share):
+        result: Tensor = _Dropped.apply(values, draw(values, share))  # type: ignore[no-untyped-call]
+        return result
+    return functional.dropout(values, share)
 
 
 def add_dropped(states: Tensor, change: Tensor, share: float, training: bool) -> Tensor:
     """The sum of states and dropout(change), in one pass where that pays."""
-    whole = states.dtype == change.dtype and states.shape == change.shape
-    if not training or share == 0.0 or not pays(change, share) or not whole:
-        return states + dropout(change, share, training)
-    result: Tensor = _AddDropped.apply(states, change, draw(change, share))  # type: ignore[no-untyped-call]
-    return result
+    if training and share and takes("add_dropped", states, change, share):
+        result: Tensor = _AddDropped.apply(states, change, draw(change, share))  # type: ignore[no-untyped-call]
+        return result
+    return states + dropout(change, share, training)
 
 
 def relu_dropped(values: Tensor, share: float, training: bool) -> Tensor:
     """The same of relu(values), which nobody else holds: they are changed in place."""
-    if not training or share == 0.0 or not pays(values, share):
-        return dropout(functional.relu_(values), share, training)
-    result: Tensor = _ReluDropped.apply(values, draw(values, share))  # type: ignore[no-untyped-call]
-    return result
+    if training and share and takes("relu_dropped", values, share):
+        result: Tensor = _ReluDropped.apply(values, draw(values, share))  # type: ignore[no-untyped-call]
+        return result
+    return dropout(functional.relu_(values), share, training)
 
 
 class Drawn(NamedTuple):
@@ -54,12 +51,6 @@ class Drawn(NamedTuple):
     def factors(self) -> Float[Tensor, "*shape"]:
         """What every number is multiplied with: 0 or the scale."""
         return self.kept.view(torch.uint8).to(torch.float32).mul_(self.scale)
-
-
-def pays(values: Tensor, share: float) -> bool:
-    """Whether this draw is the faster one; elsewhere, as on a GPU, torch's own is."""
-    fits = values.device.type == "cpu" and values.dtype == torch.float32 and values.numel() >= LEAST
-    return fits and dropped(share) < CHOICES and not is_capturable() and not is_transformed()
 
 
 def dropped(share: float) -> int:

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.kernels.choose import is_autocast, is_transformed
+from regard.kernels.choose import takes
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -49,17 +49,15 @@ def linear(
     states: Float[Tensor, "*batch in"], weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None
 ) -> Float[Tensor, "*batch out"]:
     """As `functional.linear`."""
-    plain = states.ndim > 1 and states.dtype == weight.dtype and not is_autocast(states)
-    if not plain or not torch.is_grad_enabled() or not weight.requires_grad:
-        if plain and states.numel() == states.shape[-1] and states.device.type == "cpu":
-            return of_one(states.flatten(), weight, bias).view(*states.shape[:-1], -1)
-        return functional.linear(states, weight, bias) if plain else exact(states, weight, bias)
-    if book := opened():
+    if takes("one_row", states, weight):
+        return of_one(states.flatten(), weight, bias).view(*states.shape[:-1], -1)
+    book = opened()
+    if book is not None and takes("summed_linear", book, states, weight):
         return book.account(weight, bias).step(states)
-    if states.device.type != "cpu" or is_transformed():
-        return functional.linear(states, weight, bias)
-    flat: Tensor = _Linear.apply(states.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
-    return flat if states.ndim == 2 else flat.view(*states.shape[:-1], -1)
+    if takes("linear_gradient", states, weight):
+        flat: Tensor = _Linear.apply(states.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
+        return flat if states.ndim == 2 else flat.view(*states.shape[:-1], -1)
+    return exact(states, weight, bias)
 
 
 def of_one(row: Float[Tensor, " in"], weight: Float[Tensor, "out in"], bias: Tensor | None) -> Float[Tensor, " out"]:
@@ -72,18 +70,18 @@ def mix(
 ) -> Float[Tensor, "*batch query dim"]:
     """For each query the sum of the values as they weigh: weights @ values."""
     book = opened()
-    if book is None or weights.shape[:-2] != values.shape[:-2] or not values.requires_grad:
-        return weights @ values
-    return book.account(values).step(weights)
+    if book is not None and takes("summed_mix", book, weights, values):
+        return book.account(values).step(weights)
+    return weights @ values
 
 
 @contextmanager
 def one_gradient() -> Iterator[None]:
     """In the block, whatever `linear` and `mix` are given at every step gets its gradient by one product."""
-    if torch.compiler.is_compiling() or is_transformed():
+    if torch.compiler.is_compiling():  # which cannot trace a context variable
         yield
         return
-    book = Book() if torch.is_grad_enabled() else None
+    book = Book() if takes("one_gradient") else None
     before = _open.set(book)
     try:
         yield

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import RecipeError
-from regard.kernels.choose import are_unchanged, is_capturable, is_observed, without_autocast
+from regard.kernels.choose import are_unchanged, is_observed, takes, without_autocast
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import linear
 from regard.types import Recurrent
@@ -73,7 +73,7 @@ class Recurrence(nn.Module):
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
         """The top layer's output at every position, and the state after the last."""
         with without_autocast(inputs):  # to float16, in which small gradients underflow
-            if is_capturable() and self.training and self.rnn.dropout and self.is_unchanged():
+            if takes("recurrence_by_layers", self):
                 return self.forward_by_layers(inputs, state)
             outputs, after = self.rnn(inputs, self._to_torch(state))
             return outputs, self._from_torch(after)
@@ -101,7 +101,7 @@ class Recurrence(nn.Module):
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
         """Like `forward`, from rest, over padded rows: padding changes nothing and its outputs are zero."""
         with without_autocast(inputs):  # to float16, in which small gradients underflow
-            if inputs.is_meta or (is_capturable() and self.training and self.is_unchanged()):
+            if inputs.is_meta or takes("unpacked_reading", self):
                 return self.read_unpacked(inputs, mask)
             lengths = mask.sum(dim=-1).cpu()
             packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
@@ -187,14 +187,13 @@ class Gates:
     @staticmethod
     def of(recurrence: Recurrence, word_dim: int) -> "Gates | None":
         """Those of a recurrence, unless it was hooked or replaced, or is of a kind that they do not know."""
-        if not recurrence.is_unchanged() or recurrence.rnn.mode not in MOVES:
-            return None
-        onward = recurrence.rnn.bias and not recurrence.rnn.bidirectional and not recurrence.rnn.proj_size
-        return Gates(recurrence, word_dim) if onward else None
+        return Gates(recurrence, word_dim) if takes("recurrent_gates", recurrence, MOVES) else None
 
     def __init__(self, recurrence: Recurrence, word_dim: int) -> None:
-        self.recurrence, self.rnn, self.move = recurrence, recurrence.rnn, MOVES[recurrence.rnn.mode]
+        self.recurrence, self.rnn = recurrence, recurrence.rnn
         weights = self.rnn.all_weights  # of every layer, from the lowest up
+        moves = FUSED_MOVES if takes("fused_cell", weights[0][0], self.rnn.mode, FUSED_MOVES) else MOVES
+        self.move = moves[self.rnn.mode]
         self.entering = [(weight, bias) for weight, _, bias, _ in weights]
         self.kept = [(weight, bias) for _, weight, _, bias in weights]
         weight, self.bias = self.entering[0]
@@ -274,8 +273,6 @@ def _move_rnn(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | Non
 
 def _move_gru(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
     """Cho et al. 2014, with r after the product:  n = tanh(entering_n + r * kept_n),  h = n + z * (h - n)."""
-    if entering.is_cuda:
-        return torch.ops.aten._thnn_fused_gru_cell(entering, kept, hidden)[0], None
     width = hidden.shape[-1]
     reset, update = torch.sigmoid(entering[:, : 2 * width] + kept[:, : 2 * width]).chunk(2, dim=-1)
     new = torch.tanh(torch.addcmul(entering[:, 2 * width :], reset, kept[:, 2 * width :]))
@@ -285,17 +282,29 @@ def _move_gru(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | Non
 def _move_lstm(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
     """Hochreiter and Schmidhuber 1997; Gers et al. 2000:  c = f * c + i * g,  h = o * tanh(c)."""
     assert cell is not None
-    if entering.is_cuda:
-        return torch.ops.aten._thnn_fused_lstm_cell(entering, kept, cell)[:2]
     let_in, keep, new, show = (entering + kept).chunk(4, dim=-1)
     after = torch.addcmul(torch.sigmoid(keep) * cell, torch.sigmoid(let_in), torch.tanh(new))
     return torch.sigmoid(show) * torch.tanh(after), after
 
 
-MOVES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor | None], Moved]] = {
+def _fused_gru(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    return torch.ops.aten._thnn_fused_gru_cell(entering, kept, hidden)[0], None
+
+
+def _fused_lstm(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    return torch.ops.aten._thnn_fused_lstm_cell(entering, kept, cell)[:2]
+
+
+Move = Callable[[Tensor, Tensor, Tensor, Tensor | None], Moved]
+
+MOVES: dict[str, Move] = {
     "RNN_TANH": _move_rnn,
     "GRU": _move_gru,
     "LSTM": _move_lstm,
+}
+FUSED_MOVES: dict[str, Move] = {  # the same by torch's own kernels, which only a GPU has
+    "GRU": _fused_gru,
+    "LSTM": _fused_lstm,
 }
 
 

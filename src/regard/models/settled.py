@@ -3,9 +3,10 @@
 from torch import nn
 
 from regard.decoders import RecurrentDecoder, TransformerDecoder
-from regard.kernels.choose import is_unchanged
+from regard.kernels.choose import takes
 from regard.kernels.columns import Columns, by_columns
 from regard.kernels.linear import Linear
+from regard.layers.recurrence import CELLS, Recurrence
 
 
 def settle(model: nn.Module) -> None:
@@ -17,9 +18,9 @@ def settle(model: nn.Module) -> None:
     for part in model.modules():
         if isinstance(part, TransformerDecoder | RecurrentDecoder) and part.out is None:
             part.columns = Columns()
-        if isinstance(part, Linear) and is_unchanged(part, Linear):
+        if isinstance(part, Linear) and takes("columns", part, (Linear,)):
             part.weight.data = by_columns(part.weight)
-        if isinstance(part, RecurrentDecoder) and part.lowest.is_unchanged():
+        if isinstance(part, RecurrentDecoder) and takes("columns", part.lowest, (Recurrence, *CELLS.values())):
             for weight in part.lowest.rnn.parameters():
                 if weight.ndim == 2:
                     weight.data = by_columns(weight)

@@ -12,6 +12,7 @@ from torch import Tensor
 from regard.decoders import Decoder
 from regard.device import check_cancelled
 from regard.errors import NotFiniteError, RecipeError
+from regard.kernels.choose import takes
 from regard.kernels.topk import topk
 from regard.search import penalties
 from regard.search.hypotheses import NEVER, Beams, begin, check_limits
@@ -178,10 +179,10 @@ def _search(
         best = expansion.scores[:, 0].tolist()
         if any(map(math.isnan, best)):
             raise NotFiniteError("the model's predictions are not finite numbers; it cannot be searched")
-        nothing_ends = not expansion.ends(width)
-        if nothing_ends and all(
+        whole = not expansion.ends(width) and all(
             results.can_improve(sentence, score, length) for sentence, score in zip(alive, best, strict=True)
-        ):  # the usual step: every sentence stays live, so candidates need not be handled one by one
+        )
+        if takes("whole_beams", whole):  # the usual step: every sentence stays live
             rows, words = expansion.rows[:, :width], expansion.words[:, :width]
             beams = _advance(beams, expansion.scores[:, :width], rows, words, moved=width > 1)
         else:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.data.batching import Batches
 from regard.device import choose_precision, enough_memory, precision
 from regard.errors import NotFiniteError
-from regard.kernels.choose import capturable
+from regard.kernels.choose import capturable, takes
 from regard.recipe import Train
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
@@ -82,12 +82,7 @@ class Captured(Engine):
     @staticmethod
     def fits(task: AnyTask, session: Session, data: Encoded) -> bool:
         """Whether updates can be captured: on a GPU, whole batches of pairs, nothing decided on the way."""
-        settings: Train = task.recipe.train
-        whole = settings.accumulate == 1 and not settings.sampling and not settings.guided
-        if not settings.capture or not whole or next(session.model.parameters()).device.type != "cuda":
-            return False
-        with torch.random.fork_rng(devices=[]):  # some tasks draw as they collate, and a resumed run passes here again
-            return isinstance(task.collate(data, [0]), Batch)
+        return takes("captured_updates", task, session.model, data)
 
     def update(self, batches: Batches, stopper: Stopper) -> None:
         """One update; the host does not wait for it."""

@@ -1,0 +1,214 @@
+"""The table of fast paths: what it names is there, nothing else decides, and its twins compute their definitions."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import cycle, product
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard import models
+from regard import recipe as recipes
+from regard.data.batching import pad
+from regard.decoders import ORDERS
+from regard.kernels import choose, gpu
+from regard.kernels.choose import PATHS, definitions_only, takes, watched
+from regard.kernels.linear import linear
+from regard.layers.recurrence import CELLS
+from regard.models import Seq2Seq
+from regard.recipe import Attention, Decoder, Encoder
+from regard.search import beam
+from regard.types import BEGIN, END
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "regard"
+EVERY_PATH = pytest.mark.parametrize("name", PATHS)
+
+
+def resolve(name: str) -> Any:
+    """What a dotted name stands for; a module that needs Triton is not imported where there is none, only found."""
+    parts = name.split(".")
+    if name.startswith("regard.kernels.gpu.") and not gpu.AVAILABLE:
+        spec = find_spec(".".join(parts[:-1]))
+        assert spec is not None
+        return re.search(rf"^def {parts[-1]}\(", Path(str(spec.origin)).read_text(encoding="utf-8"), re.M)
+    return resolve_name(name)
+
+
+# ---- the table
+
+
+@EVERY_PATH
+def test_definition_and_twin_are_there(name):
+    path = PATHS[name]
+    assert resolve(path.definition) is not None
+    assert resolve(path.twin) is not None
+    assert path.definition != path.twin
+    assert path.when
+
+
+@EVERY_PATH
+def test_the_test_that_holds_both_equal_names_the_path(name):
+    assert f'"{name}"' in (ROOT / PATHS[name].test).read_text(encoding="utf-8")
+
+
+@EVERY_PATH
+def test_the_path_is_asked_for_in_the_source(name):
+    asked = re.compile(rf'takes\(\s*"{name}"')
+    assert any(asked.search(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py"))
+
+
+@EVERY_PATH
+def test_among_definitions_no_twin_is_taken(name):
+    with definitions_only():
+        assert not takes(name)
+
+
+def test_the_environment_decides_at_import():
+    asked = "from regard.kernels.choose import PATHS, takes; print(any(map(takes, PATHS)))"
+    environment = os.environ | {"REGARD_PLAIN": "1", "PYTHONPATH": str(SOURCE.parent)}
+    done = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.takes("one_row")
+def test_what_is_watched_is_counted_and_stays_as_it_was():
+    states, weight, before = torch.randn(1, 3), torch.randn(2, 3), dict(choose._conditions)
+    with watched() as answers:
+        with torch.no_grad():
+            linear(states, weight, None)
+            linear(states.expand(4, -1), weight, None)
+        with definitions_only():
+            linear(states, weight, None)
+    assert (answers["one_row"].taken, answers["one_row"].against) == (1, {"there are several rows": 1})
+    assert "dropout" not in answers
+    assert choose._conditions == before
+
+
+# ---- nothing else decides
+
+ASKING = {
+    *("is_cuda", "is_cpu", "device.type", "is_grad_enabled", "AVAILABLE"),
+    *("is_transformed", "is_autocast", "is_capturable", "is_hooked"),
+}
+PLACING = {  # where a device is chosen, or what the optimizer and the loop need there; none of them chooses a path
+    *("device.py", "training/loop.py", "training/session.py"),
+    "analysis/doctor.py",
+}
+
+
+def choosing(root: Path) -> Iterator[str]:
+    """Every question outside of `kernels` that chooses a path: by device, by gradients, by what runs around."""
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if name.startswith("kernels/") or name in PLACING:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            asked = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+            if isinstance(node, ast.Compare):
+                sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
+                asked = "device.type" if any(side.endswith(".type") for side in sides) else ""
+            if asked in ASKING:
+                yield f"{name}:{node.lineno} asks for {asked}"
+
+
+def test_only_the_table_decides():
+    assert list(choosing(SOURCE)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if states.is_cuda:\n    pass",
+        "fast = not torch.is_grad_enabled()",
+        'if query.device.type == "cpu" and drop:\n    pass',
+        'if device.type != "cuda":\n    pass',
+        "if gpu.AVAILABLE:\n    pass",
+        "from regard.kernels.choose import is_hooked\nis_hooked(module)",
+    ],
+)
+def test_a_choice_elsewhere_is_found(tmp_path, line):
+    (tmp_path / "attention").mkdir()
+    (tmp_path / "attention" / "core.py").write_text(line, encoding="utf-8")
+    assert len(list(choosing(tmp_path))) == 1
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "attention" / "core.py").rename(tmp_path / "kernels" / "core.py")
+    assert list(choosing(tmp_path)) == []
+
+
+# ---- twins that no other test holds against their definitions
+
+TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5, 5]])
+SIDES = {"kind": "transformer", "dim": 12, "layers": 2, "inner_dim": 20}
+TRANSFORMER = recipes.Model(
+    encoder=Encoder(**SIDES),
+    decoder=Decoder(**SIDES),
+    attention=Attention(score="scaled_dot", heads=2),
+    positions="learned",
+    longest=20,
+)
+
+
+def recurrent(order: str, cell: str, score: str) -> recipes.Model:
+    layers = 2 if "gnmt" in order else 1
+    return recipes.Model(
+        embedding=6,
+        encoder=Encoder(cell=cell, dim=8),
+        decoder=Decoder(order=order, cell=cell, dim=8, layers=layers),
+        attention=Attention(score=score, dim=6),
+    )
+
+
+CASES = {"transformer": TRANSFORMER, "tied": recipes.fill(TRANSFORMER, {"tied": True}, "", "")}
+RECURRENT = zip(product(CELLS, ORDERS), cycle(("additive", "dot", "general", "concat")), strict=False)
+CASES |= {f"{order}-{cell}-{score}": recurrent(order, cell, score) for (cell, order), score in RECURRENT}
+# What a model must have taken on the way, in training and in a search, for its numbers to say something.
+TAKEN = {
+    "transformer": {"joint_projection", "cache_room", "learned_positions", "fused_attention", "plain_transformer"},
+    "recurrent": {"recurrent_gates", "plain_recurrent"},
+    "all": {"linear_gradient", "whole_beams", "columns"},
+}
+
+
+def everything(model: Seq2Seq) -> list[Tensor]:
+    """Logits, maps and gradients of teacher forcing, and scores, tokens and maps of searches."""
+    sources = pad([[5, 6, 7, 4, 8, END], [6, 5, END], [4, 4, 8, END]])
+    step = model.decoder(TOKENS, model.encoder(sources))
+    total = (step.logits * torch.arange(step.logits.numel()).view_as(step.logits).sin()).sum()
+    found = [step.logits.detach(), *torch.autograd.grad(total, list(model.parameters()), allow_unused=True)]
+    models.settle(model)
+    with torch.no_grad():
+        memory = model.encoder(sources)
+    for width in (1, 3):
+        for best in beam(model.decoder, memory, width=width, limits=[9] * 3, n_best=width):
+            for hypothesis in best:
+                found += [torch.tensor(hypothesis.tokens), torch.tensor(hypothesis.score), hypothesis.map]
+    return [each for each in found if each is not None]
+
+
+@pytest.mark.takes("joint_projection", "cache_room", "learned_positions", "recurrent_gates", "whole_beams")
+@pytest.mark.parametrize("case", CASES)
+def test_with_all_fast_paths_a_model_learns_and_searches_as_with_none(case):
+    found = []
+    for plainly in (False, True):
+        torch.manual_seed(2)
+        model = models.build(CASES[case], source_size=11, target_size=13, shared=False).double().eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(std=0.4)
+        with watched() as answers, definitions_only(plainly):
+            found.append(everything(model))
+        taken = {name for name, each in answers.items() if each.taken}
+        kind = "transformer" if case in ("transformer", "tied") else "recurrent"
+        assert taken >= TAKEN[kind] | TAKEN["all"] if not plainly else not taken
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0.0, atol=1e-10)
