@@ -30,14 +30,7 @@ collect_ignore = [  # likewise; none of these tests needs a GPU
 ]
 
 
-FIRST = (
-    "system",
-    "tests",
-    "tasks",
-    "training",
-    "golden",
-    "data",
-)  # folders whose files take long: workers end together
+FIRST = ("system", "tests", "tasks", "training", "golden", "data")  # long files first, so that workers end together
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,9 +41,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check shapes in the tests that hold them, unless JAXTYPING_DISABLE says that none are checked."""
+    """Check shapes in the tests that hold them; skip tests of fast paths (marker `takes`) if none is taken.
+
+    With JAXTYPING_DISABLE in the environment no shapes are checked.
+    """
     if "JAXTYPING_DISABLE" not in os.environ:
         jaxtyping.config.update("jaxtyping_disable", item.path.parent.name not in CHECKED)
+    if item.get_closest_marker("takes") and choose.are_definitions_only():
+        pytest.skip("REGARD_PLAIN=1: definitions run in place of the fast paths that this test is about")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -64,12 +62,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["REGARD_CACHE"]
     else:
         os.environ["REGARD_CACHE"] = before
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test that needs its fast paths taken says so by the marker `takes`."""
-    if item.get_closest_marker("takes") and choose.are_definitions_only():
-        pytest.skip("REGARD_PLAIN=1: definitions run in place of the fast paths that this test is about")
 
 
 @pytest.fixture(autouse=True)
