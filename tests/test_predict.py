@@ -18,7 +18,7 @@ from regard.encoders import Encoder
 from regard.errors import CorruptError, DataError, RecipeError, ResourceError
 from regard.maps import AttentionMap
 from regard.storage import MODEL, RECIPE
-from regard.tasks import translate
+from regard.tasks import transduce
 from regard.types import Example
 
 TEXTS = ["abc", "hello", "z", "attention", "aa"]
@@ -103,7 +103,7 @@ def test_too_little_memory_for_an_answer_is_a_resource_error(
     examples = [Example(text, text) for text in TEXTS]
     for owner in {type(module) for module in predictor.model.modules() if isinstance(module, Encoder)}:
         monkeypatch.setattr(owner, "forward", full)
-    monkeypatch.setattr(translate, "SEARCH_TOKENS", 8)  # several batches, in parallel
+    monkeypatch.setattr(transduce, "SEARCH_TOKENS", 8)  # several batches, in parallel
     calls = {
         "predict": lambda: predictor.predict(TEXTS),
         "score": lambda: predictor.score(examples),
