@@ -144,7 +144,7 @@ def count(module):
 
 
 with torch.device("meta"):
-    base = count(core.encoder(sized("post", 512), 30_522))
+    base = count(core.text_encoder(sized("post", 512), 30_522))
     gpt2 = count(language.build(sized("pre", 1024, "model.tied=true"), size=50_257))
 print(f"BERT-base: {base:,} + 593,664 = {base + 593_664:,} (the paper: 110M)")
 print(f"GPT-2, the smallest: {gpt2:,} (the weights that were published: 124M)")
@@ -216,7 +216,7 @@ for norm, colour in (("post", ORANGE), ("pre", BLUE)):
     for seed in range(4):
         torch.manual_seed(seed)
         narrow = ("model.encoder.dim=64", "model.attention.heads=4", "model.decoder.dim=64")
-        encoder = core.encoder(sized(norm, 32, *narrow), 50)
+        encoder = core.text_encoder(sized(norm, 32, *narrow), 50)
         reader, ids = nn.Linear(64, 50), torch.randint(4, 50, (8, 20))
         states = encoder(Padded(ids, torch.ones(8, 20, dtype=torch.bool))).states
         nn.functional.cross_entropy(reader(states).flatten(0, 1), ids.flatten()).backward()

@@ -17,6 +17,7 @@ from regard.data.tokenizers import TOKENIZERS, Tokenizer, Word
 from regard.errors import DataError, RecipeError, StoppedError, pick
 from regard.metrics import METRICS, Measured
 from regard.recipe import Recipe, Search
+from regard.sources import text as text_source
 from regard.sources.text import SOURCE, build_tokenizer
 from regard.storage import Run
 from regard.tasks import TASKS, Scored, Task, Transduce, core
@@ -224,7 +225,7 @@ def test_what_is_too_long_to_learn_from_is_left_out_whole(recipe: Recipe) -> Non
 def test_texts_are_asked_by_length_and_each_keeps_its_place() -> None:
     asked = list(core.ask(["abc", "", "a", "abcde", "  ", "b"], lambda text: [ord(each) for each in text], 4, 4))
     assert [each.places for each in asked] == [[2, 5], [0]]
-    assert asked[1].ids == [[97, 98, 99]]
+    assert asked[1].items == [[97, 98, 99]]
 
 
 def test_the_share_of_unknown_tokens() -> None:
@@ -320,8 +321,8 @@ def test_a_tokenizer_is_built_anew_only_for_another_version(changed, monkeypatch
     monkeypatch.setattr(Word, "build", lambda *given: built.append(given) or build(*given))
     build_tokenizer("word", ["a b", "c"], 100, SOURCE)
     if changed == "regard":
-        monkeypatch.setattr(core, "__version__", "another")
+        monkeypatch.setattr(text_source, "__version__", "another")
     if changed == "sentencepiece":
-        monkeypatch.setattr(core.metadata, "version", lambda name: "another")
+        monkeypatch.setattr(text_source.metadata, "version", lambda name: "another")
     build_tokenizer("word", ["a b", "c"], 100, SOURCE)
     assert len(built) == (2 if changed else 1)

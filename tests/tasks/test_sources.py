@@ -111,19 +111,20 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 def pairs(count: int) -> list[Example]:
     """Rows of numbers, and the sign of each as a letter."""
     generator = torch.Generator().manual_seed(count)
-    rows = [torch.randn(3 + number % 4, generator=generator).tolist() for number in range(count)]
-    return [
-        Example(" ".join(f"{each:.2f}" for each in row), "".join("p" if each > 0 else "n" for each in row))
-        for row in rows
-    ]
+    rows = [(4 * torch.rand(3 + number % 4, generator=generator) - 2).tolist() for number in range(count)]
+    return [Example(" ".join(f"{each + (1 if each > 0 else -1):.2f}" for each in row), signs(row)) for row in rows]
+
+
+def signs(row: list[float]) -> str:
+    return "".join("p" if number > 0 else "n" for number in row)
 
 
 def make_recipe(folder: Path, *keys: str) -> Recipe:
-    for name, count in (("train", 400), ("dev", 50)):
+    for name, count in (("train", 1000), ("dev", 50)):
         content = "".join(f"{example.source}\t{example.target}\n" for example in pairs(count))
         (folder / f"{name}.tsv").write_text(content, encoding="utf-8")
     data = (f"data.train={folder}/train.tsv", f"data.dev={folder}/dev.tsv", "source=numbers", "train.device=cpu")
-    train = ("train.updates=150", "train.validate=75", "train.batch_tokens=300", "train.learning_rate=0.01")
+    train = ("train.updates=300", "train.validate=100", "train.batch_tokens=300", "train.learning_rate=0.01")
     return recipes.parse("", "a test", ["name=numbers", *data, *train, *keys])
 
 
