@@ -8,10 +8,10 @@ from regard.cli.core import Json, to_json
 
 
 def list_tables(
-    what: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table alone, such as scores.")] = None,
+    what: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="Only this table, such as scores.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what there is to choose from."""
+    """List the entries of every table: the recipes, and the values of recipe keys."""
     from regard.catalogue import tables
     from regard.errors import pick
 
@@ -21,5 +21,5 @@ def list_tables(
         return
     for name, table in chosen.items():
         print(f"{name}  ({table.key})")
-        for entry, told in table.entries.items():
-            print(f"  {entry:<16} {told}".rstrip())
+        for entry, description in table.entries.items():
+            print(f"  {entry:<16} {description}".rstrip())
