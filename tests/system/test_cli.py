@@ -10,6 +10,7 @@ import shutil
 import string
 import subprocess
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 from typing import get_type_hints
@@ -18,7 +19,9 @@ import pytest
 
 from conftest import SCRIPT, Answer, Command
 from regard import __version__
+from regard.analysis.doctor import EXTRAS
 from regard.attention.scores import SCORES
+from regard.kernels.choose import PATHS
 from regard.maps import AttentionMap
 from regard.show.maps import DRAWINGS
 
@@ -117,6 +120,66 @@ def test_help_tells_every_argument_and_option_once(regard: Command, name: str) -
 )
 def test_an_empty_name_is_called_empty(regard: Command, run: Path, arguments: tuple[str, ...], sentence: str) -> None:
     assert refused(regard(*(str(run) if each == "RUN" else each for each in arguments))) == sentence
+
+
+# Doctor
+
+
+def test_the_doctor_names_the_machine_the_versions_and_every_fast_path(regard: Command) -> None:
+    said = regard("doctor")
+    assert said.code == 0, said.error
+    assert [line for line in said.lines if not line.startswith("  ")] == [
+        *("machine", "versions", "extras", "fast paths  (regard/kernels/choose.py)"),
+    ]
+    shown = said.out.decode()
+    assert __version__ in shown
+    assert all(f"\n  {name} " in shown for name in ("processor", "torch", "plot", *PATHS))
+    told = json.loads(regard("doctor", "--json").lines[0])
+    assert told["paths"].keys() == PATHS.keys()
+    assert told["run"] is None
+
+
+def test_the_doctor_counts_what_a_run_takes_and_says_why_not(
+    regard: Command, trained: tuple[Path, Answer], run: Path, tmp_path: Path
+) -> None:
+    before = snapshot(run)
+    told = json.loads(regard("doctor", run, "--json", folder=trained[0]).lines[0])["run"]
+    training, search = told["training"], told["search"]
+    assert (training["device"], training["precision"], training["problem"]) == ("cpu", "float32", "")
+    assert training["answers"]["linear_gradient"]["taken"] > 0
+    assert training["answers"]["plain_recurrent"]["against"] == {
+        "the model is training, or gradients are computed": 1,
+    }
+    assert search["answers"]["plain_recurrent"] == {"taken": 1, "against": {}}
+    elsewhere = regard("doctor", run, folder=tmp_path)  # where the run's data is not
+    assert elsewhere.code == 0, elsewhere.error
+    shown = elsewhere.out.decode()
+    assert "this run in training, on cpu in float32\n  not tried: " in shown
+    assert "pairs.tsv" in shown
+    assert re.search(r"\n  plain_recurrent +taken \(1\)\n", shown)
+    assert snapshot(run) == before
+
+
+def test_the_doctor_says_if_definitions_run_everywhere(
+    script: Command, run: Path, trained: tuple[Path, Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGARD_PLAIN", "1")
+    said = script("doctor", run, folder=trained[0])
+    assert said.code == 0, said.error
+    sentence = "REGARD_PLAIN is set: definitions run everywhere"
+    assert said.lines.count(f"  {sentence}") == 2
+    assert all(f"  {name:<22} not here: {sentence}" in said.lines for name in PATHS)
+
+
+def test_the_doctor_refuses_what_is_no_run(regard: Command, tmp_path: Path) -> None:
+    assert "holds no run" in refused(regard("doctor", tmp_path))
+
+
+def test_the_doctor_knows_every_extra_of_the_package() -> None:
+    packages = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = packages["optional-dependencies"]
+    named = {extra: {re.match(r"\w+", each)[0].lower() for each in extras[extra]} for extra in extras if extra != "dev"}
+    assert named == {extra: set(names) for extra, names in EXTRAS.items()}
 
 
 # Train

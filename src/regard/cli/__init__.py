@@ -11,6 +11,7 @@ from regard.cli.compare import compare
 from regard.cli.core import Command
 from regard.cli.data import data
 from regard.cli.demo import demo
+from regard.cli.doctor import doctor
 from regard.cli.list import list_tables
 from regard.cli.look import look
 from regard.cli.near import near
@@ -45,7 +46,7 @@ def regard(
     """Sequence-to-sequence learning with attention: train it, look at it, ship it."""
 
 
-for command in (demo, train, predict, score, align, look, compare, vectors, near, data):
+for command in (demo, train, predict, score, align, look, compare, vectors, near, data, doctor):
     app.command(cls=Command)(command)
 app.command(name="list", cls=Command)(list_tables)
 

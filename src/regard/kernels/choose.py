@@ -64,6 +64,7 @@ class Path:
     when: str  # for people: when the twin runs
     condition: Callable[..., str]  # returns what speaks against the twin, in a few words; empty if it may run
     test: str  # the file that holds both equal
+    needs: str = ""  # of the machine: "gpu", or "triton" if a GPU alone is not enough
 
 
 # ---- what conditions ask of modules and of the moment
@@ -172,17 +173,13 @@ def _one_gradient() -> str:
     return TRANSFORMED if is_transformed() else ""
 
 
-def _summed_linear(record: object | None, states: Tensor, weight: Tensor) -> str:
-    if record is None:
-        return "this is no step of a loop"
+def _summed_linear(states: Tensor, weight: Tensor) -> str:
     if not torch.is_grad_enabled() or not weight.requires_grad:
         return NOTHING_LEARNS
     return MIXED if states.ndim < 2 or states.dtype != weight.dtype or is_autocast(states) else ""
 
 
-def _summed_mix(record: object | None, weights: Tensor, values: Tensor) -> str:
-    if record is None:
-        return "this is no step of a loop"
+def _summed_mix(weights: Tensor, values: Tensor) -> str:
     if weights.shape[:-2] != values.shape[:-2]:
         return "several rows share their values"
     return "" if values.requires_grad else NOTHING_LEARNS
@@ -511,7 +508,7 @@ PATHS: dict[str, Path] = {
         _topk, "tests/kernels/test_topk.py"),
     "add_norm": Path("regard.kernels.add_norm.plain", "regard.kernels.gpu.add_norm.add_norm",
         "sum and norm between two sub-layers of a Transformer that learns on a GPU, in float32",
-        _add_norm, "tests/kernels/test_gpu.py"),
+        _add_norm, "tests/kernels/test_gpu.py", "triton"),
     # attention
     "additive_attention": Path(ATTEND, "regard.kernels.additive.look",
         f"additive attention with one head and softmax learns; on a GPU over at most {MOST_KEYS} keys in float32",
@@ -521,10 +518,10 @@ PATHS: dict[str, Path] = {
         _fused_attention, "tests/laws/test_transformer_laws.py"),
     "short_attention": Path(ATTEND, "regard.kernels.gpu.short_attention.short_attention",
         f"as fused_attention, while a GPU learns in bfloat16 and at most {gpu.FEW} queries see at most {gpu.FEW} keys",
-        _short_attention, "tests/kernels/test_gpu.py"),
+        _short_attention, "tests/kernels/test_gpu.py", "triton"),
     "packed_attention": Path("regard.attention.heads.SelfAttention.forward", "regard.attention.fused.packed",
         "as short_attention, if all tokens look at each other, without groups, dropout or recording",
-        _packed_attention, "tests/kernels/test_gpu.py"),
+        _packed_attention, "tests/kernels/test_gpu.py", "triton"),
     "joint_projection": Path("regard.attention.heads.MultiHead.project", "regard.attention.heads.project_jointly",
         "a Transformer's decoder learns: keys and values of all its layers are one product",
         _joint_projection, "tests/kernels/test_choose.py"),
@@ -540,17 +537,17 @@ PATHS: dict[str, Path] = {
         _recurrent_gates, "tests/kernels/test_choose.py"),
     "fused_cell": Path("regard.layers.recurrence.MOVES", "regard.layers.recurrence.FUSED_MOVES",
         "a GRU or LSTM steps token by token on a GPU",
-        _fused_cell, "tests/kernels/test_gpu.py"),
+        _fused_cell, "tests/kernels/test_gpu.py", "gpu"),
     "unpacked_reading": Path(
         "regard.layers.recurrence.Recurrence.read",
         "regard.layers.recurrence.Recurrence.read_unpacked",
         "recurrent layers read padded rows in an update that a CUDA graph must hold",
-        _unpacked_reading, "tests/test_recurrence.py"),
+        _unpacked_reading, "tests/test_recurrence.py", "gpu"),
     "recurrence_by_layers": Path(
         "regard.layers.recurrence.Recurrence.forward",
         "regard.layers.recurrence.Recurrence.forward_by_layers",
         "recurrent layers with dropout between them run in an update that a CUDA graph must hold",
-        _recurrence_by_layers, "tests/test_recurrence.py"),
+        _recurrence_by_layers, "tests/test_recurrence.py", "gpu"),
     # steps of a search
     "plain_transformer": Path("regard.decoders.transformer.DecoderLayer.forward", "regard.decoders.plain.Plain.step",
         "a search steps through a Transformer of dot-product attention in full precision, no module changed",
@@ -573,7 +570,7 @@ PATHS: dict[str, Path] = {
     # training
     "captured_updates": Path("regard.training.engine.eager.Eager", "regard.training.engine.captured.Captured",
         "a GPU trains on whole batches of pairs, and train.capture is true",
-        _captured_updates, "tests/training/test_capture.py"),
+        _captured_updates, "tests/training/test_capture.py", "gpu"),
 }
 # fmt: on
 

@@ -52,7 +52,7 @@ def linear(
     if takes("one_row", states, weight):
         return of_one(states.flatten(), weight, bias).view(*states.shape[:-1], -1)
     book = opened()
-    if book is not None and takes("summed_linear", book, states, weight):
+    if book is not None and takes("summed_linear", states, weight):
         return book.account(weight, bias).step(states)
     if takes("linear_gradient", states, weight):
         flat: Tensor = _Linear.apply(states.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
@@ -70,7 +70,7 @@ def mix(
 ) -> Float[Tensor, "*batch query dim"]:
     """For each query the sum of the values as they weigh: weights @ values."""
     book = opened()
-    if book is not None and takes("summed_mix", book, weights, values):
+    if book is not None and takes("summed_mix", weights, values):
         return book.account(values).step(weights)
     return weights @ values
 

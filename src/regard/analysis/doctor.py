@@ -1,0 +1,222 @@
+"""A report on the machine, the packages and the fast paths of `kernels/choose.py`, and on what a run takes of them."""
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import __version__
+from regard.data.batching import Batches
+from regard.device import choose_device, choose_precision, current, enough_memory, precision
+from regard.errors import RegardError, pick
+from regard.kernels import choose, gpu
+from regard.kernels.choose import PATHS, Answers, capturable, takes, watched
+from regard.predict import load
+from regard.storage import Run
+from regard.tasks import TASKS, AnyTask
+from regard.types import Example
+
+PACKAGES = ("torch", "triton", "numpy", "safetensors", "sentencepiece", "sacrebleu", "typer")
+EXTRAS = {"corpora": ("babel", "num2words"), "plot": ("matplotlib",), "papers": ("sacremoses",)}  # and their modules
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+EXAMPLES = 200  # that a batch is made of; generated corpora give no more
+ASKED = 4  # texts that are answered
+PLAIN = "REGARD_PLAIN is set: definitions run everywhere"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a run takes in training, or in answering."""
+
+    device: str
+    precision: str
+    answers: Mapping[str, Answers]
+    problem: str = ""  # why it could not be tried, where it could not
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that `regard doctor` prints."""
+
+    machine: dict[str, str]
+    versions: dict[str, str]
+    extras: dict[str, str]  # installed, or the command that installs them
+    paths: dict[str, str]  # what the machine lacks for each path; empty if nothing
+    run: dict[str, Phase] | None
+
+    def told(self) -> dict[str, Any]:
+        """As JSON."""
+        paths = {
+            name: {"definition": path.definition, "twin": path.twin, "when": path.when, "test": path.test}
+            | {"available": not self.paths[name], "lacks": self.paths[name]}
+            for name, path in PATHS.items()
+        }
+        phases = None if self.run is None else {name: asdict(phase) for name, phase in self.run.items()}
+        return {"machine": self.machine, "versions": self.versions, "extras": self.extras} | {
+            "paths": paths,
+            "run": phases,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        for title in ("machine", "versions", "extras"):
+            yield title
+            for name, value in getattr(self, title).items():
+                yield f"  {name:<14} {value}"
+        yield "fast paths  (regard/kernels/choose.py)"
+        for name, lacks in self.paths.items():
+            yield f"  {name:<22} {f'not here: {lacks}' if lacks else PATHS[name].when}"
+        for name, phase in (self.run or {}).items():
+            yield f"this run in {name}, on {phase.device} in {phase.precision}"
+            yield from _told(phase)
+
+
+def _told(phase: Phase) -> Iterator[str]:
+    if phase.problem:
+        yield f"  not tried: {phase.problem}"
+    elif choose.are_definitions_only():
+        yield f"  {PLAIN}"
+    for name, found in phase.answers.items():
+        if found.taken:
+            yield f"  {name:<22} taken ({found.taken:,})"
+        for against, times in found.against.items():
+            yield f"  {name:<22} not taken ({times:,}): {against}"
+    never = [name for name in PATHS if name not in phase.answers]
+    if phase.answers and never:
+        yield f"  never asked for: {', '.join(never)}"
+
+
+def examine(run: str | Path | None = None) -> Report:
+    """Look at this machine and, if one is given, at a run: its model learns from one batch and answers a few texts."""
+    phases = None if run is None else _examined(Run.open(run))
+    return Report(_machine(), _versions(), _extras(), {name: _lacks(name) for name in PATHS}, phases)
+
+
+def _machine() -> dict[str, str]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    waiting = [f"{name}={os.environ[name]}" for name in WAITING if name in os.environ]
+    graphics = [_gpu(number) for number in range(torch.cuda.device_count())]
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}",
+        "cores": f"{cores}, of which torch uses {torch.get_num_threads()} threads",
+        "threads wait": ", ".join(waiting) or "as OpenMP does by default: they spin, then sleep",
+        "memory": _memory(),
+        "gpu": "; ".join(graphics) or "none that torch can use",
+    }
+
+
+def _processor() -> str:
+    """The kind of the processor; Linux names it in a file."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB"
+    except (AttributeError, ValueError, OSError):
+        return "unknown"
+
+
+def _gpu(number: int) -> str:
+    kind = torch.cuda.get_device_properties(number)
+    return f"{kind.name}, {kind.total_memory / 2**30:.0f} GiB, compute capability {kind.major}.{kind.minor}"
+
+
+def _versions() -> dict[str, str]:
+    return {"python": sys.version.split()[0], "regard": __version__} | {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _extras() -> dict[str, str]:
+    missing = {extra: [name for name in names if find_spec(name) is None] for extra, names in EXTRAS.items()}
+    return {
+        extra: f"{' and '.join(names)} missing: pip install 'regard[{extra}]'" if names else "installed"
+        for extra, names in missing.items()
+    }
+
+
+def _lacks(name: str) -> str:
+    """What speaks against a path on this machine, whatever the model."""
+    if choose.are_definitions_only():
+        return PLAIN
+    needs = PATHS[name].needs
+    if needs and not torch.cuda.is_available():
+        return "it needs a GPU"
+    return choose.NO_TRITON if needs == "triton" and not gpu.AVAILABLE else ""
+
+
+# ---- a run
+
+
+def _examined(run: Run) -> dict[str, Phase]:
+    recipe = run.recipe()
+    task = pick(TASKS, recipe.task, "task").restore(recipe, run.read)
+    try:
+        examples, problem = _few_examples(task), ""
+    except RegardError as error:
+        examples, problem = [], str(error)
+    return {
+        "training": _tried(recipe.train.device, recipe.train.precision, problem, lambda: _learn(task, examples)),
+        "search": _tried("auto", "float32", "", lambda: _answer(run, examples)),
+    }
+
+
+def _tried(device: str, kind: str, problem: str, work: Callable[[], None]) -> Phase:
+    """Do the work and count the choices on the way; what the user can mend is told and ends it."""
+    try:
+        where = choose_device(device)
+    except RegardError as error:
+        return Phase(device, kind, {}, str(error))
+    with watched() as answers:
+        try:
+            if not problem:
+                work()
+        except RegardError as error:
+            problem = str(error)
+    return Phase(str(where), choose_precision(kind, where), answers, problem)
+
+
+def _few_examples(task: AnyTask) -> list[Example]:
+    """Some that the run learned from."""
+    recipe = task.recipe
+    few = replace(recipe, data=replace(recipe.data, size=min(recipe.data.size, EXAMPLES)))
+    return type(task).examples(few).train[:EXAMPLES]
+
+
+def _learn(task: AnyTask, examples: list[Example]) -> None:
+    """The gradient of one batch, by a model with fresh weights."""
+    settings = task.recipe.train
+    device = choose_device(settings.device)
+    data = task.within_length(task.encode(examples))
+    with current(device), capturable(device.type == "cuda"), enough_memory("a batch", "lower train.batch_tokens"):
+        model = task.build().to(device).train()
+        takes("captured_updates", task, model, data)
+        first = Batches(data.lengths(), settings.batch_tokens, settings.seed)[0]
+        batch = task.collate(data, first).to(device)
+        with precision(settings.precision, device):
+            loss = task.loss(model, batch, settings.smoothing, settings.sampling)
+        loss.backward()
+
+
+def _answer(run: Run, examples: list[Example]) -> None:
+    """Answers to the first examples, as `regard predict` gives them; to any text, if there is none."""
+    load(run).predict([example.source or example.target for example in examples[:ASKED]] or ["regard"])

@@ -1,0 +1,25 @@
+"""`regard doctor`: the machine, the versions, and which fast paths a run takes."""
+
+from typing import Annotated
+
+import typer
+
+from regard.cli.core import Json, to_json
+
+
+def doctor(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="A run directory, such as runs/dates, to examine too.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the machine, the versions, the extras and the fast paths: which can be taken here, which a run takes.
+
+    With a RUN, a model like its own learns from one batch and the run answers a few texts; nothing is written. Every
+    choice between a definition and its fast twin is counted, with the reason if the twin was not taken. With
+    REGARD_PLAIN=1 in the environment, definitions run everywhere.
+    """
+    from regard.analysis.doctor import examine
+
+    report = examine(run)
+    print(to_json(report.told()) if as_json else "\n".join(report.lines()))
