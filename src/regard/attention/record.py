@@ -28,7 +28,7 @@ class Recording:
 
     @property
     def weights(self) -> dict[str, Float[Tensor, "batch *heads query key"]]:
-        """The weights by module, with the rows of all calls joined: a decoder that steps calls its modules many times."""
+        """The weights by module, with the rows of all its calls joined: a decoder that steps makes many calls."""
         return {name: _joined(name, calls) for name, calls in self.calls.items()}
 
     def map(
@@ -58,7 +58,7 @@ class Recording:
 
 
 def _joined(name: str, calls: Sequence[Tensor]) -> Tensor:
-    """Join the rows of all calls. If keys were added from call to call (a cache), later keys weigh 0 in earlier rows."""
+    """Join the rows of all calls. If keys were added from call to call (a cache), later keys get weight 0 before."""
     keys = [weights.shape[-1] for weights in calls]
     growing = [keys[0], *(count + weights.shape[-2] for count, weights in zip(keys, calls[1:], strict=False))]
     if len({weights.shape[:-2] for weights in calls}) > 1 or (len(set(keys)) > 1 and keys != growing):
