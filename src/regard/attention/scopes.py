@@ -52,7 +52,7 @@ class Scope(nn.Module):
         """Create the parameters of the scope itself, besides those of its score: none by default."""
 
     def plain_scale(self) -> float | None:
-        """The scale, if this attention is a softmax over scaled dot products with the states and may be fused; or None."""
+        """The scale, if this attention is a softmax over scaled dot products with the states and may be fused."""
         plain = self.fused and self.normalize is softmax and self.score.keys_are_states
         return self.score.dot_scale if plain and is_unchanged(self, Global) else None
 

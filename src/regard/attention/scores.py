@@ -43,7 +43,7 @@ class Dot(Score):
 
     @property
     def dot_scale(self) -> float | None:
-        """One."""
+        """1, unless the score was hooked or replaced."""
         return 1.0 if is_unchanged(self, Dot) else None
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
@@ -69,7 +69,7 @@ class ScaledDot(Score):
 
     @property
     def dot_scale(self) -> float | None:
-        """1 / sqrt(dim)."""
+        """1 / sqrt(dim), unless the score was hooked or replaced."""
         return self.scale if is_unchanged(self, ScaledDot) else None
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
@@ -92,7 +92,7 @@ class General(Score):
 
     @property
     def dot_scale(self) -> float | None:
-        """One."""
+        """1, unless the score was hooked or replaced."""
         return 1.0 if is_unchanged(self, General) else None
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key query_dim"]:
@@ -139,7 +139,7 @@ class Additive(Score):
         values: Float[Tensor, "*keys key dim"],
         mask: Bool[Tensor, "*mask"] | None,
     ) -> Attended:
-        """Compute all of `attend` in training; nothing of the size (query, key, inner) is kept for the backward pass."""
+        """Compute all of `attend` in training; no tensor (query, key, inner) is kept for the backward pass."""
         with without_autocast(query):
             return Attended(*additive.look(self.query(query), keys, values, self.out.weight, mask))
 

@@ -17,7 +17,7 @@ def coverage(weights: Map, real: Real) -> Float[Tensor, ""]:
 
 
 def doubly_stochastic(weights: Map, real: Real, source: Bool[Tensor, "batch source"]) -> Float[Tensor, ""]:
-    """Xu et al. 2015, eq. 14:  sum_j (1 - sum_t a_tj)^2, so that the weights of each key j sum to one over all steps t."""
+    """Xu et al. 2015, eq. 14:  sum_j (1 - sum_t a_tj)^2, so that each key's weights sum to one over all steps."""
     totals = (weights * real.unsqueeze(-1)).sum(1)
     return ((1 - totals).square() * source).sum()
 
