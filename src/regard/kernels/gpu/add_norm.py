@@ -181,19 +181,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _backpropagate(ctx: Any, total_grad: Tensor, normed_grad: Tensor, _: Any, __: Any) -> tuple[Tensor | None, ...]:
     total, weight, seeds, means, scales = ctx.saved_tensors
-    states_grad, change_grad, params_grad = add_norm_backward(
+    states_grad, change_grad, params = add_norm_backward(
         total_grad.contiguous(), normed_grad.contiguous(), total, weight, seeds, means, scales, ctx.share, ctx.dtype
     )
-    return (
-        states_grad,
-        change_grad,
-        params_grad[0].to(weight.dtype),
-        params_grad[1].to(weight.dtype),
-        None,
-        None,
-        None,
-        None,
-    )
+    return states_grad, change_grad, params[0].to(weight.dtype), params[1].to(weight.dtype), None, None, None, None
 
 
 add_norm.register_autograd(_backpropagate, setup_context=_save)

@@ -117,8 +117,8 @@ def backward(
     (batch, queries, dim), (length, width) = query.shape, values.shape[1:]
     scores_grad, query_grad, slots = torch.empty_like(weights), torch.empty_like(query), triton.next_power_of_2(length)
     _scores_kernel[(batch * queries,)](
-        context_grad, weights if weights_grad is None else weights_grad, values, weights, scores_grad,
-        queries, length, width, KEYS=slots, WIDTH=_tiled(width), HAS_WEIGHTS_GRAD=weights_grad is not None, num_warps=MANY_WARPS,
+        context_grad, weights if weights_grad is None else weights_grad, values, weights, scores_grad, queries,
+        length, width, KEYS=slots, WIDTH=_tiled(width), HAS_WEIGHTS_GRAD=weights_grad is not None, num_warps=MANY_WARPS,
     )  # fmt: skip
     _keys_kernel[(batch, triton.cdiv(dim, NARROW))](
         scores_grad, query, keys, out, query_grad, keys_grad, out_grad, queries, length, dim,
