@@ -60,8 +60,8 @@ def test_a_pass_that_asks_for_less_leaves_nothing_behind(shared):
 
 @pytest.mark.takes("one_gradient", "summed_linear", "summed_mix")
 def test_each_matrix_gets_one_product(shared, monkeypatch):
-    made, rows = kernels._of_weight, []
-    monkeypatch.setattr(kernels, "_of_weight", lambda *given: rows.append(len(given[0])) or made(*given))
+    made, rows = kernels._weight_gradient, []
+    monkeypatch.setattr(kernels, "_weight_gradient", lambda *given: rows.append(len(given[0])) or made(*given))
     loop(shared, one_gradient).backward()
     assert rows == [STEPS * 3] * 2
 
@@ -81,6 +81,6 @@ def test_nothing_of_a_loop_outlives_it(shared):
         gc.enable()
 
 
-def test_without_gradients_there_is_no_book(shared):
+def test_without_gradients_nothing_is_deferred(shared):
     with torch.no_grad(), one_gradient():
         assert not linear(shared[-1], shared[0], None).requires_grad
