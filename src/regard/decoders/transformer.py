@@ -57,11 +57,11 @@ class DecoderLayer(nn.Module):
         stream: Stream,
         before: Seen,
         memory: Seen | None,
-        hidden: Bool[Tensor, "batch source"],
+        memory_mask: Bool[Tensor, "batch source"],
         bias: Float[Tensor, "heads tokens all"] | None,
         positions: Positions,
     ) -> tuple[Stream, Seen, Float[Tensor, "rows tokens dim"] | None]:
-        """Run the layer over new tokens; `before` is its cache, `hidden` the memory's mask (True = may be attended).
+        """Run the layer over new tokens; `before` is its cache.
 
         Returns the residual stream, the extended cache, and the input of the attention to the memory, from which `map`
         computes weights (None without a memory).
@@ -82,7 +82,7 @@ class DecoderLayer(nn.Module):
             assert self.cross is not None
             assert self.around_cross is not None
             states, asked = self.around_cross.enter(stream)
-            stream = self.around_cross.leave(states, look(self.cross, asked, memory, hidden, start))
+            stream = self.around_cross.leave(states, look(self.cross, asked, memory, memory_mask, start))
         states, inputs = self.around_feed.enter(stream)
         return self.around_feed.leave(states, self.feed(inputs)), cache, asked
 
