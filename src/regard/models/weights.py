@@ -11,7 +11,7 @@ from regard.storage import MODEL, Run
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers of a model by name; a tensor that two parts share occurs once."""
+    """The tensors of a model's `state_dict` by name; a tensor that two parts share occurs once."""
     names = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
     return {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in names}
 
