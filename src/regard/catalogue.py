@@ -1,4 +1,7 @@
-"""What there is to choose from, read off the tables' source: nothing heavy is imported to list it."""
+"""Lists the entries of all tables with a line about each, for `regard list`.
+
+The tables are parsed from their source files, so that torch need not be imported, which is slow.
+"""
 
 import ast
 import re
@@ -35,33 +38,38 @@ TABLES = {
 
 
 class Table(NamedTuple):
-    """One table: the recipe key it answers, and its entries with a line about each."""
+    """One table: the recipe key that chooses from it, and its entries with a line about each."""
 
     key: str
     entries: dict[str, str]
 
 
 def tables() -> dict[str, Table]:
-    """Every table of regard, the recipes first."""
-    told = {name: "".join(recipes.comment(name)[:1]) for name in recipes.names()}
-    return {"recipes": Table("regard train RECIPE", told)} | {
+    """All tables of regard by name; the recipes come first."""
+    summaries = {name: "".join(recipes.comment(name)[:1]) for name in recipes.names()}
+    return {"recipes": Table("regard train RECIPE", summaries)} | {
         name: Table(key, _entries(HERE / path, table)) for name, (path, table, key) in TABLES.items()
     }
 
 
 def _entries(path: Path, table: str) -> dict[str, str]:
+    """The entries of the dictionary named `table` in a module, each with the first line of its docstring."""
     for statement in _statements(path):
         if not re.match(rf"{table}\b", statement):
             continue
         node = ast.parse(statement).body[0]
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
             pairs = zip(node.value.keys, node.value.values, strict=True)
-            return {ast.literal_eval(key): _told(path, value) for key, value in pairs if key is not None}
+            return {ast.literal_eval(key): _summary(path, value) for key, value in pairs if key is not None}
     raise AssertionError(f"{path} has no table {table}")
 
 
-def _told(path: Path, value: ast.expr) -> str:
-    """The first line of the docstring of what a table entry names, in this module or in the one it comes from."""
+def _summary(path: Path, value: ast.expr) -> str:
+    """The first docstring line of the class or function that is an entry's value; '' if it is not one of regard.
+
+    It is looked up in the table's module, or in the module from which that imports it. If the value is a call, its
+    first argument counts.
+    """
     if isinstance(value, ast.Call):
         value = value.args[0]
     if not isinstance(value, ast.Name):
@@ -71,12 +79,15 @@ def _told(path: Path, value: ast.expr) -> str:
             node = ast.parse(statement).body[0]
             assert isinstance(node, ast.ClassDef | ast.FunctionDef)
             return (ast.get_docstring(node) or "").split("\n", 1)[0]
-        if found := re.match(rf"from regard\.([\w.]+) import\b.*\b{value.id}\b", statement, re.DOTALL):
-            return _told(HERE.joinpath(*found[1].split(".")).with_suffix(".py"), value)
+        if origin := re.match(rf"from regard\.([\w.]+) import\b.*\b{value.id}\b", statement, re.DOTALL):
+            return _summary(HERE.joinpath(*origin[1].split(".")).with_suffix(".py"), value)
     return ""
 
 
 @lru_cache
 def _statements(path: Path) -> list[str]:
-    """A module's top-level statements: split, since to parse whole modules takes most of the time of `regard list`."""
+    """The source of a module, split before each top-level statement.
+
+    Only the statements needed are then parsed: to parse whole modules would take most of the time of `regard list`.
+    """
     return re.split(r"^(?=[A-Za-z@])", path.read_text("utf-8"), flags=re.MULTILINE)

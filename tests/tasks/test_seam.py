@@ -271,7 +271,7 @@ def test_a_text_over_the_positions_that_were_learned_gets_a_blank_answer_and_no_
             "it needs one head, and no scope local_p",
         ),
         (["model.attention.normalizer=hard", "model.attention.heads=2"], "it needs one head, and no scope local_p"),
-        (["model.attention.scope=coverage", "model.attention.heads=2"], "'coverage' remembers one look at a time"),
+        (["model.attention.scope=coverage", "model.attention.heads=2"], "'coverage' keeps the weights of one head"),
         (
             ["model.attention.scope=coverage", "model.decoder.kind=transformer"],
             "'coverage' needs the weights of the steps before",

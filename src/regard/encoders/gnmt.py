@@ -1,4 +1,4 @@
-"""The encoder of GNMT: one layer reads in both directions, a tower of others goes on from there."""
+"""The encoder of GNMT: one bidirectional layer, and a stack of unidirectional layers on top of it."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -12,7 +12,7 @@ from regard.types import Memory
 
 
 class GnmtEncoder(Encoder):
-    """Wu et al. 2016, 3.2: the bottom layer reads in both directions, those above in one, with residuals."""
+    """Wu et al. 2016, 3.2: a bidirectional bottom layer, unidirectional layers above it with residual connections."""
 
     def __init__(
         self, embedding: Front, cell: Cell, *, dim: int, layers: int, dropout: float = 0.0, bias: bool = True
@@ -26,7 +26,7 @@ class GnmtEncoder(Encoder):
     def read(
         self, vectors: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"], layout: Layout = TEXT
     ) -> Memory:
-        """Padded positions leave zeros and are masked."""
+        """Encode the vectors; padding does not change the other states, and its own are zero and masked."""
         states, first = self.bottom.read(dropout(vectors, self.dropout, self.training), mask)
         states, lasts = self.tower(states, None, lambda layer, inputs, _: layer.read(inputs, mask))
         return Memory(dropout(states, self.dropout, self.training), mask, joined([first, *lasts]), layout)

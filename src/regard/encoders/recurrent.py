@@ -1,4 +1,4 @@
-"""The recurrent encoder: one state for every source token."""
+"""The recurrent encoder: one state for every source position."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -12,7 +12,7 @@ from regard.types import Memory
 
 
 class RecurrentEncoder(Encoder):
-    """Bahdanau et al. 2015, 3.2: reads the source, in both directions if asked, and keeps every state."""
+    """Bahdanau et al. 2015, 3.2: recurrent layers, bidirectional or not; all states of the top layer are the memory."""
 
     def __init__(self, embedding: Front, recurrence: Recurrence, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -24,6 +24,6 @@ class RecurrentEncoder(Encoder):
     def read(
         self, vectors: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"], layout: Layout = TEXT
     ) -> Memory:
-        """Padded positions leave zeros and are masked."""
+        """Encode the vectors; padding does not change the other states, and its own are zero and masked."""
         states, summary = self.recurrence.read(dropout(vectors, self.dropout, self.training), mask)
         return Memory(dropout(states, self.dropout, self.training), mask, summary, layout)

@@ -1,4 +1,4 @@
-"""The Transformer's encoder: every token looks at every other."""
+"""The Transformer's encoder: every position attends to all positions."""
 
 import math
 
@@ -15,7 +15,7 @@ from regard.types import Memory, Recurrent
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then a feed-forward layer."""
+    """One layer: self-attention, then a feed-forward layer."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -29,17 +29,17 @@ class EncoderLayer(nn.Module):
         bias: Float[Tensor, "heads source source"] | None,
         positions: Positions,
     ) -> Stream:
-        """Every state with what it saw in the others."""
-        states, read = self.around_attention.enter(stream)
-        looked, _ = self.attention(read, mask=mask, bias=bias, positions=positions)
-        states, read = self.around_feed.enter(self.around_attention.leave(states, looked))
-        return self.around_feed.leave(states, self.feed(read))
+        """The residual stream after the layer."""
+        states, inputs = self.around_attention.enter(stream)
+        update, _ = self.attention(inputs, mask=mask, bias=bias, positions=positions)
+        states, inputs = self.around_feed.enter(self.around_attention.leave(states, update))
+        return self.around_feed.leave(states, self.feed(inputs))
 
 
 class TransformerEncoder(Encoder):
-    """Vaswani et al. 2017, 3.1: layers of self-attention over the words and their positions."""
+    """Vaswani et al. 2017, 3.1: layers of self-attention over the source vectors and their positions."""
 
-    layers = 1  # of the summary it leaves to recurrent decoders
+    layers = 1  # of the summary, from which a recurrent decoder may start
     cell_dim = None
 
     def __init__(self, embedding: Front, shape: Shape) -> None:
@@ -54,9 +54,9 @@ class TransformerEncoder(Encoder):
     def read(
         self, vectors: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"], layout: Layout = TEXT
     ) -> Memory:
-        """Layer by layer; the summary is the mean of all states."""
-        placed = self.positions.embed(vectors * math.sqrt(self.dim), 0)
-        stream = Stream(dropout(placed, self.dropout, self.training))
+        """Encode the vectors; states of padding are zero, and the summary is the mean of the other states."""
+        inputs = self.positions.embed(vectors * math.sqrt(self.dim), 0)
+        stream = Stream(dropout(inputs, self.dropout, self.training))
         length = vectors.shape[1]
         bias = self.positions.bias(length, length, 0)
         for layer in self.stack:

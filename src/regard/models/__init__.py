@@ -1,4 +1,4 @@
-"""Models: parts put together for what is to be learned."""
+"""Models: encoders, decoders and output layers, combined for each kind of task."""
 
 from regard.models.classifier import Classifier
 from regard.models.language import LanguageModel

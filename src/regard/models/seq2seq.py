@@ -1,4 +1,4 @@
-"""Sequence to sequence: an encoder and a decoder."""
+"""Sequence-to-sequence models: an encoder and a decoder."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from regard.types import Batch, Memory, Padded, Step
 
 
 class Seq2Seq(nn.Module):
-    """Reads a source into a memory, writes the target from it."""
+    """Encodes a source into a memory, from which the decoder predicts the target."""
 
     def __init__(self, encoder: Encoder, decoder: AnyDecoder) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Seq2Seq(nn.Module):
         return self.decoder(batch.target.ids[:, :-1], self.read(batch.source))
 
     def read(self, source: SourceBatch) -> Memory:
-        """The memory of a source, with its token ids if the decoder copies them."""
+        """Encode a source; the memory has its token ids if the decoder may copy them."""
         memory: Memory = self.encoder(source)
         if not self.decoder.copies:
             return memory
@@ -35,13 +35,16 @@ class Seq2Seq(nn.Module):
 
 
 def build(recipe: recipes.Model, *, source_size: int, target_size: int, shared: bool = False) -> Seq2Seq:
-    """The model of a recipe from text to text, for vocabularies of these sizes; `shared` if they are one."""
+    """Build a text-to-text model of a recipe for vocabularies of these sizes; `shared` if they are the same."""
     front = token_embedding(recipe, source_size, recipe.encoder.kind, recipe.encoder.dim)
     return assemble(recipe, front, target_size=target_size, shared=shared)
 
 
 def assemble(recipe: recipes.Model, front: Front, *, target_size: int, shared: bool = False) -> Seq2Seq:
-    """The model of a recipe from any source to text; with a `shared` vocabulary, tied embeddings are one matrix."""
+    """Build a model of a recipe from any source to text.
+
+    If the vocabulary is `shared` and `model.tied` is set, encoder and decoder share one embedding matrix.
+    """
     encoder = core.encoder(core.beside_decoder(recipe), front)
     decoder = core.decoder(recipe, target_size, encoder)
     if shared and recipe.tied and isinstance(front, TokenEmbedding):

@@ -1,4 +1,4 @@
-"""Sources: kinds of input, from `Example.source` to a batch and to vectors."""
+"""Sources: kinds of input, which turn `Example.source` into batches, and batches into vectors."""
 
 from regard.sources.core import AnySource, Front, Source, SourceBatch, Vectors
 from regard.sources.text import Text, TokenEmbedding, token_embedding

@@ -1,4 +1,4 @@
-"""The seam between kinds of input and the rest: what tasks and models ask of a source.
+"""The interface between kinds of input (text, pictures, ...) and the tasks and models that use them.
 
 A new kind of source is one file with a subclass of `Source` and its `Front`, and one line in `SOURCES`.
 """
@@ -20,7 +20,7 @@ AnyBatch = TypeVar("AnyBatch", bound="SourceBatch")
 
 @runtime_checkable
 class SourceBatch(Protocol):
-    """The sources of a batch, padded to one width: a frozen `BatchFirst` dataclass of tensors."""
+    """The sources of a batch, padded to the same length: a frozen `BatchFirst` dataclass of tensors."""
 
     @property
     def mask(self) -> Bool[Tensor, "batch source"]:
@@ -33,18 +33,18 @@ class SourceBatch(Protocol):
         """The rows that `index` names."""
 
     def each(self: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
-        """The batch with every tensor changed by a function."""
+        """A copy in which a function was applied to every tensor."""
 
     def to(self: AnyBatch, device: torch.device) -> AnyBatch:
         """The batch on another device."""
 
 
 class Vectors(NamedTuple):
-    """A source as an encoder reads it: a vector for every position."""
+    """The input of an encoder: a vector for every source position."""
 
     vectors: Float[Tensor, "batch source width"]
     mask: Bool[Tensor, "batch source"]
-    layout: Layout  # what a position is
+    layout: Layout  # the kind of the positions, such as tokens
 
 
 class Front(ABC, nn.Module):
@@ -53,64 +53,70 @@ class Front(ABC, nn.Module):
     @property
     @abstractmethod
     def width(self) -> int:
-        """The width of its vectors."""
+        """The width of the vectors."""
 
     @abstractmethod
     def embed(self, source: Any) -> Vectors:
-        """A vector for every position of the batch that `Source.collate` made."""
+        """A vector for every position of a batch from `Source.collate`."""
 
 
-Item = TypeVar("Item")  # one source as numbers
+Item = TypeVar("Item")  # one encoded source, such as a list of token ids
 
 
 class Source(ABC, Generic[Item]):
-    """One kind of input. `Example.source` is always a string: a text, or the name of a picture or a recording."""
+    """Base class of kinds of input: encodes sources, and forms batches of them.
+
+    `Example.source` is always a string: a text, or the name of a picture or a recording.
+    """
 
     @staticmethod
     @abstractmethod
     def check(recipe: Recipe) -> None:
-        """Refuse a recipe that names what is not there, before any data is read."""
+        """Raise RecipeError if the recipe names an unknown entry, before any data is read."""
 
     @classmethod
     @abstractmethod
     def fit(cls, recipe: Recipe, sources: Sequence[str], origin: Run | None = None) -> "Source[Item]":
-        """Learn what it needs from the training sources, or take it from the run that training starts from."""
+        """Build a source from the training sources, for instance its vocabulary.
+
+        If training starts from another run, `origin`, its files are used in place of new ones.
+        """
 
     @classmethod
     @abstractmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Source[Item]":
-        """The source of a stored run; `read` returns the content of what `files` named."""
+        """Load the source of a stored run; `read` returns the content of a file by the name that `files` gave it."""
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:
-        """What a run must store besides the weights, by file name."""
+        """The files that a run must store besides the weights: content by file name."""
 
     @abstractmethod
     def encode(self, source: str) -> Item:
-        """One source as numbers."""
+        """Encode one source as numbers, such as token ids."""
 
     @abstractmethod
     def size(self, item: Item) -> int:
-        """The positions it fills in a batch: what the budget of a batch counts."""
+        """The number of positions of an item in a batch, which limits how many items a batch holds."""
 
     @abstractmethod
     def collate(self, items: Sequence[Item]) -> Any:
-        """The `SourceBatch` of these items."""
+        """Form the `SourceBatch` of these items."""
 
     @abstractmethod
     def labels(self, item: Item) -> tuple[str, ...]:
-        """A label for each position: the columns of an attention map."""
+        """A label for each position, for the columns of an attention map."""
 
     @abstractmethod
     def layout(self, item: Item) -> Layout:
-        """What those positions are, for whoever draws the map."""
+        """The layout of the positions, which says how to draw an attention map over them."""
 
     @abstractmethod
     def front(self, model: Model) -> Front:
-        """The part of a model that reads its batches, with fresh weights."""
+        """Build the first part of a model, which turns batches of this source into vectors; its weights are new."""
 
     def describe(self, items: Sequence[Item]) -> str:
-        """What is to be said of it before training, given the encoded dev sources; may be empty."""
+        """A message to print before training, from the encoded dev sources; empty for none."""
         return ""
 
 

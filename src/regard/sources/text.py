@@ -1,4 +1,4 @@
-"""Text as a source: tokens, and a table of vectors for them."""
+"""Text as a source: a tokenizer and a token embedding."""
 
 import hashlib
 import json
@@ -17,11 +17,11 @@ from regard.sources.core import Front, Source, Vectors
 from regard.storage import Run
 from regard.types import END, PAD, SPECIALS, Padded
 
-SOURCE, TARGET = "source.tokens", "target.tokens"  # a run's tokenizers; a task with one kind of text has the first
+SOURCE, TARGET = "source.tokens", "target.tokens"  # files of a run's tokenizers; the first alone if there is one
 
 
 class TokenEmbedding(nn.Embedding, Front):
-    """The vectors of a vocabulary."""
+    """A table with one vector for each token of a vocabulary."""
 
     @property
     def width(self) -> int:
@@ -34,10 +34,11 @@ class TokenEmbedding(nn.Embedding, Front):
 
 
 def token_embedding(model: Model, size: int, kind: str, dim: int) -> TokenEmbedding:
-    """The vectors of a vocabulary of that size, for an encoder or decoder of that kind and width.
+    """Build the token embedding of an encoder or decoder of that kind and width, for a vocabulary of `size` tokens.
 
-    Those of a Transformer are as wide as itself and start small, because it scales them up. Vectors that also predict
-    words (`model.tied`) start small too, otherwise the first predictions would be far too sure.
+    A Transformer's embedding is as wide as the Transformer and starts small, because the Transformer scales it up. An
+    embedding that is also the output matrix (`model.tied`) starts small too, otherwise the first predictions would be
+    far too sure.
     """
     width = dim if kind == "transformer" else model.embedding
     table = TokenEmbedding(size, width, padding_idx=PAD)
@@ -49,28 +50,28 @@ def token_embedding(model: Model, size: int, kind: str, dim: int) -> TokenEmbedd
 
 
 class Text(Source[list[int]]):
-    """A text as the ids of its tokens; END closes it in a batch."""
+    """A text as the ids of its tokens; in a batch every row ends with END."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
 
     @staticmethod
     def check(recipe: Recipe) -> None:
-        """Refuse a tokenizer that is not in the table."""
+        """Raise RecipeError if the tokenizer is not in the table."""
         pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
 
     @classmethod
     def fit(cls, recipe: Recipe, sources: Sequence[str], origin: Run | None = None) -> "Text":
-        """Build the tokenizer on the training texts."""
+        """Build the tokenizer from the training texts, or take the one of the run that training starts from."""
         return cls(build_tokenizer(recipe.tokens.source, sources, recipe.tokens.size, SOURCE, origin))
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Text":
-        """The tokenizer of a stored run."""
+        """Load the tokenizer of a stored run."""
         return cls(pick(TOKENIZERS, recipe.tokens.source, "tokenizer").from_bytes(read(SOURCE)))
 
     def files(self) -> dict[str, bytes]:
-        """The tokenizer."""
+        """The tokenizer's file."""
         return {SOURCE: self.tokenizer.to_bytes()}
 
     def encode(self, source: str) -> list[int]:
@@ -78,11 +79,11 @@ class Text(Source[list[int]]):
         return self.tokenizer.encode(source)
 
     def size(self, item: list[int]) -> int:
-        """The tokens, END included."""
+        """The number of tokens, END included."""
         return len(item) + 1
 
     def collate(self, items: Sequence[list[int]]) -> Padded:
-        """Rows of ids, each closed by END, padded to the longest."""
+        """Rows of ids, each ending with END, padded to the longest."""
         return pad([[*ids, END] for ids in items])
 
     def labels(self, item: list[int]) -> tuple[str, ...]:
@@ -90,23 +91,26 @@ class Text(Source[list[int]]):
         return (*(self.tokenizer.piece(token) for token in item), SPECIALS[END])
 
     def layout(self, item: list[int]) -> Tokens:
-        """Tokens."""
+        """The layout of tokens."""
         return TEXT
 
     def front(self, model: Model) -> TokenEmbedding:
-        """The vectors of the vocabulary."""
+        """Build the token embedding of the vocabulary."""
         return token_embedding(model, self.tokenizer.size, model.encoder.kind, model.encoder.dim)
 
 
 def build_tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origin: Run | None = None) -> Tokenizer:
-    """The tokenizer of that name of the run one starts from, else one of that kind for these texts, built once."""
+    """Build a tokenizer of that kind from the texts; it is cached, so it is built only once for the same texts.
+
+    If training starts from a run, `origin`, that stores a tokenizer under that file name, this one is taken.
+    """
     builder = pick(TOKENIZERS, kind, "tokenizer")
     if origin is not None and origin.holds(name):
         tokens = origin.recipe().tokens
         stored = tokens.target if name == TARGET else tokens.source
         if stored != kind:
-            raise RecipeError(f"{origin.path / name} is a tokenizer of kind {stored!r}, not {kind!r}; take that kind")
+            raise RecipeError(f"{origin.path / name} is a tokenizer of kind {stored!r}, not {kind!r}; choose that kind")
         return builder.from_bytes(origin.read(name))
-    versions = [__version__, metadata.version("sentencepiece")]  # another one may build another tokenizer
+    versions = [__version__, metadata.version("sentencepiece")]  # another version may build another tokenizer
     digest = hashlib.sha256(json.dumps([versions, kind, size, texts]).encode()).hexdigest()
     return builder.from_bytes(storage.cached("tokenizers", digest, lambda: builder.build(texts, size).to_bytes()))
