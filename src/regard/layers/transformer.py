@@ -155,7 +155,7 @@ def glorot(stack: nn.Module, layers: int) -> None:
 
 
 def small(stack: nn.Module, layers: int) -> None:
-    """Radford et al. 2019: standard deviation 0.02, also of embeddings; less for layers that add to the residual stream.
+    """Radford et al. 2019: standard deviation 0.02, embeddings too; less for layers that add to the residual stream.
 
     These have 0.02 / sqrt(2 layers), so that the variance of the stream does not grow with the number of layers.
     """
