@@ -50,9 +50,9 @@ class Recurrence(nn.Module):
         if inner_dim and cell is not nn.LSTM:
             raise RecipeError("only an lstm has an inner_dim that is projected down")
         if inner_dim and inner_dim <= dim:
-            raise RecipeError(f"an inner_dim is wider than the dim it is projected to, {dim}, not {inner_dim}")
+            raise RecipeError(f"inner_dim must be greater than the dim it is projected to, {dim}, but is {inner_dim}")
         if inner_dim and bidirectional and inner_dim % 2:
-            raise RecipeError(f"an inner_dim is split between two directions, so it is even, not {inner_dim}")
+            raise RecipeError(f"inner_dim is split between two directions, so it must be even, but is {inner_dim}")
         self.dim, self.layers, self.directions = dim, layers, 1 + bidirectional
         self.cell_dim = (inner_dim or dim) if cell is nn.LSTM else None  # None if the unit has no cell state
         width = dim // self.directions
@@ -274,45 +274,48 @@ def _stacked(layers: Sequence[Float[Tensor, "batch dim"]]) -> Float[Tensor, "bat
 Moved = tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"] | None]
 
 
-def _move_rnn(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
-    """Elman 1990:  h = tanh(entering + kept)."""
-    return torch.tanh(entering + kept), None
+def _step_rnn(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    """Elman 1990:  h = tanh(inputs + recurrent).
+
+    `inputs` is W x + b of the new input, `recurrent` is U h + b of the hidden state, for all gates side by side.
+    """
+    return torch.tanh(inputs + recurrent), None
 
 
-def _move_gru(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
-    """Cho et al. 2014, with r after the product:  n = tanh(entering_n + r * kept_n),  h = n + z * (h - n)."""
+def _step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    """Cho et al. 2014, with r after the product:  n = tanh(inputs_n + r * recurrent_n),  h = n + z * (h - n)."""
     width = hidden.shape[-1]
-    reset, update = torch.sigmoid(entering[:, : 2 * width] + kept[:, : 2 * width]).chunk(2, dim=-1)
-    candidate = torch.tanh(torch.addcmul(entering[:, 2 * width :], reset, kept[:, 2 * width :]))
+    reset, update = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).chunk(2, dim=-1)
+    candidate = torch.tanh(torch.addcmul(inputs[:, 2 * width :], reset, recurrent[:, 2 * width :]))
     return torch.addcmul(candidate, update, hidden - candidate), None
 
 
-def _move_lstm(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
     """Hochreiter and Schmidhuber 1997; Gers et al. 2000:  c = f * c + i * g,  h = o * tanh(c)."""
     assert cell is not None
-    enter, forget, candidate, output = (entering + kept).chunk(4, dim=-1)
+    enter, forget, candidate, output = (inputs + recurrent).chunk(4, dim=-1)
     new_cell = torch.addcmul(torch.sigmoid(forget) * cell, torch.sigmoid(enter), torch.tanh(candidate))
     return torch.sigmoid(output) * torch.tanh(new_cell), new_cell
 
 
-def _fused_gru(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
-    return torch.ops.aten._thnn_fused_gru_cell(entering, kept, hidden)[0], None
+def _fused_step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    return torch.ops.aten._thnn_fused_gru_cell(inputs, recurrent, hidden)[0], None
 
 
-def _fused_lstm(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
-    return torch.ops.aten._thnn_fused_lstm_cell(entering, kept, cell)[:2]
+def _fused_step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    return torch.ops.aten._thnn_fused_lstm_cell(inputs, recurrent, cell)[:2]
 
 
 Move = Callable[[Tensor, Tensor, Tensor, Tensor | None], Moved]
 
 MOVES: dict[str, Move] = {
-    "RNN_TANH": _move_rnn,
-    "GRU": _move_gru,
-    "LSTM": _move_lstm,
+    "RNN_TANH": _step_rnn,
+    "GRU": _step_gru,
+    "LSTM": _step_lstm,
 }
 FUSED_MOVES: dict[str, Move] = {  # the same steps by torch's fused kernels, which exist only for GPUs
-    "GRU": _fused_gru,
-    "LSTM": _fused_lstm,
+    "GRU": _fused_step_gru,
+    "LSTM": _fused_step_lstm,
 }
 
 
