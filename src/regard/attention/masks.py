@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Causal:
-    """A causal mask given by its start index; it stays without a tensor on fused paths, which need none."""
+    """A causal mask given by its start index; fused paths use it without a tensor."""
 
     start: int = 0  # the position of the first query
 

@@ -128,7 +128,7 @@ class LocalM(Scope):
     """Luong et al. 2015, 3.2, local-m: query t sees the keys from t - window to t + window."""
 
     def focus(self, query: Tensor, keys: Tensor, mask: Mask, start: int) -> Focus:
-        """A window around the query's own position; if it lies behind the end of the source, every key is masked."""
+        """A window around the query's own position; behind the end of the source every key is masked."""
         centres = torch.arange(start, start + query.shape[-2], device=query.device).unsqueeze(-1)
         near = _within(self.window, centres, keys)
         near = near.view(*[1] * (query.ndim - 2), *near.shape)
