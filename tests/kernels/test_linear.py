@@ -36,7 +36,7 @@ def test_a_single_row_equals_the_definition(shape, biased):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_states_without_gradient_do_not_need_one():
+def test_states_may_need_no_gradient():
     layer = Linear(7, 11)
     layer(torch.randn(5, 7)).sum().backward()
     assert layer.weight.grad.shape == (11, 7)
