@@ -93,9 +93,7 @@ class Encoder:
     layers: int = _number(1, least=1)  # number of layers
     bidirectional: bool = True  # if recurrent: read in both directions
     bias: bool = True  # if recurrent: the layers have a bias
-    inner_dim: int = _number(
-        0, least=0
-    )  # LSTM: width projected to dim (0: none); Transformer: feed-forward (0: 4 x dim)
+    inner_dim: int = _number(0, least=0)  # LSTM: width projected to dim, 0: none; Transformer: feed-forward, 0: 4 x dim
     dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate
     inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate inside a Transformer's feed-forward layers
     self_attention: Site = Site()  # of a Transformer
@@ -169,13 +167,9 @@ class Train:
     average: int = _number(1, least=1)  # checkpoint averaging: number of validations whose weights are averaged
     keep: str = "best"  # weights stored in the run: best (lowest dev loss) or last
     sampling: float = _number(0.0, least=0.0, most=1.0)  # scheduled sampling: share at the end; it grows from 0
-    coverage: float = _number(
-        0.0, least=0.0
-    )  # weight of See et al.'s coverage loss, which penalises repeated attention
+    coverage: float = _number(0.0, least=0.0)  # weight of See et al.'s coverage loss, against repeated attention
     doubly_stochastic: float = _number(0.0, least=0.0)  # weight of Xu et al.'s loss: total weight per key near 1
-    guided: float = _number(
-        0.0, least=0.0
-    )  # weight of the loss of guided attention, from known links; character tokens only
+    guided: float = _number(0.0, least=0.0)  # weight of the guided attention loss, from known links; characters only
     entropy: float = _number(0.01, least=0.0)  # weight of the entropy bonus for hard attention
     patience: int = _number(0, least=0)  # early stopping after this many validations without a lower dev loss; 0: never
     start_from: str = ""  # a run to start from: its tokenizers, and its weights whose names and shapes fit, are used
@@ -210,7 +204,7 @@ class Recipe:
 
     name: str = "run"  # name of the run directory
     task: str = "translate"  # what is learned; `regard list tasks`
-    metric: str = "exact_match"  # the score that is computed at the end of training; `regard list metrics`
+    metric: str = "exact_match"  # the score of a run, computed on dev after training; `regard list metrics`
     source: str = "text"  # for task = translate: kind of the input; `regard list sources`
     data: Data = Data()
     tokens: Tokens = Tokens()
