@@ -173,9 +173,12 @@ RECURRENT = zip(product(CELLS, ORDERS), cycle(("additive", "dot", "general", "co
 CASES |= {f"{order}-{cell}-{score}": recurrent(order, cell, score) for (cell, order), score in RECURRENT}
 # What a model must have taken on the way, in training and in a search, for its numbers to say something.
 TAKEN = {
-    "transformer": {"joint_projection", "cache_room", "learned_positions", "fused_attention", "plain_transformer"},
+    "transformer": {
+        *("joint_projection", "cache_room", "learned_positions", "fused_attention", "plain_transformer"),
+        "whole_beams",
+    },
     "recurrent": {"recurrent_gates", "plain_recurrent"},
-    "all": {"linear_gradient", "whole_beams", "columns"},
+    "all": {"linear_gradient", "columns"},
 }
 
 
