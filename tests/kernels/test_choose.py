@@ -173,9 +173,12 @@ RECURRENT = zip(product(CELLS, ORDERS), cycle(("additive", "dot", "general", "co
 CASES |= {f"{order}-{cell}-{score}": recurrent(order, cell, score) for (cell, order), score in RECURRENT}
 # Twins that a model must take in training and search; otherwise the comparison below would prove nothing.
 TAKEN = {
-    "transformer": {"joint_projection", "cache_room", "learned_positions", "fused_attention", "plain_transformer"},
+    "transformer": {
+        *("joint_projection", "cache_room", "learned_positions", "fused_attention", "plain_transformer"),
+        "whole_beams",
+    },
     "recurrent": {"recurrent_gates", "plain_recurrent"},
-    "all": {"linear_gradient", "columns"},  # whether `whole_beams` is taken depends on what a model of chance says
+    "all": {"linear_gradient", "columns"},
 }
 
 
