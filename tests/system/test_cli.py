@@ -405,7 +405,7 @@ def test_align_plain_and_json(regard: Command, run: Path, tmp_path: Path) -> Non
 
 def test_align_refuses_gold_that_counts_otherwise(regard: Command, run: Path, tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("a b\tA B\t1-1 2-2\n", encoding="utf-8")
-    assert "say so with --first 1" in refused(regard("align", run, "x.tsv", folder=tmp_path))
+    assert "add --first 1" in refused(regard("align", run, "x.tsv", folder=tmp_path))
     assert "cannot find y.tsv" in refused(regard("align", run, "y.tsv", folder=tmp_path))
 
 

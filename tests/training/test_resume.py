@@ -327,7 +327,7 @@ def test_a_signal_while_the_run_is_created_says_how_to_go_on(
     recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        on_call(1, storage, "_put_folder", lambda: signal.raise_signal(signal.SIGINT), patch)
+        on_call(1, storage, "_create_folder", lambda: signal.raise_signal(signal.SIGINT), patch)
         with pytest.raises(StoppedError, match="0 updates are saved; go on with"):
             train(recipe, runs=tmp_path, quiet=True)
     assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
