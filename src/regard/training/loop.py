@@ -27,7 +27,7 @@ from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
 from regard.tasks import TASKS, AnyTask
-from regard.tasks.core import AnyBatched, Encoded, Examples, Judged
+from regard.tasks.core import Batched, Encoded, Examples, Judged
 from regard.training import engine
 from regard.training.engine import SMALLER
 from regard.training.engine.eager import halves
@@ -284,7 +284,7 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
     return total / tokens, health(seen)
 
 
-def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, Judged]]:
+def _judge(task: AnyTask, model: nn.Module, batch: Batched) -> list[tuple[Batched, Judged]]:
     """A batch and what it costs; one that does not fit into memory is split in two."""
     try:
         return [(batch, task.judge(model, batch))]
