@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard import plugins
 from regard import recipe as recipes
 from regard.errors import CorruptError, DataError, RecipeError, StorageError, did_you_mean
 
 MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
 DATA = "data.json"  # how a run knows again what it learned from
+PLUGINS = "plugins.json"  # the entries of installed packages that a run uses; absent if it uses none
 CHECKPOINTS, LOCK, PARTIAL, DAMAGED = "checkpoints", ".lock", ".partial", ".damaged"
 REPLACED = f".replaced{PARTIAL}"  # ends the name of a folder while another takes its place
 FORMAT = 1  # of the manifest
@@ -146,6 +148,10 @@ class Run(Folder):
     def recipe(self) -> recipes.Recipe:
         """The recipe as it was run, every key written out; one that names no format is of the first."""
         return recipes.parse(self.read(RECIPE).decode(), str(self.path / RECIPE), format=1)
+
+    def needs(self) -> plugins.Needs:
+        """The entries of installed packages that the run was trained with."""
+        return plugins.Needs.of(str(self.path), self.read(PLUGINS) if self.holds(PLUGINS) else b"{}")
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:

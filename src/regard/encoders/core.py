@@ -6,6 +6,8 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from regard.errors import RecipeError
+from regard.recipe import Model
 from regard.types import Memory, Padded
 
 
@@ -33,6 +35,11 @@ class Encoder(ABC, nn.Module):
     dim: int
     layers: int
     cell_dim: int | None
+
+    @classmethod
+    def from_recipe(cls, recipe: Model, embedding: nn.Embedding) -> "Encoder":
+        """The encoder of a recipe's [model] over an embedding; regard's own are built by `models.core.encoder`."""
+        raise RecipeError(f"the encoder {cls.__name__} has no class method from_recipe(recipe, embedding) to build it")
 
     def forward(self, source: Padded) -> Memory:
         """Embed the source and read it."""

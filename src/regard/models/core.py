@@ -5,8 +5,10 @@ from functools import partial
 
 from torch import nn
 
-from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead
+from regard import plugins
+from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, Score
 from regard.attention.heads import Make
+from regard.attention.normalizers import Entry as NormalizerEntry
 from regard.attention.scopes import Scope
 from regard.attention.scores import Location
 from regard.decoders import DECODERS, ORDERS, STARTS, AnyDecoder, TransformerDecoder
@@ -48,10 +50,12 @@ def embedding(recipe: Model, count: int, kind: str, dim: int) -> nn.Embedding:
 def encoder(recipe: Model, size: int, words: nn.Embedding | None = None) -> Encoder:
     """The encoder of a recipe for a vocabulary of that size, with vectors of its own or those given."""
     settings = recipe.encoder
-    kind = pick(ENCODERS, settings.kind, "encoder")
+    kind = plugins.pick(ENCODERS, settings.kind, "encoder", Encoder)
     words = words or embedding(recipe, size, settings.kind, settings.dim)
     if kind is TransformerEncoder:
         return TransformerEncoder(words, _shape(recipe, settings, settings.self_attention.of(recipe.attention)))
+    if kind not in (GnmtEncoder, RecurrentEncoder):
+        return kind.from_recipe(recipe, words)
     cell = pick(CELLS, settings.cell, "cell")
     both = settings.bidirectional or kind is GnmtEncoder
     if both and settings.dim % 2:
@@ -81,7 +85,7 @@ def beside_decoder(recipe: Model) -> Model:
     if recipe.decoder.kind != "recurrent":
         return recipe
     settings = recipe.attention
-    scope = "global" if pick(SCOPES, settings.scope, "scope").uses_past else settings.scope
+    scope = "global" if _scope_class(settings).uses_past else settings.scope
     normalizer = "softmax" if settings.normalizer == "hard" else settings.normalizer
     return replace(recipe, attention=replace(settings, scope=scope, normalizer=normalizer))
 
@@ -154,7 +158,7 @@ def _site(settings: AttentionSettings, longest: int) -> Site:
     """The attention of one site of a Transformer's layers."""
     if settings.normalizer == "hard":
         raise RecipeError("hard attention is trained with REINFORCE and needs model.decoder.kind = recurrent")
-    if pick(SCOPES, settings.scope, "scope").uses_past:
+    if _scope_class(settings).uses_past:
         raise RecipeError(
             f"the scope {settings.scope!r} needs the weights of the steps before, and a Transformer's run at once; "
             "choose model.decoder.kind = recurrent, or another scope"
@@ -164,12 +168,12 @@ def _site(settings: AttentionSettings, longest: int) -> Site:
 
 def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int, longest: int) -> Attention:
     """The attention of a recipe, from queries to states of these widths; `longest` is for the score `location`."""
-    remembers = pick(SCOPES, settings.scope, "scope").uses_past
-    if remembers and settings.heads > 1:
+    kind = _scope_class(settings)
+    if kind.uses_past and settings.heads > 1:
         raise RecipeError(
             f"the scope {settings.scope!r} remembers one look at a time: choose model.attention.heads = 1"
         )
-    if settings.normalizer == "hard" and (settings.heads > 1 or not SCOPES[settings.scope].keeps_sum):
+    if settings.normalizer == "hard" and (settings.heads > 1 or not kind.keeps_sum):
         raise RecipeError("hard attention is drawn from one distribution: it needs one head, and no scope local_p")
     if settings.heads == 1:
         return _scope(settings, longest, query_dim, key_dim, settings.dim, fused=False)
@@ -183,6 +187,10 @@ def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int, long
     )
 
 
+def _scope_class(settings: AttentionSettings) -> type[Scope]:
+    return plugins.pick(SCOPES, settings.scope, "scope", Scope)
+
+
 def _make(settings: AttentionSettings, longest: int, *, fused: bool) -> Make:
     return partial(_of_width, settings, longest, fused)  # and no lambda, which does not pickle
 
@@ -192,12 +200,11 @@ def _of_width(settings: AttentionSettings, longest: int, fused: bool, width: int
 
 
 def _scope(settings: AttentionSettings, longest: int, query_dim: int, key_dim: int, dim: int, *, fused: bool) -> Scope:
-    kind = pick(SCORES, settings.score, "score")
+    kind = plugins.pick(SCORES, settings.score, "score", Score)
     more = {"longest": longest} if kind is Location else {"dim": dim}
-    scope = pick(SCOPES, settings.scope, "scope")
-    return scope(
+    return _scope_class(settings)(
         kind(query_dim=query_dim, key_dim=key_dim, **more),
-        pick(NORMALIZERS, settings.normalizer, "normalizer").function,
+        plugins.pick(NORMALIZERS, settings.normalizer, "normalizer", NormalizerEntry).function,
         query_dim=query_dim,
         window=settings.window,
         fused=fused,
