@@ -5,10 +5,12 @@ The tables are parsed from their source files, so that torch need not be importe
 
 import ast
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from regard import plugins
 from regard import recipe as recipes
 
 HERE = Path(__file__).parent
@@ -42,26 +44,42 @@ class Table(NamedTuple):
 
     key: str
     entries: dict[str, str]
+    added: dict[str, str]  # entries of installed packages, with where each is from
+
+    def lines(self) -> dict[str, str]:
+        """A line about each entry, regard's own first."""
+        names = self.entries | self.added
+        return {name: f"{self.entries.get(name, '')} {self.added.get(name, '')}".strip() for name in names}
 
 
 def tables() -> dict[str, Table]:
     """All tables of regard by name; the recipes come first."""
-    summaries = {name: "".join(recipes.comment(name)[:1]) for name in recipes.names()}
-    return {"recipes": Table("regard train RECIPE", summaries)} | {
-        name: Table(key, _entries(HERE / path, table)) for name, (path, table, key) in TABLES.items()
-    }
+    about = {name: "".join(recipes.comment(name)[:1]) for name in recipes.names()}
+    all_tables = {"recipes": Table("regard train RECIPE", about, {})}
+    for name, (path, table, key) in TABLES.items():
+        entries = _entries(HERE / path, table)
+        all_tables[name] = Table(key, entries, _added(name, entries))
+    return all_tables
+
+
+def _added(table: str, own: Mapping[str, str]) -> dict[str, str]:
+    """The entries that installed packages add to a table: none of them is imported."""
+    lines = {}
+    for name, entries in plugins.added_to(table).items() if table in plugins.TABLES else ():
+        packages = plugins.origin(entries)
+        if name in own:
+            lines[name] = f"(regard's own is used, not the one from {packages})"
+        else:
+            lines[name] = f"(from {packages}{': uninstall all but one' if len(entries) > 1 else ''})"
+    return lines
 
 
 def _entries(path: Path, table: str) -> dict[str, str]:
-    """The entries of the dictionary named `table` in a module, each with the first line of its docstring."""
-    for statement in _statements(path):
-        if not re.match(rf"{table}\b", statement):
-            continue
-        node = ast.parse(statement).body[0]
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
-            pairs = zip(node.value.keys, node.value.values, strict=True)
-            return {ast.literal_eval(key): _summary(path, value) for key, value in pairs if key is not None}
-    raise AssertionError(f"{path} has no table {table}")
+    node = ast.parse(_statements(path)[table]).body[0]
+    assert isinstance(node, ast.Assign | ast.AnnAssign)
+    assert isinstance(node.value, ast.Dict)
+    pairs = zip(node.value.keys, node.value.values, strict=True)
+    return {ast.literal_eval(key): _summary(path, value) for key, value in pairs if key is not None}
 
 
 def _summary(path: Path, value: ast.expr) -> str:
@@ -72,22 +90,24 @@ def _summary(path: Path, value: ast.expr) -> str:
     """
     if isinstance(value, ast.Call):
         value = value.args[0]
-    if not isinstance(value, ast.Name):
-        return ""
-    for statement in _statements(path):
-        if re.match(rf"(class|def) {value.id}\b", statement):
-            node = ast.parse(statement).body[0]
-            assert isinstance(node, ast.ClassDef | ast.FunctionDef)
-            return (ast.get_docstring(node) or "").split("\n", 1)[0]
-        if origin := re.match(rf"from regard\.([\w.]+) import\b.*\b{value.id}\b", statement, re.DOTALL):
-            return _summary(HERE.joinpath(*origin[1].split(".")).with_suffix(".py"), value)
-    return ""
+    statement = _statements(path).get(value.id, "") if isinstance(value, ast.Name) else ""
+    if imported := re.match(r"from regard\.([\w.]+) import\b", statement):
+        return _summary(HERE.joinpath(*imported[1].split(".")).with_suffix(".py"), value)
+    return statement.partition('\n    """')[2].partition("\n")[0].removesuffix('"""')
 
 
 @lru_cache
-def _statements(path: Path) -> list[str]:
-    """The source of a module, split before each top-level statement.
+def _statements(path: Path) -> dict[str, str]:
+    """A module's top-level statements by the names they define or import.
 
-    Only the statements needed are then parsed: to parse whole modules would take most of the time of `regard list`.
+    They are split and not parsed, since parsing whole modules takes most of the time of `regard list`.
     """
-    return re.split(r"^(?=[A-Za-z@])", path.read_text("utf-8"), flags=re.MULTILINE)
+    statements: dict[str, str] = {}
+    for statement in re.split(r"^(?=[A-Za-z@])", path.read_text("utf-8"), flags=re.MULTILINE):
+        if statement.startswith("from "):
+            names = re.findall(r"\w+", statement.partition(" import ")[2])
+        else:
+            names = re.findall(r"^(?:class |def )?(\w+)(?=\(|:| = )", statement)
+        for name in names:
+            statements.setdefault(name, statement)
+    return statements

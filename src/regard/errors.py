@@ -18,6 +18,16 @@ class RecipeError(RegardError):
     """A recipe, an override or an argument that cannot be used."""
 
 
+class UnknownNameError(RecipeError):
+    """A name that is in no table; the message lists the names there are."""
+
+    def __init__(self, what: str, name: str, choices: Iterable[str]) -> None:
+        choices = list(choices)
+        super().__init__(f"unknown {what} {name!r}; choose from {', '.join(choices)}{did_you_mean(name, choices)}")
+        self.what = what
+        self.name = name
+
+
 class DataError(RegardError):
     """Input that is missing, empty or not in the expected format."""
 
@@ -71,5 +81,5 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 def pick(table: Mapping[str, Entry], name: str, what: str) -> Entry:
     """The table's entry of that name; an unknown name raises RecipeError with a list of all names."""
     if name not in table:
-        raise RecipeError(f"unknown {what} {name!r}; choose from {', '.join(table)}{did_you_mean(name, table)}")
+        raise UnknownNameError(what, name, table)
     return table[name]

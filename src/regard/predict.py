@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import nn
 
-from regard import models, storage
+from regard import models, plugins, storage
 from regard import recipe as recipes
 from regard.device import choose_device, current, enough_memory, memory_kept
-from regard.errors import CorruptError, RecipeError, pick
+from regard.errors import CorruptError, RecipeError
 from regard.recipe import Search
 from regard.storage import Run
-from regard.tasks import TASKS, AnyTask, Scored
+from regard.tasks import AnyTask, Scored, task_class
 from regard.types import Example, Prediction
 
 # The work and the remedy in the message about too little memory.
@@ -70,8 +70,9 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     """Load the predictor of a run; `run` is a Run or the path of its directory."""
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
-    task = pick(TASKS, recipe.task, "task").restore(recipe, run.read)
-    model = task.build()
+    with plugins.loading(run.needs()):
+        task = task_class(recipe.task).restore(recipe, run.read)
+        model = task.build()
     try:
         models.load_weights(model, models.kept_weights(run))
     except RuntimeError as error:

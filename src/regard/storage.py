@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard import plugins
 from regard import recipe as recipes
 from regard.errors import CorruptError, DataError, RecipeError, StorageError, did_you_mean
 
 MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
 DATA = "data.json"  # digests of the training data, to notice if the data changes
+PLUGINS = "plugins.json"  # the entries of installed packages that a run uses; absent if it uses none
 CHECKPOINTS, LOCK, PARTIAL, DAMAGED = "checkpoints", ".lock", ".partial", ".damaged"
 REPLACED = f".replaced{PARTIAL}"  # suffix of an old folder's name while a new one takes its place
 FORMAT = 1  # of the manifest
@@ -151,6 +153,10 @@ class Run(Folder):
     def recipe(self) -> recipes.Recipe:
         """The recipe of the run, with every key; a recipe without a format number has format 1."""
         return recipes.parse(self.read(RECIPE).decode(), str(self.path / RECIPE), format=1)
+
+    def needs(self) -> plugins.Needs:
+        """The entries of installed packages that the run was trained with."""
+        return plugins.Needs.of(str(self.path), self.read(PLUGINS) if self.holds(PLUGINS) else b"{}")
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from regard import plugins, storage, training
 from regard import recipe as recipes
-from regard import storage, training
 from regard.console import Teller
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import Measured, better
@@ -22,7 +22,7 @@ from regard.recipe import Recipe
 from regard.show import curves
 from regard.show.curves import DRAWINGS, Curve, Labels, Point
 from regard.storage import Run
-from regard.tasks import TASKS
+from regard.tasks import task_class
 from regard.tasks.core import Examples
 from regard.types import Example
 
@@ -187,7 +187,10 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
             raise RecipeError(f"{what.path} is a run, which is taken as it is; {own[0]} can only change a recipe")
         if not what.finished():
             raise DataError(f"the run {what.path} is not finished; go on with: regard train --resume {what.path}")
-        return Entrant(what.path.name, str(what.path), what.recipe(), what)
+        recipe = what.recipe()
+        with plugins.loading(what.needs()):
+            task_class(recipe.task)
+        return Entrant(what.path.name, str(what.path), recipe, what)
     if not isinstance(what, Recipe) and Path(what).suffix != ".toml" and len(Path(what).parts) > 1:
         Run.open(what)  # raises an error that says what is wrong with the path
     recipe = what if isinstance(what, Recipe) else recipes.load(what)
@@ -226,7 +229,7 @@ def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:
     for other, entrant in named.items():
         if entrant.run is None:
             training.check(entrant.recipe)
-        TASKS[entrant.recipe.task].check_metric(chosen)
+        task_class(entrant.recipe.task).check_metric(chosen)
         if chosen in COUNTED and entrant.recipe.tokens != first.recipe.tokens:
             raise RecipeError(
                 f"{chosen} is counted by token, and {name} and {other} cut texts differently (tokens in their "
@@ -241,9 +244,9 @@ def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:
 def _judging(named: dict[str, Entrant], data: tuple[str, ...], read: Read) -> tuple[list[Example], str]:
     """The examples that all are scored on, and a description of them."""
     (name, first), *others = named.items()
-    noun = TASKS[first.recipe.task].noun
+    noun = task_class(first.recipe.task).noun
     if data:
-        examples = TASKS[first.recipe.task].reader(first.recipe)(data).examples
+        examples = task_class(first.recipe.task).reader(first.recipe)(data).examples
         return examples, f"{len(examples):,} {noun}s of {' and '.join(data)}"
     part, examples = _unseen(read(_source(first.recipe)))
     for other, entrant in others:
@@ -271,7 +274,7 @@ def _source(recipe: Recipe) -> Recipe:
 
 
 def _examples(source: Recipe) -> Examples:
-    return TASKS[source.task].examples(source)
+    return task_class(source.task).examples(source)
 
 
 # from recipes to runs
@@ -308,7 +311,7 @@ def _same(run: Run, recipe: Recipe, read: Read) -> bool:
 def _lengths(run: Run, examples: Sequence[Example]) -> list[int]:
     """The number of tokens of every source, or text if there are no sources; empty if texts are cut into windows."""
     recipe = run.recipe()
-    both_sides = TASKS[recipe.task].restore(recipe, run.read).encode(examples).lengths()
+    both_sides = task_class(recipe.task).restore(recipe, run.read).encode(examples).lengths()
     lengths = [(source or target) - 1 for source, target in both_sides]  # without BEGIN or END, which is counted too
     return lengths if len(lengths) == len(examples) else []
 

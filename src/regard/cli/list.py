@@ -1,5 +1,6 @@
 """`regard list`: the entries of every table."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -12,14 +13,17 @@ def list_tables(
     as_json: Json = False,
 ) -> None:
     """List the entries of every table: the recipes, and the values of recipe keys."""
+    from regard import plugins
     from regard.catalogue import tables
     from regard.errors import pick
 
     chosen = {what: pick(tables(), what, "table")} if what else tables()
     if as_json:
-        print(to_json({name: table.entries for name, table in chosen.items()}))
+        print(to_json({name: table.lines() for name, table in chosen.items()}))
         return
     for name, table in chosen.items():
         print(f"{name}  ({table.key})")
-        for entry, description in table.entries.items():
+        for entry, description in table.lines().items():
             print(f"  {entry:<16} {description}".rstrip())
+    for sentence in plugins.misplaced():
+        print(f"regard: {sentence}", file=sys.stderr)

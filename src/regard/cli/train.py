@@ -30,7 +30,7 @@ def train(
     To start from the weights of another run, add: train.start_from=runs/dates
     """
     from regard import training
-    from regard.tasks import TASKS
+    from regard.tasks import task_class
 
     if (recipe is None) == (resume is None):
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
@@ -45,5 +45,5 @@ def train(
         return
     print(run.path)
     if not quiet:
-        look = f'regard look {run.path} "..."; ' if TASKS[run.recipe().task].shows else ""
+        look = f'regard look {run.path} "..."; ' if task_class(run.recipe().task).shows else ""
         print(f"next: {look}regard predict {run.path} FILE", file=sys.stderr)

@@ -6,7 +6,9 @@ from typing import Protocol, cast, runtime_checkable
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from regard.errors import RecipeError
 from regard.maps import TEXT, Layout
+from regard.recipe import Model
 from regard.sources import Front, SourceBatch, TokenEmbedding
 from regard.types import Memory
 
@@ -38,6 +40,11 @@ class Encoder(ABC, nn.Module):
     dim: int
     layers: int
     cell_dim: int | None
+
+    @classmethod
+    def from_recipe(cls, recipe: Model, front: Front) -> "Encoder":
+        """Build the encoder of a recipe's [model] for a source's front; `models.core.encoder` builds regard's own."""
+        raise RecipeError(f"the encoder {cls.__name__} has no class method from_recipe(recipe, front) to build it")
 
     @property
     def words(self) -> TokenEmbedding:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass, replace
 from functools import partial
 
-from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead
+from regard import plugins
+from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, Score
 from regard.attention.heads import Make
+from regard.attention.normalizers import Entry as NormalizerEntry
 from regard.attention.scopes import Scope
 from regard.attention.scores import Location
 from regard.decoders import DECODERS, ORDERS, STARTS, AnyDecoder, TransformerDecoder
@@ -36,9 +38,11 @@ def text_encoder(recipe: Model, size: int) -> Encoder:
 def encoder(recipe: Model, front: Front) -> Encoder:
     """Build the encoder of a recipe for any source; `front` turns source batches into vectors."""
     settings = recipe.encoder
-    kind = pick(ENCODERS, settings.kind, "encoder")
+    kind = plugins.pick(ENCODERS, settings.kind, "encoder", Encoder)
     if kind is TransformerEncoder:
         return TransformerEncoder(front, _shape(recipe, settings, settings.self_attention.of(recipe.attention)))
+    if kind not in (GnmtEncoder, RecurrentEncoder):
+        return kind.from_recipe(recipe, front)
     cell = pick(CELLS, settings.cell, "cell")
     has_two_directions = settings.bidirectional or kind is GnmtEncoder
     if has_two_directions and settings.dim % 2:
@@ -69,7 +73,7 @@ def beside_decoder(recipe: Model) -> Model:
     if recipe.decoder.kind != "recurrent":
         return recipe
     settings = recipe.attention
-    scope = "global" if pick(SCOPES, settings.scope, "scope").uses_past else settings.scope
+    scope = "global" if _scope_class(settings).uses_past else settings.scope
     normalizer = "softmax" if settings.normalizer == "hard" else settings.normalizer
     return replace(recipe, attention=replace(settings, scope=scope, normalizer=normalizer))
 
@@ -145,7 +149,7 @@ def _site(settings: AttentionSettings, longest: int) -> Site:
     """The attention settings of one site in a Transformer's layers (its own states, or a memory), checked."""
     if settings.normalizer == "hard":
         raise RecipeError("hard attention is trained with REINFORCE and needs model.decoder.kind = recurrent")
-    if pick(SCOPES, settings.scope, "scope").uses_past:
+    if _scope_class(settings).uses_past:
         raise RecipeError(
             f"the scope {settings.scope!r} needs the weights of the steps before, but a Transformer runs all steps "
             "at once; choose model.decoder.kind = recurrent, or another scope"
@@ -158,12 +162,12 @@ def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int, long
 
     `longest` is the number of positions that the score `location` learns.
     """
-    uses_past = pick(SCOPES, settings.scope, "scope").uses_past
-    if uses_past and settings.heads > 1:
+    kind = _scope_class(settings)
+    if kind.uses_past and settings.heads > 1:
         raise RecipeError(
             f"the scope {settings.scope!r} keeps the weights of one head: choose model.attention.heads = 1"
         )
-    if settings.normalizer == "hard" and (settings.heads > 1 or not SCOPES[settings.scope].keeps_sum):
+    if settings.normalizer == "hard" and (settings.heads > 1 or not kind.keeps_sum):
         raise RecipeError("hard attention is sampled from one distribution: it needs one head, and no scope local_p")
     if settings.heads == 1:
         return _scope(settings, longest, query_dim, key_dim, settings.dim, fused=False)
@@ -175,6 +179,10 @@ def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int, long
         heads=settings.heads,
         groups=settings.groups or None,
     )
+
+
+def _scope_class(settings: AttentionSettings) -> type[Scope]:
+    return plugins.pick(SCOPES, settings.scope, "scope", Scope)
 
 
 def _make(settings: AttentionSettings, longest: int, *, fused: bool) -> Make:
@@ -189,12 +197,11 @@ def _of_width(settings: AttentionSettings, longest: int, fused: bool, width: int
 
 def _scope(settings: AttentionSettings, longest: int, query_dim: int, key_dim: int, dim: int, *, fused: bool) -> Scope:
     """Build a scope with its score and normaliser; if `fused`, fused kernels may compute it."""
-    kind = pick(SCORES, settings.score, "score")
+    kind = plugins.pick(SCORES, settings.score, "score", Score)
     sizes = {"longest": longest} if kind is Location else {"dim": dim}
-    scope = pick(SCOPES, settings.scope, "scope")
-    return scope(
+    return _scope_class(settings)(
         kind(query_dim=query_dim, key_dim=key_dim, **sizes),
-        pick(NORMALIZERS, settings.normalizer, "normalizer").function,
+        plugins.pick(NORMALIZERS, settings.normalizer, "normalizer", NormalizerEntry).function,
         query_dim=query_dim,
         window=settings.window,
         fused=fused,

@@ -1,5 +1,6 @@
 """Tasks: what an example is, what is lost on it, and what an answer looks like."""
 
+from regard import plugins
 from regard.tasks.answer import Answer
 from regard.tasks.classify import Classify
 from regard.tasks.core import AnyTask, Scored, Task
@@ -17,4 +18,22 @@ TASKS: dict[str, type[AnyTask]] = {
     "answer": Answer,
 }
 
-__all__ = ["TASKS", "Answer", "AnyTask", "Classify", "Continue", "MaskedText", "Scored", "Tag", "Task", "Transduce"]
+
+def task_class(name: str) -> type[AnyTask]:
+    """The class of a task, from the table or from an installed package."""
+    return plugins.pick(TASKS, name, "task", Task)
+
+
+__all__ = [
+    "TASKS",
+    "Answer",
+    "AnyTask",
+    "Classify",
+    "Continue",
+    "MaskedText",
+    "Scored",
+    "Tag",
+    "Task",
+    "Transduce",
+    "task_class",
+]

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard import models, search
+from regard import models, plugins, search
 from regard.attention import terms
 from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
@@ -20,7 +20,7 @@ from regard.maps import AttentionMap
 from regard.metrics import CLOSEST
 from regard.models import Seq2Seq
 from regard.recipe import Recipe, Search
-from regard.sources import SOURCES, AnySource, Text
+from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
@@ -44,7 +44,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     @staticmethod
     def check(recipe: Recipe) -> None:
         """Refuse a recipe that names what is not there, before any data is read."""
-        pick(SOURCES, recipe.source, "source").check(recipe)
+        plugins.pick(SOURCES, recipe.source, "source", Source).check(recipe)
         pick(TOKENIZERS, recipe.tokens.target, "tokenizer")
         if recipe.tokens.shared and (recipe.source != "text" or recipe.tokens.source != recipe.tokens.target):
             raise RecipeError("tokens.shared needs source = text, and tokens.source and tokens.target to be the same")
@@ -64,13 +64,13 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
                 raise RecipeError(f"tokens.shared is true, but {origin.path} has two vocabularies; write false")
             both = Text.fit(recipe, sources + targets, origin)
             return cls(recipe, both, both.tokenizer)
-        inputs = pick(SOURCES, recipe.source, "source").fit(recipe, sources, origin)
+        inputs = plugins.pick(SOURCES, recipe.source, "source", Source).fit(recipe, sources, origin)
         return cls(recipe, inputs, build_tokenizer(tokens.target, targets, tokens.size, TARGET, origin))
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Transduce":
         """The task of a stored run."""
-        inputs = pick(SOURCES, recipe.source, "source").restore(recipe, read)
+        inputs = plugins.pick(SOURCES, recipe.source, "source", Source).restore(recipe, read)
         return cls(recipe, inputs, pick(TOKENIZERS, recipe.tokens.target, "tokenizer").from_bytes(read(TARGET)))
 
     def files(self) -> dict[str, bytes]:

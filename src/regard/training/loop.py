@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from regard import models, storage
+from regard import models, plugins, storage
 from regard import recipe as recipes
 from regard.console import Teller
 from regard.data.batching import Batches, in_order
@@ -26,7 +26,7 @@ from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, 
 from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
-from regard.tasks import TASKS, AnyTask
+from regard.tasks import AnyTask, task_class
 from regard.tasks.core import AnyBatched, Encoded, Examples, Judged
 from regard.training import engine
 from regard.training.engine import SMALLER
@@ -49,14 +49,17 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         recipe = recipes.load(recipe)
     for text in overrides:
         recipe = recipes.override(recipe, text)
-    check(recipe)
-    kind = TASKS[recipe.task]
+    origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
+    with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
+        check(recipe)
+        kind = task_class(recipe.task)
     with Stopper().listening() as stopper, Teller(quiet=quiet) as teller:
         stopper.say = teller.say
-        origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
         examples = kind.examples(recipe)
         task = kind.learn(recipe, examples.train, origin)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
+        if packages:
+            files[storage.PLUGINS] = plugins.to_json(packages)
         data = task.within_length(task.encode(examples.train))
         if origin is not None:
             with torch.device("meta"):  # the shapes alone
@@ -71,7 +74,8 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
     """Go on with a run that was stopped or killed; it ends with the same bits as if it never had been."""
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
-    check(recipe)
+    with plugins.loading(run.needs()):
+        check(recipe)
     with (
         Stopper().listening() as stopper,
         Teller(quiet=quiet) as teller,
@@ -83,7 +87,7 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
         if run.finished():
             teller.say(f"the run {run.path} is finished already")
             return run
-        task = TASKS[recipe.task].restore(recipe, run.read)
+        task = task_class(recipe.task).restore(recipe, run.read)
         examples = task.examples(recipe)
         if examples.digest() != run.read(storage.DATA):
             names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
@@ -109,7 +113,7 @@ def _resumable(run: Run) -> Iterator[None]:
 
 def check(recipe: Recipe) -> None:
     """Refuse what cannot be trained before anything is read or written."""
-    task = pick(TASKS, recipe.task, "task")
+    task = task_class(recipe.task)
     task.check_metric(recipe.metric)
     pick(SCHEDULES, recipe.train.schedule, "schedule")
     task.check(recipe)
