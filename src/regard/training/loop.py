@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -288,7 +289,7 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
     return total / tokens, health(seen)
 
 
-def _judge(task: AnyTask, model: nn.Module, batch: Batched) -> list[tuple[Batched, Judged]]:
+def _judge(task: AnyTask, model: nn.Module, batch: Batched) -> list[tuple[Any, Judged]]:
     """A batch and what it costs; one that does not fit into memory is split in two."""
     try:
         return [(batch, task.judge(model, batch))]
