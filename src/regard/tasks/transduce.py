@@ -1,4 +1,4 @@
-"""Any source to text: translation, spelling out, rewriting, and whatever else `SOURCES` can read."""
+"""Sequence-to-sequence tasks: any source in `SOURCES` (text, pictures, speech, series) to text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -27,12 +27,12 @@ from regard.tasks import core
 from regard.tasks.core import Judged, Pairs, Task
 from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step
 
-SEARCH_TOKENS = 8000  # source tokens times beams that are searched at once
-FORCED_TOKENS = 2000  # that are forced at once
+SEARCH_TOKENS = 8000  # size of a batch of a search: source tokens times beams
+FORCED_TOKENS = 2000  # tokens of a batch in `force`
 
 
 class Transduce(Task[Seq2Seq, Pairs, Batch]):
-    """A source to text: pairs from files or an embedded corpus, cross-entropy, search."""
+    """Source to text: learns from pairs with cross-entropy; predicts by beam search or sampling."""
 
     metrics = ("exact_match", "character_errors", "word_errors", "bleu", "bleu_tokenised", "chrf", *CLOSEST)
 
@@ -43,7 +43,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     @staticmethod
     def check(recipe: Recipe) -> None:
-        """Refuse a recipe that names what is not there, before any data is read."""
+        """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         plugins.pick(SOURCES, recipe.source, "source", Source).check(recipe)
         pick(TOKENIZERS, recipe.tokens.target, "tokenizer")
         if recipe.tokens.shared and (recipe.source != "text" or recipe.tokens.source != recipe.tokens.target):
@@ -51,14 +51,14 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         _check_copies(recipe)
         _check_terms(recipe)
         size = len(SPECIALS)
-        with torch.device("meta"):  # the model without its memory: sizes that do not fit show here
+        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
             models.build(recipe.model, source_size=size, target_size=size, shared=recipe.tokens.shared)
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Transduce":
-        """Fit the source and build the target's tokenizer on the training examples, or take those of `origin`."""
+        """Builds the tokenizers (or other source encoding) from the training examples, or takes those of `origin`."""
         tokens = recipe.tokens
-        sources, targets = [each.source for each in examples], [each.target for each in examples]
+        sources, targets = [example.source for example in examples], [example.target for example in examples]
         if tokens.shared:
             if origin is not None and origin.holds(TARGET) and origin.read(SOURCE) != origin.read(TARGET):
                 raise RecipeError(f"tokens.shared is true, but {origin.path} has two vocabularies; write false")
@@ -69,27 +69,27 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Transduce":
-        """The task of a stored run."""
+        """Builds the task of a stored run."""
         inputs = plugins.pick(SOURCES, recipe.source, "source", Source).restore(recipe, read)
         return cls(recipe, inputs, pick(TOKENIZERS, recipe.tokens.target, "tokenizer").from_bytes(read(TARGET)))
 
     def files(self) -> dict[str, bytes]:
-        """What a run must keep besides the weights."""
+        """The files that a run must store besides the weights, by name."""
         return self.inputs.files() | {TARGET: self.target.to_bytes()}
 
     def build(self) -> Seq2Seq:
-        """A model with fresh weights."""
+        """Builds the model with newly initialised weights."""
         model, shared = self.recipe.model, self.recipe.tokens.shared
         return models.assemble(model, self.inputs.front(model), target_size=self.target.size, shared=shared)
 
     def encode(self, examples: Sequence[Example]) -> Pairs:
-        """All examples as numbers."""
+        """Encodes all examples."""
         sources = [self.inputs.encode(example.source) for example in examples]
         targets = [self.target.encode(example.target) for example in examples]
         return Pairs(list(examples), sources, targets, [self.inputs.size(source) for source in sources])
 
     def told(self, data: Pairs, dev: Pairs) -> Iterator[str]:
-        """The sizes of the vocabularies, and what they do not hold."""
+        """Reports the sizes of the vocabularies and the share of unknown dev tokens."""
         if self.source is None:
             yield self.inputs.describe(dev.sources)
             unknown = f"{core.unknown(dev.targets):.2%} of the dev tokens unknown"
@@ -99,7 +99,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         yield f"vocabularies of {self.source.size:,} and {self.target.size:,} tokens, {unknown}"
 
     def collate(self, data: Pairs, indices: Sequence[int]) -> Batch:
-        """The batch of these examples."""
+        """Makes the batch of the examples at these indices."""
         source = self.inputs.collate([data.sources[index] for index in indices])
         target = batching.pad([[BEGIN, *data.targets[index], END] for index in indices])
         batch = Batch(source, target, torch.tensor(indices, dtype=torch.long))
@@ -112,11 +112,11 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return replace(batch, links=links)
 
     def tokens(self, batch: Batch) -> int:
-        """The target tokens of a batch, END counted."""
+        """The number of target tokens of a batch, with END."""
         return int(batch.target.mask[:, 1:].sum())
 
     def loss(self, model: Seq2Seq, batch: Batch, smoothing: float = 0.0, sampling: float = 0.0) -> Float[Tensor, ""]:
-        """The summed cross-entropy of every target token after the ones before it."""
+        """The cross-entropy summed over target tokens; in training, plus the `terms` or with scheduled sampling."""
         if sampling:
             return self.cross_entropy(_sampled(model, batch, sampling), batch, smoothing)
         step = model(batch)
@@ -124,7 +124,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return loss + sum(self.terms(model, step, batch)) if model.training else loss
 
     def terms(self, model: Seq2Seq, step: Step, batch: Batch) -> Iterator[Float[Tensor, ""]]:
-        """What the recipe wants the map to cost."""
+        """The terms that the recipe adds to the loss for the attention weights; for hard attention, REINFORCE."""
         settings, real, weights = self.recipe.train, batch.target.mask[:, 1:], step.attention
         if weights is None:
             return
@@ -141,20 +141,20 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             yield terms.drawn(step.log_prob, costs, real, model.decoder.baseline, settings.entropy)
 
     def judge(self, model: Seq2Seq, batch: Batch) -> Judged:
-        """The summed cross-entropy on dev, and the map."""
+        """The summed cross-entropy of a dev batch, and the attention weights."""
         step = model(batch)
         return Judged(self.cross_entropy(step.logits, batch, smoothing=0.0), step.attention)
 
     def cross_entropy(
         self, logits: Float[Tensor, "batch tokens vocabulary"], batch: Batch, smoothing: float
     ) -> Float[Tensor, ""]:
-        """What the logits cost, summed over all target tokens."""
+        """The cross-entropy of the logits, summed over all target tokens."""
         return core.cross_entropy(logits, batch.target.ids[:, 1:], smoothing)
 
     def answer(
         self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
     ) -> list[Prediction]:
-        """The best outputs for each text, with their maps; a blank text, or one too long, gets a blank answer."""
+        """Predicts the best outputs for each text, with maps; a blank or too long text gets a blank prediction."""
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
@@ -166,18 +166,18 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             memory = model.read(source)
             return search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
 
-        rows = max(settings.beam, n_best)  # of a search, for each text
+        rows = max(settings.beam, n_best)  # rows of a search for each text
         budget = max(1, SEARCH_TOKENS // rows)
         batches = list(core.ask(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
-        for asked, found in zip(batches, side_by_side(search_in, batches, model), strict=True):
-            for place, row, hypotheses in zip(*asked, found, strict=True):
-                best, *others = [self.tell(texts[place], row, each) for each in hypotheses]
+        for asked, outputs in zip(batches, side_by_side(search_in, batches, model), strict=True):
+            for place, item, hypotheses in zip(*asked, outputs, strict=True):
+                best, *others = [self.tell(texts[place], item, hypothesis) for hypothesis in hypotheses]
                 answers[place] = replace(best, alternatives=tuple(others))
         return answers
 
     @torch.no_grad()
     def force(self, model: Seq2Seq, examples: Sequence[Example]) -> list[Prediction]:
-        """Every target as if the model had written it: its log-probability, and its map, whose last row is END's."""
+        """Forced decoding: the log-probability and the map of each given target; the last row of a map is END's."""
         model.eval()
         device = next(model.parameters()).device
         data = self.encode(examples)
@@ -188,34 +188,34 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         for indices in batching.in_order(data.lengths(), FORCED_TOKENS):
             batch = self.collate(data, indices).to(device)
             step = model(batch)
-            costs = step.logits.float().log_softmax(-1).gather(-1, batch.target.ids[:, 1:, None]).squeeze(-1)
-            scores = costs.masked_fill(~batch.target.mask[:, 1:], 0.0).sum(-1).tolist()
+            log_probs = step.logits.float().log_softmax(-1).gather(-1, batch.target.ids[:, 1:, None]).squeeze(-1)
+            scores = log_probs.masked_fill(~batch.target.mask[:, 1:], 0.0).sum(-1).tolist()
             for row, index in enumerate(indices):
                 tokens = tuple(self.target.piece(token) for token in data.targets[index])
                 weights = None if step.attention is None else step.attention[row]
-                seen = self.map(weights, (*tokens, SPECIALS[END]), data.sources[index])
+                attention_map = self.map(weights, (*tokens, SPECIALS[END]), data.sources[index])
                 example = examples[index]
-                forced[index] = Prediction(example.source, example.target, scores[row], tokens, seen)
+                forced[index] = Prediction(example.source, example.target, scores[row], tokens, attention_map)
         return [forced[index] for index in range(len(examples))]
 
     def limit(self, length: int, settings: Search) -> int:
-        """The tokens of an output at most, for a source of that length."""
+        """The largest number of output tokens for a source of this length."""
         return int(min(settings.max_ratio * length + settings.max_extra, core.places(self.recipe.model) - 1))
 
     def too_long(self, text: str) -> bool:
-        """Whether a text is answered with nothing because of its length."""
+        """Whether a text is too long, so that its prediction is blank."""
         return self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
 
     def tell(self, text: str, item: Any, hypothesis: Hypothesis) -> Prediction:
-        """The prediction of a hypothesis: its tokens as text, and its map with labels."""
+        """Makes the prediction of a hypothesis: its tokens as text, and its labelled map."""
         tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
-        seen = self.map(hypothesis.map, tokens, item)
-        return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, seen)
+        attention_map = self.map(hypothesis.map, tokens, item)
+        return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, attention_map)
 
     def map(
         self, weights: Float[Tensor, "tokens source"] | None, rows: tuple[str, ...], item: Any
     ) -> AttentionMap | None:
-        """The map of these rows over an encoded source, without padding; None if the model does not attend."""
+        """The labelled map of these rows over an encoded source, without padding; None without attention."""
         if weights is None:
             return None
         columns = self.inputs.labels(item)
@@ -223,7 +223,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
 
 def _check_copies(recipe: Recipe) -> None:
-    """Refuse to copy where a source's tokens are not a target's, or nobody looks at them."""
+    """Refuse the copy mechanism if the vocabulary is not shared or the decoder does not attend to the source."""
     decoder = recipe.model.decoder
     if decoder.copies and not recipe.tokens.shared:
         raise RecipeError("model.decoder.copies needs tokens.shared = true: what is copied is a word of the target")
@@ -232,7 +232,7 @@ def _check_copies(recipe: Recipe) -> None:
 
 
 def _check_terms(recipe: Recipe) -> None:
-    """Refuse terms of the loss that the model or the tokens cannot have."""
+    """Refuse terms of the loss that do not fit the model or the tokens."""
     settings, model = recipe.train, recipe.model
     wanted = [name for name in ("coverage", "doubly_stochastic", "guided") if getattr(settings, name)]
     drawn = model.decoder.cross_attention.of(model.attention).normalizer == "hard"
@@ -247,16 +247,16 @@ def _check_terms(recipe: Recipe) -> None:
 
 
 def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:
-    """Bengio et al. 2015, scheduled sampling: for that share of its inputs, the decoder reads its own best guess."""
+    """Bengio et al. 2015, scheduled sampling: for this share of its inputs, the decoder gets its own prediction."""
     decoder: Decoder[Any, Any] = model.decoder
     ready = decoder.prepare(model.read(batch.source))
     state = decoder.start(ready)
-    given = batch.target.ids
-    tokens, logits = given[:, :1], []
-    for place in range(1, given.shape[1]):
+    targets = batch.target.ids
+    tokens, logits = targets[:, :1], []
+    for place in range(1, targets.shape[1]):
         step = decoder.step(tokens, state, ready)
         state = step.state
         logits.append(step.logits)
-        own = torch.rand(len(given), 1, device=given.device) < share
-        tokens = torch.where(own, step.logits.argmax(-1), given[:, place : place + 1])
+        own = torch.rand(len(targets), 1, device=targets.device) < share
+        tokens = torch.where(own, step.logits.argmax(-1), targets[:, place : place + 1])
     return torch.cat(logits, dim=1)
