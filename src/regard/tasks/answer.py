@@ -128,7 +128,7 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         yield f"a vocabulary of {self.source.size:,} tokens, {unknown}"
         longest = max(answer.last - answer.first + 1 for answer in data.spans)
         most = self.recipe.search.max_answer
-        short = f", but only {most} are looked for: raise search.max_answer" if longest > most else ""
+        short = f", but predictions have at most {most}: raise search.max_answer" if longest > most else ""
         yield f"answers of up to {longest} tokens{short}"
 
     def collate(self, data: Questions, indices: Sequence[int]) -> QuestionBatch:
