@@ -281,7 +281,7 @@ def test_training_tells_when_answers_are_too_long_to_be_found(
 ) -> None:
     data = write(tmp_path / "data.tsv", *[f"What happened ?\t{STORY}\t{STORY}"] * 20)
     train(tiny(f"data.train={data}", f"data.dev={data}", "search.max_answer=3"), runs=tmp_path)
-    said = "answers of up to 14 tokens, but only 3 are looked for: raise search.max_answer"
+    said = "answers of up to 14 tokens, but predictions have at most 3: raise search.max_answer"
     assert said in capsys.readouterr().err
 
 

@@ -417,7 +417,7 @@ def test_other_data_than_it_began_with_are_refused_and_nothing_is_lost(
     for name in (*recipe.data.train, *recipe.data.dev):
         content = Path(name).read_bytes()
         Path(name).write_bytes(content.replace(b"a", b"e", 1))
-        with pytest.raises(DataError, match=r"is not what it began with: .*train.tsv, .*dev.tsv changed since then"):
+        with pytest.raises(DataError, match=r"has changed since its training began: .*train.tsv, .*dev.tsv\. Restore"):
             resume(run, quiet=True)
         Path(name).write_bytes(content)
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == kept

@@ -1,4 +1,4 @@
-"""Tasks: what an example is, what is lost on it, and what an answer looks like."""
+"""Tasks: each reads and encodes examples, builds its model, and computes loss, predictions and scores."""
 
 from regard import plugins
 from regard.tasks.answer import Answer

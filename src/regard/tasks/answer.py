@@ -1,4 +1,4 @@
-"""Question and context to the words of the context that answer: extractive question answering, on any encoder."""
+"""Extractive question answering: the answer is a span of the context; with any encoder."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ from regard.tasks import core
 from regard.tasks.core import Encoded, Task
 from regard.types import END, SPECIALS, BatchFirst, Example, Padded, Prediction
 
-READ_TOKENS = 16_000  # that are read at once
-ROWS = ("first", "last")  # of the map: where the answer begins and ends
+READ_TOKENS = 16_000  # tokens of a batch for predictions
+ROWS = ("first", "last")  # labels of the rows of a map: the first and the last token of the answer
 
 
 class Span(NamedTuple):
-    """The first and the last token of an answer, counted in the context."""
+    """The indices of the first and the last token of an answer, in the context."""
 
     first: int
     last: int
@@ -36,30 +36,30 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Questions(Encoded):
-    """Questions and contexts as ids, without END, and where the answers stand."""
+    """Encoded examples: questions and contexts as token ids, without END, and the spans of the answers."""
 
     questions: list[list[int]]
     contexts: list[list[int]]
     spans: list[Span]
 
     def lengths(self) -> list[tuple[int, int]]:
-        """The room each example takes: question and context stand in one row."""
+        """The positions that each example takes: question and context are one row."""
         both = zip(self.questions, self.contexts, strict=True)
         return [(len(question) + 1 + len(context) + 1, 1) for question, context in both]
 
 
 @dataclass(frozen=True)
 class QuestionBatch(BatchFirst):
-    """Rows of question END context END, and where the answers stand in them."""
+    """A batch of rows `question END context END`, and the spans of the answers in them."""
 
     source: Padded
-    context: Bool[Tensor, "batch length"]  # True where an answer may stand
-    spans: Int[Tensor, "batch 2"]
-    examples: Int[Tensor, " batch"]  # where each row stands in the data, for messages
+    context: Bool[Tensor, "batch length"]  # True for the tokens of the context
+    spans: Int[Tensor, "batch 2"]  # first and last token of the answer, counted in the row
+    examples: Int[Tensor, " batch"]  # index of each row's example in the data, for messages
 
 
 class Answer(Task[SpanModel, Questions, QuestionBatch]):
-    """Question and context to the answer's words in the context: extractive question answering."""
+    """Extractive question answering: predicts the first and the last token of the answer in the context."""
 
     metrics = ("exact_match", "answer_f1", "character_errors")
     noun = "question"
@@ -70,47 +70,47 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
 
     @staticmethod
     def check(recipe: Recipe) -> None:
-        """Refuse a recipe that names what is not there, before any data is read."""
+        """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
-        with torch.device("meta"):  # the model without its memory: sizes that do not fit show here
+        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
             span.build(recipe.model, size=len(SPECIALS))
 
     @staticmethod
     def read(names: tuple[str, ...]) -> Loaded:
-        """The examples of files of question<TAB>context<TAB>answer."""
+        """Reads the examples of files of question<TAB>context<TAB>answer."""
         return files.questions(names)
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Answer":
-        """Build the tokenizer on questions and contexts, unless the run one starts from has it."""
-        texts = [part for each in examples for part in parts(each.source)]
+        """Builds the tokenizer from questions and contexts, or takes that of `origin`."""
+        texts = [part for example in examples for part in parts(example.source)]
         return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Answer":
-        """The task of a stored run."""
+        """Builds the task of a stored run."""
         return cls(recipe, pick(TOKENIZERS, recipe.tokens.source, "tokenizer").from_bytes(read(SOURCE)))
 
     def files(self) -> dict[str, bytes]:
-        """What a run must keep besides the weights."""
+        """The files that a run must store besides the weights, by name."""
         return {SOURCE: self.source.to_bytes()}
 
     def build(self) -> SpanModel:
-        """A model with fresh weights."""
+        """Builds the model with newly initialised weights."""
         return span.build(self.recipe.model, size=self.source.size)
 
     def encode(self, examples: Sequence[Example]) -> Questions:
-        """All examples as ids, with the places of their answers."""
-        both = [parts(each.source) for each in examples]
+        """Encodes all examples as token ids, with the spans of their answers."""
+        both = [parts(example.source) for example in examples]
         return Questions(
             list(examples),
             [self.source.encode(question) for question, _ in both],
             [self.source.encode(context) for _, context in both],
-            [self.find(context, each) for (_, context), each in zip(both, examples, strict=True)],
+            [self.find(context, example) for (_, context), example in zip(both, examples, strict=True)],
         )
 
     def find(self, context: str, example: Example) -> Span:
-        """Where the answer stands first in its context; tokens of which it takes only a part are taken whole."""
+        """The span of the answer's first occurrence in its context; tokens that it covers in part are included."""
         answer = example.target.strip()
         begin = context.find(answer)
         if begin < 0:
@@ -123,16 +123,16 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         return Span(covered[0], covered[-1])
 
     def told(self, data: Questions, dev: Questions) -> Iterator[str]:
-        """The size of the vocabulary, and the length of the answers."""
+        """Reports the size of the vocabulary and the length of the longest answer."""
         unknown = f"{core.unknown(dev.questions + dev.contexts):.2%} of the dev tokens unknown"
         yield f"a vocabulary of {self.source.size:,} tokens, {unknown}"
-        longest = max(each.last - each.first + 1 for each in data.spans)
+        longest = max(answer.last - answer.first + 1 for answer in data.spans)
         most = self.recipe.search.max_answer
-        short = f", but only {most} are looked for: raise search.max_answer" if longest > most else ""
+        short = f", but predictions have at most {most}: raise search.max_answer" if longest > most else ""
         yield f"answers of up to {longest} tokens{short}"
 
     def collate(self, data: Questions, indices: Sequence[int]) -> QuestionBatch:
-        """The batch of these examples."""
+        """Makes the batch of the examples at these indices."""
         questions, contexts = ([ids[index] for index in indices] for ids in (data.questions, data.contexts))
         source, context = arrange(questions, contexts)
         begins = torch.tensor([[len(question) + 1] for question in questions])
@@ -140,29 +140,29 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         return QuestionBatch(source, context, spans, torch.tensor(indices, dtype=torch.long))
 
     def tokens(self, batch: QuestionBatch) -> int:
-        """Two a question: where the answer begins, and where it ends."""
+        """Two predictions per question: the first and the last token of the answer."""
         return batch.spans.numel()
 
     def loss(
         self, model: SpanModel, batch: QuestionBatch, smoothing: float = 0.0, sampling: float = 0.0
     ) -> Float[Tensor, ""]:
-        """The summed cross-entropy of first and last tokens; smoothed labels are spread over the context."""
+        """The summed cross-entropy of first and last tokens; label smoothing is uniform over the context."""
         pointed = model(batch.source, batch.context)
-        lost = batch.spans.new_zeros((), dtype=pointed.first.dtype)
-        for place, chances in zip(batch.spans.unbind(1), pointed, strict=True):
-            right = chances.gather(1, place.unsqueeze(1)).sum()
-            spread = chances.masked_fill(~batch.context, 0.0).sum(1) / batch.context.sum(1)
-            lost = lost - (1 - smoothing) * right - smoothing * spread.sum()
-        return lost
+        loss = batch.spans.new_zeros((), dtype=pointed.first.dtype)
+        for place, log_probs in zip(batch.spans.unbind(1), pointed, strict=True):
+            right = log_probs.gather(1, place.unsqueeze(1)).sum()
+            uniform = log_probs.masked_fill(~batch.context, 0.0).sum(1) / batch.context.sum(1)
+            loss = loss - (1 - smoothing) * right - smoothing * uniform.sum()
+        return loss
 
     @torch.no_grad()
     def answer(
         self, model: SpanModel, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
     ) -> list[Prediction]:
-        """The best answer to each question<TAB>context, the next best as alternatives.
+        """Predicts the best answer to each question<TAB>context, with the next best ones as alternatives.
 
-        The map shows where the answer may begin and end. A blank text, one without a context, or one too long gets a
-        blank answer.
+        The map shows the probabilities of each token of the context to be the first and the last of the answer. A text
+        that is too long, or whose question or context is blank, gets a blank prediction.
         """
         model.eval()
         device = next(model.parameters()).device
@@ -181,27 +181,28 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         return answers
 
     def _ids(self, text: str) -> list[int]:
+        """The token ids of question END context END."""
         return [token for part in parts(text) for token in [*self.source.encode(part), END]]
 
     def too_long(self, text: str) -> bool:
-        """Whether a text is answered with nothing because of its length."""
+        """Whether a text is too long, so that its prediction is blank."""
         return bool(text.strip()) and len(self._ids(text)) > self.longest
 
     def tell(self, text: str, ids: Sequence[int], pointed: Pointed, most: int, n_best: int) -> Prediction:
-        """The best answers to one question, as they stand in the context."""
+        """Makes the prediction for one question: the text of the best spans in the context."""
         _, context = parts(text)
         places, pieces = self.source.places(context), tuple(self.source.piece(token) for token in ids)
-        seen = AttentionMap(torch.stack(pointed).exp().cpu(), ROWS, pieces)
-        told = []
+        attention_map = AttentionMap(torch.stack(pointed).exp().cpu(), ROWS, pieces)
+        predictions = []
         for score, (first, last) in best_spans(pointed, most, n_best):
             words = context[places[first][0] : places[last][1]].strip()
-            told.append(Prediction(text, words, score, pieces[first : last + 1], seen))
-        best, *others = told
+            predictions.append(Prediction(text, words, score, pieces[first : last + 1], attention_map))
+        best, *others = predictions
         return replace(best, alternatives=tuple(others))
 
 
 def parts(text: str) -> tuple[str, str]:
-    """Question and context of a text."""
+    """Splits a text into question and context; DataError if it does not have these two parts."""
     fields = text.split("\t")
     if len(fields) != 2:
         shown = text if len(text) <= 80 else f"{text[:80]}..."
@@ -212,7 +213,7 @@ def parts(text: str) -> tuple[str, str]:
 def arrange(
     questions: Sequence[list[int]], contexts: Sequence[list[int]]
 ) -> tuple[Padded, Bool[Tensor, "batch length"]]:
-    """Rows of question END context END, and which of their tokens are the context's."""
+    """Makes padded rows `question END context END`, and the mask of the tokens of the context."""
     source = batching.pad(
         [[*question, END, *context, END] for question, context in zip(questions, contexts, strict=True)]
     )
@@ -223,11 +224,11 @@ def arrange(
 
 
 def best_spans(pointed: Pointed, most: int, n_best: int) -> list[tuple[float, Span]]:
-    """The likeliest spans of at most so many tokens, log P(first) + log P(last), the best first."""
+    """The best spans of at most `most` tokens, by log P(first) + log P(last), the best first."""
     length = len(pointed.first)
     width = min(most, length)
     lasts = functional.pad(pointed.last, (0, width - 1), value=-torch.inf).unfold(0, width, 1)
-    scores = pointed.first.unsqueeze(1) + lasts  # first token, tokens after it
-    found = scores.flatten().topk(min(n_best, scores.numel()))
-    pairs = [(score, divmod(place, width)) for score, place in zip(*map(Tensor.tolist, found), strict=True)]
+    scores = pointed.first.unsqueeze(1) + lasts  # axes: first token, number of tokens after it
+    best = scores.flatten().topk(min(n_best, scores.numel()))
+    pairs = [(score, divmod(place, width)) for score, place in zip(*map(Tensor.tolist, best), strict=True)]
     return [(score, Span(first, first + more)) for score, (first, more) in pairs if score > -torch.inf]

@@ -1,4 +1,4 @@
-"""Sequence-to-sequence tasks: any source in `SOURCES` (text, pictures, speech, series) to text."""
+"""Sequence-to-sequence tasks, such as translation, transliteration or rewriting: any source of `SOURCES` to text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

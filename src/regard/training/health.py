@@ -30,12 +30,12 @@ class Health(NamedTuple):
         return f"attention entropy {self.attention_entropy:.2f} of 1, {end}"
 
 
-def health(seen: Sequence[tuple[Float[Tensor, "_batch _tokens _source"], Batch]]) -> Health | None:
+def health(maps: Sequence[tuple[Float[Tensor, "_batch _tokens _source"], Batch]]) -> Health | None:
     """Computes the statistics of attention maps, each with its batch; None if there are no maps."""
-    if not seen:
+    if not maps:
         return None
     sums = torch.zeros(4, dtype=torch.float64)
-    for attention, batch in seen:
+    for attention, batch in maps:
         rows = batch.target.mask[:, 1:]
         lengths = batch.source.mask.sum(-1)
         shares = attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny)

@@ -92,8 +92,8 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
         if examples.digest() != run.read(storage.DATA):
             names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
             raise DataError(
-                f"what {run.path} learns from is not what it began with: {names} changed since then. "
-                "Put it back to go on, or train anew"
+                f"the data of {run.path} has changed since its training began: {names}. "
+                "Restore the old data to resume, or train a new run"
             )
         data = task.within_length(task.encode(examples.train))
         with stopper.deferred():
