@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws-avx2 laws-default lint types browser docs lessons figures sweep gpu clean
+.PHONY: help demo test laws-avx2 laws-default lint types browser docs lessons figures sweep slow gpu clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -13,8 +13,8 @@ help:  ## say what there is
 demo: $(READY)  ## learn to read dates in a minute and show the attention map
 	$(BIN)/regard demo
 
-test: $(READY) lint types browser  ## ruff, mypy and all tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
+test: $(READY) lint types browser  ## ruff, mypy and all tests but the slow ones
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 	$(MAKE) --no-print-directory -j2 --output-sync=target laws-avx2 laws-default
 
 # Processors and numbers of threads differ in the last bits of a sum. So the laws run twice more, side by side: as on a
@@ -58,6 +58,9 @@ figures: $(READY)  ## make the pictures of the docs anew (some minutes)
 
 sweep: $(READY)  ## train 57 combinations of order, score and scope and print what each reaches (hours on two cores)
 	$(BIN)/python benchmarks/sweep.py
+
+slow: $(READY)  ## the tests that make test leaves out for time
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n auto --maxprocesses 4
 
 gpu:  ## the tests that need a GPU, alone; by .venv, or by the python3 that is there
 	PYTHONPATH=src $$(test -x $(BIN)/python && echo $(BIN)/python || echo python3) -m pytest -m gpu tests

@@ -18,8 +18,9 @@ import torch
 from regard import recipe as recipes
 from regard.data.batching import Batches
 from regard.data.tokenizers import Word
+from regard.sources import Text
 from regard.tasks.core import Pairs
-from regard.tasks.translate import Translate
+from regard.tasks.transduce import Transduce
 from regard.training.engine import Captured
 from regard.training.session import Session
 from regard.training.stopping import Stopper
@@ -57,10 +58,10 @@ def engine(name: str) -> tuple[Captured, Batches]:
     """Captured updates of a fresh model, and batches of random ids without padding."""
     chosen, length = recipe(name)
     words = Word([f"w{index}" for index in range(VOCABULARY - len(SPECIALS))])
-    task = Translate(chosen, words, words)
+    task = Transduce(chosen, Text(words), words)
     count = chosen.train.batch_tokens // length * 4
     rows = torch.randint(len(SPECIALS), VOCABULARY, (2, count, length - 1)).tolist()
-    data = Pairs([Example("", "")] * count, *rows)
+    data = Pairs([Example("", "")] * count, *rows, [length] * count)
     gpu = torch.device("cuda")
     session = Session.begin(task.build().to(gpu), chosen.train)
     batches = Batches(data.lengths(), chosen.train.batch_tokens, 1, few_shapes=True)

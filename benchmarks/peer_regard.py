@@ -16,8 +16,9 @@ from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS
 from regard.device import memory_kept, side_by_side
 from regard.models import settle
+from regard.sources import Text
 from regard.tasks.core import Pairs
-from regard.tasks.translate import Translate
+from regard.tasks.transduce import Transduce
 from regard.training.engine import Eager
 from regard.training.session import Session
 from regard.training.stopping import Stopper
@@ -68,18 +69,19 @@ def recipe(arch: str, score: str) -> recipes.Recipe:
     )
 
 
-def translate(arch: str, score: str) -> Translate:
+def translate(arch: str, score: str) -> Transduce:
     """The task, with the pieces of the comparison for a vocabulary."""
     stored = json.dumps({"kind": "word", "tokens": common.vocab()[4:]}).encode()
     words = TOKENIZERS["word"].from_bytes(stored)
-    return Translate(recipe(arch, score), words, words)
+    return Transduce(recipe(arch, score), Text(words), words)
 
 
-def train(task: Translate, warmup: int, updates: int, window: int) -> None:
+def train(task: Transduce, warmup: int, updates: int, window: int) -> None:
     """Updates of `Eager`; batches are those that the plain PyTorch peers get, in their order."""
     sources, targets = common.load_ids()
     batches = common.token_batches(sources, targets, SIZE["batch_tokens"])
-    data = Pairs([Example("", "")] * len(sources), sources, targets)
+    sizes = [len(source) + 1 for source in sources]
+    data = Pairs([Example("", "")] * len(sources), sources, targets, sizes)
     session = Session.begin(task.build(), task.recipe.train)
     rates: list[float] = []
     seconds, tokens = 0.0, 0
@@ -101,7 +103,7 @@ def train(task: Translate, warmup: int, updates: int, window: int) -> None:
     )
 
 
-def infer(task: Translate, sentences: int, batch: int, beam: int, length: int) -> None:
+def infer(task: Transduce, sentences: int, batch: int, beam: int, length: int) -> None:
     """Encoder and search, sentences of like length together, no output shorter or longer than `length`."""
     model = task.build().eval()
     settle(model)  # as `load` does

@@ -1,4 +1,4 @@
-"""Writes docs/recipes.md from src/regard/recipe.py: `make docs`. A test holds the two together."""
+"""Writes docs/recipes.md from src/regard/recipe.py: `make docs`. A test checks that the page is up to date."""
 
 import ast
 import json
@@ -8,14 +8,21 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src/regard/recipe.py"
 INTRODUCTION = """# Recipes
 
-A recipe is a TOML file; what it leaves out has the default below. `regard list recipes` names those that
-come with regard, `regard train RECIPE KEY=VALUE ...` changes keys on the line, and the run keeps the whole
-recipe, every key written out, in `recipe.toml`. Files are looked for as given, then under `$REGARD_DATA`,
-then in `./data`. This page is made from `src/regard/recipe.py`.
+A **recipe** is a TOML file with the settings of a run. A key that it does not set has the default below. `regard list
+recipes` names the recipes that come with regard. `regard train RECIPE KEY=VALUE ...` changes keys on the command line.
+The run directory keeps the whole recipe in `recipe.toml`. A data file is searched for at the given path, then under
+`$REGARD_DATA`, then in `./data`.
+
+**Attention by site**: `model.attention` is the default for all attention of a model. The sections
+`model.encoder.self_attention`, `model.decoder.self_attention` and `model.decoder.cross_attention` change single keys
+for one site. The attention of a recurrent decoder is its cross-attention.
+
+This page is generated from `src/regard/recipe.py`.
 """
 
 
 def page() -> str:
+    """The text of docs/recipes.md."""
     content = SOURCE.read_text(encoding="utf-8")
     lines = content.split("\n")
     sections = {node.name: node for node in ast.parse(content).body if isinstance(node, ast.ClassDef)}
@@ -23,6 +30,7 @@ def page() -> str:
 
 
 def _section(name: str, prefix: str, sections: dict[str, ast.ClassDef], lines: list[str]) -> list[str]:
+    """The headings and tables of a section and of all sections inside it."""
     parts = [f"\n## {prefix.rstrip('.') or 'at the top'}\n\n{ast.get_docstring(sections[name])}\n\n"]
     parts += ["| key | default | meaning |\n|---|---|---|\n"]
     nested = []
@@ -33,12 +41,13 @@ def _section(name: str, prefix: str, sections: dict[str, ast.ClassDef], lines: l
         if kind in sections:
             nested += _section(kind, f"{prefix}{key}.", sections, lines)
         else:
-            told = lines[node.lineno - 1].partition("  # ")[2]
-            parts.append(f"| `{prefix}{key}` | {_default(node.value)} | {told} |\n")
+            meaning = lines[node.lineno - 1].partition("  # ")[2]  # the comment behind the key
+            parts.append(f"| `{prefix}{key}` | {_default(node.value)} | {meaning} |\n")
     return parts + nested
 
 
 def _default(value: ast.expr | None) -> str:
+    """The default of a key as the page shows it; a key of an attention site has None, for that of `model.attention`."""
     assert value is not None
     if isinstance(value, ast.Call):
         value = value.args[0]

@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read as torch loads, in what te
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as in mypy
 if find_spec("beartype"):  # where it is not installed, shapes go unchecked
     jaxtyping.install_import_hook("regard", CHECKER)  # before any of its modules is imported
+CHECKED = ("laws", "kernels", "attention", "search", "tasks")  # the other folders' tests train, as fast as users do
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -29,6 +30,27 @@ collect_ignore = [  # likewise; none of these tests needs a GPU
 ]
 
 
+FIRST = ("system", "tests", "tasks", "training", "golden", "data")  # long files first, so that workers end together
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let long files run first."""
+    rank = {name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Check shapes in the tests that hold them; skip tests of fast paths (marker `takes`) if none is taken.
+
+    With JAXTYPING_DISABLE in the environment no shapes are checked.
+    """
+    if "JAXTYPING_DISABLE" not in os.environ:
+        jaxtyping.config.update("jaxtyping_disable", item.path.parent.name not in CHECKED)
+    if item.get_closest_marker("takes") and choose.are_definitions_only():
+        pytest.skip("REGARD_PLAIN=1: definitions run in place of the fast paths that this test is about")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What regard caches in the test run, subprocesses included, is kept apart from the user's own."""
@@ -40,12 +62,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         del os.environ["REGARD_CACHE"]
     else:
         os.environ["REGARD_CACHE"] = before
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test that needs its fast paths taken says so by the marker `takes`."""
-    if item.get_closest_marker("takes") and choose.are_definitions_only():
-        pytest.skip("REGARD_PLAIN=1: definitions run in place of the fast paths that this test is about")
 
 
 @pytest.fixture(autouse=True)

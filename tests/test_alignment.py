@@ -1,4 +1,4 @@
-"""Alignments read off maps, and their errors against straight transcriptions and by hand."""
+"""Links of maps, and alignment errors compared with plain transcriptions of their formulas and with hand counts."""
 
 from fractions import Fraction
 
@@ -17,40 +17,41 @@ links = st.sets(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=8)
 sentences = st.lists(st.tuples(links, links, links), min_size=1, max_size=4)
 
 
-def one_a_row(found: Links) -> Links:
-    return {(source, target) for target, source in {target: source for source, target in sorted(found)}.items()}
+def one_per_row(links: Links) -> Links:
+    return {(source, target) for target, source in {target: source for source, target in sorted(links)}.items()}
 
 
-def seen(*rows: list[float], columns: tuple[str, ...] = ("a", "b", "c", "</s>")) -> AttentionMap:
+def attention_map(*rows: list[float], columns: tuple[str, ...] = ("a", "b", "c", "</s>")) -> AttentionMap:
     return AttentionMap(torch.tensor(rows), tuple("wxyz"[: len(rows)]), columns)
 
 
-MAP = seen([0.1, 0.6, 0.2, 0.1], [0.3, 0.1, 0.0, 0.6], [0.0, 0.2, 0.3, 0.5])
+MAP = attention_map([0.1, 0.6, 0.2, 0.1], [0.3, 0.1, 0.0, 0.6], [0.0, 0.2, 0.3, 0.5])
 
 
-def test_a_row_links_to_what_it_looks_at_most_but_not_to_the_end() -> None:
+def test_a_row_is_linked_to_its_heaviest_column_other_than_end() -> None:
     assert set(MAP.links()) == {(1, 0), (0, 1), (2, 2)}
 
 
-def test_the_input_step_reads_one_row_later_and_the_last_its_own() -> None:
+def test_the_input_step_reads_one_row_later_and_the_last_row_itself() -> None:
     assert set(MAP.links(shift=1)) == {(0, 0), (2, 1), (2, 2)}
     assert set(MAP.links(shift=2)) == {(2, 0), (2, 1), (2, 2)}
 
 
-def test_marks_may_stand_anywhere_and_an_unknown_token_is_a_source() -> None:
+def test_marks_anywhere_are_skipped_and_an_unknown_token_is_a_source() -> None:
     columns = ("<s>", "<unk>", "a", "</s>", "<pad>")
-    assert seen([0.9, 0.0, 0.1, 0.0, 0.0], [0.0, 0.3, 0.2, 0.5, 0.0], columns=columns).links() == [(2, 0), (1, 1)]
+    attention = attention_map([0.9, 0.0, 0.1, 0.0, 0.0], [0.0, 0.3, 0.2, 0.5, 0.0], columns=columns)
+    assert attention.links() == [(2, 0), (1, 1)]
 
 
-def test_a_row_that_sees_nothing_links_nothing() -> None:
-    assert seen([0.0, 0.0, 0.0, 0.0], [0.0, 0.7, 0.3, 0.0]).links() == [(1, 1)]
-    assert seen([0.0, 0.0, 0.0, 1.0]).links() == []
-    assert seen([1.0], columns=("</s>",)).links() == []
+def test_a_row_without_weight_has_no_link() -> None:
+    assert attention_map([0.0, 0.0, 0.0, 0.0], [0.0, 0.7, 0.3, 0.0]).links() == [(1, 1)]
+    assert attention_map([0.0, 0.0, 0.0, 1.0]).links() == []
+    assert attention_map([1.0], columns=("</s>",)).links() == []
     assert AttentionMap(torch.zeros(0, 2), (), ("a", "b")).links() == []
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 3))
-def test_links_have_one_source_a_row(rows: int, columns: int, shift: int) -> None:
+def test_links_have_one_source_per_row(rows: int, columns: int, shift: int) -> None:
     weights = torch.rand(rows, columns, generator=torch.Generator().manual_seed(rows * columns)) + 0.1
     found = AttentionMap(weights, ("r",) * rows, ("c",) * columns).links(shift)
     assert sorted(target for _, target in found) == list(range(rows))
@@ -59,7 +60,7 @@ def test_links_have_one_source_a_row(rows: int, columns: int, shift: int) -> Non
 
 
 @given(sentences)
-def test_the_rate_is_och_and_neys(corpus: list[tuple[Links, Links, Links]]) -> None:
+def test_the_alignment_error_rate_is_that_of_och_and_ney(corpus: list[tuple[Links, Links, Links]]) -> None:
     found, sure, possible = zip(*corpus, strict=True)
     agreed = total = Fraction(0)
     for a, s, p in corpus:
@@ -70,7 +71,7 @@ def test_the_rate_is_och_and_neys(corpus: list[tuple[Links, Links, Links]]) -> N
     assert alignment_error_rate(found, sure, possible).value == pytest.approx(float(wanted))
 
 
-def test_the_rate_by_hand() -> None:
+def test_the_alignment_error_rate_by_hand() -> None:
     sure, possible = {(0, 0), (1, 2)}, {(1, 1), (2, 1)}
     found = {(0, 0), (1, 1), (3, 2)}  # one sure, one possible, one wrong: 1 - (1 + 2) / (3 + 2)
     assert alignment_error_rate([found], [sure], [possible]).value == pytest.approx(0.4)
@@ -79,41 +80,40 @@ def test_the_rate_by_hand() -> None:
 
 
 @given(sentences)
-def test_laws_of_the_rate(corpus: list[tuple[Links, Links, Links]]) -> None:
+def test_laws_of_the_alignment_error_rate(corpus: list[tuple[Links, Links, Links]]) -> None:
     found, sure, possible = zip(*corpus, strict=True)
     rate = alignment_error_rate(found, sure, possible).value
     assert 0 <= rate <= 1
-    assert rate <= alignment_error_rate(found, sure).value  # what is possible only forgives
+    assert rate <= alignment_error_rate(found, sure).value  # possible links can only lower the error
     assert alignment_error_rate(sure, sure, possible).value == 0
     assert alignment_error_rate([s | p for s, p in zip(sure, possible, strict=True)], sure, possible).value == 0
-    assert alignment_error_rate(found, sure).value == alignment_error_rate(sure, found).value  # 1 - F1, both ways
+    assert alignment_error_rate(found, sure).value == alignment_error_rate(sure, found).value  # 1 - F1 is symmetric
     if any(sure):
         assert alignment_error_rate([set() for _ in sure], sure, possible).value == 1
 
 
 @given(sentences)
-def test_the_error_is_one_less_the_precision_over_linked_rows(corpus: list[tuple[Links, Links, Links]]) -> None:
-    """Straightly transcribed: 1 - |A & S| / |A|, where A has one link in each row that has gold."""
+def test_the_error_is_one_minus_the_precision_over_linked_rows(corpus: list[tuple[Links, Links, Links]]) -> None:
+    """Transcribed from the formula: 1 - |A & S| / |A|, where A has one link in each row that has gold."""
     found, gold = [], []
     for other, sure, _ in corpus:
         rows = {target for _, target in sure}
-        one = one_a_row(other | {(0, target) for target in rows})
-        found.append(one)
+        found.append(one_per_row(other | {(0, target) for target in rows}))
         gold.append(sure)
-    judged = [(a, s) for one, s in zip(found, gold, strict=True) for a in one if a[1] in {row for _, row in s}]
+    judged = [(a, s) for links, s in zip(found, gold, strict=True) for a in links if a[1] in {row for _, row in s}]
     wanted = 1 - Fraction(sum(a in s for a, s in judged), len(judged)) if judged else 0
     assert alignment_error(found, gold).value == pytest.approx(float(wanted))
 
 
-def test_the_error_by_hand() -> None:
+def test_the_alignment_error_by_hand() -> None:
     gold = {(source, target) for source in (0, 1) for target in (0, 1)} | {(3, 3)}  # row 2 is not judged
     assert alignment_error([{(1, 0), (2, 1), (0, 2), (3, 3)}], [gold]).value == pytest.approx(1 / 3)
     assert alignment_error([{(1, 0), (3, 3)}], [gold]).value == pytest.approx(1 / 3)  # a missing link is an error
-    assert alignment_error([{(0, 0), (1, 1), (3, 3)}], [gold]).value == 0  # a block needs one link a row
+    assert alignment_error([{(0, 0), (1, 1), (3, 3)}], [gold]).value == 0  # one right link per row is enough
     assert alignment_error([{(1, 0), (2, 1), (3, 3)}, {(0, 0)}], [gold, {(0, 0)}]).value == pytest.approx(1 / 4)
 
 
-def test_errors_carry_signatures_and_forget_no_sentence() -> None:
+def test_errors_have_signatures_and_need_equally_many_sentences() -> None:
     assert alignment_error([{(0, 0)}], [{(0, 0), (0, 1)}]).signature == "alignment_error|n:1|positions:2"
     assert alignment_error_rate([{(0, 0)}], [{(0, 0)}]).signature == "alignment_error_rate|n:1|sure:1|possible:0"
     found = alignment_error_rate([{(0, 0)}], [{(0, 0)}], [{(0, 0), (0, 1), (1, 1)}])  # the sure are possible
@@ -124,7 +124,7 @@ def test_errors_carry_signatures_and_forget_no_sentence() -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 9))
-def test_the_diagonal_goes_through_both_sentences_alike(source: int, target: int) -> None:
+def test_the_diagonal_links_equal_relative_positions(source: int, target: int) -> None:
     found = sorted(diagonal(source, target), key=lambda link: link[1])
     assert [place for _, place in found] == list(range(target))
     assert [word for word, _ in found] == sorted(word for word, _ in found)
@@ -134,20 +134,20 @@ def test_the_diagonal_goes_through_both_sentences_alike(source: int, target: int
         assert found == [(place, place) for place in range(target)]
 
 
-def answer(text: str, seen: AttentionMap | None) -> Prediction:
-    return Prediction("abc", text, 0.0, tuple(text), seen)
+def answer(text: str, attention: AttentionMap | None) -> Prediction:
+    return Prediction("abc", text, 0.0, tuple(text), attention)
 
 
-def test_maps_of_right_answers_are_measured_by_both_readings() -> None:
+def test_maps_of_right_answers_are_measured_at_both_steps() -> None:
     example = Example("abc", "wxy", links=((1, 0), (2, 1), (2, 2)))  # MAP finds 1 0 2, and one row later 0 2 2
     measured = measure([answer("wxy", MAP)], [example])
-    assert {name: each.value for name, each in measured.items()} == pytest.approx(
+    assert {name: error.value for name, error in measured.items()} == pytest.approx(
         {"output step": 1 / 3, "input step": 1 / 3}
     )
     assert measured["input step"].signature == "alignment_error|n:1|positions:3"
 
 
-def test_what_cannot_be_judged_is_not() -> None:
+def test_wrong_answers_and_maps_that_do_not_fit_are_left_out() -> None:
     example = Example("abc", "wxy", links=((1, 0),))
     words = AttentionMap(torch.ones(1, 2), ("wxy",), ("abc", "</s>"))
     fitting, unfit = answer("wxy", MAP), [answer("wx", MAP), answer("wxy", None), answer("wxy", words)]

@@ -1,4 +1,4 @@
-"""Runs side by side: judged alike, named apart, trained once, refused where they do not fit each other."""
+"""Comparison of runs: same examples, unique names, no training twice, and refusal if tasks or metrics do not match."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ SMALL = (
     *("train.device=cpu", "train.updates=2", "train.validate=1", "train.batch_tokens=200"),
     *("search.max_ratio=1", "search.max_extra=2"),
 )
-LENGTHS, EACH = 6, 25  # of the words to be judged on: from 1 letter to so many, each so often
+LENGTHS, EACH = 6, 25  # of the test set: words of 1 to LENGTHS letters, EACH of every length
 
 
 def pairs(lengths: Sequence[int], seed: int = 7) -> str:
@@ -34,7 +34,7 @@ def pairs(lengths: Sequence[int], seed: int = 7) -> str:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    """What changes a recipe to small files: 60 pairs to learn from, 20 for dev, and those to be judged on."""
+    """Overrides that give a recipe small files: 60 pairs for training, 18 for dev, and 150 for test."""
     folder = tmp_path_factory.mktemp("data")
     lengths = [*range(1, LENGTHS + 1)]
     for name, count in (("train", 10), ("dev", 3), ("test", EACH)):
@@ -49,8 +49,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compared(runs: Path, data: tuple[str, ...]) -> Comparison:
-    given = (*SMALL, *data, "reverse", "reverse", "model.decoder.order=none", "reverse", "name=mine", "train.seed=2")
-    return regard.compare(*given, runs=runs, quiet=True)
+    entrants = ("reverse", "reverse", "model.decoder.order=none", "reverse", "name=mine", "train.seed=2")
+    return regard.compare(*SMALL, *data, *entrants, runs=runs, quiet=True)
 
 
 # bins
@@ -58,19 +58,19 @@ def compared(runs: Path, data: tuple[str, ...]) -> Comparison:
 
 @pytest.mark.parametrize("count", [1, 19, 20, 39, 40, 57, 400, 1234])
 @pytest.mark.parametrize("longest", [1, 3, 30, 5000])
-def test_bins_are_full_in_order_and_keep_equal_lengths_together(count: int, longest: int) -> None:
+def test_bins_are_full_and_ordered_and_never_split_equal_lengths(count: int, longest: int) -> None:
     generator = random.Random(count * longest)
     lengths = [int(longest * generator.random() ** 2) for _ in range(count)]
-    placed = bins(lengths)
-    assert len(placed) == count
-    sizes = Counter(placed)
+    bin_numbers = bins(lengths)
+    assert len(bin_numbers) == count
+    sizes = Counter(bin_numbers)
     assert sorted(sizes) == list(range(len(sizes)))
     assert len(sizes) <= MOST
     assert count < LEAST or min(sizes.values()) >= LEAST
-    by_length = sorted(zip(lengths, placed, strict=True))
-    assert [number for _, number in by_length] == sorted(placed)
+    by_length = sorted(zip(lengths, bin_numbers, strict=True))
+    assert [number for _, number in by_length] == sorted(bin_numbers)
     assert len({length for length, _ in by_length}) == len(set(by_length))
-    if longest == 5000 and count >= 400:  # hardly any are equal, so nothing stands in the way
+    if longest == 5000 and count >= 400:  # hardly any lengths are equal, so bins can be about equally full
         assert len(sizes) >= MOST - 1
         assert max(sizes.values()) <= 1.2 * count / MOST + LEAST
 
@@ -79,22 +79,22 @@ def test_no_lengths_have_no_bins() -> None:
     assert bins([]) == []
 
 
-# what comes of it
+# the results
 
 
-def test_a_line_for_each_with_score_size_and_speed(compared: Comparison, runs: Path) -> None:
-    assert [each.name for each in compared.entries] == ["reverse", "reverse order=none", "mine"]
-    assert [each.run.path for each in compared.entries] == [runs / "reverse", runs / "reverse-2", runs / "mine"]
+def test_the_table_has_a_line_for_each_run(compared: Comparison, runs: Path) -> None:
+    assert [entry.name for entry in compared.entries] == ["reverse", "reverse order=none", "mine"]
+    assert [entry.run.path for entry in compared.entries] == [runs / "reverse", runs / "reverse-2", runs / "mine"]
     first, without, other = compared.entries
     assert first.parameters == other.parameters > without.parameters > 0
-    assert all(each.tokens_per_second > 0 < each.train_seconds for each in compared.entries)
+    assert all(entry.tokens_per_second > 0 < entry.train_seconds for entry in compared.entries)
     head, *lines = compared.table().split("\n")
     assert head.split() == ["name", "exact_match", "parameters", "tokens/s", "seconds"]
     assert len({len(line) for line in (head, *lines[:3])}) == 1
-    for line, each in zip(lines[:3], compared.entries, strict=True):
-        assert line.startswith(each.name)
-        assert f"{each.measured.value:.4f}" in line
-        assert f"{each.parameters:,}" in line
+    for line, entry in zip(lines[:3], compared.entries, strict=True):
+        assert line.startswith(entry.name)
+        assert f"{entry.measured.value:.4f}" in line
+        assert f"{entry.parameters:,}" in line
     where, signature = lines[4:6]
     assert where.startswith("on 150 test pairs of ")
     assert where.endswith("test.tsv")
@@ -102,44 +102,43 @@ def test_a_line_for_each_with_score_size_and_speed(compared: Comparison, runs: P
 
 
 def test_curves_are_what_scoring_the_bins_gives(compared: Comparison) -> None:
-    each = compared.entries[0]
-    points = each.curve.points
+    entry = compared.entries[0]
+    points = entry.curve.points
     assert [point.length for point in points] == list(range(1, LENGTHS + 1))
     assert [point.examples for point in points] == [EACH] * LENGTHS
-    predictor = regard.load(each.run)
-    test = predictor.task.examples(each.run.recipe()).test
+    predictor = regard.load(entry.run)
+    test = predictor.task.examples(entry.run.recipe()).test
     for point in points:
-        own = [one for one in test if len(one.source) == point.length]
-        assert predictor.score(own).measured.value == pytest.approx(point.value)
+        in_bin = [example for example in test if len(example.source) == point.length]
+        assert predictor.score(in_bin).measured.value == pytest.approx(point.value)
 
 
 def test_a_corpus_metric_is_computed_on_the_outputs_of_each_bin(compared: Comparison) -> None:
     run = compared.entries[0].run
-    told = regard.compare(run, metric="chrf", quiet=True)
-    (entry,) = told.entries
+    (entry,) = regard.compare(run, metric="chrf", quiet=True).entries
     predictor = regard.load(run)
     test = predictor.task.examples(run.recipe()).test
-    long = [one for one in test if len(one.source) == LENGTHS]
+    long = [example for example in test if len(example.source) == LENGTHS]
     assert entry.curve.points[-1].value == pytest.approx(predictor.score(long, metric="chrf").measured.value)
     assert entry.measured.value == pytest.approx(predictor.score(test, metric="chrf").measured.value)
 
 
-def test_a_picture_names_all_and_says_what_is_drawn(compared: Comparison) -> None:
+def test_a_picture_names_the_runs_and_the_axes(compared: Comparison) -> None:
     drawn = compared.draw(".svg").decode()
     for words in ("reverse order=none", "mine", "source length in character tokens", "exact_match (higher is better)"):
         assert words in drawn
     assert drawn == compared._repr_svg_()
 
 
-def test_each_as_json(compared: Comparison, runs: Path) -> None:
-    first, *_ = told = list(compared.told())
-    assert len(told) == 3
+def test_the_results_as_json(compared: Comparison, runs: Path) -> None:
+    first, *_ = results = list(compared.told())
+    assert len(results) == 3
     assert first["run"] == str(runs / "reverse")
     assert first["exact_match"] == compared.entries[0].measured.value
     assert first["curve"][0].keys() == {"length", "value", "examples"}
 
 
-def test_pictures_go_beside_the_runs_and_take_no_name_that_is_taken(compared: Comparison, runs: Path) -> None:
+def test_pictures_go_beside_the_runs_and_overwrite_no_file(compared: Comparison, runs: Path) -> None:
     assert compared.pictures() == [runs / "compare.svg", runs / "compare.png"]
     (runs / "compare.png").touch()
     (runs / "compare-2.svg").touch()
@@ -149,33 +148,33 @@ def test_pictures_go_beside_the_runs_and_take_no_name_that_is_taken(compared: Co
 # trained once
 
 
-def test_what_was_trained_before_is_taken_and_said(
+def test_a_recipe_that_was_trained_before_is_not_trained_again(
     compared: Comparison, runs: Path, data: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(runs.glob("*/manifest.json"))
     again = regard.compare(*SMALL, *data, "reverse", "reverse", "model.decoder.order=none", runs=runs)
-    said = capsys.readouterr().err
-    assert f"reverse: trained before, on the same data; {runs / 'reverse'} is taken as it is" in said
-    assert f"reverse order=none: trained before, on the same data; {runs / 'reverse-2'} is taken" in said
+    messages = capsys.readouterr().err
+    assert f"reverse: trained before, on the same data; {runs / 'reverse'} is taken as it is" in messages
+    assert f"reverse order=none: trained before, on the same data; {runs / 'reverse-2'} is taken" in messages
     assert sorted(runs.glob("*/manifest.json")) == before
     assert again.entries == compared.entries[:2]
 
 
-def test_a_run_is_the_same_as_its_recipe(compared: Comparison) -> None:
+def test_a_run_gives_the_same_results_as_its_recipe(compared: Comparison) -> None:
     entry = compared.entries[1]
     for way in (entry.run, entry.run.path, str(entry.run.path)):
-        (found,) = regard.compare(way, quiet=True).entries
-        assert found.name == "reverse-2"
-        assert (found.measured, found.curve.points) == (entry.measured, entry.curve.points)
+        (again,) = regard.compare(way, quiet=True).entries
+        assert again.name == "reverse-2"
+        assert (again.measured, again.curve.points) == (entry.measured, entry.curve.points)
 
 
 def test_other_data_or_another_recipe_is_trained_anew(tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text(pairs([3, 5] * 20), encoding="utf-8")
-    given = (*SMALL, f"data.train={file}", "name=upper", "reverse")
+    arguments = (*SMALL, f"data.train={file}", "name=upper", "reverse")
 
     def trained(*changes: str) -> str:
-        return regard.compare(*given, *changes, runs=tmp_path, quiet=True).entries[0].run.path.name
+        return regard.compare(*arguments, *changes, runs=tmp_path, quiet=True).entries[0].run.path.name
 
     assert [trained(), trained(), trained("train.seed=3"), trained("train.seed=3")] == [
         *("upper", "upper", "upper-2", "upper-2")
@@ -200,7 +199,7 @@ def test_a_run_that_cannot_be_read_now_is_not_trained_anew(
     assert sorted(runs.iterdir()) == before
 
 
-def test_what_was_stopped_goes_on(compared: Comparison, runs: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_is_resumed(compared: Comparison, runs: Path, tmp_path: Path) -> None:
     recipe = compared.entries[0].run.recipe()
     examples = regard.load(compared.entries[0].run).task.examples(recipe)
     task = regard.load(compared.entries[0].run).task
@@ -214,28 +213,28 @@ def test_what_was_stopped_goes_on(compared: Comparison, runs: Path, tmp_path: Pa
     assert entry.measured == compared.entries[0].measured
 
 
-# judged alike
+# the examples
 
 
-def test_one_file_for_all(compared: Comparison, tmp_path: Path) -> None:
+def test_one_data_file_for_all_runs(compared: Comparison, tmp_path: Path) -> None:
     file = tmp_path / "judge.tsv"
     file.write_text(pairs([3, 5, 7] * 15), encoding="utf-8")
-    told = regard.compare(*[each.run for each in compared.entries], data=[str(file)], quiet=True)
-    assert told.examples == f"45 pairs of {file}"
-    assert "|n:45|" in told.table()
-    assert all(sum(point.examples for point in each.curve.points) == 45 for each in told.entries)
+    result = regard.compare(*[entry.run for entry in compared.entries], data=[str(file)], quiet=True)
+    assert result.examples == f"45 pairs of {file}"
+    assert "|n:45|" in result.table()
+    assert all(sum(point.examples for point in entry.curve.points) == 45 for entry in result.entries)
 
 
-def test_dev_where_there_is_no_test_set(tmp_path: Path) -> None:
+def test_the_dev_set_is_used_if_there_is_no_test_set(tmp_path: Path) -> None:
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text(pairs([3, 5] * 25), encoding="utf-8")
-    given = (*SMALL, f"data.train={tmp_path / 'train.tsv'}", f"data.dev={tmp_path / 'dev.tsv'}")
-    told = regard.compare(*given, "reverse", "reverse", "train.seed=2", runs=tmp_path, quiet=True)
-    assert told.examples == f"50 dev pairs of {tmp_path / 'dev.tsv'}"
-    assert [each.name for each in told.entries] == ["reverse", "reverse seed=2"]
+    overrides = (*SMALL, f"data.train={tmp_path / 'train.tsv'}", f"data.dev={tmp_path / 'dev.tsv'}")
+    result = regard.compare(*overrides, "reverse", "reverse", "train.seed=2", runs=tmp_path, quiet=True)
+    assert result.examples == f"50 dev pairs of {tmp_path / 'dev.tsv'}"
+    assert [entry.name for entry in result.entries] == ["reverse", "reverse seed=2"]
 
 
-def test_a_language_model_in_lines_has_a_curve_and_one_in_windows_has_none(tmp_path: Path) -> None:
+def test_a_language_model_has_a_curve_with_lines_and_none_with_windows(tmp_path: Path) -> None:
     small = ("train.device=cpu", "train.updates=2", "train.validate=2", "train.batch_tokens=300", "data.size=80")
     sizes = ("model.decoder.dim=8", "model.embedding=8", "model.decoder.layers=1")
     lines = regard.compare(*small, *sizes, "sentences", runs=tmp_path, quiet=True)
@@ -252,19 +251,19 @@ def test_a_language_model_in_lines_has_a_curve_and_one_in_windows_has_none(tmp_p
 @pytest.mark.parametrize("recipe", ["moods", "parts", "clues", "facts"])
 def test_every_task_has_its_curve(recipe: str, tmp_path: Path) -> None:
     small = ("train.device=cpu", "train.updates=1", "train.validate=1", "train.batch_tokens=200", "data.size=60")
-    told = regard.compare(*small, recipe, recipe, "train.seed=2", runs=tmp_path, quiet=True)
-    for each in told.entries:
-        assert each.measured.signature.startswith(told.metric)
-        assert all(point.examples >= LEAST for point in each.curve.points)
-        assert [point.length for point in each.curve.points] == sorted({point.length for point in each.curve.points})
-    assert told.draw(".svg")
+    result = regard.compare(*small, recipe, recipe, "train.seed=2", runs=tmp_path, quiet=True)
+    for entry in result.entries:
+        assert entry.measured.signature.startswith(result.metric)
+        assert all(point.examples >= LEAST for point in entry.curve.points)
+        assert [point.length for point in entry.curve.points] == sorted({point.length for point in entry.curve.points})
+    assert result.draw(".svg")
 
 
 # refused
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "message"),
     [
         (["train.updates=3"], "nothing to compare: give recipes or runs"),
         (["reverse", "revrese"], "no recipe 'revrese'.* did you mean 'reverse'"),
@@ -285,16 +284,16 @@ def test_every_task_has_its_curve(recipe: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_one_sentence_and_writes_nothing(
-    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_arguments_that_do_not_match_are_refused_and_nothing_is_written(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((RecipeError, DataError), match=said):
-        regard.compare("data.size=20", *given, quiet=True)
+    with pytest.raises((RecipeError, DataError), match=message):
+        regard.compare("data.size=20", *arguments, quiet=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_take_no_overrides(compared: Comparison) -> None:
+def test_overrides_of_a_run_are_refused(compared: Comparison) -> None:
     run = compared.entries[0].run
     with pytest.raises(RecipeError, match=r"is a run, which is taken as it is; train.updates=3 can only change a"):
         regard.compare(run, "train.updates=3")
@@ -304,7 +303,7 @@ def test_runs_take_no_overrides(compared: Comparison) -> None:
         regard.compare(run, metric="f1")
 
 
-def test_labels_that_a_classifier_never_saw_are_named(tmp_path: Path) -> None:
+def test_labels_unknown_to_a_classifier_are_named(tmp_path: Path) -> None:
     file = tmp_path / "odd.tsv"
     file.write_text("what a day\tgreen\n", encoding="utf-8")
     small = ("train.device=cpu", "train.updates=1", "data.size=40", "model.encoder.dim=8", "model.embedding=8")
@@ -315,14 +314,14 @@ def test_labels_that_a_classifier_never_saw_are_named(tmp_path: Path) -> None:
 # names
 
 
-def test_names_are_brief_where_they_can_be(tmp_path: Path, data: tuple[str, ...]) -> None:
-    given = ("reverse", "model.encoder.dim=12", "reverse", "model.decoder.dim=12", "reverse", "train.clip=2.5")
+def test_names_are_brief_if_that_is_unique(tmp_path: Path, data: tuple[str, ...]) -> None:
+    entrants = ("reverse", "model.encoder.dim=12", "reverse", "model.decoder.dim=12", "reverse", "train.clip=2.5")
     small = [text for text in SMALL if "dim" not in text]
-    told = regard.compare(*small, *data, *given, runs=tmp_path, quiet=True)
-    names = [each.name for each in told.entries]
+    result = regard.compare(*small, *data, *entrants, runs=tmp_path, quiet=True)
+    names = [entry.name for entry in result.entries]
     assert names == ["reverse model.encoder.dim=12", "reverse model.decoder.dim=12", "reverse clip=2.5"]
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_every_metric_says_which_way_is_better(metric: str) -> None:
+def test_every_metric_has_a_direction(metric: str) -> None:
     assert better(metric) in ("higher is better", "lower is better")

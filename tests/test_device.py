@@ -1,4 +1,4 @@
-"""Where tensors live: memory that waits for the next ones, batches that are worked on side by side."""
+"""Devices: memory that is kept for the next tensors, batches that run in parallel, how threads wait."""
 
 import os
 import signal
@@ -19,14 +19,14 @@ from regard.device import check_cancelled, current, enough_memory, memory_kept, 
 from regard.errors import ResourceError, StoppedError
 
 
-def test_tensors_are_as_ever_within_and_after():
+def test_keeping_memory_does_not_change_results():
     values = torch.arange(1 << 22, dtype=torch.float32)
     with memory_kept():
         sums = {(values * 2).sum().item() for _ in range(3)}
     assert sums == {(values * 2).sum().item()}
 
 
-def test_it_ends_with_its_block_whatever_happens():
+def test_keeping_memory_can_be_nested_and_ends_with_an_error():
     with pytest.raises(KeyError), memory_kept():
         raise KeyError
     with memory_kept(), memory_kept():
@@ -42,11 +42,11 @@ def two_threads():
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_batches_side_by_side_come_in_their_order_and_two_at_a_time():
+def test_two_batches_run_in_parallel_and_results_keep_their_order():
     model, both = nn.Linear(3, 3), threading.Barrier(2, timeout=20)
 
     def work(batch):
-        both.wait()  # which passes only if another works at the same time
+        both.wait()  # passes only if another batch runs at the same time
         return batch, model(torch.ones(3)).requires_grad, torch.get_num_threads()
 
     assert list(side_by_side(work, range(6), model)) == [(batch, False, 1) for batch in range(6)]
@@ -55,23 +55,23 @@ def test_batches_side_by_side_come_in_their_order_and_two_at_a_time():
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("batches", [0, 1])
-def test_one_batch_has_all_threads(batches):
+def test_a_single_batch_uses_all_threads(batches):
     threads = list(side_by_side(lambda _: torch.get_num_threads(), range(batches), nn.Linear(3, 3)))
     assert threads == [2] * batches
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_whoever_looks_on_is_told_of_one_after_another():
-    model, seen = nn.Linear(3, 3), []
-    model.register_forward_hook(lambda module, given, result: seen.append(int(given[0][0])))
-    here = threading.get_ident()
+def test_with_a_forward_hook_batches_run_one_after_another():
+    model, hooked_batches = nn.Linear(3, 3), []
+    model.register_forward_hook(lambda module, inputs, result: hooked_batches.append(int(inputs[0][0])))
+    this_thread = threading.get_ident()
 
     def work(batch):
         model(torch.full((3,), float(batch)))
         return threading.get_ident(), torch.get_num_threads()
 
-    assert list(side_by_side(work, range(4), model)) == [(here, 1)] * 4  # as many threads as if nobody did
-    assert seen == [0, 1, 2, 3]
+    assert list(side_by_side(work, range(4), model)) == [(this_thread, 1)] * 4  # as many threads as without hooks
+    assert hooked_batches == [0, 1, 2, 3]
 
 
 def threads_of_a_new_thread():
@@ -79,8 +79,8 @@ def threads_of_a_new_thread():
         return pool.submit(torch.get_num_threads).result()
 
 
-def test_work_that_nobody_waits_for_any_more_ends_at_once():
-    """As when a signal stops the caller: a batch under way ends at its next step, and is not waited for."""
+def test_batches_are_cancelled_if_the_caller_is_stopped():
+    """If a signal stops the caller, a running batch ends at its next step; nobody waits for its result."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     begun = threading.Semaphore(0)
@@ -108,8 +108,8 @@ def test_work_that_nobody_waits_for_any_more_ends_at_once():
 
 
 def test_with_a_global_hook_batches_run_one_after_another():
-    seen = []
-    handle = nn.modules.module.register_module_forward_hook(lambda *_: seen.append(threading.get_ident()))
+    hook_threads = []
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: hook_threads.append(threading.get_ident()))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -117,12 +117,12 @@ def test_with_a_global_hook_batches_run_one_after_another():
     finally:
         handle.remove()
         torch.set_num_threads(before)
-    assert seen == [threading.get_ident()] * 4
+    assert hook_threads == [threading.get_ident()] * 4
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_several_at_once_have_half_the_threads_each_and_leave_them_as_they_were(hooked):
-    """The second begins while the first is at work, and ends after it."""
+def test_concurrent_calls_use_half_the_threads_and_restore_them(hooked):
+    """The second call begins while the first one runs, and ends after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(8)
     model = nn.Linear(3, 3)
@@ -164,9 +164,9 @@ MEMORY_ERRORS = (
 
 
 @pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)
-def test_too_little_memory_is_a_sentence_wherever_it_shows(error):
-    said = r"^there is not enough memory for it; lower x$"
-    with pytest.raises(ResourceError, match=said) as caught, enough_memory("it", "lower x"):
+def test_every_out_of_memory_error_becomes_a_resource_error(error):
+    message = r"^there is not enough memory for it; lower x$"
+    with pytest.raises(ResourceError, match=message) as caught, enough_memory("it", "lower x"):
         raise error
     assert caught.value.exit_code == 6
 
@@ -181,14 +181,14 @@ def test_too_little_memory_is_a_sentence_wherever_it_shows(error):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("CUDA error: an illegal memory access"), KeyError("out of memory")])
-def test_other_errors_are_not_called_memory(error):
+def test_other_errors_are_not_changed(error):
     with pytest.raises(type(error)) as caught, enough_memory("it", "lower x"):
         raise error
     assert caught.value is error
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_too_little_memory_arrives_from_another_thread():
+def test_an_out_of_memory_error_of_a_worker_thread_arrives():
     def work(batch):
         raise torch.OutOfMemoryError("out of memory")
 
@@ -196,7 +196,7 @@ def test_too_little_memory_arrives_from_another_thread():
         list(side_by_side(work, range(4), nn.Linear(3, 3)))
 
 
-def test_the_current_gpu_is_that_of_the_model(monkeypatch):
+def test_the_given_gpu_becomes_the_current_one(monkeypatch):
     chosen = []
     monkeypatch.setattr(torch.cuda, "device", lambda device: chosen.append(device) or nullcontext())
     for name in ("cpu", "cuda:1"):
@@ -206,16 +206,16 @@ def test_the_current_gpu_is_that_of_the_model(monkeypatch):
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_what_goes_wrong_is_said_and_the_threads_are_as_before():
+def test_an_error_in_a_batch_arrives_and_threads_are_restored():
     def work(batch):
         if batch == 3:
             raise KeyError(batch)
         return batch
 
-    found = side_by_side(work, range(50), nn.Linear(3, 3))
-    assert [next(found) for _ in range(3)] == [0, 1, 2]
+    results = side_by_side(work, range(50), nn.Linear(3, 3))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(KeyError):
-        next(found)
+        next(results)
     assert torch.get_num_threads() == 2
 
 
@@ -229,18 +229,18 @@ gnu_openmp = pytest.mark.skipif(
     ("chosen", "spins"), [({"GOMP_SPINCOUNT": "7"}, 7), ({"OMP_WAIT_POLICY": "passive"}, 0)], ids=["spins", "policy"]
 )
 def test_threads_wait_as_the_user_chose(chosen, spins):
-    """OpenMP itself reports it when torch is loaded."""
+    """OpenMP itself reports its setting when torch is loaded."""
     assert how_threads_wait(chosen, busy=False) == how_threads_wait(chosen, busy=True) == f"GOMP_SPINCOUNT = '{spins}'"
 
 
 @gnu_openmp
-def test_threads_sleep_while_they_wait_beside_a_busy_process_and_spin_alone():
+def test_waiting_threads_sleep_beside_a_busy_process_and_spin_otherwise():
     assert how_threads_wait({}, busy=True) == "GOMP_SPINCOUNT = '0'"
-    assert how_threads_wait({}, busy=False) == "GOMP_SPINCOUNT = '300000'"  # as GNU OpenMP has it by itself
+    assert how_threads_wait({}, busy=False) == "GOMP_SPINCOUNT = '300000'"  # the default of GNU OpenMP
 
 
 def how_threads_wait(chosen, *, busy):
-    """What OpenMP reports in a new process, on a machine that is busy or not."""
+    """The spin count that OpenMP reports in a new process, on a machine that is busy or not."""
     environment = {name: value for name, value in os.environ.items() if name not in regard._WAIT_SETTINGS}
     environment |= chosen | {"OMP_DISPLAY_ENV": "verbose"}
     script = f"""
@@ -257,7 +257,7 @@ import regard.device
 
 
 def test_a_busy_process_is_noticed():
-    """And within a tenth of a second."""
+    """Within a second."""
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""The docs say what the code says."""
+"""The documentation agrees with the code, and its code blocks run."""
 
 import re
 import runpy
@@ -19,6 +19,7 @@ from regard.decoders import ORDERS, STARTS
 from regard.encoders import RecurrentEncoder
 from regard.errors import RecipeError
 from regard.layers.recurrence import CELLS, Recurrence
+from regard.sources import TokenEmbedding
 from regard.tasks import TASKS
 from regard.types import Recurrent
 
@@ -65,7 +66,7 @@ def test_what_the_page_calls_refused_is_refused(line: str) -> None:
 
 
 def test_the_page_lists_what_is_refused() -> None:
-    assert len(REFUSED) == 25
+    assert len(REFUSED) == 26
 
 
 # ---- mechanisms.md
@@ -86,10 +87,10 @@ def test_the_page_of_mechanisms_is_made_from_the_source(made: tuple[str, dict[st
 
 
 def test_the_pictures_of_mechanisms_are_made_from_the_source(made: tuple[str, dict[str, str]]) -> None:
-    kept = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs/figures/mechanisms").iterdir()}
-    assert kept == made[1], "run `make docs`"
-    for name, drawn in kept.items():
-        assert len(drawn) < 20_000, name
+    figures = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs/figures/mechanisms").iterdir()}
+    assert figures == made[1], "run `make docs`"
+    for name, svg in figures.items():
+        assert len(svg) < 20_000, name
         assert f"(figures/mechanisms/{name}.svg)" in made[0], f"the page does not show {name}"
 
 
@@ -103,14 +104,14 @@ def test_every_entry_of_every_table_has_its_place(table: dict[str, Any]) -> None
 
 
 def test_a_page_can_fail_a_law(mechanisms: dict[str, Any]) -> None:
-    """What the page says is tried, not declared: a score that ignores its query is found out."""
+    """The page tests the laws instead of declaring them: a score that ignores its query is detected."""
     page = mechanisms["scores"]({})
-    told = {part.split("`")[0]: part for part in page.split("\n### `")[1:]}
-    assert {name for name, part in told.items() if "depend on the query: no" in part} == {"linear_concat"}
-    unequal = {name for name, part in told.items() if "different widths: no" in part}
+    entries = {part.split("`")[0]: part for part in page.split("\n### `")[1:]}
+    assert {name for name, part in entries.items() if "depend on the query: no" in part} == {"linear_concat"}
+    unequal = {name for name, part in entries.items() if "different widths: no" in part}
     assert unequal == {"dot", "scaled_dot", "cosine", "gaussian"}
-    assert {name for name, part in told.items() if "length of a key: no" in part} == {"cosine", "location"}
-    assert all("finite differences: yes" in part for part in told.values())
+    assert {name for name, part in entries.items() if "length of a key: no" in part} == {"cosine", "location"}
+    assert all("finite differences: yes" in part for part in entries.values())
 
 
 def test_the_slips_name_tests_that_are_there(mechanisms: dict[str, Any]) -> None:
@@ -143,7 +144,7 @@ def test_the_code_of_a_page_runs(name: str, tables_restored: None) -> None:
     assert sum("assert " in block[1] for block in blocks) > len(blocks) / 2
     namespace: dict[str, Any] = {"__name__": name}
     for block in blocks:
-        above = text.count("\n", 0, block.start(1))  # so that a failure names the page's own line
+        above = text.count("\n", 0, block.start(1))  # so that a failure names the line of the page
         exec(compile("\n" * above + block[1], f"docs/{name}.md", "exec"), namespace)
 
 
@@ -205,22 +206,22 @@ def test_linear_concat_ignores_its_query_and_concat_does_not() -> None:
 def test_the_context_is_a_sum_over_the_source_and_nothing_else_happens(capfd: pytest.CaptureFixture[str]) -> None:
     query, states = torch.randn(BATCH, QUERY, 6), torch.randn(BATCH, KEY, 6)
     score = SCORES["dot"](query_dim=6, key_dim=6, dim=None)
-    given = query.clone(), states.clone()
+    copies = query.clone(), states.clone()
     context, weights, _ = attend(query, states, states, score=score)
     assert weights is not None
     summed = sum(weights[..., key, None] * states[:, key, None] for key in range(KEY))  # sum over h, not over s
     assert torch.allclose(context, torch.as_tensor(summed), atol=1e-6)
-    assert torch.equal(query, given[0])
-    assert torch.equal(states, given[1])
+    assert torch.equal(query, copies[0])
+    assert torch.equal(states, copies[1])
     assert capfd.readouterr() == ("", "")
 
 
 def small_decoder(order: str) -> tuple[RecurrentEncoder, Any]:
-    encoder = RecurrentEncoder(nn.Embedding(11, 6), Recurrence(nn.GRU, input_dim=6, dim=8, bidirectional=True))
+    encoder = RecurrentEncoder(TokenEmbedding(11, 6), Recurrence(nn.GRU, input_dim=6, dim=8, bidirectional=True))
     score = SCORES["additive"](query_dim=10, key_dim=8, dim=4)
     attention = SCOPES["global"](score, query_dim=10)
     return encoder, ORDERS[order](
-        nn.Embedding(11, 5), attention, reader=encoder.recurrence, cell=nn.GRU, dim=10, layers=1
+        TokenEmbedding(11, 5), attention, reader=encoder.recurrence, cell=nn.GRU, dim=10, layers=1
     )
 
 
@@ -228,9 +229,9 @@ def small_decoder(order: str) -> tuple[RecurrentEncoder, Any]:
 def test_padding_gets_no_attention(order: str) -> None:
     encoder, decoder = small_decoder(order)
     source = pad([[4, 5, 6, 7, 3], [8, 9, 3]])
-    seen = decoder(torch.randint(4, 11, (2, QUERY)), encoder(source)).attention
-    assert (seen[1, :, 3:] == 0).all()
-    assert torch.allclose(seen.sum(-1), torch.ones(2, QUERY))
+    weights = decoder(torch.randint(4, 11, (2, QUERY)), encoder(source)).attention
+    assert (weights[1, :, 3:] == 0).all()
+    assert torch.allclose(weights.sum(-1), torch.ones(2, QUERY))
 
 
 def test_the_three_starts_are_three() -> None:
@@ -270,8 +271,8 @@ def test_scope_and_source_are_independent(scope: str, source: str) -> None:
 
 def test_bahdanau_feeds_word_and_context() -> None:
     encoder, decoder = small_decoder("bahdanau")
-    given: list[tuple[Tensor, Tensor]] = []
-    decoder.recurrence.rnn.register_forward_hook(lambda module, inputs, _: given.append(inputs))
+    cell_inputs: list[tuple[Tensor, Tensor]] = []
+    decoder.recurrence.rnn.register_forward_hook(lambda module, inputs, _: cell_inputs.append(inputs))
     ready = decoder.prepare(encoder(pad([[4, 5, 6, 3]])))
     state = decoder.start(ready)
     decoder.step(torch.tensor([[7]]), state, ready)
@@ -280,8 +281,8 @@ def test_bahdanau_feeds_word_and_context() -> None:
         before, ready.keys, ready.values, score=decoder.attention.score, mask=masks.over_keys(ready.mask)
     ).context
     word = decoder.embedding(torch.tensor([[7]]))
-    assert torch.allclose(given[0][0], torch.cat([word, context], dim=-1), atol=1e-6)
-    assert torch.equal(given[0][1].transpose(0, 1), before)
+    assert torch.allclose(cell_inputs[0][0], torch.cat([word, context], dim=-1), atol=1e-6)
+    assert torch.equal(cell_inputs[0][1].transpose(0, 1), before)
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -294,8 +295,8 @@ def test_a_score_is_one_number_for_each_query_and_key(name: str) -> None:
 def test_shared_keys_and_values_are_not_self_attention() -> None:
     states, query = torch.randn(1, KEY, 6), torch.randn(1, QUERY, 6)
     score = SCORES["dot"](query_dim=6, key_dim=6, dim=None)
-    shared = attend(query, states, states, score=score)  # keys = values, another's query: cross-attention
-    own = attend(states, states, states, score=score)  # the queries too: self-attention
+    shared = attend(query, states, states, score=score)  # keys = values, queries of another sequence: cross-attention
+    own = attend(states, states, states, score=score)  # the same states as queries: self-attention
     assert shared.context.shape == (1, QUERY, 6)
     assert own.context.shape == states.shape
     assert shared.weights is not None
@@ -314,7 +315,7 @@ def test_a_shift_of_sinusoids_is_linear_only_with_the_shared_exponent() -> None:
     positions = torch.arange(50).double()
 
     def unexplained(exponents_of_cosine: Tensor) -> float:
-        """How far the best linear map from each position's encoding to the one `shift` later is off."""
+        """The error of the best linear map from the encoding of each position to that of the position `shift` later."""
         here = sinusoids(exponents_of_cosine, pairs / dim, positions)
         there = sinusoids(exponents_of_cosine, pairs / dim, positions + shift)
         turn = torch.linalg.lstsq(here, there).solution
@@ -329,7 +330,7 @@ def test_a_shift_of_sinusoids_is_linear_only_with_the_shared_exponent() -> None:
 @pytest.mark.parametrize("name", NORMALIZERS)
 def test_what_is_weighed_is_what_is_summed(name: str) -> None:
     query, states = torch.randn(1, 1, 6), torch.randn(1, KEY, 6)
-    values = torch.eye(KEY).unsqueeze(0)  # value j says that key j was summed, and how much of it
+    values = torch.eye(KEY).unsqueeze(0)  # one-hot values: number j of the context is the weight of key j in the sum
     score = SCORES["dot"](query_dim=6, key_dim=6, dim=None)
     context, weights, _ = attend(query, states, values, score=score, normalize=NORMALIZERS[name].function)
     assert weights is not None
@@ -347,6 +348,6 @@ def test_gates_do_not_share_a_sum() -> None:
     words = torch.randn(BATCH, KEY, 6)
     with record(lstm) as recording:
         lstm(words)
-    for each in (gate, *recording.weights.values()):
-        assert ((each > 0) & (each < 1)).all()
-        assert not torch.allclose(each.sum(-1), torch.ones(()), atol=0.1)
+    for gates in (gate, *recording.weights.values()):
+        assert ((gates > 0) & (gates < 1)).all()
+        assert not torch.allclose(gates.sum(-1), torch.ones(()), atol=0.1)

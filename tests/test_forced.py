@@ -1,4 +1,4 @@
-"""Forced decoding retells what search found, its maps merge to words by any tokenizer, and toy gold is met."""
+"""Forced decoding: equals search on its outputs, merges tokens to words, and aligns toy sentences."""
 
 import random
 from pathlib import Path
@@ -40,13 +40,13 @@ def predictor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return trained(tmp_path_factory.mktemp("forced"), *KINDS[request.param])
 
 
-def test_what_search_found_is_retold(predictor: Predictor) -> None:
-    """Its score and its map, though search went step by step and forcing all at once."""
+def test_forcing_the_outputs_of_a_search_gives_their_scores_and_maps(predictor: Predictor) -> None:
+    """Although search decodes step by step, and forced decoding all tokens at once."""
     answers = predictor.predict(SOURCES, beam=2)
-    assert all(0 < len(each.tokens) < 20 for each in answers)  # it has learned to end; else END has no score
-    forced = force(predictor, [Example(each.source, each.text) for each in answers])
+    assert all(0 < len(answer.tokens) < 20 for answer in answers)  # finished: a score without END would differ
+    forced = force(predictor, [Example(answer.source, answer.text) for answer in answers])
     same = [(answer, again) for answer, again in zip(answers, forced, strict=True) if answer.tokens == again.tokens]
-    assert same  # sub-words may be written in other pieces than the text is cut into
+    assert same  # the model may write a word in other pieces than the tokenizer does
     for answer, again in same:
         assert (again.source, again.text) == (answer.source, answer.text)
         assert again.score == pytest.approx(answer.score, abs=1e-4)
@@ -57,10 +57,10 @@ def test_what_search_found_is_retold(predictor: Predictor) -> None:
         torch.testing.assert_close(again.map.weights[:-1], answer.map.weights, atol=1e-5, rtol=1e-5)
 
 
-def test_company_and_order_change_nothing(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_and_order_of_a_batch_change_nothing(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = [Example(text, text.upper()) for text in SOURCES]
     together = force(predictor, examples)
-    monkeypatch.setattr("regard.tasks.translate.FORCED_TOKENS", 1)
+    monkeypatch.setattr("regard.tasks.transduce.FORCED_TOKENS", 1)
     for example, among in zip(examples, force(predictor, examples[::-1])[::-1], strict=True):
         assert among.source == example.source
     for alone, among in zip(force(predictor, examples), together, strict=True):
@@ -71,18 +71,18 @@ def test_company_and_order_change_nothing(predictor: Predictor, monkeypatch: pyt
     assert force(predictor, []) == []
 
 
-def test_maps_of_words_know_them_and_keep_their_sums(predictor: Predictor) -> None:
+def test_maps_of_words_have_their_labels_and_rows_that_sum_to_one(predictor: Predictor) -> None:
     examples = [Example("ab zz ba", "AB Z BA A"), Example("a", "B")]  # z is unknown
     for maps in word_maps(predictor, examples).values():
-        assert [(each.rows, each.columns) for each in maps] == [
+        assert [(attention.rows, attention.columns) for attention in maps] == [
             (("AB", "Z", "BA", "A"), ("ab", "zz", "ba", "</s>")),
             (("B",), ("a", "</s>")),
         ]
-        for each in maps:
-            torch.testing.assert_close(each.weights.sum(-1), torch.ones(len(each.rows)))
+        for attention in maps:
+            torch.testing.assert_close(attention.weights.sum(-1), torch.ones(len(attention.rows)))
 
 
-def test_the_input_step_is_read_one_token_later_and_the_last_at_the_end(predictor: Predictor) -> None:
+def test_the_input_step_is_one_row_later_and_that_of_the_last_token_is_end(predictor: Predictor) -> None:
     example = Example("ab ba", "A B")
     [forced] = force(predictor, [example])
     assert forced.map is not None
@@ -96,23 +96,23 @@ def test_the_input_step_is_read_one_token_later_and_the_last_at_the_end(predicto
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("text", ["ab ba", "a", "ab日 本c ▁ a", "日 日本 a", "a\u3000b c", "x\u00a0y <s> z"])
-def test_every_token_is_of_the_word_it_stands_in(kind: str, text: str) -> None:
+def test_every_token_belongs_to_the_word_that_contains_it(kind: str, text: str) -> None:
     tokenizer = TOKENIZERS[kind].build(["ab ba a b c", "a b <s>"], 24)
     words = words_of(tokenizer, text)
     assert words.labels == tuple(text.split(" "))
     assert len(words.home) == len(tokenizer.encode(text))
     assert words.home == sorted(words.home)
-    places = [(found, sum(map(len, words.labels[:found])) + found) for found in range(len(words.labels))]
+    starts = [sum(map(len, words.labels[:index])) + index for index in range(len(words.labels))]
     for (begin, end), home in zip(tokenizer.places(text), words.home, strict=True):
-        start = places[home][1]
+        start = starts[home]
         assert max(0, start - 1) <= begin
         assert end <= start + len(words.labels[home])
     assert set(words.home) == set(range(len(words.labels)))
 
 
 @pytest.mark.parametrize("text", ["ab ba", "a", "ab日 本c  a", "日 日本 a", "b <s> z"])
-def test_maps_of_pieces_know_the_words_of_the_text(text: str) -> None:
-    """What is drawn and exported of an answer counts the words that `align` counts of the text."""
+def test_maps_of_pieces_merge_to_the_words_of_the_text(text: str) -> None:
+    """Drawings and exports of an answer count the same words as `align`."""
     tokenizer = TOKENIZERS["sentencepiece"].build(["ab ba a b c", "a b <s>"], 24)
     pieces = tuple(tokenizer.piece(token) for token in tokenizer.encode(text))
     columns = torch.eye(len(pieces), dtype=torch.float64)
@@ -120,10 +120,10 @@ def test_maps_of_pieces_know_the_words_of_the_text(text: str) -> None:
     assert words.weights.argmax(-1).tolist() == words_of(tokenizer, text).home
 
 
-def test_the_pharaoh_file_of_an_answer_holds_the_links_that_align_counts(tmp_path: Path) -> None:
+def test_the_pharaoh_file_of_an_answer_has_the_links_that_align_counts(tmp_path: Path) -> None:
     predictor = trained(tmp_path, *KINDS["luong"], "tokens.source=sentencepiece", "tokens.size=30")
     answers = predictor.predict([*SOURCES, "ab zz ba"])  # z is unknown
-    examples = [Example(each.source, each.text) for each in answers]
+    examples = [Example(answer.source, answer.text) for answer in answers]
     for answer, example, again in zip(answers, examples, force(predictor, examples), strict=True):
         assert answer.map is not None
         assert again.tokens == answer.tokens
@@ -132,8 +132,8 @@ def test_the_pharaoh_file_of_an_answer_holds_the_links_that_align_counts(tmp_pat
         assert align(predictor, Gold([example], [links], [set()], 0))["output step"].value == 0
 
 
-class Looks:
-    """Maps with known peaks in place of a model's."""
+class FakeMaps:
+    """Replaces forced decoding: returns maps with known peaks."""
 
     def __init__(self, peaks: list[list[int]]) -> None:
         self.peaks = peaks
@@ -146,15 +146,15 @@ class Looks:
             for row, peak in enumerate(peaks):
                 weights[row, peak] = 0.9
             tokens = tuple(example.target.split(" "))
-            seen = AttentionMap(weights, (*tokens, "</s>"), columns)
-            forced.append(Prediction(example.source, example.target, 0.0, tokens, seen))
+            attention = AttentionMap(weights, (*tokens, "</s>"), columns)
+            forced.append(Prediction(example.source, example.target, 0.0, tokens, attention))
         return forced
 
 
-def test_the_rate_of_toy_gold_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_alignment_error_rate_of_toy_gold_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = trained(tmp_path, "tokens.source=word", "tokens.target=word", "train.updates=1")
-    looks = Looks([[1, 0, 2, 3], [0, 1, 2]])  # a row for each target word, and one for END
-    monkeypatch.setattr("regard.tasks.Translate.force", lambda *given: looks(*given))
+    fake_maps = FakeMaps([[1, 0, 2, 3], [0, 1, 2]])  # a row for each target word, and one for END
+    monkeypatch.setattr("regard.tasks.Transduce.force", lambda *arguments: fake_maps(*arguments))
     gold = Gold(
         [Example("a b c", "B A C"), Example("a b", "A B")],
         sure=[{(1, 0), (0, 1)}, {(0, 0)}],
@@ -165,18 +165,18 @@ def test_the_rate_of_toy_gold_by_hand(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(measured) == ["output step", "input step", "diagonal"]
     # at the output step 1-0 0-1 2-2 and 0-0 1-1: three sure, four possible, five found
     assert measured["output step"].value == pytest.approx(1 - (3 + 4) / (5 + 3))
-    # one row later 0-0 2-1 and, END's column being no word, one of the equals, 0-2; then 1-0 and likewise 0-1
+    # one row later 0-0 2-1 and, because END's column is no word, the first of equals, 0-2; then 1-0 and likewise 0-1
     assert measured["input step"].value == pytest.approx(1 - (0 + 1) / (5 + 3))
     # 0-0 1-1 2-2 and 0-0 1-1: one sure, two possible
     assert measured["diagonal"].value == pytest.approx(1 - (1 + 2) / (5 + 3))
-    told = "alignment_error_rate|n:2|sure:3|possible:2|skipped:1"
-    assert measured["input step"].signature == f"{told}|forced|read:input step|words merged|links:argmax"
-    assert measured["diagonal"].signature == f"{told}|links:diagonal"
+    signature = "alignment_error_rate|n:2|sure:3|possible:2|skipped:1"
+    assert measured["input step"].signature == f"{signature}|forced|read:input step|words merged|links:argmax"
+    assert measured["diagonal"].signature == f"{signature}|links:diagonal"
 
 
 @pytest.mark.parametrize("order", ["bahdanau", "luong"])
-def test_a_run_that_has_learned_to_turn_sentences_round_aligns_them_so(tmp_path: Path, order: str) -> None:
-    """Words turned round, in pieces on one side: the looks at the output step are the links, others are not."""
+def test_a_run_that_learned_to_reverse_sentences_aligns_them_in_reverse(tmp_path: Path, order: str) -> None:
+    """The source is in words, the target in pieces: the attention of the output step finds the links, others do not."""
     generator = random.Random(3)
 
     def pair() -> tuple[Example, set[tuple[int, int]]]:
@@ -184,27 +184,28 @@ def test_a_run_that_has_learned_to_turn_sentences_round_aligns_them_so(tmp_path:
         links = {(len(words) - 1 - place, place) for place in range(len(words))}
         return Example(" ".join(words), " ".join(word.upper() for word in reversed(words))), links
 
-    learned, asked = [pair()[0] for _ in range(1500)], [pair() for _ in range(50)]
-    (tmp_path / "turned.tsv").write_text("".join(f"{each.source}\t{each.target}\n" for each in learned), "utf-8")
-    data = [f"data.train={tmp_path / 'turned.tsv'}", "tokens.source=word", "tokens.target=sentencepiece"]
+    training, test = [pair()[0] for _ in range(1500)], [pair() for _ in range(50)]
+    lines = "".join(f"{example.source}\t{example.target}\n" for example in training)
+    (tmp_path / "reversed.tsv").write_text(lines, "utf-8")
+    data = [f"data.train={tmp_path / 'reversed.tsv'}", "tokens.source=word", "tokens.target=sentencepiece"]
     sizes = ["tokens.size=60", "model.embedding=24", "model.encoder.dim=48", "model.decoder.dim=32"]
     settings = ["train.updates=200", "train.validate=200", "train.batch_tokens=600", "train.learning_rate=0.01"]
-    kind = [f"model.decoder.order={order}", "model.attention.dim=24", "train.device=cpu", "name=turned"]
+    kind = [f"model.decoder.order={order}", "model.attention.dim=24", "train.device=cpu", "name=reversed"]
     run = regard.train(recipes.parse("", "it", [*data, *sizes, *settings, *kind]), runs=tmp_path / "runs", quiet=True)
-    examples, links = zip(*asked, strict=True)
+    examples, links = zip(*test, strict=True)
     rates = align(regard.load(run), Gold(list(examples), list(links), [set() for _ in links], 0))
     assert rates["output step"].value < 0.1
     assert rates["input step"].value > 0.5
     assert rates["diagonal"].value > 0.5
 
 
-def test_what_aligns_nothing_is_a_sentence(tmp_path: Path) -> None:
-    blind = trained(tmp_path, "model.decoder.order=none", "train.updates=1")
-    assert force(blind, [Example("a", "A")])[0].map is None
-    with pytest.raises(RecipeError, match="never looks at the source, so it aligns nothing; take a run whose"):
-        word_maps(blind, [Example("a", "A")])
+def test_runs_and_examples_that_cannot_be_aligned_are_refused(tmp_path: Path) -> None:
+    without_attention = trained(tmp_path, "model.decoder.order=none", "train.updates=1")
+    assert force(without_attention, [Example("a", "A")])[0].map is None
+    with pytest.raises(RecipeError, match="has no attention to the source, so it aligns nothing; use a run whose"):
+        word_maps(without_attention, [Example("a", "A")])
     with pytest.raises(DataError, match="here:7: a side has more than 5,000 tokens; take the pair out"):
-        force(blind, [Example("a", "A" * 5001, origin="here:7")])
-    tagger = regard.load(regard.train("moods", "train.updates=1", "data.size=50", runs=tmp_path, quiet=True))
-    with pytest.raises(RecipeError, match="is a run of the task 'classify'; only translate writes given targets"):
-        force(tagger, [Example("a", "A")])
+        force(without_attention, [Example("a", "A" * 5001, origin="here:7")])
+    classifier = regard.load(regard.train("moods", "train.updates=1", "data.size=50", runs=tmp_path, quiet=True))
+    with pytest.raises(RecipeError, match="is a run of the task 'classify'; forced decoding needs translate"):
+        force(classifier, [Example("a", "A")])

@@ -1,4 +1,4 @@
-"""Scores against references, each against an independent telling of it."""
+"""Every metric equals an independent implementation of its definition."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -22,7 +22,7 @@ from regard.metrics import (
     word_error_share_unstressed,
     word_errors,
 )
-from regard.tasks import Translate
+from regard.tasks import Transduce
 
 OUTPUTS = ["the cat sat on the mat", "a dog", "", "seven pairs of shoes stood there"]
 REFERENCES = ["the cat sat on a mat", "a dog", "nothing", "seven pairs of shoes were there"]
@@ -33,12 +33,12 @@ several = st.lists(st.tuples(words, st.lists(words, min_size=1, max_size=3)), mi
 
 
 def references_of(name: str, texts: list[str]) -> list[str] | list[list[str]]:
-    """As the metric takes them: some take several for each output."""
+    """References in the form that the metric takes: some metrics take several for each output."""
     return [[text] for text in texts] if name in CLOSEST else texts
 
 
 def distance(output: Sequence[str], reference: Sequence[str]) -> int:
-    """Levenshtein's recursion, as in the books."""
+    """The Levenshtein distance by its recursive definition."""
 
     @cache
     def edits(left: int, right: int) -> int:
@@ -54,37 +54,37 @@ def distance(output: Sequence[str], reference: Sequence[str]) -> int:
 
 
 @given(paired)
-def test_exact_match_is_the_share_of_equals(pairs: list[tuple[str, str]]) -> None:
+def test_exact_match_is_the_share_of_equal_texts(pairs: list[tuple[str, str]]) -> None:
     outputs, references = zip(*pairs, strict=True)
     equal = [output for output, reference in pairs if output == reference]
     assert exact_match(outputs, references).value == len(equal) / len(pairs)
 
 
-def test_exact_match_keeps_case_and_space() -> None:
+def test_exact_match_compares_case_and_space() -> None:
     assert exact_match(["a", "A", "a ", "b"], ["a", "a", "a", "a"]).value == 0.25
 
 
 @given(paired)
-def test_character_errors_are_levenshteins(pairs: list[tuple[str, str]]) -> None:
+def test_character_errors_are_levenshtein_distances(pairs: list[tuple[str, str]]) -> None:
     outputs, references = zip(*pairs, strict=True)
     edits = sum(distance(output, reference) for output, reference in pairs)
     characters = sum(len(reference) for reference in references)
     assert character_errors(outputs, references).value == edits / (characters or 1)
 
 
-def test_character_errors_by_hand() -> None:
+def test_character_errors_of_known_texts() -> None:
     assert character_errors(["kitten"], ["sitting"]).value == 3 / 7
     assert character_errors(["", "abc"], ["ab", "abc"]).value == 2 / 5
 
 
 @given(paired)
-def test_word_errors_are_levenshteins_over_words(pairs: list[tuple[str, str]]) -> None:
+def test_word_errors_are_levenshtein_distances_of_words(pairs: list[tuple[str, str]]) -> None:
     outputs, references = zip(*pairs, strict=True)
     edits = sum(distance(output.split(), reference.split()) for output, reference in pairs)
-    assert word_errors(outputs, references).value == edits / (sum(len(each.split()) for each in references) or 1)
+    assert word_errors(outputs, references).value == edits / (sum(len(text.split()) for text in references) or 1)
 
 
-def test_word_errors_by_hand() -> None:
+def test_word_errors_of_known_texts() -> None:
     measured = word_errors(["the cat  sat", "", "a a a"], ["the dog sat down", "no", "a"])
     assert measured.value == (2 + 1 + 2) / (4 + 1 + 1)
     assert measured.signature == "word_errors|n:3|words:6|case:mixed|tok:space"
@@ -94,28 +94,28 @@ def test_word_errors_by_hand() -> None:
 def test_phoneme_errors_are_those_of_the_closest_reference(cases: list[tuple[str, list[str]]]) -> None:
     outputs, references = zip(*cases, strict=True)
     edits = phonemes = 0
-    for output, right in cases:
-        ways = [(distance(output.split(), each.split()), len(each.split())) for each in right]
-        fewest = min(edit for edit, _ in ways)
+    for output, texts in cases:
+        distances = [(distance(output.split(), text.split()), len(text.split())) for text in texts]
+        fewest = min(edit for edit, _ in distances)
         edits += fewest
-        phonemes += min(length for edit, length in ways if edit == fewest)
+        phonemes += min(length for edit, length in distances if edit == fewest)
     measured = phoneme_errors(outputs, references)
     assert measured.value == edits / (phonemes or 1)
-    assert measured == phoneme_errors(outputs, [each[::-1] for each in references])  # their order is no matter
+    assert measured == phoneme_errors(outputs, [texts[::-1] for texts in references])  # their order does not matter
 
 
 @given(several)
-def test_laws_of_several_references(cases: list[tuple[str, list[str]]]) -> None:
+def test_word_error_share_and_phoneme_errors_with_several_references(cases: list[tuple[str, list[str]]]) -> None:
     outputs, references = zip(*cases, strict=True)
-    wrong = [output for output, right in cases if output.split() not in [each.split() for each in right]]
+    wrong = [output for output, texts in cases if output.split() not in [text.split() for text in texts]]
     assert word_error_share(outputs, references).value == len(wrong) / len(cases)
-    more = [[*right, output] for output, right in cases]
-    assert word_error_share(outputs, more).value == phoneme_errors(outputs, more).value == 0
-    one = [right[0] for right in references]
-    assert phoneme_errors(outputs, [[each] for each in one]).value == word_errors(outputs, one).value
+    with_output = [[*texts, output] for output, texts in cases]
+    assert word_error_share(outputs, with_output).value == phoneme_errors(outputs, with_output).value == 0
+    first = [texts[0] for texts in references]
+    assert phoneme_errors(outputs, [[text] for text in first]).value == word_errors(outputs, first).value
 
 
-def test_phonemes_by_hand_with_stress_and_without() -> None:
+def test_phoneme_metrics_of_known_words_with_and_without_stress() -> None:
     outputs = ["T AH0 M EY1 T OW2", "R EH1 D", "B AH0"]
     references = [["T AH0 M AA1 T OW2", "T AH0 M EY1 T OW0"], ["R IY1 D", "R EH1 D"], ["B AH1 T S"]]
     assert phoneme_errors(outputs, references).value == (1 + 0 + 3) / (6 + 3 + 4)
@@ -130,20 +130,20 @@ def test_phonemes_by_hand_with_stress_and_without() -> None:
     )
 
 
-def test_bleu_is_sacrebleus() -> None:
-    theirs = sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES])
-    assert 0 < theirs.score < 100
-    assert bleu(OUTPUTS, REFERENCES).value == theirs.score
+def test_bleu_equals_sacrebleu() -> None:
+    expected = sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES])
+    assert 0 < expected.score < 100
+    assert bleu(OUTPUTS, REFERENCES).value == expected.score
 
 
-def test_chrf_is_sacrebleus() -> None:
-    theirs = sacrebleu.corpus_chrf(OUTPUTS, [REFERENCES])
-    assert 0 < theirs.score < 100
-    assert chrf(OUTPUTS, REFERENCES).value == theirs.score
+def test_chrf_equals_sacrebleu() -> None:
+    expected = sacrebleu.corpus_chrf(OUTPUTS, [REFERENCES])
+    assert 0 < expected.score < 100
+    assert chrf(OUTPUTS, REFERENCES).value == expected.score
 
 
-@pytest.mark.parametrize("name", Translate.metrics)
-def test_every_score_carries_a_signature(name: str) -> None:
+@pytest.mark.parametrize("name", Transduce.metrics)
+def test_every_score_has_a_signature(name: str) -> None:
     signature = METRICS[name](OUTPUTS, references_of(name, REFERENCES)).signature
     assert signature.startswith(f"{name}|n:4|")
     assert "\n" not in signature
@@ -157,14 +157,14 @@ def test_every_score_carries_a_signature(name: str) -> None:
         (chrf, ["nrefs:1", "case:mixed", "eff:yes", "nc:6", "nw:0", "space:no"]),
     ],
 )
-def test_sacrebleus_signature_is_whole(measure: object, parts: list[str]) -> None:
-    name, count, *told = measure(OUTPUTS, REFERENCES).signature.split("|")
+def test_the_signature_includes_all_of_sacrebleu(measure: object, parts: list[str]) -> None:
+    name, count, *details = measure(OUTPUTS, REFERENCES).signature.split("|")
     assert (name, count) == (measure.__name__, "n:4")
-    assert told == [*parts, f"version:{sacrebleu.__version__}"]
+    assert details == [*parts, f"version:{sacrebleu.__version__}"]
 
 
-def test_tokenised_bleu_leaves_words_as_they_are() -> None:
-    """Where 13a would cut `(x).` into four tokens, tokenised text has one."""
+def test_tokenised_bleu_does_not_split_words() -> None:
+    """The tokenizer 13a would split `(x).` into four tokens; in tokenised text it is one."""
     output, reference = ["a (x). b c d e"], ["a (y). b c d e"]
     assert bleu_tokenised(output, reference).value != bleu(output, reference).value
     assert (
@@ -173,18 +173,18 @@ def test_tokenised_bleu_leaves_words_as_they_are() -> None:
     )
 
 
-LEAST = {*CLOSEST, "character_errors", "word_errors"}  # of these the least is best
-SHARES = {"exact_match"}
+LOWER_IS_BETTER = {*CLOSEST, "character_errors", "word_errors"}
+SHARES = {"exact_match"}  # from 0 to 1
 
 
-@pytest.mark.parametrize("name", Translate.metrics)
-def test_a_perfect_output_is_perfect(name: str) -> None:
-    perfect = 0.0 if name in LEAST else 1.0 if name in SHARES else 100.0
+@pytest.mark.parametrize("name", Transduce.metrics)
+def test_a_perfect_output_has_the_best_score(name: str) -> None:
+    perfect = 0.0 if name in LOWER_IS_BETTER else 1.0 if name in SHARES else 100.0
     measured = METRICS[name](REFERENCES, references_of(name, REFERENCES))
     assert measured.value == pytest.approx(perfect, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["exact_match", "character_errors", "word_errors", *CLOSEST])
-def test_a_missing_output_is_not_overlooked(name: str) -> None:
+def test_a_missing_output_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match="zip"):
         METRICS[name](OUTPUTS[:-1], references_of(name, REFERENCES))

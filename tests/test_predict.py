@@ -1,4 +1,4 @@
-"""The Python face: train, load, predict, score, and how a notebook shows it."""
+"""The public Python interface: train, load, predict, score, and pictures in notebooks."""
 
 import inspect
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from regard.encoders import Encoder
 from regard.errors import CorruptError, DataError, RecipeError, ResourceError
 from regard.maps import AttentionMap
 from regard.storage import MODEL, RECIPE
-from regard.tasks import translate
+from regard.tasks import transduce
 from regard.types import Example
 
 TEXTS = ["abc", "hello", "z", "attention", "aa"]
@@ -34,7 +34,7 @@ def tiny(*overrides: str) -> recipes.Recipe:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tiny models are quicker so, and other processes disturb them less."""
+    """Tiny models are faster with one thread, and less disturbed by other processes."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -51,15 +51,15 @@ def predictor(run: Run) -> Predictor:
     return regard.load(run)
 
 
-def test_a_run_is_loaded_by_itself_its_path_or_its_name(run: Run, predictor: Predictor) -> None:
+def test_a_run_is_loaded_by_object_path_or_name(run: Run, predictor: Predictor) -> None:
     expected = predictor.predict(["abc"])[0]
     for way in (run, run.path, str(run.path)):
-        found = regard.load(way, device="cpu").predict(["abc"])[0]
-        assert (found.text, found.score) == (expected.text, expected.score)
+        prediction = regard.load(way, device="cpu").predict(["abc"])[0]
+        assert (prediction.text, prediction.score) == (expected.text, expected.score)
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "transformer"])
-def test_a_loaded_model_is_tied_as_in_training_and_counts_and_saves_the_same(tmp_path: Path, kind: str) -> None:
+def test_a_loaded_model_has_tied_weights_and_the_same_parameters(tmp_path: Path, kind: str) -> None:
     kinds = [f"model.{side}.kind={kind}" for side in ("encoder", "decoder")]
     widths = ["model.embedding=24", "model.decoder.dim=24", "model.tied=true", "tokens.shared=true"]
     run = regard.train(tiny("train.updates=2", *kinds, *widths), runs=tmp_path, quiet=True)
@@ -69,10 +69,11 @@ def test_a_loaded_model_is_tied_as_in_training_and_counts_and_saves_the_same(tmp
     assert loaded.encoder.embedding.weight is loaded.decoder.embedding.weight
     assert loaded.state_dict().keys() == built.state_dict().keys()
     assert models.weights(loaded).keys() == models.kept_weights(run).keys()
-    assert sum(each.numel() for each in loaded.parameters()) == sum(each.numel() for each in built.parameters())
+    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in (loaded, built)]
+    assert counts[0] == counts[1]
 
 
-def test_a_run_of_the_first_format_means_gnmt_v2_by_gnmt(tmp_path: Path) -> None:
+def test_in_a_run_of_the_first_format_gnmt_means_gnmt_v2(tmp_path: Path) -> None:
     """Before recipes named a format, gnmt was what gnmt_v2 is today; the weights of both fit either."""
     run = regard.train(tiny("model.decoder.order=gnmt_v2", "model.decoder.layers=2"), runs=tmp_path, quiet=True)
     wanted = regard.load(run).predict(TEXTS)
@@ -81,19 +82,19 @@ def test_a_run_of_the_first_format_means_gnmt_v2_by_gnmt(tmp_path: Path) -> None
 
     def answers(recipe: str) -> list[tuple[str, float]]:
         run.replace(RECIPE, recipe.encode())
-        return [(each.text, each.score) for each in regard.load(run).predict(TEXTS)]
+        return [(prediction.text, prediction.score) for prediction in regard.load(run).predict(TEXTS)]
 
     papers = stored.replace('"gnmt_v2"', '"gnmt"')
     first = papers.replace("format = 2\n", "")
-    assert answers(first) == [(each.text, each.score) for each in wanted]
+    assert answers(first) == [(prediction.text, prediction.score) for prediction in wanted]
     assert run.recipe() == recipes.parse(stored, "it")
     assert answers(papers) != answers(first)
-    assert recipes.parse(first, "it").model.decoder.order == "gnmt"  # a recipe of one's own is of today
+    assert recipes.parse(first, "it").model.decoder.order == "gnmt"  # a recipe outside a run has the present format
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("ask", ["predict", "score", "force", "vectors"])
-def test_too_little_memory_for_an_answer_is_a_sentence(
+def test_too_little_memory_for_an_answer_is_a_resource_error(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch, ask: str, threads: int
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -102,8 +103,8 @@ def test_too_little_memory_for_an_answer_is_a_sentence(
     examples = [Example(text, text) for text in TEXTS]
     for owner in {type(module) for module in predictor.model.modules() if isinstance(module, Encoder)}:
         monkeypatch.setattr(owner, "forward", full)
-    monkeypatch.setattr(translate, "SEARCH_TOKENS", 8)  # several batches, side by side
-    asked = {
+    monkeypatch.setattr(transduce, "SEARCH_TOKENS", 8)  # several batches, in parallel
+    calls = {
         "predict": lambda: predictor.predict(TEXTS),
         "score": lambda: predictor.score(examples),
         "force": lambda: force(predictor, examples),
@@ -112,36 +113,36 @@ def test_too_little_memory_for_an_answer_is_a_sentence(
     torch.set_num_threads(threads)
     try:
         with pytest.raises(ResourceError, match=r"not enough memory for an answer; lower the beam") as caught:
-            asked[ask]()
+            calls[ask]()
     finally:
         torch.set_num_threads(1)
     assert caught.value.exit_code == 6
 
 
 def test_predictions_and_maps_are_equal_by_value(predictor: Predictor) -> None:
-    one, same = (predictor.predict(["hello"], beam=2, n_best=2)[0] for _ in range(2))
-    assert one.map is not None
-    assert one.map.weights is not same.map.weights
-    assert one == same
-    assert one.map == same.map
-    assert hash(one) == hash(same)
-    assert len({one, same, predictor.predict(["abc"])[0]}) == 2
-    weights = one.map.weights.clone()
+    first, same = (predictor.predict(["hello"], beam=2, n_best=2)[0] for _ in range(2))
+    assert first.map is not None
+    assert first.map.weights is not same.map.weights
+    assert first == same
+    assert first.map == same.map
+    assert hash(first) == hash(same)
+    assert len({first, same, predictor.predict(["abc"])[0]}) == 2
+    weights = first.map.weights.clone()
     weights[0, 0] += 1e-3
     others = [
-        replace(one.map, weights=weights),
-        replace(one.map, weights=one.map.weights.double()),
-        replace(one.map, rows=tuple(f"{row}!" for row in one.map.rows)),
+        replace(first.map, weights=weights),
+        replace(first.map, weights=first.map.weights.double()),
+        replace(first.map, rows=tuple(f"{row}!" for row in first.map.rows)),
         AttentionMap(torch.zeros(1, 1), ("a",), ("b",)),
         None,
     ]
     for other in others:
-        assert (one.map == other) is False
-        assert (one == replace(one, map=other)) is False
-    assert one != "hello"
+        assert (first.map == other) is False
+        assert (first == replace(first, map=other)) is False
+    assert first != "hello"
 
 
-def test_a_loaded_model_does_not_drop_out(tmp_path: Path) -> None:
+def test_a_loaded_model_has_no_dropout(tmp_path: Path) -> None:
     run = regard.train(tiny("train.updates=2", "model.decoder.dropout=0.5"), runs=tmp_path, quiet=True)
     predictor = regard.load(run)
     assert not predictor.model.training
@@ -149,12 +150,12 @@ def test_a_loaded_model_does_not_drop_out(tmp_path: Path) -> None:
 
 
 def test_each_text_has_its_answer_in_order(predictor: Predictor) -> None:
-    found = predictor.predict(TEXTS)
-    assert [each.source for each in found] == TEXTS
-    assert all(isinstance(each, Prediction) for each in found)
-    assert all("".join(each.tokens) == each.text for each in found)
-    assert all(each.score <= 0 for each in found)
-    assert any(each.text for each in found)
+    predictions = predictor.predict(TEXTS)
+    assert [prediction.source for prediction in predictions] == TEXTS
+    assert all(isinstance(prediction, Prediction) for prediction in predictions)
+    assert all("".join(prediction.tokens) == prediction.text for prediction in predictions)
+    assert all(prediction.score <= 0 for prediction in predictions)
+    assert any(prediction.text for prediction in predictions)
 
 
 def test_no_texts_have_no_answers(predictor: Predictor) -> None:
@@ -163,15 +164,15 @@ def test_no_texts_have_no_answers(predictor: Predictor) -> None:
 
 @pytest.mark.parametrize("blank", ["", " ", "\t", "\u3000", "\u2028"])
 def test_a_blank_text_gets_a_blank_answer_and_no_map(predictor: Predictor, blank: str) -> None:
-    before, found, after = predictor.predict(["abc", blank, "hello"])
-    assert found == Prediction(blank, "", 0.0, (), None)
-    assert [before.text, after.text] == [each.text for each in predictor.predict(["abc", "hello"])]
+    before, answer, after = predictor.predict(["abc", blank, "hello"])
+    assert answer == Prediction(blank, "", 0.0, (), None)
+    assert [before.text, after.text] == [prediction.text for prediction in predictor.predict(["abc", "hello"])]
 
 
 def test_unknown_characters_are_answered_too(predictor: Predictor) -> None:
-    found = predictor.predict(["日本"])[0]
-    assert found.map is not None
-    assert found.map.columns == ("<unk>", "<unk>", "</s>")
+    prediction = predictor.predict(["日本"])[0]
+    assert prediction.map is not None
+    assert prediction.map.columns == ("<unk>", "<unk>", "</s>")
 
 
 def test_a_single_string_is_refused(predictor: Predictor) -> None:
@@ -179,30 +180,30 @@ def test_a_single_string_is_refused(predictor: Predictor) -> None:
         predictor.predict("abc")
 
 
-def test_the_map_knows_its_axes(predictor: Predictor) -> None:
-    for each in predictor.predict(TEXTS):
-        assert each.map is not None
-        assert each.map.rows == each.tokens
-        assert each.map.columns == (*each.source, "</s>")
-        assert tuple(each.map.weights.shape) == (len(each.tokens), len(each.source) + 1)
-        torch.testing.assert_close(each.map.weights.sum(-1), torch.ones(len(each.tokens)))
+def test_the_map_has_labelled_axes_and_rows_that_sum_to_one(predictor: Predictor) -> None:
+    for prediction in predictor.predict(TEXTS):
+        assert prediction.map is not None
+        assert prediction.map.rows == prediction.tokens
+        assert prediction.map.columns == (*prediction.source, "</s>")
+        assert tuple(prediction.map.weights.shape) == (len(prediction.tokens), len(prediction.source) + 1)
+        torch.testing.assert_close(prediction.map.weights.sum(-1), torch.ones(len(prediction.tokens)))
 
 
 def test_alternatives_come_best_first(predictor: Predictor) -> None:
-    for each in predictor.predict(TEXTS, beam=4, n_best=4):
-        scores = [each.score, *(other.score for other in each.alternatives)]
+    for best in predictor.predict(TEXTS, beam=4, n_best=4):
+        scores = [best.score, *(other.score for other in best.alternatives)]
         assert len(scores) == 4
         assert scores == sorted(scores, reverse=True)
-        assert len({each.tokens, *(other.tokens for other in each.alternatives)}) == 4
-        for other in each.alternatives:
-            assert other.source == each.source
+        assert len({best.tokens, *(other.tokens for other in best.alternatives)}) == 4
+        for other in best.alternatives:
+            assert other.source == best.source
             assert other.alternatives == ()
             assert other.map is not None
             assert other.map.rows == other.tokens
 
 
-def test_without_asking_there_are_no_alternatives(predictor: Predictor) -> None:
-    assert all(each.alternatives == () for each in predictor.predict(TEXTS, beam=3))
+def test_by_default_there_are_no_alternatives(predictor: Predictor) -> None:
+    assert all(prediction.alternatives == () for prediction in predictor.predict(TEXTS, beam=3))
 
 
 @pytest.mark.parametrize("search", [{}, {"beam": 2}, {"beam": 3, "length_penalty": 1.0}, {"temperature": 1.5}])
@@ -211,8 +212,8 @@ def test_more_alternatives_do_not_change_the_first_answer(
     predictor: Predictor, search: dict[str, float], n_best: int
 ) -> None:
     alone, several = (predictor.predict(TEXTS, search=search, n_best=count) for count in (1, n_best))
-    for one, more in zip(alone, several, strict=True):
-        assert (one.text, one.score) == (more.text, pytest.approx(more.score, abs=1e-5))
+    for single, more in zip(alone, several, strict=True):
+        assert (single.text, single.score) == (more.text, pytest.approx(more.score, abs=1e-5))
         assert len(more.alternatives) == n_best - 1
         if "temperature" not in search:
             assert len({more.tokens, *(other.tokens for other in more.alternatives)}) == n_best
@@ -222,18 +223,18 @@ def test_more_alternatives_do_not_change_the_first_answer(
     "settings",
     [{"beam": 0}, {"beam": -1}, {"n_best": 0}, {"search": {"length_penalty": -1.0}}, {"search": {"tmperature": 1.0}}],
 )
-def test_settings_out_of_range_are_a_sentence(predictor: Predictor, settings: dict[str, float]) -> None:
+def test_settings_out_of_range_are_refused(predictor: Predictor, settings: dict[str, float]) -> None:
     with pytest.raises(RecipeError):
         predictor.predict(["abc"], **settings)
 
 
-def test_a_beam_finds_at_least_what_greed_finds(predictor: Predictor) -> None:
+def test_beam_search_scores_at_least_as_high_as_greedy_search(predictor: Predictor) -> None:
     greedy, wide = predictor.predict(TEXTS, beam=1), predictor.predict(TEXTS, beam=8)
-    assert sum(each.score for each in wide) >= sum(each.score for each in greedy)
+    assert sum(prediction.score for prediction in wide) >= sum(prediction.score for prediction in greedy)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_batch_mates_change_nothing(predictor: Predictor, beam: int) -> None:
+def test_other_texts_of_a_batch_change_nothing(predictor: Predictor, beam: int) -> None:
     together = predictor.predict([*TEXTS, "a much longer companion that pads all others"], beam=beam)
     for text, among in zip(TEXTS, together, strict=False):
         [alone] = predictor.predict([text], beam=beam)
@@ -245,33 +246,33 @@ def test_batch_mates_change_nothing(predictor: Predictor, beam: int) -> None:
 
 
 def test_many_texts_in_several_batches_stay_in_order(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once = [each.text for each in predictor.predict(TEXTS)]
-    monkeypatch.setattr("regard.tasks.translate.SEARCH_TOKENS", 7)
-    assert [each.text for each in predictor.predict(TEXTS)] == at_once
+    at_once = [prediction.text for prediction in predictor.predict(TEXTS)]
+    monkeypatch.setattr("regard.tasks.transduce.SEARCH_TOKENS", 7)
+    assert [prediction.text for prediction in predictor.predict(TEXTS)] == at_once
 
 
-def test_an_order_that_never_looks_has_no_map(tmp_path: Path) -> None:
+def test_a_decoder_order_without_attention_has_no_map(tmp_path: Path) -> None:
     run = regard.train(tiny("model.decoder.order=none", "train.updates=2"), runs=tmp_path, quiet=True)
-    found = regard.load(run).predict(["abc"], beam=2, n_best=2)[0]
-    assert found.map is None
-    assert found.alternatives[0].map is None
-    assert found._repr_svg_() is None
+    prediction = regard.load(run).predict(["abc"], beam=2, n_best=2)[0]
+    assert prediction.map is None
+    assert prediction.alternatives[0].map is None
+    assert prediction._repr_svg_() is None
 
 
 def test_a_notebook_shows_the_map(predictor: Predictor) -> None:
-    found = predictor.predict(["hello"])[0]
-    assert found.map is not None
-    drawn = found._repr_svg_()
+    prediction = predictor.predict(["hello"])[0]
+    assert prediction.map is not None
+    drawn = prediction._repr_svg_()
     assert drawn is not None
-    assert drawn == found.map._repr_svg_()
+    assert drawn == prediction.map._repr_svg_()
     root = ElementTree.fromstring(drawn)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    titles = [each.text for each in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert len(titles) == len(found.tokens) * 6
+    titles = list(root.iter("{http://www.w3.org/2000/svg}title"))
+    assert len(titles) == len(prediction.tokens) * 6
 
 
-def test_score_in_all_and_by_group(predictor: Predictor) -> None:
-    answers = [each.text for each in predictor.predict(TEXTS)]
+def test_score_in_total_and_by_group(predictor: Predictor) -> None:
+    answers = [prediction.text for prediction in predictor.predict(TEXTS)]
     examples = [
         Example(text, answer if index < 3 else "wrong", group="ab"[index % 2])
         for index, (text, answer) in enumerate(zip(TEXTS, answers, strict=True))
@@ -286,33 +287,33 @@ def test_score_in_all_and_by_group(predictor: Predictor) -> None:
 
 
 def test_a_source_with_several_references_counts_once_and_is_right_by_any(predictor: Predictor) -> None:
-    [first, second] = [each.text for each in predictor.predict(TEXTS[:2])]
+    [first, second] = [prediction.text for prediction in predictor.predict(TEXTS[:2])]
     targets = [(TEXTS[0], "x y"), (TEXTS[1], second), (TEXTS[0], first), (TEXTS[1], "x"), (TEXTS[1], "y")]
     scored = predictor.score([Example(*pair) for pair in targets], metric="word_error_share")
     assert scored.measured == (0.0, "word_error_share|n:2|refs:closest|stress digits kept")
     assert scored.groups == {}
-    told = ["phoneme_errors", "phoneme_errors_unstressed", "word_error_share_unstressed"]
-    assert list(scored.others) == told
-    assert [each.value for each in scored.others.values()] == [0.0] * 3
+    others = ["phoneme_errors", "phoneme_errors_unstressed", "word_error_share_unstressed"]
+    assert list(scored.others) == others
+    assert [measured.value for measured in scored.others.values()] == [0.0] * 3
     wrong = predictor.score([Example(*pair) for pair in targets if pair[1] != second], metric="word_error_share")
     assert wrong.measured.value == 1 / 2
     assert predictor.score([Example(*pair) for pair in targets], metric="exact_match").measured.value == 2 / 5
 
 
 def test_groups_keep_their_own_references(predictor: Predictor) -> None:
-    [text] = [each.text for each in predictor.predict(["abc"])]
+    text = predictor.predict(["abc"])[0].text
     examples = [Example("abc", text, group="a"), Example("abc", "x", group="b"), Example("abc", "y", group="a")]
     scored = predictor.score(examples, metric="word_error_share")
     assert scored.groups == {"a": 0.0, "b": 1.0}
     assert scored.measured.value == 1 / 2
 
 
-def test_a_run_that_is_not_there_is_a_sentence(run: Run) -> None:
+def test_a_missing_run_is_an_error_with_a_suggestion(run: Run) -> None:
     with pytest.raises(DataError, match=r"is not there; did you mean '.*tiny'\?"):
         regard.load(run.path.with_name("tinny"))
 
 
-def test_weights_that_do_not_fit_are_a_sentence(tmp_path: Path) -> None:
+def test_weights_that_do_not_fit_the_recipe_are_an_error(tmp_path: Path) -> None:
     small, large = (
         regard.train(tiny("train.updates=1", f"model.decoder.dim={dim}"), runs=tmp_path, quiet=True) for dim in (20, 28)
     )
@@ -321,14 +322,14 @@ def test_weights_that_do_not_fit_are_a_sentence(tmp_path: Path) -> None:
         regard.load(small)
 
 
-def test_weights_that_are_no_tensors_are_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_file_of_weights_is_an_error(tmp_path: Path) -> None:
     run = regard.train(tiny("train.updates=1"), runs=tmp_path, quiet=True)
     run.replace(MODEL, b"not tensors at all")
     with pytest.raises(CorruptError, match=MODEL):
         regard.load(run)
 
 
-def test_the_public_names_are_there() -> None:
+def test_the_public_names_exist_and_have_docstrings() -> None:
     for name in regard.__all__:
         assert inspect.getdoc(getattr(regard, name))
     assert set(regard.__all__) <= set(dir(regard))

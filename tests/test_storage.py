@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, runs are never overwritten, and damage is noticed."""
+"""Writes are atomic, runs are never overwritten, and damaged files are detected."""
 
 import errno
 import fcntl
@@ -20,7 +20,7 @@ WEIGHTS = bytes(range(256)) * 8
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """A finished run with made-up content."""
+    """A finished run with invented content."""
     run = Run.create(tmp_path, "mine", CREATED)
     with run.training():
         run.replace(MODEL, WEIGHTS)
@@ -33,33 +33,33 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def young(tmp_path: Path) -> Run:
-    """A run that has not learned anything yet."""
+    """A new run, before any training."""
     return Run.create(tmp_path, "young", CREATED)
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
-def full(*_: object) -> None:
+def disk_full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("failing", ["replace", "fsync"])
-def test_a_failing_write_leaves_the_old_content_and_no_litter(
+def test_a_failing_write_leaves_the_old_content_and_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     path = tmp_path / "file"
     storage.write(path, b"old")
-    monkeypatch.setattr(os, failing, full)
+    monkeypatch.setattr(os, failing, disk_full)
     with pytest.raises(StorageError, match="file cannot be written: No space left on device") as caught:
         storage.write(path, b"new")
     assert caught.value.exit_code == 4
     assert path.read_bytes() == b"old"
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert names(tmp_path) == ["file"]
 
 
-def test_an_interrupted_write_leaves_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -69,17 +69,17 @@ def test_an_interrupted_write_leaves_no_litter(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_content_is_synced_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: (order.append("fsync"), fsync(handle))[1])
     monkeypatch.setattr(os, "replace", lambda *paths: (order.append("replace"), replace(*paths))[1])
     storage.write(tmp_path / "file", b"new")
-    assert order == ["fsync", "replace", "fsync"]  # the content, its name, the folder that holds the name
+    assert order == ["fsync", "replace", "fsync"]  # first the content is synced, last the folder
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
-def test_writing_where_no_folder_is_is_a_sentence(tmp_path: Path) -> None:
+def test_writing_to_a_missing_folder_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be written: No such file or directory"):
         storage.write(tmp_path / "nowhere" / "file", b"new")
 
@@ -98,18 +98,18 @@ def test_a_file_of_that_name_is_not_overwritten_either(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/tmp/a", "a b", ".hidden", "-q", "a\n", "a\0"])
-def test_a_bad_name_is_refused_and_nothing_made(tmp_path: Path, name: str) -> None:
+def test_an_invalid_name_is_refused_and_nothing_is_created(tmp_path: Path, name: str) -> None:
     with pytest.raises(RecipeError, match="the name of a run is made of"):
         Run.create(tmp_path / "runs", name, CREATED)
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("name", ["mine", "2026-11.v1+x", "übung", "日付_2"])
-def test_a_good_name_is_kept(tmp_path: Path, name: str) -> None:
+def test_a_valid_name_is_used_as_given(tmp_path: Path, name: str) -> None:
     assert Run.create(tmp_path, name, CREATED).path == tmp_path / name
 
 
-def test_a_file_in_place_of_the_runs_folder(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_runs_folder_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "runs").write_bytes(b"precious")
     with pytest.raises(StorageError, match="cannot be written") as caught:
         Run.create(tmp_path / "runs", "mine", CREATED)
@@ -118,45 +118,45 @@ def test_a_file_in_place_of_the_runs_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", ["mkdir", "write", "fsync", "rename"])
-def test_a_run_is_created_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+def test_creating_a_run_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     (tmp_path / "runs").mkdir()
-    monkeypatch.setattr(os, failing, full)
+    monkeypatch.setattr(os, failing, disk_full)
     with pytest.raises(StorageError, match="mine cannot be written: No space left on device"):
         Run.create(tmp_path / "runs", "mine", CREATED)
     assert names(tmp_path / "runs") == []
 
 
-def test_what_a_killed_maker_left_is_swept_up_and_takes_no_name(tmp_path: Path) -> None:
-    for left in (f".mine.{os.getpid()}.partial", ".other.7.partial"):
-        (tmp_path / left).mkdir()
-        (tmp_path / left / RECIPE).write_bytes(b"half")
+def test_partial_runs_of_killed_processes_are_removed_and_use_up_no_name(tmp_path: Path) -> None:
+    for leftover in (f".mine.{os.getpid()}.partial", ".other.7.partial"):
+        (tmp_path / leftover).mkdir()
+        (tmp_path / leftover / RECIPE).write_bytes(b"half")
     (tmp_path / ".picture.svg.7.partial").write_bytes(b"another's file")
     assert Run.create(tmp_path, "mine", CREATED).path.name == "mine"
     assert names(tmp_path) == [".picture.svg.7.partial", "mine"]
 
 
-def test_where_folders_cannot_be_locked_a_run_is_created_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fcntl, "flock", full)
+def test_a_run_is_created_even_if_folders_cannot_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", disk_full)
     assert Run.create(tmp_path, "mine", CREATED).read("source.tokens") == b"[1, 2, 3]"
 
 
-def test_what_was_finished_is_read(run: Run) -> None:
-    again = Run.open(run.path)
-    assert again.finished()
+def test_a_finished_run_can_be_opened_and_read(run: Run) -> None:
+    opened = Run.open(run.path)
+    assert opened.finished()
     assert names(run.path) == sorted([*CREATED, MODEL, METRICS, MANIFEST])  # no lock, no checkpoints
-    assert again.read(MODEL) == WEIGHTS
-    assert again.recipe() == Recipe()
-    assert again.metrics() == [{"update": 1}, {"update": 2}]
+    assert opened.read(MODEL) == WEIGHTS
+    assert opened.recipe() == Recipe()
+    assert opened.metrics() == [{"update": 1}, {"update": 2}]
 
 
 FILES = [RECIPE, MODEL, METRICS, "source.tokens"]
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("place", [0, 0.5, 1], ids=["first", "middle", "last"])
-def test_one_flipped_bit_is_noticed(run: Run, name: str, place: float) -> None:
+@pytest.mark.parametrize("position", [0, 0.5, 1], ids=["first", "middle", "last"])
+def test_one_flipped_bit_is_detected(run: Run, name: str, position: float) -> None:
     content = bytearray((run.path / name).read_bytes())
-    content[round(place * (len(content) - 1))] ^= 1
+    content[round(position * (len(content) - 1))] ^= 1
     (run.path / name).write_bytes(content)
     with pytest.raises(CorruptError, match=f"{name} is damaged") as caught:
         run.read(name)
@@ -164,31 +164,31 @@ def test_one_flipped_bit_is_noticed(run: Run, name: str, place: float) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_truncated_file_is_noticed(run: Run, name: str) -> None:
+def test_a_truncated_file_is_detected(run: Run, name: str) -> None:
     (run.path / name).write_bytes((run.path / name).read_bytes()[:-1])
     with pytest.raises(CorruptError, match=f"{name} is damaged"):
         run.read(name)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_noticed(run: Run, name: str) -> None:
+def test_a_missing_file_is_detected(run: Run, name: str) -> None:
     (run.path / name).unlink()
     with pytest.raises(CorruptError, match=f"{name} is missing, though {MANIFEST} lists it"):
         run.read(name)
 
 
-def test_swapped_files_are_noticed(run: Run) -> None:
-    first, second = run.path / "source.tokens", run.path / "target.tokens"
-    one, other = first.read_bytes(), second.read_bytes()
-    assert len(one) == len(other)
-    first.write_bytes(other)
-    second.write_bytes(one)
+def test_swapped_files_are_detected(run: Run) -> None:
+    source, target = run.path / "source.tokens", run.path / "target.tokens"
+    source_content, target_content = source.read_bytes(), target.read_bytes()
+    assert len(source_content) == len(target_content)
+    source.write_bytes(target_content)
+    target.write_bytes(source_content)
     for name in ("source.tokens", "target.tokens"):
         with pytest.raises(CorruptError, match=f"{name} is damaged"):
             run.read(name)
 
 
-def test_a_file_nobody_vouches_for_is_not_read(run: Run) -> None:
+def test_a_file_that_is_not_in_the_manifest_is_not_read(run: Run) -> None:
     (run.path / "extra").write_bytes(b"extra")
     with pytest.raises(CorruptError, match=f"extra is not in {MANIFEST}"):
         run.read("extra")
@@ -212,7 +212,7 @@ def test_a_file_nobody_vouches_for_is_not_read(run: Run) -> None:
         b'{"format": 2, "files": {}}',
     ],
 )
-def test_a_damaged_manifest_is_noticed(run: Run, content: bytes) -> None:
+def test_a_damaged_manifest_is_detected(run: Run, content: bytes) -> None:
     (run.path / MANIFEST).write_bytes(content)
     with pytest.raises(CorruptError, match=MANIFEST) as caught:
         run.read(MODEL)
@@ -227,60 +227,60 @@ def damaged(run: Run, name: str) -> bool:
     return False
 
 
-def test_any_flipped_bit_of_a_manifest_is_noticed(run: Run) -> None:
+def test_any_flipped_bit_of_a_manifest_is_detected(run: Run) -> None:
     content = (run.path / MANIFEST).read_bytes()
     files = json.loads(content)["files"]
-    for place in range(len(content)):
+    for index in range(len(content)):
         for bit in range(8):
             flipped = bytearray(content)
-            flipped[place] ^= 1 << bit
+            flipped[index] ^= 1 << bit
             (run.path / MANIFEST).write_bytes(flipped)
-            noticed = any(damaged(run, name) for name in files)
-            assert noticed, (place, bit)
+            detected = any(damaged(run, name) for name in files)
+            assert detected, (index, bit)
 
 
-def test_what_is_not_said_to_belong_is_not_vouched_for(run: Run) -> None:
+def test_files_that_were_put_into_a_run_by_others_do_not_enter_the_manifest(run: Run) -> None:
     (run.path / "map.svg").write_bytes(b"x")
     with run.training():
         run.replace(MODEL, b"new")
     assert sorted(json.loads((run.path / MANIFEST).read_bytes())["files"]) == sorted([*FILES, "target.tokens"])
 
 
-# Replacing, recording, saving
+# Replace files, record metrics, save checkpoints
 
 
-def test_while_a_file_is_replaced_old_and_new_are_vouched_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bytes] = []
+def test_a_file_is_readable_at_every_step_of_its_replacement(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents: list[bytes] = []
     real = storage.write
 
     def write(path: Path, content: bytes) -> None:
-        seen.append(run.read(MODEL))
+        contents.append(run.read(MODEL))
         real(path, content)
-        seen.append(run.read(MODEL))
+        contents.append(run.read(MODEL))
 
     monkeypatch.setattr(storage, "write", write)
     run.replace(MODEL, b"new")
-    assert seen == [WEIGHTS] * 3 + [b"new"] * 3
-    assert [len(each) for each in json.loads((run.path / MANIFEST).read_bytes())["files"].values()] == [1] * 5
+    assert contents == [WEIGHTS] * 3 + [b"new"] * 3
+    assert [len(digests) for digests in json.loads((run.path / MANIFEST).read_bytes())["files"].values()] == [1] * 5
 
 
-def test_a_reader_is_not_deceived_by_a_file_that_is_replaced_meanwhile(
+def test_a_file_that_is_replaced_while_it_is_read_is_not_called_damaged(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, times = Folder._manifest, []
+    real, calls = Folder._manifest, []
 
     def manifest(self: Folder) -> Mapping[str, list[str]]:
-        told = real(self)
-        times.append(1)
-        if len(times) == 1:
-            run.replace(MODEL, b"new")  # asks for the manifest once more
-        return told
+        files = real(self)
+        calls.append(1)
+        if len(calls) == 1:
+            run.replace(MODEL, b"new")  # also reads the manifest
+        return files
 
     monkeypatch.setattr(Folder, "_manifest", manifest)
     assert run.read(MODEL) == b"new"
 
 
-def test_metrics_of_an_unfinished_run_are_the_whole_lines(young: Run) -> None:
+def test_metrics_of_an_unfinished_run_are_its_complete_lines(young: Run) -> None:
     assert young.metrics() == []
     young.record({"update": 1})
     size = young.metrics_size()
@@ -300,14 +300,14 @@ def test_metrics_of_an_unfinished_run_are_the_whole_lines(young: Run) -> None:
 def test_the_two_newest_checkpoints_are_kept(young: Run) -> None:
     for update in (4, 8, 12):
         young.save(update, {"state": str(update).encode()})
-    assert [each.read("state") for each in young.checkpoints()] == [b"12", b"8"]
+    assert [checkpoint.read("state") for checkpoint in young.checkpoints()] == [b"12", b"8"]
     assert names(young.path / CHECKPOINTS) == ["00000008", "00000012"]
 
 
 def test_a_checkpoint_of_the_same_update_is_replaced(young: Run) -> None:
     for update, content in [(4, b"4"), (8, b"before validation"), (8, b"after it")]:
         young.save(update, {"state": content})
-    assert [each.read("state") for each in young.checkpoints()] == [b"after it", b"4"]
+    assert [checkpoint.read("state") for checkpoint in young.checkpoints()] == [b"after it", b"4"]
     assert names(young.path / CHECKPOINTS) == ["00000004", "00000008"]
 
 
@@ -317,26 +317,26 @@ def test_a_save_that_fails_leaves_the_older_checkpoint(
 ) -> None:
     young.save(4, {"state": b"4"})
     with monkeypatch.context() as broken:
-        broken.setattr(os, failing, full)
+        broken.setattr(os, failing, disk_full)
         with pytest.raises(StorageError, match="checkpoints cannot be written: No space left on device") as caught:
             young.save(8, {"state": b"8"})
     assert caught.value.exit_code == 4
-    assert [each.read("state") for each in young.checkpoints()] == [b"4"]
+    assert [checkpoint.read("state") for checkpoint in young.checkpoints()] == [b"4"]
     assert names(young.path / CHECKPOINTS) == ["00000004"]
 
 
-def test_a_checkpoint_that_is_set_aside_is_kept_and_is_no_checkpoint(young: Run) -> None:
+def test_a_checkpoint_that_is_set_aside_is_kept_but_not_used(young: Run) -> None:
     for content in (b"first", b"second"):
         for update in (4, 8):
             young.save(update, {"state": content})
         young.set_aside(young.checkpoints()[0])
     assert names(young.path / CHECKPOINTS) == ["00000004", "00000008.damaged", "00000008.damaged-2"]
-    assert [each.path.name for each in young.checkpoints()] == ["00000004"]
+    assert [checkpoint.path.name for checkpoint in young.checkpoints()] == ["00000004"]
     assert Folder(young.path / CHECKPOINTS / "00000008.damaged").read("state") == b"first"
     assert Folder(young.path / CHECKPOINTS / "00000008.damaged-2").read("state") == b"second"
 
 
-def test_what_was_set_aside_outlives_the_finish_and_every_sweep(young: Run) -> None:
+def test_checkpoints_set_aside_stay_when_the_run_is_finished_and_cleaned_up(young: Run) -> None:
     for update in (4, 8):
         young.save(update, {"state": b"state"})
     young.set_aside(young.checkpoints()[0])
@@ -348,12 +348,12 @@ def test_what_was_set_aside_outlives_the_finish_and_every_sweep(young: Run) -> N
     assert names(young.path) == sorted([*CREATED, METRICS, MANIFEST, CHECKPOINTS])
 
 
-def test_only_updates_are_checkpoints_and_the_newest_is_first_by_number(young: Run) -> None:
+def test_checkpoints_are_folders_named_by_number_and_sorted_by_it(young: Run) -> None:
     for update in (99_999_999, 100_000_000):
         young.save(update, {"state": b"state"})
-    for other in ("00000001.damaged", "0000000x", "7", "1.txt"):
-        (young.path / CHECKPOINTS / other).mkdir()
-    assert [each.path.name for each in young.checkpoints()] == ["100000000", "99999999"]
+    for name in ("00000001.damaged", "0000000x", "7", "1.txt"):
+        (young.path / CHECKPOINTS / name).mkdir()
+    assert [checkpoint.path.name for checkpoint in young.checkpoints()] == ["100000000", "99999999"]
 
 
 def test_a_checkpoint_that_cannot_be_replaced_stays(young: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,22 +362,22 @@ def test_a_checkpoint_that_cannot_be_replaced_stays(young: Run, monkeypatch: pyt
 
     def second_fails(*paths: Path) -> None:
         calls.append(paths)
-        rename(*paths) if len(calls) != 2 else full()
+        rename(*paths) if len(calls) != 2 else disk_full()
 
     with monkeypatch.context() as broken:
         broken.setattr(os, "rename", second_fails)
         with pytest.raises(StorageError):
             young.save(4, {"state": b"after"})
-    assert [each.read("state") for each in young.checkpoints()] == [b"before"]
+    assert [checkpoint.read("state") for checkpoint in young.checkpoints()] == [b"before"]
     assert names(young.path / CHECKPOINTS) == ["00000004"]
 
 
-def test_a_checkpoint_whose_replacing_was_killed_gets_its_name_back(young: Run) -> None:
+def test_a_checkpoint_is_restored_if_the_process_was_killed_while_replacing_it(young: Run) -> None:
     young.save(4, {"state": b"before"})
     folder = young.path / CHECKPOINTS
-    os.rename(folder / "00000004", folder / f".00000004{REPLACED}")  # a kill between the two renames of `save`
+    os.rename(folder / "00000004", folder / f".00000004{REPLACED}")  # as if killed between the two renames of `save`
     with young.training():
-        assert [each.read("state") for each in young.checkpoints()] == [b"before"]
+        assert [checkpoint.read("state") for checkpoint in young.checkpoints()] == [b"before"]
     assert names(folder) == ["00000004"]
 
 
@@ -386,7 +386,7 @@ UNREADABLE = pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errn
 
 @UNREADABLE
 @pytest.mark.parametrize("name", [MODEL, MANIFEST, METRICS])
-def test_what_cannot_be_read_now_is_not_called_damaged(
+def test_a_file_that_cannot_be_read_is_not_called_damaged(
     run: Run, monkeypatch: pytest.MonkeyPatch, name: str, number: int
 ) -> None:
     unreadable(name, number, monkeypatch)
@@ -396,7 +396,7 @@ def test_what_cannot_be_read_now_is_not_called_damaged(
 
 
 @UNREADABLE
-def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(
+def test_a_checkpoint_folder_that_cannot_be_listed_is_not_taken_as_empty(
     young: Run, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     young.save(4, {"state": b"4"})
@@ -413,7 +413,7 @@ def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(
 
 
 def unreadable(name: str, number: int, patch: pytest.MonkeyPatch) -> None:
-    """Let the system refuse to read files of that name."""
+    """Make reading files of that name fail with this error number."""
     real = Path.read_bytes
 
     def read_bytes(path: Path) -> bytes:
@@ -424,87 +424,90 @@ def unreadable(name: str, number: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Path, "read_bytes", read_bytes)
 
 
-# One trainer at a time
+# One process at a time trains a run
 
 
-def test_two_trainers_are_refused(young: Run) -> None:
+def test_two_processes_cannot_train_the_same_run(young: Run) -> None:
     with young.training():
-        said = "young is being trained by another process; wait for it"
-        with pytest.raises(DataError, match=said) as caught, Run.open(young.path).training():
+        message = "young is being trained by another process; wait for it"
+        with pytest.raises(DataError, match=message) as caught, Run.open(young.path).training():
             pass
         assert caught.value.exit_code == 2
-    with young.training():  # the lock went with its holder
+    with young.training():  # the lock was released at the end of the block
         pass
 
 
-def test_a_trainer_sweeps_up_what_a_killed_one_left(young: Run) -> None:
+def test_training_removes_files_that_a_killed_process_left(young: Run) -> None:
     young.save(4, {"state": b"4"})
-    for left in (f".{MODEL}.7.partial", f".{MANIFEST}.8.partial"):
-        (young.path / left).write_bytes(b"half")
-    inside = [f"{CHECKPOINTS}/{each}" for each in (".00000008.7.partial", ".00000002.old.partial")]
-    for left in (*inside, ".checkpoints.old.partial"):
-        (young.path / left).mkdir()
-        (young.path / left / "state").write_bytes(b"half")
+    for leftover in (f".{MODEL}.7.partial", f".{MANIFEST}.8.partial"):
+        (young.path / leftover).write_bytes(b"half")
+    inside = [f"{CHECKPOINTS}/{name}" for name in (".00000008.7.partial", ".00000002.old.partial")]
+    for leftover in (*inside, ".checkpoints.old.partial"):
+        (young.path / leftover).mkdir()
+        (young.path / leftover / "state").write_bytes(b"half")
     with young.training():
         assert names(young.path) == sorted([*CREATED, MANIFEST, LOCK, CHECKPOINTS])
         assert names(young.path / CHECKPOINTS) == ["00000004"]
 
 
-def test_the_checkpoints_of_a_finished_run_are_swept_up(run: Run) -> None:
+def test_training_removes_the_checkpoints_of_a_finished_run(run: Run) -> None:
     run.save(2, {"state": b"2"})
     with run.training():
         pass
     assert names(run.path) == sorted([*CREATED, MODEL, METRICS, MANIFEST])
 
 
-def test_errors_that_are_not_of_storage_stay_what_they_are(young: Run) -> None:
+def test_an_os_error_in_the_training_block_is_not_turned_into_a_storage_error(young: Run) -> None:
     with pytest.raises(BrokenPipeError), young.training():
         raise BrokenPipeError("the reader left")
 
 
-def test_a_run_that_cannot_be_locked_is_a_sentence(young: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fcntl, "flock", full)
+def test_a_run_that_cannot_be_locked_is_a_storage_error(young: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", disk_full)
     with pytest.raises(StorageError, match="young cannot be written"), young.training():
         pass
 
 
-# Opening
+# Open runs
 
 
-def test_opening_what_is_not_there_suggests_the_near_one(run: Run) -> None:
+def test_opening_a_missing_run_suggests_a_similar_name(run: Run) -> None:
     with pytest.raises(DataError, match=r"is not there; did you mean '.*/mine'\?$") as caught:
         Run.open(run.path.parent / "mime")
     assert caught.value.exit_code == 2
 
 
-def test_opening_a_folder_that_is_no_run_says_so(tmp_path: Path) -> None:
+def test_opening_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     with pytest.raises(DataError, match=r"mine holds no run \(no manifest.json\)"):
         Run.open(tmp_path / "mine")
 
 
-def test_an_unfinished_run_says_so(young: Run) -> None:
-    again = Run.open(young.path)
-    assert not again.finished()
-    assert again.recipe() == Recipe()
+def test_an_unfinished_run_can_be_opened_but_has_no_model(young: Run) -> None:
+    opened = Run.open(young.path)
+    assert not opened.finished()
+    assert opened.recipe() == Recipe()
     with pytest.raises(CorruptError, match=f"{MODEL} is not in {MANIFEST}"):
-        again.read(MODEL)
+        opened.read(MODEL)
 
 
-def test_opening_a_file_is_a_sentence(tmp_path: Path) -> None:
+def test_opening_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_bytes(b"")
     with pytest.raises(DataError, match="mine is not there"):
         Run.open(tmp_path / "mine")
 
 
+# The cache
+
+
 class Maker:
-    """Counts how often it was asked."""
+    """A function that returns its content and counts its calls."""
 
     def __init__(self, content: bytes = b"first\nsecond\n") -> None:
-        self.content, self.asked = content, 0
+        self.content, self.calls = content, 0
 
     def __call__(self) -> bytes:
-        self.asked += 1
+        self.calls += 1
         return self.content
 
 
@@ -515,13 +518,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("content", [b"first\nsecond\n", b"", b"\n", bytes(range(256))])
-def test_what_is_cached_is_made_once(home: Path, content: bytes) -> None:
+def test_cached_content_is_computed_once(home: Path, content: bytes) -> None:
     make = Maker(content)
     assert [storage.cached("kind", "abc", make) for _ in range(3)] == [content] * 3
-    assert make.asked == 1
+    assert make.calls == 1
     assert storage.cached("kind", "other", make) == content
     assert storage.cached("other", "abc", make) == content
-    assert make.asked == 3
+    assert make.calls == 3
 
 
 @pytest.mark.parametrize(
@@ -532,53 +535,53 @@ def test_what_is_cached_is_made_once(home: Path, content: bytes) -> None:
         lambda content: b"0" + content[1:] if content[:1] != b"0" else b"1" + content[1:],
         lambda content: content.partition(b"\n")[0] + b"\n",
     ],
-    ids=["flipped", "truncated", "seal", "headonly"],
+    ids=["flipped", "truncated", "checksum", "headonly"],
 )
-def test_damage_in_the_cache_is_mended(home: Path, damage: object) -> None:
+def test_a_damaged_cache_file_is_computed_again(home: Path, damage: object) -> None:
     make = Maker()
     storage.cached("kind", "abc", make)
     path = home / "kind" / "abc"
-    whole = path.read_bytes()
-    path.write_bytes(damage(whole))
+    undamaged = path.read_bytes()
+    path.write_bytes(damage(undamaged))
     assert storage.cached("kind", "abc", make) == make.content
-    assert make.asked == 2
-    assert path.read_bytes() == whole
+    assert make.calls == 2
+    assert path.read_bytes() == undamaged
 
 
 @pytest.mark.parametrize("content", [b"", b"no newline at all"])
-def test_a_cache_file_without_its_first_line_is_mended(home: Path, content: bytes) -> None:
+def test_a_cache_file_without_a_checksum_is_computed_again(home: Path, content: bytes) -> None:
     make = Maker()
     storage.cached("kind", "abc", make)
     (home / "kind" / "abc").write_bytes(content)
     assert storage.cached("kind", "abc", make) == make.content
-    assert make.asked == 2
+    assert make.calls == 2
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(home: Path) -> None:
+def test_content_is_returned_even_if_the_cache_cannot_be_written(home: Path) -> None:
     home.write_bytes(b"a file, not a folder")
     make = Maker()
     assert [storage.cached("kind", "abc", make) for _ in range(2)] == [make.content] * 2
-    assert make.asked == 2
+    assert make.calls == 2
     assert home.read_bytes() == b"a file, not a folder"
 
 
-def test_what_a_killed_process_left_in_the_cache_is_swept_up(home: Path) -> None:
+def test_partial_cache_files_of_killed_processes_are_removed(home: Path) -> None:
     (home / "kind").mkdir(parents=True)
     (home / "kind" / ".abc.7.partial").write_bytes(b"half")
     storage.cached("kind", "abc", Maker())
     assert names(home / "kind") == ["abc"]
 
 
-def test_a_full_disk_under_the_cache_is_done_without(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "replace", full)
+def test_content_is_returned_even_if_the_disk_is_full(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "replace", disk_full)
     make = Maker()
     assert storage.cached("kind", "abc", make) == make.content
     assert list((home / "kind").iterdir()) == []
 
 
-def test_what_making_raises_is_not_swallowed(home: Path) -> None:
+def test_an_error_of_the_cached_function_is_raised(home: Path) -> None:
     def broken() -> bytes:
-        raise OSError("the maker's own")
+        raise OSError("its own error")
 
-    with pytest.raises(OSError, match="the maker's own"):
+    with pytest.raises(OSError, match="its own error"):
         storage.cached("kind", "abc", broken)

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # 10. Several heads
 #
-# One look gives one mixture. A word that needs two things from two places, and must not mix them up, needs two looks
-# at once. **Multi-head attention** (Vaswani et al. 2017, 3.2.2) cuts wide queries, keys and values into narrow ones,
-# looks in every part by itself, joins what was seen, and mixes it with a last matrix W_o.
+# One attention gives one mixture. A word that needs two things from two places, without mixing them up, needs two
+# attentions at once. **Multi-head attention** (Vaswani et al. 2017, 3.2.2) cuts wide queries, keys and values into
+# narrow ones, the **heads**. Each head attends by itself. Their results are concatenated and multiplied by a last
+# matrix W_o.
 
 # %%
 import torch
@@ -24,8 +25,8 @@ def scaled_dot(width):
 # %% [markdown]
 # ## The shapes of the paper
 #
-# T words of 512 numbers, h = 8 heads. Each head gets queries, keys and values of 512 / 8 = 64 numbers. Its output is
-# T x 64; the eight side by side are T x 512 again.
+# T words of 512 numbers, h = 8 heads. Each head has queries, keys and values of 512 / 8 = 64 numbers. Its output is T x
+# 64; the eight outputs side by side are T x 512 again.
 
 # %%
 T, WIDE, HEADS = 5, 512, 8
@@ -33,15 +34,15 @@ part = WIDE // HEADS
 x = torch.randn(1, T, WIDE)  # batch, word, dim
 layer = MultiHead(scaled_dot, query_dim=WIDE, key_dim=WIDE, dim=WIDE, heads=HEADS)
 with torch.no_grad(), record(layer) as recording:
-    looked = layer(x, layer.project(x), layer.content(x), mask=None)
+    attended = layer(x, layer.project(x), layer.content(x), mask=None)
 print("x", tuple(x.shape), " keys of all heads", tuple(layer.project(x).shape), end=" ")
-print(" weights", tuple(recording.weights["attention"].shape), " out", tuple(looked.context.shape))
+print(" weights", tuple(recording.weights["attention"].shape), " out", tuple(attended.context.shape))
 
 # %% [markdown]
-# ## A cut, not eight copies
+# ## Slices, not eight copies
 #
-# It is often drawn with matrices W_q, W_k, W_v for each head. That is the same: eight matrices of 512 x 64 beside each
-# other are one of 512 x 512. Here is the loop over the heads, each with its own slice.
+# Heads are often drawn with matrices W_q, W_k, W_v for each head. That is the same: eight matrices of 512 x 64 side by
+# side are one of 512 x 512. Here is the loop over the heads, each with its own slice.
 
 # %%
 with torch.no_grad():
@@ -49,16 +50,16 @@ with torch.no_grad():
     for head in range(HEADS):
         own = slice(head * part, (head + 1) * part)  # the rows of this head in every matrix
         query, key, value = (
-            nn.functional.linear(x[0], each.weight[own], each.bias[own])
-            for each in (layer.query, layer.key, layer.value)
+            nn.functional.linear(x[0], matrix.weight[own], matrix.bias[own])
+            for matrix in (layer.query, layer.key, layer.value)
         )
         heads.append(torch.softmax(query @ key.T / part**0.5, dim=-1) @ value)  # word, 64
     joined = torch.cat(heads, dim=-1)  # word, 512
-    print("the loop gives the same:", torch.allclose(layer.out(joined), looked.context[0], atol=1e-5))
+    print("the loop gives the same:", torch.allclose(layer.out(joined), attended.context[0], atol=1e-5))
 
 # %% [markdown]
-# So heads cost nothing: the four matrices are as large with one head as with eight. What changes is how often the
-# softmax chooses, and how narrow the vectors are by which it does.
+# So heads cost no parameters: the four matrices are as large with one head as with eight. What changes is the number of
+# softmaxes, and the width of the vectors that each of them compares.
 
 # %%
 for count in (1, 2, 8, 64):
@@ -69,10 +70,10 @@ for count in (1, 2, 8, 64):
 # %% [markdown]
 # ## A task for two heads
 #
-# A row of random letters. At every place, two questions: which letter stands *before*, and which *after*? One
-# attention over letters and waves of position, one linear layer that reads both answers off what came of it. With one
-# head, what comes is one mixture: half of the one and half of the other letter do not say which was which. The models
-# are equally large.
+# The input is a row of random letters. At every position there are two questions: which letter is *before* it, and
+# which is *after* it? The model is one attention over letters with sinusoidal positions, and one linear layer that
+# predicts both answers from its result. With one head the result is one mixture: half of one letter and half of the
+# other, without saying which is which. All models have the same number of parameters.
 
 # %%
 LETTERS, LENGTH, DIM = 12, 10, 32
@@ -89,14 +90,14 @@ class Neighbours(nn.Module):
 
     def forward(self, ids):
         states = self.positions.embed(self.embedding(ids), 0)
-        seen, _ = self.look(states, mask=None, bias=None, positions=self.positions)
-        return self.read(seen).unflatten(-1, (2, LETTERS))  # row, place, question, letter
+        attended, _ = self.look(states, mask=None, bias=None, positions=self.positions)
+        return self.read(attended).unflatten(-1, (2, LETTERS))  # row, position, question, letter
 
 
 def examples(count):
     ids = torch.randint(LETTERS, (count, LENGTH))
-    wanted = torch.stack([ids.roll(1, dims=1), ids.roll(-1, dims=1)], dim=-1)  # row, place, question
-    wanted[:, 0, 0] = wanted[:, -1, 1] = -100  # nothing stands before the first and after the last
+    wanted = torch.stack([ids.roll(1, dims=1), ids.roll(-1, dims=1)], dim=-1)  # row, position, question
+    wanted[:, 0, 0] = wanted[:, -1, 1] = -100  # ignored by the loss: no letter is before the first or after the last
     return ids, wanted
 
 
@@ -129,36 +130,36 @@ axes.legend(frameon=False)
 keep(figure, "lesson_10_learning")
 
 # %% [markdown]
-# One head stays near a loss of log 2 = 0.69, that of a guess between two letters: it has found both, and does not know
-# which is which.
+# The model with one head stays near a loss of log 2 = 0.69, which is that of a guess between two letters: it has found
+# both letters, but does not know which is which.
 #
-# ## Each head's own map
+# ## The map of each head
 #
-# `record` keeps the weights of every head. A row is a place that asks, a column a place that is looked at.
+# `record` keeps the weights of every head. A row is the position of the query, a column the position of the key.
 
 # %%
 text = torch.randperm(LETTERS)[:LENGTH].unsqueeze(0)
 letters = tuple(ALPHABET[letter] for letter in text[0].tolist())
-seen = {}
+maps = {}
 for count in (1, 2):
     with torch.no_grad(), record(models[count]) as recording:
         models[count](text)
     for head in range(count):
-        told = recording.map("look.attention", head=head, rows=letters, columns=letters)
-        before, after = told.weights.diagonal(-1).mean(), told.weights.diagonal(1).mean()
+        head_map = recording.map("look.attention", head=head, rows=letters, columns=letters)
+        before, after = head_map.weights.diagonal(-1).mean(), head_map.weights.diagonal(1).mean()
         print(f"head {head + 1} of {count}: {before:.2f} on the letter before, {after:.2f} on the one after")
-        seen[f"head {head + 1} of {count}"] = told
-keep(side_by_side(seen), "lesson_10_heads")
+        maps[f"head {head + 1} of {count}"] = head_map
+keep(side_by_side(maps), "lesson_10_heads")
 
 # %% [markdown]
-# Nobody told the heads to share the work. It is what lowers the loss.
+# The heads were not told to divide the work. They do it because it lowers the loss.
 #
 # ## Fewer keys than queries
 #
-# When a model writes, it keeps the keys and values of all words so far, of every head in every layer. For long texts
-# that is what fills the memory. Shazeer 2019 let all heads share one set of keys and values (**multi-query**); Ainslie
-# et al. 2023 let groups of heads share one each (**grouped queries**). In a recipe: `model.attention.groups`. With as
-# many groups as heads it is what it was.
+# When a model writes, it keeps the keys and values of all words so far, of every head in every layer: the **key-value
+# cache**. For long texts this cache fills the memory. Shazeer 2019 let all heads share one set of keys and values
+# (**multi-query attention**). Ainslie et al. 2023 let groups of heads share one each (**grouped-query attention**). In
+# a recipe: `model.attention.groups`. With as many groups as heads, it is ordinary multi-head attention.
 
 # %%
 figure, (left, right) = panels("numbers kept for each word", "thousands of numbers to learn", height=2.8)
@@ -166,10 +167,10 @@ positions = POSITIONS["none"](dim=WIDE, heads=HEADS, longest=1, onward=False)
 for count in (8, 4, 2, 1):
     layer = SelfAttention(scaled_dot, dim=WIDE, heads=HEADS, groups=count)
     with torch.no_grad():
-        out, kept = layer(x, mask=None, bias=None, positions=positions)
-    size = (kept.keys.numel() + kept.values.numel()) // T
+        out, cache = layer(x, mask=None, bias=None, positions=positions)
+    size = (cache.keys.numel() + cache.values.numel()) // T
     learned = sum(each.numel() for each in layer.parameters())
-    print(f"groups = {count}: keys {tuple(kept.keys.shape)}, {size} numbers a word; {learned:,} to learn", end="; ")
+    print(f"groups = {count}: keys {tuple(cache.keys.shape)}, {size} numbers a word; {learned:,} to learn", end="; ")
     print(f"out {tuple(out.shape)}")
     left.bar(str(count), size, color=BLUE)
     right.bar(str(count), learned / 1000, color=ORANGE)
@@ -180,8 +181,8 @@ keep(figure, "lesson_10_groups")
 # %% [markdown]
 # ## Exercise 1: multi-head attention
 #
-# `x` is (words, dim); W_q, W_k, W_v and W_o are (dim, dim); dim is divided by `heads`. Head n has the n-th slice of the
-# columns of x W_q, x W_k and x W_v. Return (words, dim).
+# `x` is (words, dim); W_q, W_k, W_v and W_o are (dim, dim); dim is a multiple of `heads`. Head n has the n-th slice of
+# the columns of x W_q, x W_k and x W_v. Return (words, dim).
 
 
 # %%
@@ -193,7 +194,7 @@ print(check("multi_head", multi_head))
 # %% [markdown]
 # ## Exercise 2: grouped keys
 #
-# `keys` is (groups, words, part). Return them for every head, (heads, words, part): with 6 heads and 2 groups the
+# `keys` is (groups, words, part). Return the keys of every head, (heads, words, part): with 6 heads and 2 groups the
 # first three heads share the first group.
 
 

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 11. The Transformer: encoder, decoder, masks
 #
-# The parts are all there: words, positions, self-attention, heads. This lesson puts them together as Vaswani et al.
-# 2017 did, trains a small Transformer, looks at it, and then takes one part out at a time to see what breaks.
+# The earlier lessons introduced all parts: words, positions, self-attention, heads. This lesson puts them together as
+# Vaswani et al. 2017 did, trains a small **Transformer**, shows its maps, and then removes one part at a time to see
+# what breaks.
 
 # %%
 import random
@@ -28,12 +29,13 @@ torch.manual_seed(11)
 # %% [markdown]
 # ## Around every sub-layer: a residual and a norm
 #
-# An encoder's layer has two sub-layers: self-attention, where words look at each other, and a feed-forward layer, which
-# thinks about each word by itself. Neither *replaces* a word's vector: what it says is **added** to it (the residual),
-# and vectors are **normalised**, to mean 0 and variance 1.
+# A layer of the encoder has two sub-layers. In **self-attention** words attend to each other. The **feed-forward**
+# layer processes each word by itself. Neither *replaces* a word's vector. The output of a sub-layer is **added** to it
+# (the **residual connection**), and vectors are **normalised** to mean 0 and variance 1 (**layer norm**).
 #
-# Why add? Attention makes means, and means of means are all alike. Here are twelve layers of self-attention that were
-# never trained, with and without the addition: how alike do the vectors of ten different words become?
+# Why add? Attention computes means, and means of means become more and more similar. Here are twelve layers of
+# self-attention without any training, with and without the addition: how similar do the vectors of ten different words
+# become?
 
 
 # %%
@@ -42,7 +44,7 @@ def scaled_dot(width):
 
 
 def likeness(states):
-    """The mean cosine of two different words' vectors."""
+    """The mean cosine similarity of the vectors of two different words."""
     cosines = nn.functional.cosine_similarity(states.unsqueeze(1), states.unsqueeze(2), dim=-1)[0]
     return cosines[~torch.eye(len(cosines), dtype=torch.bool)].mean().item()
 
@@ -55,8 +57,8 @@ for name, share, colour in (("f(norm(x))", 0.0, ORANGE), ("x + f(norm(x))", 1.0,
     states, alike = words, [likeness(words)]
     with torch.no_grad():
         for layer in layers:
-            looked, _ = layer(norm(states), mask=None, bias=None, positions=nowhere)
-            states = share * states + looked
+            attended, _ = layer(norm(states), mask=None, bias=None, positions=nowhere)
+            states = share * states + attended
             alike.append(likeness(states))
     print(f"{name:15} likeness after 12 layers: {alike[-1]:.2f}")
     axes.plot(alike, color=colour, marker="o", ms=3, label=name)
@@ -65,21 +67,22 @@ axes.legend(frameon=False)
 keep(figure, "lesson_11_residual")
 
 # %% [markdown]
-# The paper normalises after the addition, norm(x + f(x)): **post-norm**. Most models since normalise what f reads, x +
-# f(norm(x)): **pre-norm**. In a recipe that is `model.norm`.
+# The paper normalises after the addition, norm(x + f(x)): **post-norm**. Most later models normalise the input of f, x
+# + f(norm(x)): **pre-norm**. In a recipe this is `model.norm`.
 #
 # ## The decoder, and its mask
 #
-# A layer of the decoder has a third sub-layer: after looking at itself it looks at the encoder's states. Its look at
-# itself is **masked**: word t sees the words up to t and no later one. The mask is boolean, True where one may look.
+# A layer of the decoder has a third sub-layer: after self-attention it attends to the encoder's states
+# (**cross-attention**). Its self-attention has a **causal mask**: word t attends to the words up to t and to no later
+# one. The mask is boolean, True if a word may be attended to.
 
 # %%
 print(masks.causal(4, 4)[0].int())
 
 # %% [markdown]
-# Thanks to the mask, all words of a target can be read at once in training, and each is still predicted from those
-# before it alone. Two things follow, and both are easily shown: to change the last word changes nothing before it; and
-# reading one word after the other gives the same numbers.
+# With the mask, all words of a target can be read at once in training, and each is still predicted only from the words
+# before it. Two things follow, and both are shown here. Changing the last word changes nothing before it. And reading
+# one word after the other gives the same numbers.
 
 # %%
 SMALL = (
@@ -104,13 +107,13 @@ print(f"one by one differs from all at once by {(torch.cat(steps, dim=1) - at_on
 # %% [markdown]
 # ## Three trainings
 #
-# The task is to write short strings backwards. The strings go to a file, as your own data would. All three models are
-# small and train for some seconds.
+# The task is to write short strings backwards. The strings are written to a file, as your own data would be. All three
+# models are small and train for some seconds.
 #
-# - `whole`: the Transformer as it is.
+# - `whole`: the complete Transformer.
 # - `no positions`: `model.positions=none`.
-# - `no mask`: the decoder sees the future in training. regard has no key for that, so we break in and exchange the mask
-#   for none.
+# - `no mask`: in training the decoder attends to later words too. regard has no key for that, so the code replaces the
+#   mask by none.
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -134,7 +137,7 @@ def learn(name, *changes):
 
 
 trained = {"whole": learn("whole"), "no positions": learn("unplaced", "model.positions=none")}
-with patch("regard.decoders.transformer.Causal", lambda start: None):  # no mask: all may be seen
+with patch("regard.decoders.transformer.Causal", lambda start: None):  # no mask: every word may be attended to
     trained["no mask"] = learn("unmasked")
 
 figure, axes = plot("Loss on strings that were not trained on", x="updates", y="loss per token")
@@ -150,27 +153,29 @@ axes.legend(frameon=False)
 keep(figure, "lesson_11_loss")
 
 # %% [markdown]
-# **Without the mask** the loss falls fastest at first, and the model is worthless. In training it read the answer: the
-# word to predict stands one place to the right. When it has to write by itself nothing stands there, which always meant
-# the end; so it ends at once. No loss shows this, neither on training data nor on others; only decoding does.
+# **Without the mask** the loss falls fastest at first, but the model is useless. In training it could read the answer:
+# the word to predict is one position to the right. When it writes by itself there is nothing to the right, which in
+# training always meant the end; so it ends at once. The loss does not show this, neither on training data nor on dev
+# data; only decoding does.
 #
-# **Without positions** the encoder hears no order. *drawer* and *reward* have the same letters, so the decoder is told
-# the same about both, and gives one answer for both. (It knows the order of what it wrote: through its mask.)
+# **Without positions** the encoder does not know the order of the letters. *drawer* and *reward* have the same letters,
+# so the decoder gets the same states for both and gives the same answer. (It does know the order of the letters that it
+# wrote, through its mask.)
 
 # %%
 _, predictor = trained["no positions"]
 encode = predictor.task.source.encode
 with torch.no_grad():
     drawer, reward = (predictor.model.encoder(pad([[*encode(word), END]])).states[0] for word in ("drawer", "reward"))
-backwards = torch.tensor([5, 4, 3, 2, 1, 0, 6])  # the letters turned round, the end where it was
+backwards = torch.tensor([5, 4, 3, 2, 1, 0, 6])  # the letters reversed, </s> in its place
 print("the same states in another order:", torch.allclose(drawer[backwards], reward, atol=1e-4))
 
 # %% [markdown]
-# ## Where the whole one looks
+# ## The maps of the whole model
 #
-# Three maps of the trained model, by `record`: letters of the source at each other, letters of the target at each
-# other (half of the map is empty, by the mask), and the target at the source: the antidiagonal of [lesson
-# 1](lesson_1_bottleneck.py). All are the mean of four heads.
+# Three maps of the trained model, by `record`: the encoder's self-attention, the decoder's self-attention (half of it
+# is empty because of the mask), and the cross-attention: the antidiagonal of [lesson 1](lesson_1_bottleneck.py). Each
+# is the mean of four heads.
 
 # %%
 _, predictor = trained["whole"]
@@ -179,19 +184,19 @@ source = pad([[*task.source.encode(word), END]])
 target = torch.tensor([[BEGIN, *task.target.encode(word[::-1])]])
 with torch.no_grad(), record(predictor.model) as recording:
     predictor.model.decoder(target, predictor.model.encoder(source))
-columns, rows = (*word, "</s>"), (*word[::-1], "</s>")  # a row is named by what is written there
+columns, rows = (*word, "</s>"), (*word[::-1], "</s>")  # the label of a row is the token that is written
 read = ("<s>", *word[::-1])
-seen = {
+maps = {
     "encoder, itself": recording.map("encoder.stack.0.attention.attention", rows=columns, columns=columns),
     "decoder, itself": recording.map("decoder.stack.0.attention.attention", rows=rows, columns=read),
     "decoder, source": recording.map("decoder.stack.0.cross.attention", rows=rows, columns=columns),
 }
-keep(side_by_side(seen), "lesson_11_maps")
-future = seen["decoder, itself"].weights.triu(1)
+keep(side_by_side(maps), "lesson_11_maps")
+future = maps["decoder, itself"].weights.triu(1)
 print("weight on the future:", future.sum().item())
 
 # %% [markdown]
-# The same, head by head, for the look at the source. Not every head looks at the letter that is written.
+# Here is the cross-attention, head by head. Not every head attends to the letter that is written.
 
 # %%
 heads = {
@@ -203,9 +208,9 @@ keep(side_by_side(heads), "lesson_11_heads")
 # %% [markdown]
 # ## Exercise 1: the mask of a padded target
 #
-# Targets of a batch are padded to one length. Return a boolean mask of shape (batch, longest, longest), True where
-# word t (row) may see a word (column): up to its own position, and real. `lengths` is (batch). (Rows of padding may
-# see what they like, but follow the same rule here.)
+# Targets of a batch are padded to one length. Return a boolean mask of shape (batch, longest, longest), True if word t
+# (row) may attend to a word (column): up to its own position, and not padding. `lengths` is (batch). (The rows of
+# padding words do not matter, but follow the same rule here.)
 
 
 # %%
@@ -217,7 +222,7 @@ print(check("target_mask", target_mask))
 # %% [markdown]
 # ## Exercise 2: pre-norm
 #
-# Return what comes of `x` after a sub-layer `f` in the pre-norm form; `norm` is given.
+# Return the result of a sub-layer `f` for the input `x` in the pre-norm form; `norm` is given.
 
 
 # %%

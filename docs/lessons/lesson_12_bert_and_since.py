@@ -1,9 +1,10 @@
 # %% [markdown]
 # # 12. BERT, and what grew since 2018
 #
-# A Transformer without its decoder reads a text and gives a vector for each word. What can it learn from text alone,
-# without labels? Devlin et al. 2019 hide some words and ask for them: **masked language modelling**. This lesson does
-# so with a small model. Then it counts: how large models became since, and which parts changed on the way.
+# A Transformer encoder reads a text and computes a vector for each word. What can it learn from text alone, without
+# labels? Devlin et al. 2019 (**BERT**) hide some words and predict them: **masked language modelling**. This lesson
+# does so with a small model. Then it counts parameters: how large models have become, and which parts changed on the
+# way.
 
 # %%
 import random
@@ -25,8 +26,8 @@ torch.manual_seed(12)
 # %% [markdown]
 # ## A text to learn from
 #
-# Small sentences with two rules. *a* or *an* depends on the word that **follows**, *his* or *her* on the name that went
-# **before**. A model that reads from left to right cannot know the first.
+# The text consists of small sentences with two rules. *a* or *an* depends on the word **after** it; *his* or *her*
+# depends on the name **before** it. A model that reads from left to right cannot know the first.
 
 # %%
 draw = random.Random(12)
@@ -48,11 +49,11 @@ print((folder / "train.txt").read_text().split("\n")[0])
 # %% [markdown]
 # ## 15 %, and of these 80 / 10 / 10
 #
-# BERT asks for 15 % of the tokens. Of those it asks for, 80 % are hidden behind the sign [MASK], 10 % are exchanged for
-# any token, and 10 % stay as they are. The loss is taken at these places and nowhere else. Why not hide them all?
-# Because later, in a task, there is no [MASK], and a model that was asked at masks alone need not care for the words
-# that it sees. So now and then it is asked about a word that is there, and cannot trust it. (regard asks for one token
-# of every sentence at least; these have seven words, so that more than 15 % are asked for.)
+# BERT predicts 15 % of the tokens. Of these, 80 % are replaced by the token [MASK], 10 % by a random token, and 10 %
+# stay unchanged. The loss is computed at these positions only. Why not mask them all? Because a later task has no
+# [MASK] tokens, and a model that predicts at masks only could ignore the words that it can read. So it must sometimes
+# predict a word that is there, without knowing whether that word is the right one. (regard predicts at least one token
+# of every sentence; these sentences have seven words, so it is more than 15 % here.)
 #
 # In regard the task is `masked_lm`. This recipe is a small BERT, as of 2018.
 
@@ -85,7 +86,7 @@ run = regard.train(bert, runs=folder, quiet=True)
 predictor = regard.load(run)
 
 # %% [markdown]
-# First, is it 80 / 10 / 10? Here is what the task makes of the training text, counted.
+# First, is it 80 / 10 / 10? Here are the counts for the training text.
 
 # %%
 task = predictor.task
@@ -93,7 +94,7 @@ data = task.encode(type(task).examples(bert).train)
 batch = task.collate(data, range(3000))
 asked = batch.wanted != PAD
 read, wanted = batch.source.ids[asked], batch.wanted[asked]
-words = (batch.source.mask.sum() - 3000).item()  # the ends are never asked for
+words = (batch.source.mask.sum() - 3000).item()  # without </s>, which is never predicted
 print(f"asked for {asked.sum() / words:.0%} of the words (one of every sentence at least);", end=" ")
 print(
     f"of these {(read == task.mask).float().mean():.0%} are hidden, {(read == wanted).float().mean():.0%} as they",
@@ -102,8 +103,8 @@ print(
 print(f"were, {((read != task.mask) & (read != wanted)).float().mean():.0%} others")
 
 # %% [markdown]
-# Now let it fill holes. A row of the map is a hole and what it looks at, in the top layer, in the mean of four heads.
-# *a* or *an* comes from the right, *his* or *her* from the left.
+# Now the model fills holes. A row of the map is a hole and the words that it attends to, in the top layer, as the mean
+# of four heads. *a* or *an* comes from the right, *his* or *her* from the left.
 
 # %%
 HOLES = ["anna eats ___ egg in ___ house", "paul eats ___ cake in ___ house"]
@@ -112,21 +113,21 @@ for prediction in predictor.predict(HOLES):
 keep(predictor.predict(HOLES)[0].map, "lesson_12_holes")
 
 # %% [markdown]
-# Where both answers are right, it should doubt. The next best ones are the alternatives.
+# If several words are right, the model should be unsure. The next best words are the alternatives.
 
 # %%
 (prediction,) = predictor.predict(["anna eats an ___ in her house"], n_best=4)
-for each in (prediction, *prediction.alternatives):
-    print(f"{each.text}  ({torch.tensor(each.score).exp():.2f})")
+for candidate in (prediction, *prediction.alternatives):
+    print(f"{candidate.text}  ({torch.tensor(candidate.score).exp():.2f})")
 
 # %% [markdown]
 # ## How large?
 #
-# The recipe says all that decides the size. So we can build BERT and GPT-2 as their papers give them, without memory
-# for the weights, and count. BERT-base: 12 layers, 768 wide, 30,522 tokens, 512 positions. The encoder built here lacks
-# three parts of it, 593,664 numbers: the vectors of its two segments (in regard only the task `answer` has them,
-# `model.segments`), the norm before the first layer, and the pooler. GPT-2: the same sizes, 50,257 tokens, 1,024
-# positions.
+# The recipe decides the size of a model. So we can build BERT and GPT-2 as in their papers, without memory for the
+# weights (on the **meta device**), and count parameters. BERT-base has 12 layers, width 768, 30,522 tokens and 512
+# positions. The encoder built here lacks three parts of it, with 593,664 parameters: the vectors of its two segments
+# (in regard only the task `answer` has them, `model.segments`), the norm before the first layer, and the pooler. GPT-2
+# has the same sizes, 50,257 tokens and 1,024 positions.
 
 
 # %%
@@ -143,19 +144,20 @@ def count(module):
 
 
 with torch.device("meta"):
-    base = count(core.encoder(sized("post", 512), 30_522))
+    base = count(core.text_encoder(sized("post", 512), 30_522))
     gpt2 = count(language.build(sized("pre", 1024, "model.tied=true"), size=50_257))
 print(f"BERT-base: {base:,} + 593,664 = {base + 593_664:,} (the paper: 110M)")
 print(f"GPT-2, the smallest: {gpt2:,} (the weights that were published: 124M)")
 
 # %% [markdown]
-# A rule for the head: a layer has about 12 d² numbers, 4 d² in attention and 8 d² in the feed-forward layer if that is
-# 4 d wide. Twelve layers of 768 are 12 x 12 x 768² = 85 million; the rest is words.
+# A rule of thumb: a layer has about 12 d² parameters, 4 d² in attention and 8 d² in the feed-forward layer if that is 4
+# d wide. Twelve layers of width 768 have 12 x 12 x 768² = 85 million; the rest is word vectors.
 #
 # ## What grew since 2018
 #
-# The largest model of each paper, in parameters, as the papers say it. (The last two are mixtures of experts: of
-# DeepSeek-V3's 671 billion parameters 37 billion work on a token, of Kimi K2's 1,040 billion 32 billion.)
+# The table gives the parameters of the largest model of each paper, as stated in the paper. (The last two are mixtures
+# of experts, which use a part of their parameters for each token: DeepSeek-V3 uses 37 of 671 billion, Kimi K2 32 of
+# 1,040 billion.)
 
 # %%
 GROWTH = [
@@ -184,12 +186,13 @@ axes.set_xlim(2016.7, 2026)
 keep(figure, "lesson_12_growth")
 
 # %% [markdown]
-# More than a thousandfold in two years, from GPT to GPT-3, and sixfold in the five years since: growth has slowed.
-# Hoffmann et al. 2022 trained Chinchilla on more text than Gopher, and with a quarter of the parameters it did better.
+# From GPT to GPT-3, models grew more than a thousandfold in two years; in the five years since, sixfold. Growth has
+# slowed. Hoffmann et al. 2022 trained Chinchilla on more text than Gopher, and with a quarter of the parameters it gave
+# better results.
 #
 # ## What changed in the layer
 #
-# The layer of 2017 is still there. Four things in it were exchanged by most, and each is a key of a recipe.
+# The layer of 2017 is still in use. Most models changed four things in it, and each is a key of a recipe.
 #
 # | key | 2017 | since | for example |
 # |---|---|---|---|
@@ -198,13 +201,13 @@ keep(figure, "lesson_12_growth")
 # | `model.positions` | `sinusoidal` | `learned`, `relative`, `alibi`, `rotary` | BERT, GPT; T5; BLOOM; PaLM, Llama |
 # | `model.attention.groups` | as many as heads | 1, or a few | PaLM; Llama 2 70B, 8 for 64 heads |
 #
-# (Two more that regard does not have: PaLM and Llama multiply by a gate in the feed-forward layer, and T5 and Llama
+# (regard does not have two further changes: PaLM and Llama have a gate in the feed-forward layer, and T5 and Llama
 # normalise by the root mean square alone.)
 #
-# **Norm.** After the addition, the norm stands in the way of the residual, and every layer rescales the gradient that
-# comes back through it. Xiong et al. 2020 found that this makes the gradient strong near the top, and the first updates
-# dangerous: hence the warm-up. Here are twelve layers before any training, and how strong the gradient is in each: with
-# post-norm it grows towards the top, with pre-norm it shrinks.
+# **Norm.** In post-norm the norm comes after the addition, so every layer rescales the gradient that flows back through
+# the residual connection. Xiong et al. 2020 found that this makes the gradient large near the output, so that the first
+# updates are unstable; therefore post-norm needs warm-up. The picture shows twelve layers before any training, and the
+# norm of the gradient in each: with post-norm it grows towards the top, with pre-norm it shrinks.
 
 # %%
 figure, (left, right) = panels("gradient in each of 12 layers", "what a number becomes")
@@ -213,7 +216,7 @@ for norm, colour in (("post", ORANGE), ("pre", BLUE)):
     for seed in range(4):
         torch.manual_seed(seed)
         narrow = ("model.encoder.dim=64", "model.attention.heads=4", "model.decoder.dim=64")
-        encoder = core.encoder(sized(norm, 32, *narrow), 50)
+        encoder = core.text_encoder(sized(norm, 32, *narrow), 50)
         reader, ids = nn.Linear(64, 50), torch.randint(4, 50, (8, 20))
         states = encoder(Padded(ids, torch.ones(8, 20, dtype=torch.bool))).states
         nn.functional.cross_entropy(reader(states).flatten(0, 1), ids.flatten()).backward()
@@ -224,8 +227,8 @@ left.set(xlabel="layer", ylim=(0, None))
 left.legend(frameon=False)
 
 # %% [markdown]
-# **Activation.** GELU is x times the chance that a normal variable is below x (Hendrycks and Gimpel 2016): a ReLU
-# without the corner. Left of 0 the ReLU has no slope at all, and a unit that is always there learns nothing.
+# **Activation.** GELU is x times the probability that a standard normal variable is below x (Hendrycks and Gimpel
+# 2016): a smooth ReLU. Below 0 the ReLU has slope 0, so a unit whose input is always negative learns nothing.
 
 # %%
 x = torch.linspace(-3, 3, 121, requires_grad=True)
@@ -240,8 +243,8 @@ right.legend(frameon=False, fontsize=8)
 keep(figure, "lesson_12_norm_and_gelu")
 
 # %% [markdown]
-# **Positions** were [lesson 8](lesson_8_words_and_positions.py), **groups** [lesson 10](lesson_10_multi_head.py). All
-# four at once: the same text, the same updates, the recipe of 2017, of 2018 (BERT), and one of today.
+# **Positions** were in [lesson 8](lesson_8_words_and_positions.py), **groups** in [lesson 10](lesson_10_multi_head.py).
+# Now all four together: the same text, the same updates, with the recipe of 2017, of 2018 (BERT), and of today.
 
 # %%
 NOW = ("model.norm=pre", "model.positions=rotary", "model.attention.groups=2")
@@ -256,14 +259,15 @@ axes.legend(frameon=False)
 keep(figure, "lesson_12_recipes")
 
 # %% [markdown]
-# All learn the two rules; what is left is what nobody can know, such as who eats. On a task this small the choices do
-# not matter much. They were made for depth, for length, and for memory.
+# All models learn the two rules. The remaining loss comes from words that cannot be known, such as who eats. On a task
+# this small the four choices do not matter much. They were made for deep models, long texts and little memory.
 #
 # ## Exercise 1: 80 / 10 / 10
 #
-# `ids` is (batch, length); `asked` is boolean, True where a token is asked for. `luck` holds a number from 0 to 1 for
-# each token, `others` a random id for each. Return what the model gets to read: of what is asked for, `mask_id` where
-# luck is below 0.8, the other id where it is from 0.8 to below 0.9, and the token itself where it is 0.9 or more.
+# `ids` is (batch, length). `asked` is boolean, True if the token is to be predicted. `luck` holds a random number from
+# 0 to 1 for each token, `others` a random id for each. Return the ids that the model reads. Where `asked` is True:
+# `mask_id` if luck is below 0.8, the other id if it is from 0.8 to below 0.9, and the token itself if it is 0.9 or
+# more.
 
 
 # %%
@@ -275,8 +279,8 @@ print(check("hide", hide))
 # %% [markdown]
 # ## Exercise 2: the masked loss
 #
-# `logits` is (batch, length, vocabulary), `ids` (batch, length) what stood there, `asked` boolean (batch, length).
-# Return the mean cross-entropy over what is asked for.
+# `logits` is (batch, length, vocabulary). `ids` (batch, length) are the original tokens. `asked` is boolean (batch,
+# length). Return the mean cross-entropy over the tokens that are asked for.
 
 
 # %%

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 13. The lab: one corpus, six stops
 #
-# The lessons so far took one thing at a time. This one goes the whole way on one small corpus: preprocessing, a
+# Each lesson so far was about one thing. This one goes the whole way on one small corpus: preprocessing, a
 # sequence-to-sequence model, a better one, one with attention, a Transformer, and fine-tuning. At the end a table
 # compares them. Each stop is a few keys of a recipe; change them and run it again.
 
@@ -20,7 +20,7 @@ import regard
 from regard import recipe as recipes
 from regard.data.batching import plan
 from regard.data.corpora import CORPORA
-from regard.tasks import Translate
+from regard.tasks import Transduce
 from regard.types import SPECIALS, Example
 
 torch.manual_seed(13)
@@ -28,9 +28,9 @@ torch.manual_seed(13)
 # %% [markdown]
 # ## Stop 1: preprocessing
 #
-# The corpus is `numbers`: English number words to German ones, which say units before tens, and all in one word. We
-# keep those of four digits at most, and write them to TSV files, as your own data would come. None of the numbers of
-# dev and test is in train.
+# The corpus is `numbers`: English number words to German ones, which put units before tens and write everything as one
+# word. We keep numbers of at most four digits, and write them to TSV files, the format that your own data could have.
+# No number of dev or test is in train.
 
 # %%
 folder = Path(tempfile.mkdtemp())
@@ -48,9 +48,9 @@ print({name: len(part) for name, part in short.items()})
 print(files["train"].read_text(encoding="utf-8").split("\n")[0])
 
 # %% [markdown]
-# **Text to tokens.** English is cut at its spaces. German has none to cut at, so its pieces are learned from the
-# training text by sentencepiece, which keeps what is frequent whole and spells out the rest. `▁` is where a word
-# begins. The vocabulary is small on purpose: a few dozen pieces write all numbers.
+# **Text to tokens.** English is split at spaces. German number words have no spaces, so sentencepiece learns
+# **sub-words** from the training text: frequent strings stay whole, the rest is split into smaller pieces. `▁` marks
+# the beginning of a word. The vocabulary is small on purpose: a few dozen pieces are enough for all numbers.
 #
 # **Tokens to ids.** The first four ids are the same in every vocabulary: padding, unknown, begin, end.
 
@@ -64,8 +64,8 @@ SETTINGS = (
     *("train.warmup=20", "train.threads=1"),
 )
 recipe = recipes.load("numbers", SETTINGS)
-examples = Translate.examples(recipe)
-task = Translate.learn(recipe, examples.train)
+examples = Transduce.examples(recipe)
+task = Transduce.learn(recipe, examples.train)
 print("special:", {token: place for place, token in enumerate(SPECIALS)})
 print(f"{task.source.size} English tokens, {task.target.size} German ones")
 for tokenizer, text in ((task.source, "three hundred twenty one"), (task.target, "dreihunderteinundzwanzig")):
@@ -73,10 +73,10 @@ for tokenizer, text in ((task.source, "three hundred twenty one"), (task.target,
     print(ids, [tokenizer.piece(each) for each in ids], "->", tokenizer.decode(ids))
 
 # %% [markdown]
-# **Ids to padded batches.** A tensor has one width, sentences have many. So the shorter ones are filled up with
-# padding, and a boolean mask says what is real: True = may be looked at. Examples of like length stand together, so
-# that little is filled up; a batch has a budget of tokens, not of sentences. The source ends with `</s>`; the target
-# begins with `<s>` and ends with `</s>`.
+# **Ids to padded batches.** A tensor has one width, but sentences differ in length. So shorter ones are filled up with
+# **padding**, and a boolean **mask** marks the real tokens: True = may be attended to. Examples of similar length are
+# put together, so that there is little padding; the size of a batch is limited in tokens, not in sentences. The source
+# ends with `</s>`; the target begins with `<s>` and ends with `</s>`.
 
 # %%
 data = task.encode(examples.train)
@@ -96,9 +96,9 @@ for name, masks in (("as they come", anyhow), ("like with like", alike)):
 # ## Stop 2: sequence to sequence
 #
 # An LSTM reads the source from left to right. The decoder starts from its last state, c, and never sees the source
-# again: h₀ = c, and then only its own words (Sutskever et al. 2014). In a recipe that is `order = none`.
+# again: h₀ = c, and after that it reads only its own words (Sutskever et al. 2014). In a recipe this is `order = none`.
 #
-# All stops train on the same batches for the same number of updates, and are judged on test.
+# All stops train on the same batches for the same number of updates and are evaluated on test.
 
 # %%
 runs, table = {}, {}
@@ -123,8 +123,8 @@ print(NUMBER, "->", plain.predict([NUMBER])[0].text)
 # %% [markdown]
 # ## Stop 3: improved
 #
-# Two things at once. The encoder is a **stacked BiLSTM**: two layers, each in both directions; the upper one reads the
-# states of the lower. And c is **at hand at every step**, so that the decoder need not carry it through all its states
+# Two changes at once. The encoder is a **stacked BiLSTM**: two layers, each in both directions; the upper one reads the
+# states of the lower. And c is an **input of every step**, so that the decoder need not carry it through all its states
 # (Cho et al. 2014): `order = context`.
 
 # %%
@@ -132,25 +132,25 @@ improved = stop("improved", "model.encoder.layers=2", "model.decoder.order=conte
 print(NUMBER, "->", improved.predict([NUMBER])[0].text)
 
 # %% [markdown]
-# Still one vector of fixed size for a whole number. It could hold one: with three times the updates both stops write
-# nearly all of these short numbers right (`train.updates=700`; try it). But to pack what was read into a vector, and to
-# take it out in the right order, takes long to learn, and longer with every word.
+# This is still one vector of fixed size for a whole number. The vector is large enough: with three times the updates
+# both stops get nearly all of these short numbers right (`train.updates=700`; try it). But the model has to learn how
+# to store the source in a vector and how to read it in the right order. That takes long, and longer with every word.
 #
 # ## Stop 4: attentional
 #
-# One layer again, but the decoder looks at all states of the encoder, at each step anew (Bahdanau et al. 2015). The
-# weights depend on its state before the step; the context goes into the step with the last word.
+# One layer again, but the decoder attends to all states of the encoder, at every step (Bahdanau et al. 2015). The query
+# is the state before the step; the context is an input of the step, with the last word.
 
 # %%
 ATTENTIONAL = ("model.decoder.order=bahdanau",)
 attentional = stop("attentional", *ATTENTIONAL)
-looked = attentional.predict([NUMBER])[0]
-print(NUMBER, "->", looked.text)
+answer = attentional.predict([NUMBER])[0]
+print(NUMBER, "->", answer.text)
 
 # %% [markdown]
 # ## Stop 5: the Transformer
 #
-# No recurrence: self-attention on both sides, four heads, positions as waves (Vaswani et al. 2017).
+# No recurrence: self-attention on both sides, four heads, sinusoidal positions (Vaswani et al. 2017).
 
 # %%
 TRANSFORMER = (
@@ -163,11 +163,12 @@ prediction = transformer.predict([NUMBER])[0]
 print(NUMBER, "->", prediction.text)
 
 # %% [markdown]
-# Their maps, of the same number. Rows are pieces that were written, columns words that were looked at. Find the place
-# where English says tens before units and German does not. (The Transformer's is the mean of four heads.)
+# These are the maps of both models for the same number. Rows are the pieces that were written, columns the source
+# words. Find the place where English has tens before units and German does not. (The Transformer's map is the mean of
+# four heads.)
 
 # %%
-keep(side_by_side({"attentional": looked.map, "Transformer": prediction.map}), "lesson_13_maps")
+keep(side_by_side({"attentional": answer.map, "Transformer": prediction.map}), "lesson_13_maps")
 
 figure, axes = plot("The same updates, four models", x="updates", y="loss per token, dev")
 for (name, run), colour in zip(runs.items(), (ORANGE, GREEN, BLUE, GREY), strict=True):
@@ -180,9 +181,10 @@ keep(figure, "lesson_13_loss")
 # %% [markdown]
 # ## Stop 6: fine-tuning
 #
-# Another corpus, and only a hundred pairs of it: **years**. English says *nineteen eighty four*, German
-# *neunzehnhundertvierundachtzig*: the hundred is written though nobody said it. All words are known from the numbers,
-# the rule is new. What does the model of stop 4 make of years, before it ever met one?
+# **Fine-tuning** continues the training of a model on new data. Here the new corpus has only a hundred pairs:
+# **years**. English says *nineteen eighty four*, German *neunzehnhundertvierundachtzig*: the German word contains a
+# hundred that the English does not. All words are known from the numbers; the rule is new. What does the model of stop
+# 4 write for years before it has seen one?
 
 # %%
 tens = {
@@ -194,12 +196,12 @@ years = [
 ]
 random.Random(13).shuffle(years)
 unseen = [Example(source, target) for source, target in years[300:500]]
-for each in attentional.predict([unseen[0].source]):
-    print(f"before: {each.source} -> {each.text}, should be {unseen[0].target}")
+for guess in attentional.predict([unseen[0].source]):
+    print(f"before: {guess.source} -> {guess.text}, should be {unseen[0].target}")
 
 # %% [markdown]
-# `train.start_from` begins a training with the weights of another run, as far as name and shape of a tensor fit, and
-# with its tokenizers. The same few updates, once from fresh weights and once from stop 4:
+# `train.start_from` starts training from the weights of another run, with its tokenizers. It takes over every tensor
+# whose name and shape fit. Here are the same few updates, once from fresh weights and once from stop 4:
 
 # %%
 YEARS = (
@@ -207,50 +209,52 @@ YEARS = (
     *(f"data.train={write('years.tsv', years[:100])}", f"data.dev={write('dev_years.tsv', years[100:300])}"),
     *("train.updates=40", "train.validate=40", "train.warmup=5"),
 )
-stop("fresh", *YEARS, "tokens.size=50", test=unseen)  # a hundred years do not have 72 pieces
+stop("fresh", *YEARS, "tokens.size=50", test=unseen)  # a hundred years are too little text for 72 pieces
 tuned = stop("fine-tuned", *YEARS, f"train.start_from={runs['attentional'].path}", test=unseen)
 print(f"after: {unseen[0].source} -> {tuned.predict([unseen[0].source])[0].text}")
 
 # %% [markdown]
-# What is learned anew is paid for with what was there: tuned on years alone, how well does it still know numbers?
+# Fine-tuning changes the weights that the old task used. After training on years alone, how well does the model still
+# know numbers?
 
 # %%
-kept = tuned.score(short["test"][::2]).measured.value
-print(f"numbers, exact match: {table['attentional'][0]:.2f} before the years, {kept:.2f} after")
+after_tuning = tuned.score(short["test"][::2]).measured.value
+print(f"numbers, exact match: {table['attentional'][0]:.2f} before the years, {after_tuning:.2f} after")
 print(NUMBER, "->", tuned.predict([NUMBER])[0].text)
 
 # %% [markdown]
-# It forgot much of them. If both are wanted, train on both: a share of the old data in the new is the usual remedy.
+# It has lost much of them. This is called **catastrophic forgetting**. If you need both, train on both: the usual
+# remedy is to mix a part of the old data into the new.
 #
-# **From Hugging Face.** Large models that others trained come with the package `transformers`. regard does not read
-# their layers yet; but a table of word vectors is a table of word vectors. Where the package is installed, the next
-# cell makes a tiny BERT with random weights (nothing is downloaded) and puts its table into a regard encoder. With a
-# real one you would go word by word: the row of a word in its vocabulary to the row of the same word in yours.
+# **From Hugging Face.** The package `transformers` provides large models that others have trained. regard does not read
+# their layers yet, but it can use their table of word vectors. If the package is installed, the next cell makes a tiny
+# BERT with random weights (nothing is downloaded) and copies its table into a regard encoder. With a real BERT you
+# would copy word by word: the row of a word in its vocabulary to the row of the same word in yours.
 
 # %%
 if importlib.util.find_spec("transformers") is None:
     print("The package transformers is not installed, so this lesson goes on without Hugging Face's weights.")
 else:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what others warn of at their import is not of this lesson
+        warnings.simplefilter("ignore")  # warnings of other packages at import do not matter here
         from transformers import BertConfig, BertModel
     words, width = attentional.model.encoder.embedding.weight.shape
     config = BertConfig(
         vocab_size=words, hidden_size=width, num_hidden_layers=1, num_attention_heads=2, intermediate_size=width
     )
-    given = BertModel(config).get_input_embeddings().weight
+    bert_vectors = BertModel(config).get_input_embeddings().weight
     model = task.build()
     with torch.no_grad():
-        model.encoder.embedding.weight.copy_(given)
+        model.encoder.embedding.weight.copy_(bert_vectors)
     print(f"taken from a BERT: {words} word vectors of {width} numbers,", end=" ")
-    print("all equal:", torch.equal(model.encoder.embedding.weight, given))
+    print("all equal:", torch.equal(model.encoder.embedding.weight, bert_vectors))
 
 # %% [markdown]
 # ## The table
 #
-# Exact match is the share of outputs that are right to the last letter; character errors are edits per letter of what
-# is right, so less is better. Seconds are those of training, on this machine. The first four are judged on numbers,
-# the last two on years.
+# **Exact match** is the share of outputs without any error. **Character errors** are edits per character of the
+# reference, so lower is better. Seconds are those of training, on this machine. The first four rows are evaluated on
+# numbers, the last two on years.
 
 # %%
 print("| stop | exact match | character errors | parameters | seconds |")
@@ -259,14 +263,15 @@ for name, (right, errors, parameters, seconds) in table.items():
     print(f"| {name} | {right:.2f} | {errors:.2f} | {parameters:,} | {seconds:.1f} |")
 
 # %% [markdown]
-# One seed, one size, one short training: the table says what these models learn *quickly*, not what they can learn.
-# [The bottleneck](../bottleneck.md) and [the sweep](../sweep.md) have longer ones, and `regard compare` makes such
-# tables of your own recipes.
+# One seed, one size, one short training: the table shows what these models learn *quickly*, not what they can learn.
+# [The bottleneck](../bottleneck.md) and [the sweep](../sweep.md) have longer trainings, and `regard compare` makes such
+# tables for your own recipes.
 #
-# ## Exercise 1: padded, with a mask
+# ## Exercise 1: padding and a mask
 #
-# Given `rows`, lists of ids of different lengths, return two tensors of shape (rows, longest): the ids, filled up with
-# `pad`, and the mask, boolean, True where a token is real. (A real token may have any id, so look at lengths.)
+# `rows` is a list of lists of ids, of different lengths. Return two tensors of shape (rows, longest): the ids, filled
+# up with `pad`, and the mask, boolean, True if the token is real. (A real token may have any id, even that of `pad`, so
+# use the lengths.)
 
 
 # %%
@@ -276,11 +281,10 @@ def pad_and_mask(rows, pad): ...  # your turn
 print(check("pad_and_mask", pad_and_mask))
 
 # %% [markdown]
-# ## Exercise 2: what can be taken over
+# ## Exercise 2: which weights can be taken over
 #
 # `theirs` and `ours` are dicts from name to tensor: the weights of a trained model and of a new one. Return a new dict
-# with all names of `ours`: the tensor of `theirs` where it has the same name and the same shape, that of `ours`
-# otherwise.
+# with all names of `ours`: the tensor of `theirs` if it has the same name and the same shape, otherwise that of `ours`.
 
 
 # %%

@@ -1,16 +1,16 @@
 # %% [markdown]
 # # 1. Sequence to sequence, and its bottleneck
 #
-# A sequence-to-sequence model has two parts. The **encoder** reads the source, word by word. The **decoder** writes
-# the target, word by word: it is a language model that was told something about the source. It begins with a sign,
-# `<s>`, and what it wrote last is what it reads next, until it writes `</s>`. So the target may be longer or shorter
-# than the source.
+# A sequence-to-sequence model has two parts. The **encoder** reads the source, word by word. The **decoder** writes the
+# target, word by word: it is a language model that also knows something about the source. It starts from the token
+# `<s>`. Each word that it writes is the next word that it reads, until it writes `</s>`. So the target may be longer or
+# shorter than the source.
 #
-# In the first models (Sutskever et al. 2014; Cho et al. 2014) all that the decoder was told is one vector, the
+# In the first models (Sutskever et al. 2014; Cho et al. 2014) the decoder knows the source by one vector only, the
 # encoder's last state. This lesson shows what that costs.
 #
-# Run it as a script, or open it as a notebook with jupytext. Pictures go to `./lessons-out`, or to where
-# `REGARD_LESSON_OUT` says.
+# Run this lesson as a script, or open it as a notebook with jupytext. Pictures go to `./lessons-out`, or to the folder
+# named by `REGARD_LESSON_OUT`.
 
 # %%
 import tempfile
@@ -24,15 +24,16 @@ import regard
 from regard import recipe as recipes
 from regard.data.batching import pad
 from regard.models import build
-from regard.tasks import Translate
+from regard.tasks import Transduce
 
 torch.manual_seed(1)
 
 # %% [markdown]
 # ## A summary has one size
 #
-# Whatever the encoder reads, its summary is as wide as ever. Every state it passes through is kept in `states`, one
-# for each word; but a decoder without attention never sees them.
+# The encoder has one **state** for each word, kept in `states`. Its last state is the **summary** of the source. The
+# summary has the same size for every source, however long. A decoder without attention sees only the summary, never the
+# other states.
 
 # %%
 model = build(recipes.load("reverse").model, source_size=30, target_size=30)
@@ -44,14 +45,14 @@ for length in (3, 30):
 # %% [markdown]
 # ## Three decoders, one task
 #
-# The task is to write a string of letters backwards. There is nothing to guess: each letter must be remembered.
+# The task is to write a string of letters backwards. Nothing can be guessed: each letter must be remembered.
 #
 # - `none`: the decoder starts from the summary and never sees it again (Sutskever et al. 2014).
-# - `context`: the summary is at hand at every step (Cho et al. 2014).
-# - `bahdanau`: the decoder looks back at all states, at every step (Bahdanau et al. 2015).
+# - `context`: the summary is an input of every step (Cho et al. 2014).
+# - `bahdanau`: the decoder **attends** to all encoder states at every step (Bahdanau et al. 2015).
 #
-# Encoder, sizes, data and number of updates are the same. The models are tiny and the training lasts seconds, so
-# expect no perfection; [the page on the bottleneck](../bottleneck.md) has the same picture after a longer training.
+# Encoder, sizes, data and number of updates are the same. The models are tiny and train for seconds, so do not expect
+# perfect results. [The page on the bottleneck](../bottleneck.md) has the same picture after longer training.
 
 # %%
 LONGEST = 8
@@ -69,10 +70,11 @@ for order in ("none", "context", "bahdanau"):
 # %% [markdown]
 # ## Quality by length
 #
-# Exact match on strings that were not in the training data, 40 of each length.
+# **Exact match** is the share of outputs without any error. It is measured on strings that were not in the training
+# data, 40 of each length.
 
 # %%
-test = Translate.examples(predictors["none"].task.recipe).test
+test = Transduce.examples(predictors["none"].task.recipe).test
 test = [replace(each, group=str(len(each.source))) for each in test if len(each.source) <= LONGEST]
 figure, axes = plot("The same training, with and without a look back", x="letters to reverse", y="exact match")
 for (order, predictor), colour in zip(predictors.items(), (ORANGE, GREEN, BLUE), strict=True):
@@ -84,9 +86,12 @@ axes.legend(frameon=False)
 keep(figure, "lesson_1_bottleneck")
 
 # %% [markdown]
-# A vector of 64 numbers could hold eight letters. But to put them there, and to take them out in the right order, has
-# to be learned, and every letter more makes it harder. With attention the letters stay where they are, and the
-# decoder has only to learn where to look. This is what it learned: rows are what it wrote, columns what it looked at.
+# A vector of 64 numbers could hold eight letters. But the model has to learn how to store them and how to read them in
+# the right order, and every further letter makes this harder. With attention the letters stay in their own states, and
+# the decoder only has to learn where to look.
+#
+# The attention weights are shown as an **attention map**. Rows are the letters that the model wrote, columns the
+# letters that it attended to.
 
 # %%
 prediction = predictors["bahdanau"].predict(["decoder"])[0]
@@ -96,9 +101,9 @@ keep(prediction.map, "lesson_1_map")
 # %% [markdown]
 # ## Exercise 1: teacher forcing
 #
-# In training the decoder does not read what it wrote, but what it should have written. Given rows of target ids that
-# begin with `<s>` and end with `</s>` and padding, shape (batch, length), return two tensors: what the decoder reads,
-# and what is wanted of it after each of these tokens.
+# In training the decoder does not read its own output. It reads the correct target: **teacher forcing**. `target` holds
+# rows of ids of shape (batch, length). Each row begins with `<s>` and ends with `</s>` and padding. Return two tensors:
+# the tokens that the decoder reads, and the token that it should predict after each of them.
 
 
 # %%
@@ -110,10 +115,10 @@ print(check("teacher_forcing", teacher_forcing))
 # %% [markdown]
 # ## Exercise 2: greedy decoding
 #
-# Write one sentence with the verbs of a decoder: `decoder.prepare(memory)`, `decoder.start(ready)` and
-# `decoder.step(tokens, state, ready)`, which gives `logits` of shape (1, 1, vocabulary) and the next `state`. Tokens
-# are a tensor of shape (1, 1). Return the list of ids, without `<s>` and `</s>`, at most `limit` of them. The ids of
-# `<s>` and `</s>` are `regard.types.BEGIN` and `END`.
+# **Greedy decoding** takes the likeliest word at every step. Write one sentence with the methods of a decoder:
+# `decoder.prepare(memory)`, `decoder.start(ready)` and `decoder.step(tokens, state, ready)`, which returns `logits` of
+# shape (1, 1, vocabulary) and the next `state`. `tokens` is a tensor of shape (1, 1). Return the list of ids, without
+# `<s>` and `</s>`, at most `limit` of them. The ids of `<s>` and `</s>` are `regard.types.BEGIN` and `END`.
 
 
 # %%

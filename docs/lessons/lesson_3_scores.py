@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 3. The scores, side by side
 #
-# A score says how well a key answers a query, in one number. regard keeps them in the table `SCORES`; [the page of
-# mechanisms](../mechanisms.md) gives paper, equation and picture of each. This lesson shows how they are related, and
-# why one of them is divided by the square root of the width.
+# A **score** is one number for a query and a key: how well they match. regard keeps all scores in the table `SCORES`;
+# [the page of mechanisms](../mechanisms.md) gives paper, equation and picture of each. This lesson shows how they are
+# related, and why one of them is divided by the square root of the width.
 
 # %%
 import torch
@@ -18,35 +18,39 @@ torch.manual_seed(3)
 # %% [markdown]
 # ## All scores before any training
 #
-# The same queries and keys, 8 numbers wide, scored by all. Key n is query n with some noise, so a score that measures
-# likeness draws a diagonal. `cosine` and `gaussian` do so in every row. A dot product grows with the length of a key as
-# well: under `dot` and `scaled_dot` query 2 looks at key 4 and query 5 at key 1, the two longest keys. `linear_concat`
-# draws columns: it does not listen to its query. `location` does not listen to its keys: it has a row of a matrix for
-# each place, and cannot learn what likeness is.
+# All scores get the same queries and keys, vectors of 8 numbers. Key n is query n plus some noise. So a score that
+# measures similarity gives a diagonal.
+#
+# - `cosine` and `gaussian` give a diagonal in every row.
+# - A dot product also grows with the length of a key. Under `dot` and `scaled_dot`, query 2 attends to key 4 and query
+#   5 to key 1: these are the two longest keys.
+# - `linear_concat` gives columns: its weights do not depend on the query.
+# - `location` ignores the keys. It has one row of a matrix for each source position, so it cannot learn similarity.
 
 # %%
 queries = torch.randn(6, 8)
 keys = queries + 0.3 * torch.randn(6, 8)
 labels = tuple("123456")
-seen = {}
+maps = {}
 for name, kind in SCORES.items():
     score = kind(query_dim=8, key_dim=8, dim=8)
     weights = attend(queries, score.project(keys), keys, score=score).weights
-    seen[name] = AttentionMap(weights.detach(), labels, labels)
+    maps[name] = AttentionMap(weights.detach(), labels, labels)
     learned = sum(parameter.numel() for parameter in score.parameters())
-    entropy = seen[name].entropy().mean() / torch.tensor(6.0).log()
+    entropy = maps[name].entropy().mean() / torch.tensor(6.0).log()
     print(f"{name:15} learns {learned:4} numbers; entropy {entropy:.2f} of 1")
-keep(side_by_side(seen, columns=5), "lesson_3_scores")
+keep(side_by_side(maps, columns=5), "lesson_3_scores")
 
 # %% [markdown]
-# Those with a learned matrix (`general`, `multiplicative`, `concat`, `additive`) do not know yet what likeness is;
-# they have to learn it, and can then find other things alike than what points the same way.
+# The scores with a learned matrix (`general`, `multiplicative`, `concat`, `additive`) do not measure similarity before
+# training. They have to learn it. But then they can also learn other relations than "points in the same direction".
 #
 # ## Additive = a perceptron on the concatenation
 #
-# Bahdanau's v . tanh(W query + U key) is often drawn as a network on [query; key]. It is the same: a matrix times a
-# concatenation is the sum of two products, `W [q; k] = W[:, :n] q + W[:, n:] k`. But the sum is cheaper. U key is
-# computed once per source (`project`), and W query once per query; only the tanh is computed for each pair.
+# Bahdanau's score v . tanh(W query + U key) is often drawn as a network on the **concatenation** [query; key]. It is
+# the same: a matrix times a concatenation is the sum of two products, `W [q; k] = W[:, :n] q + W[:, n:] k`. But the sum
+# is cheaper. U key is computed once per source (`project`) and W query once per query; only the tanh is computed for
+# each pair.
 
 # %%
 concat = SCORES["concat"](query_dim=8, key_dim=8, dim=5)
@@ -64,9 +68,9 @@ with torch.no_grad():
 # %% [markdown]
 # ## Multiplicative = bilinear
 #
-# (W query) . (U key) = queryᵀ (Wᵀ U) key. So `multiplicative` is `general` with a matrix written as a product of two.
-# If the inner width is smaller than the query, the matrix has a low rank: fewer numbers, and less that can be told
-# apart.
+# (W query) . (U key) = queryᵀ (Wᵀ U) key, a **bilinear form**. So `multiplicative` is `general` with a matrix written
+# as a product of two. If the inner width is smaller than the query, this matrix has a low rank: it has fewer parameters
+# and can express less.
 
 # %%
 multiplicative = SCORES["multiplicative"](query_dim=8, key_dim=8, dim=3)
@@ -74,31 +78,32 @@ general = SCORES["general"](query_dim=8, key_dim=8, dim=None)
 with torch.no_grad():
     matrix = multiplicative.query.weight.T @ multiplicative.key.weight  # query_dim, key_dim
     general.key.weight.copy_(matrix)
-    apart = multiplicative(queries, multiplicative.project(keys)) - general(queries, general.project(keys))
-    print("multiplicative - general:", apart.abs().max().item(), "rank:", torch.linalg.matrix_rank(matrix).item())
+    difference = multiplicative(queries, multiplicative.project(keys)) - general(queries, general.project(keys))
+    print("multiplicative - general:", difference.abs().max().item(), "rank:", torch.linalg.matrix_rank(matrix).item())
 
 # %% [markdown]
 # ## Why the scale
 #
-# The dot product of two vectors of d independent numbers of variance 1 has variance d. So with growing width the
-# scores drift apart, the softmax gives all weight to one key, and its gradient dies: a weight that is 0 or 1 does not
-# move. Divided by sqrt(d) the variance is 1 at every width (Vaswani et al. 2017, 3.2.1). Measured, on 64 random keys:
+# Take two vectors of d independent numbers of variance 1. Their dot product has variance d. So with growing width the
+# scores differ more and more, the softmax gives nearly all weight to one key, and its gradient goes to zero. Divided by
+# sqrt(d), the scores have variance 1 at every width (Vaswani et al. 2017, 3.2.1). Here it is measured on 64 random
+# keys:
 
 # %%
 widths = [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
-largest, moved = {"dot": [], "scaled_dot": []}, {"dot": [], "scaled_dot": []}
+largest, gradients = {"dot": [], "scaled_dot": []}, {"dot": [], "scaled_dot": []}
 for width in widths:
-    asked, kept = torch.randn(200, 1, width), torch.randn(200, 64, width)
+    random_queries, random_keys = torch.randn(200, 1, width), torch.randn(200, 64, width)
     for name in largest:
-        scores = SCORES[name](query_dim=width, key_dim=width, dim=None)(asked, kept).requires_grad_()
+        scores = SCORES[name](query_dim=width, key_dim=width, dim=None)(random_queries, random_keys).requires_grad_()
         weights = torch.softmax(scores, dim=-1)
         largest[name].append(weights.amax(-1).mean().item())
-        # A weight moves with its own score by w (1 - w); where all of these are 0, nothing is learned.
-        moved[name].append((weights * (1 - weights)).sum(-1).mean().item())
+        # The derivative of a weight by its own score is w (1 - w); if all of these are 0, nothing is learned.
+        gradients[name].append((weights * (1 - weights)).sum(-1).mean().item())
 figure, axes = plot("What the softmax does with wide vectors", x="width d", y="mean over 200 queries, 64 keys")
 for name, colour in (("dot", ORANGE), ("scaled_dot", BLUE)):
     axes.plot(widths, largest[name], color=colour, marker="o", ms=4, label=f"{name}: largest weight")
-    axes.plot(widths, moved[name], color=colour, ls="--", label=f"{name}: gradient, sum of w (1 - w)")
+    axes.plot(widths, gradients[name], color=colour, ls="--", label=f"{name}: gradient, sum of w (1 - w)")
 axes.set_xscale("log", base=2)
 axes.set_ylim(-0.03, 1.05)
 axes.legend(frameon=False, fontsize=8)
@@ -108,8 +113,8 @@ print(f"at d = 1024: largest weight {largest['dot'][-1]:.2f} unscaled, {largest[
 # %% [markdown]
 # ## Exercise 1: the additive form of a concatenation
 #
-# Given W (inner, query_dim + key_dim), v (inner), queries (query, query_dim) and keys (key, key_dim), return the
-# scores v . tanh(W [query; key]), shape (query, key), without concatenating anything.
+# Given W (inner, query_dim + key_dim), v (inner), queries (query, query_dim) and keys (key, key_dim), return the scores
+# v . tanh(W [query; key]), shape (query, key), without concatenating anything.
 
 
 # %%
@@ -134,9 +139,8 @@ print(check("bilinear", bilinear))
 # %% [markdown]
 # ## Exercise 3: which of these is a_ij?
 #
-# In self-attention, word i asks with its query W_q x_i, and word j answers with its key W_k x_j. Which of these is
-# a_ij, the *weight* with which word i looks at word j? Return it for all i (rows) and j (columns), given `x` (words,
-# dim).
+# In self-attention, the query of word i is W_q x_i and the key of word j is W_k x_j. Which of these is a_ij, the
+# *weight* with which word i attends to word j? Return it for all i (rows) and j (columns), given `x` (words, dim).
 #
 # - (W_q x_i) . (W_k x_j)
 # - (W_k x_i) . (W_q x_j)

@@ -1,17 +1,18 @@
 # %% [markdown]
 # # 4. Bahdanau against Luong
 #
-# Two papers of 2015, and two answers to one question: in which **order** do state, look and word follow each other?
+# Two papers of 2015 give two answers to one question: in which **order** does a decoder update its state, attend and
+# predict?
 #
-# - **Bahdanau**: the state of *before* asks; the context enters the cell and helps to make the new state. s_{t-1} ->
-#   weights -> context -> s_t -> word
-# - **Luong**: the cell moves first; the state of *now* asks, and the context joins it just before the word is
+# - **Bahdanau**: the *previous* state is the query. The context is an input of the cell and so changes the new state.
+#   s_{t-1} -> weights -> context -> s_t -> word
+# - **Luong**: the cell is updated first. The *new* state is the query, and the context joins it just before the word is
 #   predicted. h_t -> weights -> context -> attentional state -> word
 #
-# The order is one knob, `model.decoder.order`. The score is another. Bahdanau's paper has the additive score and
-# Luong's the dot product, but any order that looks goes with any score. (`dot`, `scaled_dot`, `cosine` and `gaussian`
-# need an encoder as wide as the decoder. Luong's paper has `general` and `concat` too, and what came before these:
-# `location`, which scores places and never reads a key.)
+# The order is one setting, `model.decoder.order`. The score is another. Bahdanau's paper has the additive score and
+# Luong's the dot product, but any order with attention works with any score. (`dot`, `scaled_dot`, `cosine` and
+# `gaussian` need an encoder as wide as the decoder. Luong's paper also has `general`, `concat` and `location`, which
+# scores positions and never reads a key.)
 
 # %%
 import tempfile
@@ -26,7 +27,7 @@ from regard import recipe as recipes
 from regard.decoders import ORDERS
 from regard.maps import TEXT
 from regard.models import build
-from regard.tasks import Translate
+from regard.tasks import Transduce
 from regard.types import Memory, Recurrent
 
 torch.manual_seed(4)
@@ -34,9 +35,10 @@ torch.manual_seed(4)
 # %% [markdown]
 # ## The difference, in code
 #
-# An order says what enters the cell, what the word is predicted from, and whether all words can be read at once.
-# Luong's decoder can: its cell never sees a context, so all states are computed in one go and all look together.
-# Bahdanau's cannot, and neither can Luong's with input feeding, where what was predicted from enters the next step.
+# An order says what the inputs of the cell are, what the word is predicted from, and whether all words can be read at
+# once. Luong's decoder can read all words at once: no context enters its cell, so all states are computed in one call,
+# and then all attend together. Bahdanau's decoder cannot. Neither can Luong's with **input feeding**, in which the
+# attentional state of a step enters the cell at the next step.
 
 # %%
 for name, order in ORDERS.items():
@@ -46,8 +48,9 @@ for name, order in ORDERS.items():
 # %% [markdown]
 # ## The difference, by experiment
 #
-# If the state of before asks, then the look of step t cannot know the word that step t reads. If the state of now
-# asks, it does. So: read two sentences that differ in their last word only, and compare the last look.
+# If the previous state is the query, the weights of step t cannot depend on the word that step t reads. If the new
+# state is the query, they do. So the experiment is: read two sentences that differ in the last word only, and compare
+# the weights of the last step.
 
 # %%
 summary = Recurrent(torch.randn(1, 1, 128), None)
@@ -62,7 +65,7 @@ for name in ("bahdanau", "luong"):
 # %% [markdown]
 # ## Both, trained for some seconds
 #
-# The task is `reverse` on short strings; score, sizes, data and updates are the same.
+# The task is `reverse` on short strings. Score, sizes, data and updates are the same.
 
 # %%
 LONGEST = 8
@@ -72,9 +75,9 @@ SETTINGS = (
     *("model.embedding=32", "model.encoder.dim=64", "model.decoder.dim=64", "model.attention.dim=32"),
 )
 runs = tempfile.mkdtemp()
-test = [each for each in Translate.examples(recipes.load("reverse")).test if len(each.source) <= LONGEST]
+test = [each for each in Transduce.examples(recipes.load("reverse")).test if len(each.source) <= LONGEST]
 figure, axes = plot("Learning, in the mean of the last 30 updates", x="updates", y="loss per token")
-seen = {}
+maps = {}
 for name, colour in (("bahdanau", BLUE), ("luong", ORANGE), ("luong_feeding", GREEN)):
     began = time.perf_counter()
     run = regard.train("reverse", *SETTINGS, f"model.decoder.order={name}", f"name={name}", runs=runs, quiet=True)
@@ -83,25 +86,26 @@ for name, colour in (("bahdanau", BLUE), ("luong", ORANGE), ("luong_feeding", GR
     axes.plot(*zip(*curve, strict=True), color=colour, marker="o", ms=3, label=name)
     predictor = regard.load(run)
     answer = predictor.predict(["student"])[0]
-    seen[f"{name}: {answer.text}"] = answer.map
+    maps[f"{name}: {answer.text}"] = answer.map
     print(f"{name:14} exact match {predictor.score(test).measured.value:.2f} after {seconds:.1f} s: {answer.text}")
 axes.legend(frameon=False)
 keep(figure, "lesson_4_loss")
-keep(side_by_side(seen), "lesson_4_maps")
+keep(side_by_side(maps), "lesson_4_maps")
 
 # %% [markdown]
-# All draw the antidiagonal: the last letter is written first. Where a map is blurred, the training was too short, or
-# the neighbours' states know the letter as well: the encoder reads in both directions.
+# All maps show the antidiagonal: the last letter is written first. A map is blurred if the training was too short, or
+# if the neighbouring states contain the letter too: the encoder reads in both directions.
 #
-# One warning about reading such maps as alignments. A row is the look of the step that *writes* token t. Luong's
-# query has then read the tokens up to t - 1, Bahdanau's only those up to t - 2, and neither has read token t. So a
-# decoder may well look at a word once it has written its rendering, one row later. `regard.analysis.alignment`
-# measures both readings where the truth is known (Chen et al. 2020).
+# One warning about reading such maps as **alignments**. A row holds the weights of the step that *writes* token t. In
+# this step Luong's query has read the tokens up to t - 1 and Bahdanau's only those up to t - 2; neither has read token
+# t. So a decoder may attend to a source word one row late, after it has written the translation.
+# `regard.analysis.alignment` measures both readings if the true alignment is known (Chen et al. 2020).
 #
 # ## Exercise 1: a step of Bahdanau
 #
-# You get the last state, the last word's vector, `look(query)`, which gives a context, and `cell(inputs, state)`,
-# which gives a new state. All are vectors. Return the new state and the context. The cell's input is [word; context].
+# You get the last state, the vector of the last word, `look(query)`, which returns a context, and `cell(inputs,
+# state)`, which returns a new state. All are vectors. Return the new state and the context. The input of the cell is
+# [word; context].
 
 
 # %%
@@ -113,7 +117,8 @@ print(check("bahdanau_step", bahdanau_step))
 # %% [markdown]
 # ## Exercise 2: a step of Luong
 #
-# The same, without input feeding. Return the new state and the attentional state tanh(W [context; state]).
+# The same for Luong's order, without input feeding. Return the new state and the attentional state tanh(W [context;
+# state]).
 
 
 # %%

@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 6. Kernel regression: attention of 1964
 #
-# Given points (x_j, y_j), what is y at a new x? Nadaraya and Watson answered in 1964: a mean of all y_j, each weighed
-# by how near its x_j is,
+# Given points (x_j, y_j), what is y at a new x? Nadaraya and Watson answered in 1964: take a mean of all y_j in which
+# each counts by how near its x_j is,
 #
 # y(x) = sum_j K(x - x_j) y_j / sum_k K(x - x_k).
 #
-# With a Gaussian kernel K the fraction is a softmax of -(x - x_j)^2 / (2 h^2). So this is attention: the query is x,
-# the keys are x_j, the values y_j, the score is `gaussian`, and h is the **bandwidth**. Nothing has to be added to
-# regard for it.
+# With a Gaussian **kernel** K the fraction is a softmax of -(x - x_j)^2 / (2 h^2). So this is attention: the query is
+# x, the keys are x_j, the values y_j, the score is `gaussian`, and h is the **bandwidth**. regard needs no new part for
+# it.
 
 # %%
 import math
@@ -34,8 +34,9 @@ wanted = torch.linspace(0, 5, 101).unsqueeze(-1)  # query, 1
 # %% [markdown]
 # ## Three bandwidths
 #
-# Narrow, the curve follows every point and its noise. Wide, it is the mean of everything. Between lies what we want.
-# For keys of one number, h = 2^(1/4) exp(-w), and w is the score's only learned number, `weight`.
+# With a narrow bandwidth the curve follows every point and its noise (**overfitting**). With a wide one it is nearly
+# the mean of all points. A good bandwidth is between the two. For keys of one number, h = 2^(1/4) exp(-w), and w is the
+# score's only parameter, `weight`.
 
 
 # %%
@@ -48,25 +49,26 @@ def regress(x, keys, values, bandwidth, mask=None):
 figure, axes = plot("Nadaraya-Watson regression is attention", x="x (query)", y="y (context)")
 axes.plot(places, heights, "o", ms=4, color=GREY, label="points (keys, values)")
 axes.plot(wanted, truth(wanted), color=GREY, lw=0.8, ls="--", label="truth")
-seen = {}
+maps = {}
 for bandwidth, colour in ((0.03, ORANGE), (0.2, BLUE), (1.5, GREEN)):
-    looked = regress(wanted, places, heights, bandwidth)
-    axes.plot(wanted, looked.context.detach(), color=colour, lw=1.5, label=f"bandwidth {bandwidth}")
-    few = looked.weights[::10, ::2].detach()
-    columns, rows = (tuple(f"{x:.1f}" for x in each.flatten().tolist()) for each in (places[::2], wanted[::10]))
-    seen[f"bandwidth {bandwidth}"] = AttentionMap(few, rows, columns)
+    attended = regress(wanted, places, heights, bandwidth)
+    axes.plot(wanted, attended.context.detach(), color=colour, lw=1.5, label=f"bandwidth {bandwidth}")
+    some_weights = attended.weights[::10, ::2].detach()
+    columns, rows = (tuple(f"{x:.1f}" for x in axis.flatten().tolist()) for axis in (places[::2], wanted[::10]))
+    maps[f"bandwidth {bandwidth}"] = AttentionMap(some_weights, rows, columns)
 axes.legend(frameon=False, fontsize=8)
 keep(figure, "lesson_6_regression")
-keep(side_by_side(seen), "lesson_6_maps")
+keep(side_by_side(maps), "lesson_6_maps")
 
 # %% [markdown]
-# The maps show it as well: rows are queries, columns every second point. The bandwidth is how far a query looks.
+# The maps show the same: rows are queries, columns every second point. A wider bandwidth spreads the weights over more
+# points.
 #
 # ## Learning the bandwidth
 #
-# The bandwidth is a weight like any other and can be learned by gradient descent. But not by asking the points for
-# themselves: then the best bandwidth is 0, for each point predicts itself perfectly. Each point has to be hidden from
-# its own query, by a mask.
+# The bandwidth is a parameter like any other and can be learned by gradient descent. But if each point may attend to
+# itself, the best bandwidth is 0, because each point then predicts itself perfectly. So a mask hides each point from
+# its own query (**leave-one-out**).
 
 # %%
 score = SCORES["gaussian"](query_dim=1, key_dim=1, dim=None)
@@ -75,8 +77,8 @@ optimizer = torch.optim.Adam(score.parameters(), lr=0.1)
 history = []
 for _ in range(60):
     optimizer.zero_grad()
-    looked = attend(places, score.project(places), heights, score=score, mask=others)
-    loss = (looked.context - heights).square().mean()
+    attended = attend(places, score.project(places), heights, score=score, mask=others)
+    loss = (attended.context - heights).square().mean()
     loss.backward()
     history.append((score.bandwidth.item(), loss.item()))
     optimizer.step()
@@ -103,12 +105,12 @@ axes.legend(frameon=False)
 keep(figure, "lesson_6_bandwidth")
 
 # %% [markdown]
-# What was new fifty years later is that queries, keys and values are computed by networks that learn, and that the
-# distance is learned with them.
+# Fifty years later, two things were new: networks compute the queries, keys and values, and the distance is learned
+# with them.
 #
 # ## Exercise 1: kernel regression
 #
-# `x` (query), `places` (key), `heights` (key). Return one prediction for each x, with a Gaussian kernel of that
+# `x` (query), `places` (key), `heights` (key). Return one prediction for each x, with a Gaussian kernel of the given
 # bandwidth.
 
 
@@ -121,7 +123,7 @@ print(check("kernel_regression", kernel_regression))
 # %% [markdown]
 # ## Exercise 2: leave one out
 #
-# Return the mean squared error of predicting each point from all others.
+# Return the mean squared error of predicting each point from all other points.
 
 
 # %%

@@ -1,11 +1,10 @@
 # %% [markdown]
 # # 7. Gates
 #
-# A **gate** is a number from 0 to 1 by which a part of a vector is let through. Gates are made by a small network
-# from what is there at the moment, so like attention they choose softly, and are learned by back-propagation. Some
-# call them attention for that. regard keeps them apart, for two reasons: gates do not compete (each is a sigmoid of
-# its own; they need not sum to one), and no query is compared with keys. But they have maps, and looking at these is
-# as instructive.
+# A **gate** multiplies a part of a vector by a number from 0 (closed) to 1 (open). A small network computes the gates
+# from the current input. Like attention they select softly and are trained by back-propagation, so some texts call them
+# attention. regard does not, for two reasons. Gates do not compete: each is its own sigmoid, and they need not sum to
+# one. And no query is compared with keys. But gates have maps too, and these are just as instructive.
 
 # %%
 import torch
@@ -22,9 +21,9 @@ torch.manual_seed(7)
 # %% [markdown]
 # ## A task that needs a gate
 #
-# An LSTM reads digits. Where a star stands beside a digit, that digit has to be remembered, until the next star.
-# After every step it is asked for the last starred digit. To do so it must let a digit in at a star (**input gate**),
-# and keep it at all other steps (**forget gate** near 1: it should be called the keep gate).
+# An LSTM reads digits, some of them marked with a star. It has to remember the last starred digit: after every step it
+# must output this digit. So it has to store a digit at a star (**input gate** open) and keep it at all other steps
+# (**forget gate** near 1; "keep gate" would be a better name).
 
 # %%
 DIGITS, LENGTH, UNITS = 5, 12, 12
@@ -34,7 +33,7 @@ def examples(count):
     digits = torch.randint(DIGITS, (count, LENGTH))
     stars = torch.rand(count, LENGTH) < 0.25
     stars[:, 0] = True
-    last = torch.where(stars, torch.arange(LENGTH), 0).cummax(dim=1).values  # where the last star stood
+    last = torch.where(stars, torch.arange(LENGTH), 0).cummax(dim=1).values  # the step of the last star
     inputs = torch.cat([nn.functional.one_hot(digits, DIGITS), stars.unsqueeze(-1)], dim=-1).float()
     return inputs, digits.gather(1, last), digits, stars
 
@@ -54,17 +53,17 @@ gates = {name: recording.weights[f"{name}_l0"] for name in ("input", "forget", "
 print(f"right at {right:.0%} of the steps")
 
 # %% [markdown]
-# `record` keeps the gates of every LSTM that runs in its block. They are computed beside it, from what it reads; the
-# layer itself is not touched. `l0` is the lowest layer, as in torch's names of weights; here there is no other. Rows
-# are units, columns are the steps of one sequence, stars included.
+# `record` keeps the gates of every LSTM that runs in its block. It computes them beside the LSTM, from the same inputs;
+# the layer itself is not changed. `l0` is the lowest layer, as in torch's names of weights; here it is the only one.
+# Rows are units, columns the steps of one sequence, with their stars.
 
 # %%
 columns = tuple(
     f"{digit}{'*' if star else ''}" for digit, star in zip(digits[0].tolist(), stars[0].tolist(), strict=True)
 )
 units = tuple(f"unit {number}" for number in range(UNITS))
-seen = {name: AttentionMap(gate[0].T, units, columns) for name, gate in gates.items()}
-keep(side_by_side(seen), "lesson_7_lstm_gates")
+maps = {name: AttentionMap(gate[0].T, units, columns) for name, gate in gates.items()}
+keep(side_by_side(maps), "lesson_7_lstm_gates")
 
 figure, axes = plot("The gates open and close at the stars", x="unit", y="mean gate")
 for name, colour in (("input", ORANGE), ("forget", BLUE)):
@@ -79,18 +78,18 @@ for name in ("input", "forget"):
     print(f"{name:6} gate, mean of all units: {gate[stars].mean():.2f} at a star, {gate[~stars].mean():.2f} elsewhere")
 
 # %% [markdown]
-# In the mean the gates do what the task asks: at a star the input gates open and the forget gates close, elsewhere they
-# do the opposite. They are far from 0 and 1, single units differ, and the network is right all the same.
+# On average the gates do what the task needs: at a star the input gates open and the forget gates close; elsewhere they
+# do the opposite. They are far from 0 and 1, and single units differ, but the network is right all the same.
 #
 # ## Squeeze and excitation
 #
-# Hu et al. 2018 put a gate on every channel of an image. *Squeeze*: the mean of each channel over all positions.
-# *Excite*: two small layers make a gate for each channel out of all these means. So what is seen anywhere decides
-# which features count everywhere.
+# Hu et al. 2018 put a gate on every channel of an image. *Squeeze*: take the mean of each channel over all positions.
+# *Excite*: two small layers compute a gate for each channel from all these means. So an input anywhere in the image
+# decides which channels count everywhere.
 #
-# Here, "images" of 5 x 5 with four channels. Two channels tell an answer each, yes or no, by how bright they are. A
-# third is the cue: it says which of the two is to be believed. The fourth is noise. The classifier behind the gates
-# is linear and could not choose between channels by itself.
+# Here are "images" of 5 x 5 with four channels. Two channels each give an answer, yes or no, by their brightness. A
+# third channel is the cue: it says which of the two answers is the right one. The fourth is noise. The classifier after
+# the gates is linear and could not choose between channels by itself.
 
 # %%
 CHANNELS = ("cue", "first", "second", "noise")
@@ -108,8 +107,8 @@ optimizer = torch.optim.Adam([*squeeze.parameters(), *classify.parameters()], lr
 for _ in range(200):
     pictures, answer, _ = images(64)
     optimizer.zero_grad()
-    told = classify(squeeze(pictures).mean((1, 2))).squeeze(-1)
-    loss = nn.functional.binary_cross_entropy_with_logits(told, answer.float())
+    logits = classify(squeeze(pictures).mean((1, 2))).squeeze(-1)
+    loss = nn.functional.binary_cross_entropy_with_logits(logits, answer.float())
     loss.backward()
     optimizer.step()
 pictures, answer, cue = images(600)
@@ -121,13 +120,12 @@ mean = torch.stack([opened[cue].mean(0), opened[~cue].mean(0)])
 keep(AttentionMap(mean, ("cue says first", "cue says second"), CHANNELS), "lesson_7_squeeze_excite")
 
 # %% [markdown]
-# Here too `record` keeps the gates, as it keeps the weights of attentions, and changes no result. A row is the mean
-# over all images of one cue. The gates differ from image to image, as weights of attention do; but they are not
-# shares of a whole.
+# Here too `record` keeps the gates, as it keeps attention weights, and changes no result. A row is the mean over all
+# images with the same cue. The gates differ from image to image, as attention weights do; but they do not sum to one.
 #
 # ## Exercise 1: a step of an LSTM
 #
-# Vectors `x`, `h`, `c`; W, U and b hold four blocks, as torch stacks them: input gate, forget gate, new content,
+# `x`, `h` and `c` are vectors. W, U and b hold four blocks, in torch's order: input gate, forget gate, new content,
 # output gate. Return the new h and c.
 
 
@@ -140,7 +138,7 @@ print(check("lstm_step", lstm_step))
 # %% [markdown]
 # ## Exercise 2: squeeze and excite
 #
-# `x` is (positions, channels); V and c are the first layer (inner x channels), W and b the second (channels x inner).
+# `x` is (positions, channels). V and c are the first layer (inner x channels), W and b the second (channels x inner).
 # Return x with its channels gated.
 
 

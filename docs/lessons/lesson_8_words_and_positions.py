@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 8. Words and positions as vectors
 #
-# A network reads numbers, so every token becomes a vector. This lesson shows how: a table of vectors, one for each
-# token, which is learned. Then it shows what is lost when such vectors are put together, the order, and three ways to
-# put it in: waves that are added, vectors that are learned, and rotations.
+# A network reads numbers, so every token becomes a vector. This lesson first shows how: by an **embedding**, a learned
+# table with one vector for each token. Then it shows that vectors of words alone do not contain the order of the words,
+# and three ways to add it: sinusoidal vectors that are added, learned vectors that are added, and rotations.
 
 # %%
 import math
@@ -22,21 +22,21 @@ torch.manual_seed(8)
 # %% [markdown]
 # ## A table is a matrix product
 #
-# `nn.Embedding` picks rows of a table. Written as algebra, that is a product: a **one-hot** vector, 1 at the token's
-# number and 0 elsewhere, times the table. These are numbers to compare with: seed 123, rows 2, 3, 1.
+# `nn.Embedding` picks rows of a table. As algebra this is a product: a **one-hot** vector (1 at the token's id and 0
+# elsewhere) times the table. Seed 123 and the rows 2, 3, 1 are used so that you can compare the numbers.
 
 # %%
 torch.manual_seed(123)
 ids = torch.tensor([2, 3, 1])
-embedding = nn.Embedding(4, 5)  # the largest number is 3, and counting starts at 0
+embedding = nn.Embedding(4, 5)  # ids 0 to 3
 picked = embedding(ids)
 one_hot = nn.functional.one_hot(ids, 4).float()
 print(picked.detach())
 print("the same as the product:", torch.equal(picked, one_hot @ embedding.weight))
 
 # %% [markdown]
-# The result is the same and the work is not: the product multiplies mostly by zeros. The gradient is the same too. A
-# row that was not picked gets none.
+# The result is the same, but the product does far more work: it mostly multiplies by zeros. The gradient is the same
+# too. A row that was not picked gets none.
 
 # %%
 picked.sum().backward()
@@ -45,9 +45,9 @@ print("rows with a gradient:", embedding.weight.grad.abs().sum(-1).nonzero().fla
 # %% [markdown]
 # ## The letters of SUNNY
 #
-# With 26 letters and vectors of 3 numbers the table is 26 x 3. Five letters pick five rows, and both N pick the same
-# one: the table does not know where a letter stands. (One meets this example with S, U, N, Y written beside the rows
-# 13, 18, 20, 24. Counted from A = 0, those are the rows of N, S, U and Y.)
+# With 26 letters and vectors of 3 numbers the table is 26 x 3. Five letters pick five rows. Both N pick the same row:
+# the table does not know the position of a letter. (Some texts print this example with S, U, N, Y beside the rows 13,
+# 18, 20, 24. Counted from A = 0, these are the rows of N, S, U and Y.)
 
 # %%
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -72,8 +72,8 @@ keep(figure, "lesson_8_sunny")
 # %% [markdown]
 # ## A vector for a sentence
 #
-# The plainest vector of a sentence is the **mean** of its words, or the **maximum** of each number. (A third is a look
-# with one learned query: attention pooling.) None of them hears the order.
+# The simplest vector of a sentence is the **mean** of its word vectors, or their **maximum** number by number. (A third
+# is attention with one learned query: **attention pooling**.) None of them depends on the order of the words.
 
 # %%
 words = {word: torch.randn(6) for word in ("dog", "bites", "man")}
@@ -83,24 +83,24 @@ print("same mean:", torch.allclose(first.mean(0), second.mean(0)), end="; ")
 print("same maximum:", torch.equal(first.amax(0), second.amax(0)))
 
 # %% [markdown]
-# Neither does a look: the same query gets the same context from keys in any order. So a model made of looks alone
-# cannot tell who bites. Positions have to be put into the vectors.
+# Attention does not depend on it either: the same query gets the same context from keys in any order. So a model made
+# of attention alone cannot know who bites whom. Positions have to be added to the vectors.
 
 # %%
 dot = SCORES["dot"](query_dim=6, key_dim=6, dim=None)
-asking = torch.randn(1, 6)
-looks = [attend(asking, sentence, sentence, score=dot).context for sentence in (first, second)]
-print("same context:", torch.allclose(*looks))
+query = torch.randn(1, 6)
+contexts = [attend(query, sentence, sentence, score=dot).context for sentence in (first, second)]
+print("same context:", torch.allclose(*contexts))
 
 # %% [markdown]
-# ## Waves
+# ## Sinusoidal positions
 #
-# Vaswani et al. 2017, 3.5, add to the word at position pos a vector of sines and cosines,
+# Vaswani et al. 2017, 3.5, add to the word at position pos a vector of sines and cosines ("waves" in the pictures),
 #
 # PE(pos, 2i) = sin(pos / 10000^(2i/d)),  PE(pos, 2i+1) = cos(pos / 10000^(2i/d)).
 #
 # Numbers 2i and 2i + 1 are a pair with one wavelength, like the hand of a clock: the first pairs turn fast, the last
-# ones slowly. The longest wavelength is 10000^((d-2)/d) 2π, and not quite the 10000 · 2π that one often reads.
+# ones slowly. The longest wavelength is 10000^((d-2)/d) 2π, not quite the 10000 · 2π that is often quoted.
 
 # %%
 LENGTH, WIDTH = 60, 32
@@ -121,12 +121,12 @@ keep(figure, "lesson_8_waves")
 # %% [markdown]
 # ## A step is the same rotation everywhere
 #
-# Why waves? A clock that turns by the same angle at every step can be set k steps on by one rotation, wherever it
-# stands: PE(pos + k) = M PE(pos), with a matrix M that depends on k alone. So "three words back" is something that a
-# linear layer can learn. Here M is sought by least squares, for k = 3.
+# Why sines and cosines? Each pair turns by the same angle at every step. So one rotation moves it k steps on, from any
+# position: PE(pos + k) = M PE(pos), with a matrix M that depends on k alone. This means that a linear layer can learn
+# "three words back". Here M is found by least squares, for k = 3.
 #
-# One often reads the exponent (2i+1)/d below the cosine. Then no two numbers share a wavelength, the pairs are no
-# clocks any more, and there is no such matrix.
+# Some texts print the exponent (2i+1)/d for the cosine. Then sine and cosine of a pair have different wavelengths, the
+# pair is not a rotation any more, and there is no such matrix.
 
 
 # %%
@@ -137,7 +137,7 @@ def misprinted(positions, dim):
 
 
 def shifted(table, k):
-    """How far the best matrix is from taking every position k steps on."""
+    """The error of the best matrix that should map every position to the position k steps later."""
     matrix = torch.linalg.lstsq(table[:-k], table[k:], driver="gelsd").solution
     return (table[:-k] @ matrix - table[k:]).abs().max().item()
 
@@ -149,8 +149,8 @@ print(f"exponent (2i+1)/d: off by {shifted(misprinted(500, 8), 3):.2f}")
 # %% [markdown]
 # ## The dot product of two positions
 #
-# With the shared exponent it depends on the distance only: sin a sin b + cos a cos b = cos(a - b). With the misprint
-# it does not. The picture shows PE(pos) . PE(pos + distance), from three starting points.
+# With the shared exponent it depends on the distance only: sin a sin b + cos a cos b = cos(a - b). With the misprint it
+# does not. The picture shows PE(pos) . PE(pos + distance), from three starting points.
 
 # %%
 figure, places = panels("shared exponent 2i/d", "misprint (2i+1)/d")
@@ -162,10 +162,10 @@ for axes, positions in zip(places, (waves, misprinted(LENGTH, WIDTH)), strict=Tr
 keep(figure, "lesson_8_distance")
 
 # %% [markdown]
-# ## Added, and yet the mean is deaf
+# ## Added, but the mean does not change
 #
-# A sum does not care which word got which position. So the mean of words *plus* positions is still the same for both
-# sentences. Only what bends on the way, a softmax or a feed-forward layer, can hear the order; the maximum does.
+# A sum does not depend on which word has which position. So the mean of words *plus* positions is still the same for
+# both sentences. Only a nonlinear function, such as a softmax, a feed-forward layer or the maximum, can use the order.
 
 # %%
 place = POSITIONS["sinusoidal"](dim=6, heads=1, longest=9, onward=False)
@@ -174,10 +174,10 @@ print("same mean:", torch.allclose(first.mean(0), second.mean(0), atol=1e-6), en
 print("same maximum:", torch.allclose(first.amax(0), second.amax(0)))
 
 # %% [markdown]
-# ## Learned, and its end
+# ## Learned positions, and their end
 #
-# GPT and BERT learn a vector for each position (`learned`). It needs no thought, and it ends: there is no vector for
-# the position after the last. The waves go on.
+# GPT and BERT learn a vector for each position (`learned`). This is simple, but it has an end: there is no vector for
+# positions after the last learned one. Sinusoidal positions have no end.
 
 # %%
 learned = POSITIONS["learned"](dim=6, heads=1, longest=9, onward=False)
@@ -188,13 +188,14 @@ except DataError as error:
 print("waves at ten positions:", tuple(place.embed(torch.zeros(1, 10, 6), 0).shape))
 
 # %% [markdown]
-# ## Rotated
+# ## Rotary positions
 #
-# Su et al. 2021 add nothing to the words. They turn queries and keys: each pair of numbers by the angle
-# pos / 10000^(2i/d). A dot product of two turned vectors depends on the difference of their angles, so on how far
-# apart the words are, and not on where they stand. This is `rotary`, and what Llama and DeepSeek use. Below, one query
-# and one key, moved along together, 3 apart: with waves added to them the score depends on the place, turned it does
-# not. (Added waves leave the products of word and position; only position with position knows distance alone.)
+# Su et al. 2021 add nothing to the words. They rotate queries and keys: each pair of numbers by the angle pos /
+# 10000^(2i/d). The dot product of two rotated vectors depends on the difference of their angles, so on the distance of
+# the words and not on their positions. This is `rotary` (**RoPE**), which Llama and DeepSeek use. The picture shows one
+# query and one key, always 3 apart, at different positions. With added sinusoids the score depends on the position;
+# with rotation it does not. (Added sinusoids also give products of word and position; only the products of position and
+# position depend on the distance alone.)
 
 # %%
 rotary = POSITIONS["rotary"](dim=WIDTH, heads=1, longest=LENGTH, onward=False)
@@ -210,15 +211,15 @@ axes.legend(frameon=False)
 keep(figure, "lesson_8_rotary")
 
 # %% [markdown]
-# In a recipe this is one key, `model.positions`. The table also holds `relative` (T5) and `alibi`, which change the
-# scores by distance and leave all vectors alone, and `none`.
+# In a recipe this is one key, `model.positions`. The table also contains `relative` (T5) and `alibi`, which add a
+# number by distance to the scores and leave all vectors unchanged, and `none`.
 
 # %%
 for name, kind in POSITIONS.items():
     print(f"{name:11} {kind.__doc__.splitlines()[0]}")
 
 # %% [markdown]
-# ## Exercise 1: the waves
+# ## Exercise 1: sinusoidal positions
 #
 # Return the sinusoidal vectors of the positions 0 ... length - 1, shape (length, dim), for an even dim.
 
@@ -232,7 +233,7 @@ print(check("sinusoids", sinusoids))
 # %% [markdown]
 # ## Exercise 2: rotary positions
 #
-# `x` is (length, dim), dim even. Turn the pair (x_{2i}, x_{2i+1}) of the row pos by the angle pos / 10000^(2i/dim):
+# `x` is (length, dim), dim even. Rotate the pair (x_{2i}, x_{2i+1}) of the row pos by the angle pos / 10000^(2i/dim):
 # (a cos - b sin, a sin + b cos).
 
 

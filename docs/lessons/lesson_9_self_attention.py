@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 9. Self-attention, without and with weights
 #
-# In self-attention the words of one sentence look at each other. [Lesson 2](lesson_2_query_key_value.py) had it in one
-# line: the same vectors are queries, keys and values. This lesson takes it apart, shows what that line cannot do, puts
-# three learned matrices in, and shows why the scores are divided by sqrt(d_k).
+# In **self-attention** the words of one sentence attend to each other. [Lesson 2](lesson_2_query_key_value.py) had it
+# in one line: the same vectors are queries, keys and values. This lesson writes out that line, shows what it cannot do,
+# adds three learned matrices, and shows why the scores are divided by sqrt(d_k).
 
 # %%
 import torch
@@ -26,12 +26,12 @@ def scored(name, width):
 #
 # 1. A score for each pair of words, e_ij = x_i . x_j.
 # 2. For each word i, the softmax of its scores over all words j: a_ij = exp(e_ij) / sum_j exp(e_ij).
-# 3. The new vector of word i is the sum of all x_j, each by its a_ij. The sum runs over the same j as the softmax.
+# 3. The new vector of word i is the sum of all x_j, each times its a_ij. The sum runs over the same j as the softmax.
 
 # %%
 WOMEN, MEN = ("Anna", "Mary", "Ruth", "Eve"), ("Paul", "John", "Max", "Tom")
 WORDS = (*WOMEN, *MEN, "she", "he", "saw", "met", "and")
-TABLE = 0.5 * torch.randn(len(WORDS), 32)  # a vector for each word, as long as the lesson lasts
+TABLE = 0.5 * torch.randn(len(WORDS), 32)  # a vector for each word; it is not trained
 sentence = ("Paul", "met", "Mary", "and", "she", "saw")
 x = TABLE[[WORDS.index(word) for word in sentence]]  # word, dim
 
@@ -45,20 +45,20 @@ print("the same in one line:", torch.allclose(new, torch.softmax(x @ x.T, dim=-1
 print("the same by regard:", torch.allclose(new, attend(x, x, x, score=scored("dot", 32)).context, atol=1e-5))
 
 # %% [markdown]
-# What can this do? Not much. The scores are symmetric: if she is to look at Mary, then Mary has to look at she. And a
-# word is most like itself: nearly all weight lies on the diagonal, so the new vectors are the old ones. No number in
-# it can be learned.
+# What can this do? Not much. The scores are symmetric: if *she* attends to *Mary*, then *Mary* attends to *she*. And a
+# word is most similar to itself: nearly all weight is on the diagonal, so the new vectors are nearly the old ones.
+# There are no parameters to learn.
 
 # %%
-symmetric = torch.allclose(scores, scores.T, atol=1e-5)  # to rounding: sums may be rounded in another order
+symmetric = torch.allclose(scores, scores.T, atol=1e-5)  # not exactly: sums may be rounded in another order
 print("symmetric:", symmetric, f" least weight on oneself: {weights.diagonal().min():.4f}")
 
 # %% [markdown]
 # ## With weights: Thinking Machines
 #
-# Three matrices give each word three parts to play: what it asks (**query** W_q x), how it is found (**key** W_k x)
-# and what it gives (**value** W_v x). Here are two words of 4 numbers, and queries, keys and values of 3. Queries and
-# keys must be equally wide, since they are multiplied; values may have any width.
+# Three matrices give each word three vectors: the **query** W_q x says what the word is looking for, the **key** W_k x
+# says how it can be found, and the **value** W_v x is what it gives. Here are two words of 4 numbers, and queries, keys
+# and values of 3. Queries and keys must have the same width, because they are multiplied; values may have any width.
 
 # %%
 two = ("Thinking", "Machines")
@@ -66,20 +66,20 @@ x = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 2.0, 0.0, 1.0]])  # word, 4
 W_q, W_k, W_v = 0.5 * torch.randn(3, 4, 3)  # each 4 x 3
 q, k, v = x @ W_q, x @ W_k, x @ W_v  # word, 3
 
-score_11, score_12 = q[0] @ k[0], q[0] @ k[1]  # Thinking looks at both
+score_11, score_12 = q[0] @ k[0], q[0] @ k[1]  # the query of Thinking with both keys
 weight_11, weight_12 = torch.softmax(torch.stack([score_11, score_12]) / 3**0.5, dim=0)
 z_1 = weight_11 * v[0] + weight_12 * v[1]
 print(f"Thinking: scores {score_11:.2f} and {score_12:.2f}, weights {weight_11:.2f} and {weight_12:.2f}")
 
 z = torch.softmax(q @ k.T / 3**0.5, dim=-1) @ v  # the same for all words at once
 print("word by word and in matrices:", torch.allclose(z[0], z_1, atol=1e-6))
-looked = attend(q, k, v, score=scored("scaled_dot", 3))
-print("and by regard:", torch.allclose(looked.context, z, atol=1e-6))
+attended = attend(q, k, v, score=scored("scaled_dot", 3))
+print("and by regard:", torch.allclose(attended.context, z, atol=1e-6))
 
 # %% [markdown]
-# The scores are not symmetric any more: what Thinking asks of Machines is not what Machines asks of Thinking. In the
-# example as it is mostly drawn, the first word's scores are 112 and 96 and the keys are 64 wide. Divided by 8 they
-# are 14 and 12, and the weights are these.
+# The scores are not symmetric any more: the score of Thinking's query and Machines' key is not that of Machines' query
+# and Thinking's key. In the usual drawing of this example, the first word's scores are 112 and 96 and the keys are 64
+# wide. Divided by 8 they are 14 and 12, and the weights are these.
 
 # %%
 e = q @ k.T
@@ -89,9 +89,9 @@ print([round(weight, 2) for weight in torch.softmax(torch.tensor([112.0, 96.0]) 
 # %% [markdown]
 # ## What the matrices can learn
 #
-# A task: two people meet, then *she* or *he* does something. Who was it? The word vectors are random and stay so. What
-# is learned is how to look, W_q, W_k, W_v, and a linear layer that reads the name off the new vector of the pronoun.
-# Without weights only that layer learns.
+# A task: two people meet, then *she* or *he* does something. Who was it? The word vectors are random and are not
+# trained. Trained are W_q, W_k, W_v, and a linear layer that predicts the name from the new vector of the pronoun. In
+# the model without weights only that layer is trained.
 
 
 # %%
@@ -105,7 +105,7 @@ def examples(count):
 
 
 class Looker(nn.Module):
-    """One self-attention and a linear layer that names the one who is meant."""
+    """One self-attention, and a linear layer that predicts the name that the pronoun stands for."""
 
     def __init__(self, width, score, *, learned=True):
         super().__init__()
@@ -137,20 +137,20 @@ def learn(model, updates=150):
 
 
 ids = torch.tensor([[WORDS.index(word) for word in sentence]])
-seen = {}
+maps = {}
 for name, model in (
     ("without weights", Looker(32, "dot", learned=False)),
     ("with weights", Looker(64, "scaled_dot")),
 ):
     _, right = learn(model)
     print(f"{name:15} names the right one in {right:.0%} of the sentences")
-    seen[f"{name}: {right:.0%}"] = AttentionMap(model.look(ids).weights[0].detach(), sentence, sentence)
-keep(side_by_side(seen), "lesson_9_who_was_it")
+    maps[f"{name}: {right:.0%}"] = AttentionMap(model.look(ids).weights[0].detach(), sentence, sentence)
+keep(side_by_side(maps), "lesson_9_who_was_it")
 
 # %% [markdown]
-# Without weights the pronoun looks at itself, and all one can do is guess. With weights the row of *she* lies on Mary.
-# The other rows mean nothing: nobody asked those words for anything. But do not believe that one map is the whole
-# story. Here is how much the pronoun looks at the one who is meant, in the mean over many sentences, for each name.
+# Without weights the pronoun attends to itself, and the model can only guess. With weights the row of *she* is on Mary.
+# The other rows mean nothing: no output depends on those words. But one map does not show everything. The next picture
+# shows the mean weight of the pronoun on the right name, over many sentences, for each name.
 
 # %%
 ids, meant = examples(2000)
@@ -160,32 +160,33 @@ axes.bar([*WOMEN, *MEN], [there[meant == name].mean().item() for name in range(8
 keep(figure, "lesson_9_by_name")
 
 # %% [markdown]
-# A name with a low bar is named rightly too, without being looked at. The model has learned it as the answer that
-# holds if none of the others is found. A map shows where a model looked, and not all of why it answered.
+# A name with a low bar is predicted correctly too, although the pronoun does not attend to it. The model has learned it
+# as the default answer, if none of the other names is found. A map shows where a model attended, not the whole reason
+# for its answer.
 #
 # ## Why sqrt(d_k)
 #
 # The scores of wide queries and keys are large: with d_k independent numbers of variance 1 their standard deviation is
-# sqrt(d_k). [Lesson 3](lesson_3_scores.py) showed what the softmax makes of that: all weight on one word, by chance,
-# before anything was learned. And there its gradient is nearly 0, so it stays there.
+# sqrt(d_k). [Lesson 3](lesson_3_scores.py) showed what the softmax does with such scores: it puts nearly all weight on
+# one word, by chance, before training. There its gradient is nearly 0, so the weights hardly change.
 
 # %%
 figure, places = panels("scores q . k", "weights of 10 keys, largest first", "the same, scores / sqrt(d_k)", height=3)
 for width, colour in ((4, GREEN), (64, ORANGE), (512, BLUE)):
     queries, keys = torch.randn(300, 1, width), torch.randn(300, 10, width)
-    drawn = (queries @ keys.mT).squeeze(1)  # query, key
-    print(f"d_k = {width:3}: standard deviation {drawn.std():5.1f}, sqrt(d_k) = {width**0.5:4.1f}")
-    places[0].hist(drawn.flatten().tolist(), bins=60, range=(-60, 60), color=colour, alpha=0.6, label=f"d_k = {width}")
+    scores = (queries @ keys.mT).squeeze(1)  # query, key
+    print(f"d_k = {width:3}: standard deviation {scores.std():5.1f}, sqrt(d_k) = {width**0.5:4.1f}")
+    places[0].hist(scores.flatten().tolist(), bins=60, range=(-60, 60), color=colour, alpha=0.6, label=f"d_k = {width}")
     for axes, scale in ((places[1], 1.0), (places[2], width**-0.5)):
-        ordered = torch.softmax(scale * drawn, dim=-1).sort(dim=-1, descending=True).values.mean(0)
+        ordered = torch.softmax(scale * scores, dim=-1).sort(dim=-1, descending=True).values.mean(0)
         axes.plot(range(1, 11), ordered, color=colour, marker="o", ms=3)
         axes.set_ylim(0, 1)
 places[0].legend(frameon=False, fontsize=8)
 keep(figure, "lesson_9_scale")
 
 # %% [markdown]
-# Does it matter in learning? The same task as before, with d_k = 512, with and without the scale, from three different
-# starts; all else is equal.
+# Does it matter in training? Here is the same task with d_k = 512, with and without the scale, from three random
+# initialisations; all else is equal.
 
 # %%
 figure, axes = plot("Queries and keys of 512 numbers, three starts each", x="updates", y="loss, mean of 10 updates")
@@ -215,10 +216,10 @@ def weighted_self_attention(x, W_q, W_k, W_v): ...  # noqa: N803  # your turn
 print(check("weighted_self_attention", weighted_self_attention))
 
 # %% [markdown]
-# ## Exercise 2: how weights move with scores
+# ## Exercise 2: the derivative of the softmax
 #
-# Given the weights of one query, a (keys), a softmax of scores e, return the matrix of all d a_i / d e_j, shape (keys,
-# keys). If you raise a score, its own weight grows, and all others give way.
+# The weights of one query, a (keys), are a softmax of scores e. Return the matrix of all d a_i / d e_j, shape (keys,
+# keys): the **Jacobian**. If a score grows, its own weight grows, and all other weights shrink.
 
 
 # %%

@@ -1,4 +1,4 @@
-"""Where the lessons leave their pictures: the folder that REGARD_LESSON_OUT names, or ./lessons-out."""
+"""Draws and saves the pictures of the lessons, in the folder named by REGARD_LESSON_OUT or in ./lessons-out."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ BLUES = LinearSegmentedColormap.from_list("regard", [tuple(part / 255 for part i
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that was kept; a notebook shows it."""
+    """A saved picture; a notebook shows it."""
 
     path: Path
 
@@ -29,7 +29,7 @@ class Picture:
 
 
 def keep(picture: Figure | AttentionMap, name: str) -> Picture:
-    """Write a picture as NAME.png and say where."""
+    """Save a picture as NAME.png and print its path."""
     folder = Path(os.environ.get("REGARD_LESSON_OUT", "lessons-out"))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ".gitignore").write_text("*\n")  # git ignores the whole folder, wherever it is
@@ -43,7 +43,7 @@ def keep(picture: Figure | AttentionMap, name: str) -> Picture:
 
 
 def plot(title: str, *, x: str, y: str, width: float = 7.0, height: float = 3.6) -> tuple[Figure, Axes]:
-    """An empty picture with named axes."""
+    """An empty plot with a title and labelled axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     axes.set(xlabel=x, ylabel=y)
@@ -57,7 +57,7 @@ def plot(title: str, *, x: str, y: str, width: float = 7.0, height: float = 3.6)
 def panels(
     *titles: str, width: float = 9.0, height: float = 3.4, shares: Sequence[float] | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """Empty pictures beside each other, each under its title; `shares` of the width, or all alike."""
+    """Empty plots side by side, each with its title; `shares` gives their relative widths, by default equal."""
     figure = Figure(figsize=(width, height), layout="constrained")
     places = list(figure.subplots(1, len(titles), squeeze=False, width_ratios=shares).flat)
     for axes, title in zip(places, titles, strict=True):
@@ -66,22 +66,22 @@ def panels(
     return figure, places
 
 
-def side_by_side(seen: Mapping[str, AttentionMap], *, columns: int = 4) -> Figure:
-    """Several maps in one picture, each under its name; white is 0, dark is 1."""
-    columns = min(columns, len(seen))
-    lines = -(-len(seen) // columns)
-    cells = max(len(each.columns) for each in seen.values()), max(len(each.rows) for each in seen.values())
+def side_by_side(named: Mapping[str, AttentionMap], *, columns: int = 4) -> Figure:
+    """Several maps in one picture, each with its name as title; white is 0, dark is 1."""
+    columns = min(columns, len(named))
+    lines = -(-len(named) // columns)
+    cells = max(len(each.columns) for each in named.values()), max(len(each.rows) for each in named.values())
     size = columns * (0.27 * cells[0] + 1.0), lines * (0.27 * cells[1] + 1.1)
     figure = Figure(figsize=size, layout="constrained")
     places = figure.subplots(lines, columns, squeeze=False).flat
     for axes in places:
         axes.set_visible(False)
-    for axes, (name, each) in zip(figure.axes, seen.items(), strict=False):
+    for axes, (name, shown_map) in zip(figure.axes, named.items(), strict=False):
         axes.set_visible(True)
-        axes.imshow(each.weights.detach().numpy(), cmap=BLUES, vmin=0, vmax=1)
-        upright = max(map(len, each.columns)) > 1
-        axes.set_xticks(range(len(each.columns)), map(shown, each.columns), rotation=60 if upright else 0, fontsize=8)
-        axes.set_yticks(range(len(each.rows)), map(shown, each.rows), fontsize=8)
+        axes.imshow(shown_map.weights.detach().numpy(), cmap=BLUES, vmin=0, vmax=1)
+        rotation = 60 if max(map(len, shown_map.columns)) > 1 else 0
+        axes.set_xticks(range(len(shown_map.columns)), map(shown, shown_map.columns), rotation=rotation, fontsize=8)
+        axes.set_yticks(range(len(shown_map.rows)), map(shown, shown_map.rows), fontsize=8)
         axes.tick_params(length=0)
         axes.spines[:].set_color("#e3e9f0")
         axes.set_title(name, fontsize=10)

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A quiz on attention
 #
-# Ten questions. Put your letters into `ANSWERS` and run this script, or this notebook, again; a wrong choice is
-# answered by one sentence that says why. The first two are a question that lectures like to ask, and often print with
-# two roles exchanged or with a word that is not there; here they are restated. What you need is in lessons
+# Ten questions. Put your letters into `ANSWERS` and run this script, or this notebook, again; each wrong choice is
+# explained in one sentence. The first two questions are a lecture question that is often printed with query and key
+# exchanged, or with an output word that does not exist; here they are corrected. What you need is in lessons
 # [1](lesson_1_bottleneck.py) to [4](lesson_4_bahdanau_luong.py).
 
 # %%
@@ -21,12 +21,13 @@ ANSWERS = {
 }
 
 # %% [markdown]
-# In the first three, the words of one sentence look at each other. x_i is the vector of word i, a column; three
-# matrices, the same for all words, give it a query q_i = W_q x_i, a key k_i = W_k x_i and a value v_i = W_v x_i.
+# The first three questions are about self-attention: the words of one sentence attend to each other. x_i is the vector
+# of word i, a column. Three matrices, the same for all words, give it a query q_i = W_q x_i, a key k_i = W_k x_i and a
+# value v_i = W_v x_i.
 #
 # ## score
 #
-# Word i asks. What is its *score* e_ij for word j, by the dot product, before anything is normalised?
+# What is the *score* e_ij of word i's query for word j, by the dot product, before any normalisation?
 #
 # - a: k_i . q_j
 # - b: q_i . k_j
@@ -35,7 +36,7 @@ ANSWERS = {
 #
 # ## weight
 #
-# And what is the *weight* a_ij, with which word i looks at word j?
+# And what is the *weight* a_ij, with which word i attends to word j?
 #
 # - a: q_i . k_j
 # - b: softmax over i of q_i . k_j
@@ -44,7 +45,7 @@ ANSWERS = {
 #
 # ## sum
 #
-# What does word i get from its look?
+# What is the result of attention for word i, the context?
 #
 # - a: the sum over j of a_ij v_j
 # - b: the sum over j of a_ij k_j
@@ -53,17 +54,17 @@ ANSWERS = {
 #
 # ## roles
 #
-# Now a recurrent decoder looks at the source while it writes. Who asks, and what is looked up?
+# Now a recurrent decoder attends to the source while it writes. What are query, keys and values?
 #
-# - a: the encoder's last state asks; keys and values are the decoder's states
-# - b: the decoder's state asks; keys are the source's words, values the target's
-# - c: the decoder's state asks; keys and values are both the encoder's states
-# - d: the decoder's state asks; keys and values are the decoder's earlier states
+# - a: the query is the encoder's last state; keys and values are the decoder's states
+# - b: the query is the decoder's state; keys are the source's words, values the target's
+# - c: the query is the decoder's state; keys and values are both the encoder's states
+# - d: the query is the decoder's state; keys and values are the decoder's earlier states
 #
 # ## shapes
 #
-# q and k are columns, perhaps of different length; W_q and W_k have as many rows as each other. Which is a score, that
-# is, one number?
+# q and k are columns, perhaps of different length; W_q and W_k have the same number of rows. Which is a score, that is,
+# one number?
 #
 # - a: (q W_q)ᵀ W_k k
 # - b: (W_q q)ᵀ (W_k k), which is qᵀ M k with M = W_qᵀ W_k
@@ -72,12 +73,12 @@ ANSWERS = {
 #
 # ## additive
 #
-# One book has w . tanh(W_q q + W_k k), another a perceptron with one hidden layer that reads q and k one after the
-# other, w . tanh(W [q; k]). How are they related?
+# One book has w . tanh(W_q q + W_k k). Another has a perceptron with one hidden layer on the concatenation of q and k,
+# w . tanh(W [q; k]). How are they related?
 #
 # - a: they are the same, with W_q and W_k side by side as W
-# - b: the perceptron can do more, for it sees q and k together
-# - c: they are the same only where q and k have the same width
+# - b: the perceptron can do more, because it reads q and k together
+# - c: they are the same only if q and k have the same width
 # - d: they are the same only without the tanh
 #
 # ## scale
@@ -85,8 +86,8 @@ ANSWERS = {
 # Why is the dot product divided by the square root of the width d?
 #
 # - a: so that the weights sum to one
-# - b: since its mean grows with d
-# - c: since its variance grows with d, and a softmax of far numbers hardly learns
+# - b: because its mean grows with d
+# - c: because its variance grows with d, and a softmax of very different scores has almost no gradient
 # - d: so that fewer numbers have to be multiplied
 #
 # ## bottleneck
@@ -96,25 +97,25 @@ ANSWERS = {
 # - a: the decoder cannot write more words than it has numbers in its state
 # - b: words far back are cut off before the encoder reads them
 # - c: the decoder does not know which words it wrote
-# - d: one vector, of the same size for every sentence, has to carry all of it
+# - d: one vector, of the same size for every sentence, has to hold all of it
 #
 # ## order
 #
-# Which state of the decoder asks: that before the step, or that after it?
+# Which state of the decoder is the query: that before the step, or that after it?
 #
 # - a: both are in use: before the step in Bahdanau's order, after it in Luong's
-# - b: only that before it, for the one after needs the context
-# - c: only that after it, for the one before does not know the last word
-# - d: it does not matter, for the weights are the same
+# - b: only that before it, because the one after needs the context
+# - c: only that after it, because the one before does not know the last word
+# - d: it does not matter, because the weights are the same
 #
 # ## picture
 #
-# A decoder writes a caption and looks at the picture for each word. What are the keys?
+# A decoder writes a caption and attends to the picture for each word. What are the keys?
 #
 # - a: the last vector of the network that read the picture
 # - b: the words of the caption so far
 # - c: the features of a grid, one vector for each part of the picture
-# - d: the names of the things that were found in it
+# - d: the names of the objects that were found in it
 
 # %%
 if __name__ == "__main__":

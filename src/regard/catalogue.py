@@ -1,11 +1,16 @@
-"""What there is to choose from, read off the tables' source: nothing heavy is imported to list it."""
+"""Lists the entries of all tables with a line about each, for `regard list`.
+
+The tables are parsed from their source files, so that torch need not be imported, which is slow.
+"""
 
 import ast
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from regard import plugins
 from regard import recipe as recipes
 
 HERE = Path(__file__).parent
@@ -29,53 +34,80 @@ TABLES = {
     "corpora": ("data/corpora/__init__.py", "CORPORA", "data.corpus"),
     "schedules": ("training/schedules.py", "SCHEDULES", "train.schedule"),
     "metrics": ("metrics.py", "METRICS", "metric"),
+    "sources": ("sources/__init__.py", "SOURCES", "source"),
     "tasks": ("tasks/__init__.py", "TASKS", "task"),
 }
 
 
 class Table(NamedTuple):
-    """One table: the recipe key it answers, and its entries with a line about each."""
+    """One table: the recipe key that chooses from it, and its entries with a line about each."""
 
     key: str
     entries: dict[str, str]
+    added: dict[str, str]  # entries of installed packages, with where each is from
+
+    def lines(self) -> dict[str, str]:
+        """A line about each entry, regard's own first."""
+        names = self.entries | self.added
+        return {name: f"{self.entries.get(name, '')} {self.added.get(name, '')}".strip() for name in names}
 
 
 def tables() -> dict[str, Table]:
-    """Every table of regard, the recipes first."""
-    told = {name: "".join(recipes.comment(name)[:1]) for name in recipes.names()}
-    return {"recipes": Table("regard train RECIPE", told)} | {
-        name: Table(key, _entries(HERE / path, table)) for name, (path, table, key) in TABLES.items()
-    }
+    """All tables of regard by name; the recipes come first."""
+    about = {name: "".join(recipes.comment(name)[:1]) for name in recipes.names()}
+    all_tables = {"recipes": Table("regard train RECIPE", about, {})}
+    for name, (path, table, key) in TABLES.items():
+        entries = _entries(HERE / path, table)
+        all_tables[name] = Table(key, entries, _added(name, entries))
+    return all_tables
+
+
+def _added(table: str, own: Mapping[str, str]) -> dict[str, str]:
+    """The entries that installed packages add to a table: none of them is imported."""
+    lines = {}
+    for name, entries in plugins.added_to(table).items() if table in plugins.TABLES else ():
+        packages = plugins.origin(entries)
+        if name in own:
+            lines[name] = f"(regard's own is used, not the one from {packages})"
+        else:
+            lines[name] = f"(from {packages}{': uninstall all but one' if len(entries) > 1 else ''})"
+    return lines
 
 
 def _entries(path: Path, table: str) -> dict[str, str]:
-    for statement in _statements(path):
-        if not re.match(rf"{table}\b", statement):
-            continue
-        node = ast.parse(statement).body[0]
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
-            pairs = zip(node.value.keys, node.value.values, strict=True)
-            return {ast.literal_eval(key): _told(path, value) for key, value in pairs if key is not None}
-    raise AssertionError(f"{path} has no table {table}")
+    node = ast.parse(_statements(path)[table]).body[0]
+    assert isinstance(node, ast.Assign | ast.AnnAssign)
+    assert isinstance(node.value, ast.Dict)
+    pairs = zip(node.value.keys, node.value.values, strict=True)
+    return {ast.literal_eval(key): _summary(path, value) for key, value in pairs if key is not None}
 
 
-def _told(path: Path, value: ast.expr) -> str:
-    """The first line of the docstring of what a table entry names, in this module or in the one it comes from."""
+def _summary(path: Path, value: ast.expr) -> str:
+    """The first docstring line of the class or function that is an entry's value; '' if it is not one of regard.
+
+    It is looked up in the table's module, or in the module from which that imports it. If the value is a call, its
+    first argument counts.
+    """
     if isinstance(value, ast.Call):
         value = value.args[0]
-    if not isinstance(value, ast.Name):
-        return ""
-    for statement in _statements(path):
-        if re.match(rf"(class|def) {value.id}\b", statement):
-            node = ast.parse(statement).body[0]
-            assert isinstance(node, ast.ClassDef | ast.FunctionDef)
-            return (ast.get_docstring(node) or "").split("\n", 1)[0]
-        if found := re.match(rf"from regard\.([\w.]+) import\b.*\b{value.id}\b", statement, re.DOTALL):
-            return _told(HERE.joinpath(*found[1].split(".")).with_suffix(".py"), value)
-    return ""
+    statement = _statements(path).get(value.id, "") if isinstance(value, ast.Name) else ""
+    if imported := re.match(r"from regard\.([\w.]+) import\b", statement):
+        return _summary(HERE.joinpath(*imported[1].split(".")).with_suffix(".py"), value)
+    return statement.partition('\n    """')[2].partition("\n")[0].removesuffix('"""')
 
 
 @lru_cache
-def _statements(path: Path) -> list[str]:
-    """A module's top-level statements: split, since to parse whole modules takes most of the time of `regard list`."""
-    return re.split(r"^(?=[A-Za-z@])", path.read_text("utf-8"), flags=re.MULTILINE)
+def _statements(path: Path) -> dict[str, str]:
+    """A module's top-level statements by the names they define or import.
+
+    They are split and not parsed, since parsing whole modules takes most of the time of `regard list`.
+    """
+    statements: dict[str, str] = {}
+    for statement in re.split(r"^(?=[A-Za-z@])", path.read_text("utf-8"), flags=re.MULTILINE):
+        if statement.startswith("from "):
+            names = re.findall(r"\w+", statement.partition(" import ")[2])
+        else:
+            names = re.findall(r"^(?:class |def )?(\w+)(?=\(|:| = )", statement)
+        for name in names:
+            statements.setdefault(name, statement)
+    return statements

@@ -1,4 +1,4 @@
-"""What a person sees while a model learns: words and a bar, on stderr."""
+"""Messages and progress bars for people, on stderr."""
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class Teller:
-    """Says what is done and, in a terminal, shows a bar with loss, tokens a second and time left."""
+    """Prints messages of training and, in a terminal, shows a progress bar with loss, tokens/s and time left."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
@@ -29,21 +29,21 @@ class Teller:
         self._task: TaskID | None = None
 
     def say(self, text: str) -> None:
-        """One line of words."""
+        """Print one line."""
         self.console.print(text, markup=False)
 
     def warn(self, text: str) -> None:
-        """One line of words that is said even where quiet was asked for."""
+        """Print one line even if `quiet` is set."""
         before, self.console.quiet = self.console.quiet, False
         self.say(text)
         self.console.quiet = before
 
     def begin(self, updates: int, done: int = 0) -> None:
-        """Show the bar, for so many updates, of which some may be done."""
+        """Show the progress bar for `updates` updates, of which `done` are done already."""
         self._task = self._bar.add_task("", total=updates, completed=done, words="")
 
     def advance(self, loss: float, tokens_per_second: float) -> None:
-        """One update more."""
+        """Advance the bar by one update."""
         if self._task is not None:
             self._bar.update(self._task, advance=1, words=f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s, left")
 
@@ -58,7 +58,7 @@ class Teller:
 
 
 def track(items: Sequence[Item], what: str, *, quiet: bool = False) -> Iterator[Item]:
-    """Go through the items; in a terminal, a bar on stderr says how far."""
+    """Iterate over the items; in a terminal, with a progress bar on stderr."""
     console = Console(stderr=True, quiet=quiet)
     disable = len(items) < 2 or not console.is_terminal
     yield from rich_track(items, what, console=console, transient=True, disable=disable)

@@ -1,4 +1,4 @@
-"""Where tensors live."""
+"""Devices, precision, memory and threads: where and how tensors are computed."""
 
 import ctypes
 import sys
@@ -15,16 +15,17 @@ from torch.nn.modules import module as modules
 from regard.errors import RecipeError, ResourceError
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # options of glibc's mallopt
-PRECISIONS = ("auto", "float32", "bfloat16")  # of matrix products
-AT_ONCE = 2  # batches that are worked on side by side; more of them wait for each other in Python
+PRECISIONS = ("auto", "float32", "bfloat16")  # names for the precision of matrix products
+AT_ONCE = 2  # batches that run in parallel; more would wait for each other in Python (the GIL)
+# Texts of RuntimeErrors that mean: out of memory.
 MEMORY_WORDS = ("out of memory", "can't allocate memory", "not enough memory", "bad_alloc", "ALLOC_FAILED")
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is the GPU where there is one."""
+    """The device of that name; `auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -35,7 +36,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """The precision of that name; `auto` is bfloat16 on a GPU that computes in it, and float32 elsewhere.
+    """The precision of that name; `auto` is bfloat16 on a GPU that supports it, and float32 elsewhere.
 
     Processors and older GPUs without instructions for bfloat16 emulate it, many times slower than float32.
     """
@@ -47,10 +48,10 @@ def choose_precision(name: str, device: torch.device) -> str:
 
 @contextmanager
 def memory_kept() -> Iterator[None]:
-    """While in the block, memory that tensors leave on the CPU waits for the next ones.
+    """Within the block, CPU memory that tensors free is kept for the next tensors, not returned to the system.
 
-    Else the C library gives large pieces back to the system and gets others, empty ones, page by page: every update
-    anew, a sixth of its time. It is asked where it is glibc; others do as they do.
+    By default the C library returns large blocks to the operating system and gets new ones page by page, at every
+    update: a sixth of its time. This works only with glibc (`mallopt`); other C libraries are left as they are.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if library is None or not hasattr(library, "mallopt"):
@@ -68,7 +69,7 @@ def memory_kept() -> Iterator[None]:
 
 @contextmanager
 def current(device: torch.device) -> Iterator[None]:
-    """While in the block, whatever names no GPU of its own (streams, graphs, kernels) is on this one."""
+    """Within the block, this GPU is the current one, for streams, graphs and kernels that name no device."""
     if device.type != "cuda":
         yield
         return
@@ -77,18 +78,19 @@ def current(device: torch.device) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether it is that, and not, say, an illegal memory access; torch has no class of its own for the CPU's.
+    """Whether an error means that memory ran out, and not, for example, an illegal memory access.
 
-    The end of a CUDA graph's capture may raise another error after it: then it is the first that counts.
+    Torch has no exception class for this on the CPU, so the text is checked too. When the capture of a CUDA graph ends,
+    it may raise another error after the first one, so the cause of the error is checked as well.
     """
-    known = isinstance(error, torch.OutOfMemoryError | MemoryError) or any(said in str(error) for said in MEMORY_WORDS)
-    before = error.__cause__ or error.__context__
-    return known or (before is not None and out_of_memory(before))
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in MEMORY_WORDS)
+    earlier = error.__cause__ or error.__context__
+    return known or (earlier is not None and out_of_memory(earlier))
 
 
 @contextmanager
 def enough_memory(doing: str, remedy: str) -> Iterator[None]:
-    """Say in a sentence what ran out of memory in the block, and what to lower."""
+    """Turn an out-of-memory error in the block into a ResourceError that names the work and the remedy."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -97,16 +99,17 @@ def enough_memory(doing: str, remedy: str) -> Iterator[None]:
         raise ResourceError(f"there is not enough memory for {doing}; {remedy}") from error
 
 
-_counting = threading.Lock()  # held while the number of threads is not what another thread should read
+_threads_lock = threading.Lock()  # held while the number of threads is being changed
 
 
 def _use_threads(count: int, others: int) -> None:
-    """Let this thread's operations have `count` threads each; torch keeps a number for each thread that asked for it.
+    """Let torch use `count` threads for the operations of this thread, and `others` for those of new threads.
 
-    It also keeps one that new threads begin with, and sets it with any other: that one stays `others`.
+    Torch keeps a number for each thread that asked for it, and one for new threads. `set_num_threads` sets both, so
+    another thread sets the second one back to `others`.
     """
-    with _counting:
-        torch.get_num_threads()  # a thread that asks for the first time begins anew, whatever it set before
+    with _threads_lock:
+        torch.get_num_threads()  # the first call of a thread resets its number, so it must come before the setter
         torch.set_num_threads(count)
         setter = threading.Thread(target=torch.set_num_threads, args=(others,))
         setter.start()
@@ -117,57 +120,58 @@ _worker = threading.local()
 
 
 def _begin_worker(count: int, others: int, cancelled: threading.Event) -> None:
+    """Prepare a thread of the pool: its number of torch threads, and the event that cancels its work."""
     _worker.cancelled = cancelled
     _use_threads(count, others)
 
 
 def check_cancelled() -> None:
-    """End the work of this thread if nobody waits for its result any more: long searches call it at every step."""
+    """Raise CancelledError if the caller of this worker thread has stopped; searches call it at every step."""
     cancelled: threading.Event | None = getattr(_worker, "cancelled", None)
     if cancelled is not None and cancelled.is_set():
         raise CancelledError
 
 
-def side_by_side(work: Callable[[Given], Made], batches: Sequence[Given], model: nn.Module) -> Iterator[Made]:
-    """What the model makes of each batch, in their order, without gradients.
+def side_by_side(work: Callable[[Input], Output], batches: Sequence[Input], model: nn.Module) -> Iterator[Output]:
+    """Call `work` with each batch, without gradients; on the CPU two batches run in parallel. Results keep the order.
 
-    On the CPU two batches are worked on at once, each by half of torch's threads: a step of a search is small, and
-    threads that share one wait for each other. With forward hooks registered, batches run one after another, by as
-    many threads each, so that the results are the same bits. Several threads may call this at once.
+    Each of the two batches uses half of torch's threads: a step of a search is small, so threads that share one step
+    mostly wait for each other. With forward hooks registered, batches run one after another, also with half of the
+    threads, so that the results are the same bits. Several threads may call this function at the same time.
     """
-    with _counting:
+    with _threads_lock:
         threads = torch.get_num_threads()
-    halves = threads // AT_ONCE
-    watched = modules._has_any_global_hook() or any(
-        each._forward_hooks or each._forward_pre_hooks for each in model.modules()
+    half = threads // AT_ONCE
+    has_hooks = modules._has_any_global_hook() or any(
+        module._forward_hooks or module._forward_pre_hooks for module in model.modules()
     )
     on_cpu = next(model.parameters()).device.type == "cpu"
 
-    def quietly(batch: Given) -> Made:
-        with torch.no_grad():  # which every thread must ask for itself
+    def without_gradients(batch: Input) -> Output:
+        with torch.no_grad():  # a setting of each thread, so it must be set in the worker
             return work(batch)
 
-    if not on_cpu or not halves or len(batches) < AT_ONCE:
-        yield from map(quietly, batches)
+    if not on_cpu or not half or len(batches) < AT_ONCE:
+        yield from map(without_gradients, batches)
         return
-    if not watched:
+    if not has_hooks:
         cancelled = threading.Event()
-        with ThreadPoolExecutor(AT_ONCE, initializer=_begin_worker, initargs=(halves, threads, cancelled)) as pool:
+        with ThreadPoolExecutor(AT_ONCE, initializer=_begin_worker, initargs=(half, threads, cancelled)) as pool:
             try:
-                yield from pool.map(quietly, batches)
+                yield from pool.map(without_gradients, batches)
             except BaseException:
-                cancelled.set()  # else the pool would wait until the batches under way are done
+                cancelled.set()  # else leaving the pool would wait for the batches that still run
                 raise
         return
-    _use_threads(halves, threads)
+    _use_threads(half, threads)
     try:
-        yield from map(quietly, batches)
+        yield from map(without_gradients, batches)
     finally:
         _use_threads(threads, threads)
 
 
 @contextmanager
 def precision(name: str, device: torch.device) -> Iterator[None]:
-    """Matrix products in that precision while in the block; sums, norms and weights stay in single precision."""
+    """Within the block, matrix products use that precision; sums, norms and weights stay in float32."""
     with torch.autocast(device.type, torch.bfloat16, enabled=choose_precision(name, device) == "bfloat16"):
         yield

@@ -1,4 +1,4 @@
-"""The errors a user can cause; each kind knows the exit code the command line ends with."""
+"""Errors that a user can cause; each class has the exit code of the command line."""
 
 import signal
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ Entry = TypeVar("Entry")
 
 
 class RegardError(Exception):
-    """Something the user can mend; its message says what was given, what is allowed, how to mend it."""
+    """Base class of errors that users can fix; the message says what was given, what is allowed and how to fix it."""
 
     exit_code = 2
 
@@ -18,19 +18,29 @@ class RecipeError(RegardError):
     """A recipe, an override or an argument that cannot be used."""
 
 
+class UnknownNameError(RecipeError):
+    """A name that is in no table; the message lists the names there are."""
+
+    def __init__(self, what: str, name: str, choices: Iterable[str]) -> None:
+        choices = list(choices)
+        super().__init__(f"unknown {what} {name!r}; choose from {', '.join(choices)}{did_you_mean(name, choices)}")
+        self.what = what
+        self.name = name
+
+
 class DataError(RegardError):
-    """Input that is missing, empty, or not in the promised form."""
+    """Input that is missing, empty or not in the expected format."""
 
 
 class MissingExtraError(RegardError):
-    """An optional package is not installed."""
+    """An optional package is not installed; the message says how to install it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package {package}; install it with: pip install 'regard[{extra}]'")
 
 
 class NotFiniteError(RegardError):
-    """Training met a loss or gradient that is not a finite number."""
+    """A loss, a gradient or an output of the model is not finite (NaN or infinite)."""
 
     exit_code = 3
 
@@ -42,19 +52,19 @@ class StorageError(RegardError):
 
 
 class CorruptError(RegardError):
-    """A stored artefact is damaged or incomplete."""
+    """A stored file or folder is damaged or incomplete."""
 
     exit_code = 5
 
 
 class ResourceError(RegardError):
-    """The machine has too little of something."""
+    """The machine has too few resources, for example too little memory."""
 
     exit_code = 6
 
 
 class StoppedError(RegardError):
-    """A signal asked to stop."""
+    """The process received a signal to stop, such as SIGINT; the exit code is 128 plus the signal's number."""
 
     def __init__(self, number: int, saved: str = "nothing was written") -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}; {saved}")
@@ -63,13 +73,13 @@ class StoppedError(RegardError):
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """The end of an error sentence that suggests the nearest choice, or nothing."""
+    """The end of an error message that suggests the most similar choice; empty if no choice is similar."""
     near = get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def pick(table: Mapping[str, Entry], name: str, what: str) -> Entry:
-    """The table's entry of that name, or a sentence that lists the names there are."""
+    """The table's entry of that name; an unknown name raises RecipeError with a list of all names."""
     if name not in table:
-        raise RecipeError(f"unknown {what} {name!r}; choose from {', '.join(table)}{did_you_mean(name, table)}")
+        raise UnknownNameError(what, name, table)
     return table[name]

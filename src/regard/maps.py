@@ -1,4 +1,4 @@
-"""Attention maps: weights with the labels of both axes, and what can be read off them."""
+"""Attention maps: weights with the labels of both axes; their entropy, coverage, hard alignment and words."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -9,23 +9,43 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-MARKS = frozenset({"<pad>", "<s>", "</s>"})  # labels that stand for no word; `<unk>` does
+MARKS = frozenset({"<pad>", "<s>", "</s>"})  # labels that are not words; `<unk>` counts as a word
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """The layout of text: a source position is a token."""
+    """The layout of a text: each source position is a token."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The layout of a picture: source positions are its cells, row by row."""
+
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The layout of a recording: source positions are frames, so many seconds apart."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The layout of a series: source positions are its values, in their order."""
 
 
 TEXT = Tokens()
-Layout = Tokens  # image grids, audio frames and time steps will join it with `|`
+Layout = Tokens | Grid | Frames | Steps
 
 
 @dataclass(frozen=True)
 class AttentionMap:
     """Attention weights with the labels of both axes: rows are outputs, columns are sources.
 
-    Maps are equal if their labels and all their weights are; their hash is that of the labels.
+    Two maps are equal if labels, layout, dtype and all weights are equal; the hash ignores the weights.
     """
 
     weights: Float[Tensor, "rows columns"] = field(hash=False)
@@ -46,59 +66,62 @@ class AttentionMap:
         return same and torch.equal(self.weights.cpu(), other.weights.cpu())
 
     def __iter__(self) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-        """Row by row: the output's label and its sources with their weights."""
+        """Iterate over the rows: the label of the output, and (source label, weight) pairs."""
         for label, weights in zip(self.rows, self.weights.tolist(), strict=True):
             yield label, list(zip(self.columns, weights, strict=True))
 
     def entropy(self) -> Float[Tensor, " rows"]:
-        """How spread each row is, in nats: 0 looks at one source, log(columns) at all alike."""
+        """The entropy of each row in nats: 0 if all weight is on one source, log(columns) if it is uniform."""
         return torch.special.entr(self.weights).sum(-1)
 
     def coverage(self) -> Float[Tensor, " columns"]:
-        """How much each source was looked at in all: its weights, summed over the rows."""
+        """The attention that each source received in total: its weights, summed over the rows."""
         return self.weights.sum(0)
 
     def monotonicity(self) -> float:
-        """The share of neighbouring rows between which the gaze does not go back: 1.0 reads strictly onward.
+        """The share of steps from row to row at which the expected column does not go back: 1.0 is left to right.
 
-        A row's gaze is its expected column, sum(weight * column) / sum(weight); going back by less than 1e-6 of a
-        column is rounding. Rows that look nowhere have no gaze and are passed over; fewer than two rows give 1.0.
+        The expected column of a row is sum(weight * column) / sum(weight). Going back by less than 1e-6 of a column
+        counts as rounding. Rows without weight are ignored; fewer than two rows give 1.0.
         """
         weights = self.weights.double()
         weights = weights[weights.sum(-1) > 0]
-        places = torch.arange(weights.shape[1], dtype=weights.dtype, device=weights.device)
-        gaze = (weights * places).sum(-1) / weights.sum(-1)
-        onward = gaze[1:] >= gaze[:-1] - 1e-6
-        return onward.double().mean().item() if len(onward) else 1.0
+        columns = torch.arange(weights.shape[1], dtype=weights.dtype, device=weights.device)
+        expected = (weights * columns).sum(-1) / weights.sum(-1)
+        forward = expected[1:] >= expected[:-1] - 1e-6
+        return forward.double().mean().item() if len(forward) else 1.0
 
     def links(self, shift: int = 0) -> list[tuple[int, int]]:
-        """The hard alignment as (column, row) pairs from zero: each row's heaviest word, of equals the first.
+        """The hard alignment as (column, row) pairs, counted from zero: each row with the column of its largest weight.
 
-        The marks `<pad>`, `<s>` and `</s>` stand for no word: as columns they are passed over, as rows they have no
-        link. Nor has a row without weight on any word. Alignment errors and the Pharaoh format both take these links.
+        Of equal weights the first counts. The marks `<pad>`, `<s>` and `</s>` are not words: as columns they are
+        skipped, as rows they get no link, and neither does a row without weight on any word. Alignment errors and the
+        Pharaoh format both use these links.
 
-        Shift 0 reads the step that writes a token (output step), shift 1 the step that is then fed this token (input
-        step; Chen et al. 2020). Which is better depends on the model. A row past the last of the map is its last.
+        `shift` 0 takes the row of the step that writes a token (output step), `shift` 1 the row of the next step, whose
+        input is this token (input step; Chen et al. 2020). Which is better depends on the model. If there is no such
+        row, the last row is taken.
         """
         words = [column for column, label in enumerate(self.columns) if label not in MARKS]
         if not words or not self.rows:
             return []
         heaviest, places = self.weights[:, words].max(dim=-1)
         weights, columns = heaviest.tolist(), [words[place] for place in places.tolist()]
-        read = [min(row + shift, len(self.rows) - 1) for row in range(len(self.rows))]
-        return [(columns[at], row) for row, at in enumerate(read) if self.rows[row] not in MARKS and weights[at] > 0]
+        steps = [min(row + shift, len(self.rows) - 1) for row in range(len(self.rows))]
+        pairs = [(row, step) for row, step in enumerate(steps) if self.rows[row] not in MARKS]
+        return [(columns[step], row) for row, step in pairs if weights[step] > 0]
 
     def words(self) -> "AttentionMap":
-        """The map between words: the weights of a word's pieces are summed as columns, averaged as rows.
+        """The map between words: columns of the pieces of a word are summed, rows are averaged.
 
-        So a row keeps its sum. A piece that begins with sentencepiece's `▁` begins a word, the pieces after it go
-        on with it, `<unk>` too; further spaces before a word belong to it; `<pad>`, `<s>` and `</s>` stand alone. An
-        axis without any `▁` stays as it is: characters stay characters.
+        So the sums of rows do not change. A piece that begins with sentencepiece's `▁` begins a word, and the pieces
+        after it, `<unk>` too, belong to this word; so do further spaces before it. `<pad>`, `<s>` and `</s>` are never
+        merged. An axis without any `▁`, such as one of characters, is not changed.
         """
         return self.merged(_words(self.rows), _words(self.columns))
 
     def merged(self, rows: "Words | None", columns: "Words | None") -> "AttentionMap":
-        """The map between words that are told, as `words` has it; None leaves an axis as it is."""
+        """The map between the given words, merged as in `words`; None leaves an axis unchanged."""
         weights = self.weights
         if columns is not None:
             home = torch.tensor(columns.home, device=weights.device)
@@ -115,21 +138,21 @@ class AttentionMap:
         )
 
     def _repr_svg_(self) -> str:
-        """How a notebook shows it."""
-        from regard.show.maps import svg  # lazily: drawing stands below the nouns
+        """The picture that a notebook shows for this object."""
+        from regard.show.maps import svg  # imported here, because `show` imports this module
 
         return svg(self)
 
 
 class Words(NamedTuple):
-    """The words of an axis, and for each of its pieces the number of the word it belongs to."""
+    """The words of an axis, and for each of its pieces the index of the word it belongs to."""
 
     labels: tuple[str, ...]
     home: list[int]
 
 
 def _words(pieces: tuple[str, ...]) -> Words | None:
-    """The pieces of one axis as words, or None where nothing says where words begin."""
+    """Group the pieces of an axis into words; None if no piece marks the beginning of a word."""
     if not any("▁" in piece for piece in pieces):
         return None
     words: list[str] = []

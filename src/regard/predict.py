@@ -1,4 +1,4 @@
-"""The public face of a trained run: load it, ask it, look at how it looked."""
+"""Load a trained run, and predict or score with it: the public interface."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,20 +7,21 @@ from typing import Any
 
 from torch import nn
 
-from regard import models, storage
+from regard import models, plugins, storage
 from regard import recipe as recipes
 from regard.device import choose_device, current, enough_memory, memory_kept
-from regard.errors import CorruptError, RecipeError, pick
+from regard.errors import CorruptError, RecipeError
 from regard.recipe import Search
 from regard.storage import Run
-from regard.tasks import TASKS, AnyTask, Scored
+from regard.tasks import AnyTask, Scored, task_class
 from regard.types import Example, Prediction
 
+# The work and the remedy in the message about too little memory.
 ANSWERING = "an answer", "lower the beam (--beam), give shorter texts, or use a device with more memory"
 
 
 class Predictor:
-    """A trained model that answers texts."""
+    """A trained model with its task: predicts outputs for texts, with attention maps, and scores examples."""
 
     def __init__(self, run: Run, task: AnyTask, model: nn.Module) -> None:
         self.run = run
@@ -36,11 +37,11 @@ class Predictor:
         search: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> list[Prediction]:
-        """The best output for each text, with its map; what is not given is as the recipe says.
+        """Predict the best output for each text, with its map; settings that are not given come from the recipe.
 
-        With `n_best` above 1 the others are the prediction's `alternatives`; asking for more never changes the first.
-        `search` changes keys of the recipe's section of that name: `{"temperature": 0.8}` draws outputs at random, by
-        `seed`, and does not search.
+        With `n_best` above 1, the other outputs are the prediction's `alternatives`; a larger `n_best` never changes
+        the first output. `search` changes keys of the recipe's `search` section: `{"temperature": 0.8}` samples outputs
+        at random, with `seed`, instead of beam search.
         """
         if isinstance(texts, str):
             raise RecipeError("predict takes a list of texts; write predict([text])")
@@ -52,7 +53,7 @@ class Predictor:
             return self.task.answer(self.model, texts, settings, n_best, seed)
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
-        """How well the run does on examples, by its recipe's metric or another that fits, in all and by group."""
+        """Score the run on examples, in total and by group, with its recipe's metric or another that fits the task."""
         recipe = self.task.recipe
         settings = recipe.search if beam is None else _with_beam(recipe.search, beam)
         with self.at_work():
@@ -60,24 +61,25 @@ class Predictor:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """What the model needs around it: its GPU, memory that is kept, and a sentence if there is too little."""
+        """The context in which the model runs: its GPU, `memory_kept`, and a clear error if memory runs out."""
         with memory_kept(), current(next(self.model.parameters()).device), enough_memory(*ANSWERING):
             yield
 
 
 def load(run: Run | str | Path, device: str = "auto") -> Predictor:
-    """The predictor of a run directory."""
+    """Load the predictor of a run; `run` is a Run or the path of its directory."""
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
-    task = pick(TASKS, recipe.task, "task").restore(recipe, run.read)
-    model = task.build()
+    with plugins.loading(run.needs()):
+        task = task_class(recipe.task).restore(recipe, run.read)
+        model = task.build()
     try:
         models.load_weights(model, models.kept_weights(run))
     except RuntimeError as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
-    where = choose_device(device)
+    chosen = choose_device(device)
     with enough_memory("the model", "use a device with more memory"):
-        model.to(where).eval()
+        model.to(chosen).eval()
     models.settle(model)
     return Predictor(run, task, model)
 

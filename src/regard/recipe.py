@@ -13,62 +13,63 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from regard.errors import RecipeError, did_you_mean
 
 EMBEDDED = Path(__file__).parent / "recipes"
-FORMAT = 2  # of a recipe's TOML: in format 1, model.decoder.order = gnmt meant what is gnmt_v2 today
+SMALL = 0.02  # standard deviation of the weights with model.init = small
+FORMAT = 2  # version of the TOML format: in format 1, model.decoder.order = gnmt meant today's gnmt_v2
 
 
 def _number(default: float | None, least: float, most: float | None = None) -> Any:
-    """A dataclass field for a number that has a range."""
+    """A dataclass field for a number with a smallest and, if given, a largest value."""
     return field(default=default, metadata={"least": least, "most": most})
 
 
 @dataclass(frozen=True)
 class Data:
-    """Where the pairs come from: files, or an embedded corpus where no file is given."""
+    """The training, dev and test data: files, or an embedded corpus if no training file is given."""
 
-    corpus: str = ""  # `regard list corpora`
-    size: int = _number(25_000, least=1)  # training pairs to generate for an embedded corpus
+    corpus: str = ""  # name of an embedded corpus; `regard list corpora`
+    size: int = _number(25_000, least=1)  # number of training pairs to generate for an embedded corpus
     train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; plain or gz
-    dev: tuple[str, ...] = ()  # where none is given, a part of `train` is split off
-    test: tuple[str, ...] = ()  # what `regard score RUN` scores on
-    format: str = "pairs"  # of a tagger's files; `regard list formats`
-    header: bool = False  # the first line of each TSV of labelled sentences names its columns, and is skipped
-    max_length: int = _number(250, least=1)  # pairs with more tokens on a side are dropped from training
-    window: int = _number(0, least=0)  # of a language model: tokens a text is cut into; 0 for each line by itself
-    stride: int = _number(0, least=0)  # tokens from where one training window begins to the next; 0 for data.window
+    dev: tuple[str, ...] = ()  # if no file is given, a part of `train` is split off
+    test: tuple[str, ...] = ()  # files that `regard score RUN` computes the score on
+    format: str = "pairs"  # file format of a tagger's data; `regard list formats`
+    header: bool = False  # for classifiers: the first line of each TSV file holds column names and is skipped
+    max_length: int = _number(250, least=1)  # pairs with more tokens on either side are dropped from training
+    window: int = _number(0, least=0)  # for language models: tokens per window of text; 0: each line is its own text
+    stride: int = _number(0, least=0)  # tokens between the starts of two training windows; 0: as data.window
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """How text becomes tokens on either side."""
+    """The tokenizers of source and target."""
 
-    source: str = "character"  # `regard list tokenizers`
-    target: str = "character"  # likewise
-    size: int = _number(8000, least=1)  # the most frequent tokens that are kept
+    source: str = "character"  # tokenizer of the source; `regard list tokenizers`
+    target: str = "character"  # tokenizer of the target
+    size: int = _number(8000, least=1)  # largest size of the vocabulary
     shared: bool = False  # one vocabulary for both sides
-    least: int = _number(1, least=1)  # times that a tagger sees a word in training to know it
-    lower: bool = False  # taggers, classifiers, masked language models know lower case alone; a tagger's letters stay
+    least: int = _number(1, least=1)  # for taggers: words that occur less often in the training data are unknown
+    lower: bool = False  # lowercase the input of taggers (except their letters), classifiers, masked LMs
 
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention at every site without a section of its own; `dim` is the inner width of scores that have one."""
+    """Attention at every site; the sections of single sites may change keys. `dim` is the inner width of the score."""
 
-    score: str = "additive"  # `regard list scores`
-    dim: int = _number(128, least=1)  # inner width; the heads of a Transformer share its own dim instead
-    normalizer: str = "softmax"  # `regard list normalizers`; with hard, a Transformer encoder's own looks are softmax
-    scope: str = "global"  # `regard list scopes`; beside one with a past, a Transformer encoder's own looks are global
-    window: int = _number(10, least=1)  # how far local scopes see to either side
-    heads: int = _number(1, least=1)  # looks at once, which share dim
-    groups: int = _number(0, least=0)  # heads of keys and values, which the heads share; 0 for as many as heads
-    dropout: float = _number(0.0, least=0.0, most=0.95)  # share of the weights dropped in training
+    score: str = "additive"  # the score function; `regard list scores`
+    dim: int = _number(128, least=1)  # inner width of the score; a Transformer uses its own dim instead
+    normalizer: str = "softmax"  # `regard list normalizers`; hard: encoder self-attention uses softmax
+    scope: str = "global"  # `regard list scopes`; if it uses past weights: encoder self-attention is global
+    window: int = _number(10, least=1)  # for local scopes: how many positions they reach to either side
+    heads: int = _number(1, least=1)  # number of attention heads; dim is divided among them
+    groups: int = _number(0, least=0)  # grouped-query attention: number of key and value heads; 0: as many as heads
+    dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate of the attention weights
 
 
 @dataclass(frozen=True)
 class Site:
-    """Attention at one site: what is not given here is as in model.attention."""
+    """Attention at one site; a key that is not set here has its value in model.attention."""
 
-    score: str | None = None  # of this site
-    dim: int | None = _number(None, least=1)  # likewise, and so on
+    score: str | None = None  # see model.attention
+    dim: int | None = _number(None, least=1)  # see model.attention
     normalizer: str | None = None  # see model.attention
     scope: str | None = None  # see model.attention
     window: int | None = _number(None, least=1)  # see model.attention
@@ -77,68 +78,68 @@ class Site:
     dropout: float | None = _number(None, least=0.0, most=0.95)  # see model.attention
 
     def of(self, default: Attention) -> Attention:
-        """The attention of the site, with the default where nothing else is given."""
+        """Returns the attention settings of this site: `default`, with the keys that are set here."""
         own = {name: value for name, value in vars(self).items() if value is not None}
         return replace(default, **own)
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """The reader of the source; `dim` is the width of a state, both directions together."""
+    """The encoder, which reads the source; `dim` is the width of a state, both directions together."""
 
-    kind: str = "recurrent"  # `regard list encoders`
-    cell: str = "gru"  # of a recurrent one; `regard list cells`
+    kind: str = "recurrent"  # type of the encoder; `regard list encoders`
+    cell: str = "gru"  # if recurrent: type of the cell; `regard list cells`
     dim: int = _number(128, least=1)  # width of a state
-    layers: int = _number(1, least=1)  # on top of each other
-    bidirectional: bool = True  # read in both directions; a Transformer always does
-    bias: bool = True  # of the recurrent layers
-    inner_dim: int = _number(0, least=0)  # of an LSTM projected down to dim, 0 for none; of feed-forward, 0 for 4 x dim
-    dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
-    inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # likewise, inside a Transformer's feed-forward layers
+    layers: int = _number(1, least=1)  # number of layers
+    bidirectional: bool = True  # if recurrent: read in both directions
+    bias: bool = True  # if recurrent: the layers have a bias
+    inner_dim: int = _number(0, least=0)  # LSTM: width projected to dim, 0: none; Transformer: feed-forward, 0: 4 x dim
+    dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate
+    inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate inside a Transformer's feed-forward layers
     self_attention: Site = Site()  # of a Transformer
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """The writer of the target; `order` says when a recurrent one looks."""
+    """The decoder, which writes the target; `order` sets at which point of a step a recurrent decoder attends."""
 
-    kind: str = "recurrent"  # `regard list decoders`
-    order: str = "bahdanau"  # of a recurrent one; `regard list orders`
-    start: str = "bridge"  # of a recurrent one; `regard list starts`
-    cell: str = "gru"  # of a recurrent one; `regard list cells`
+    kind: str = "recurrent"  # type of the decoder; `regard list decoders`
+    order: str = "bahdanau"  # if recurrent: order of cell and attention in a step; `regard list orders`
+    start: str = "bridge"  # if recurrent: how its initial state is made; `regard list starts`
+    cell: str = "gru"  # if recurrent: type of the cell; `regard list cells`
     dim: int = _number(128, least=1)  # width of a state
-    layers: int = _number(1, least=1)  # on top of each other
-    inner_dim: int = _number(0, least=0)  # of a Transformer's feed-forward layers; 0 for 4 x dim
-    copies: bool = False  # of a recurrent one: it may point at a source's token instead of choosing a word
-    dropout: float = _number(0.0, least=0.0, most=0.95)  # share of numbers dropped in training
-    inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # likewise, inside a Transformer's feed-forward layers
+    layers: int = _number(1, least=1)  # number of layers
+    inner_dim: int = _number(0, least=0)  # width of a Transformer's feed-forward layers; 0: 4 x dim
+    copies: bool = False  # if recurrent: copy mechanism, it may copy a token of the source (pointer-generator)
+    dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate
+    inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate inside a Transformer's feed-forward layers
     self_attention: Site = Site()  # of a Transformer
-    cross_attention: Site = Site()  # to the source
+    cross_attention: Site = Site()  # attention to the source
 
 
 @dataclass(frozen=True)
 class Letters:
-    """How a tagger reads the letters of a word, besides the word itself."""
+    """How a tagger reads the letters of a word, in addition to the word's embedding."""
 
-    kind: str = "convolutional"  # `regard list letters`
-    embedding: int = _number(32, least=1)  # width of a letter
-    dim: int = _number(64, least=0)  # width of what they make of a word; 0 for words alone
+    kind: str = "convolutional"  # type of the letter encoder; `regard list letters`
+    embedding: int = _number(32, least=1)  # width of a letter's embedding
+    dim: int = _number(64, least=0)  # width of the vector computed from a word's letters; 0: letters are not used
 
 
 @dataclass(frozen=True)
 class Model:
-    """The parts of a model."""
+    """The parts of the model, and what they share."""
 
-    embedding: int = _number(64, least=1)  # width of a token; a Transformer's dim is taken instead
-    tied: bool = False  # words are predicted with the matrix that embeds them; on both sides where tokens.shared
-    norm: str = "pre"  # pre or post: where a Transformer normalises
-    activation: str = "relu"  # `regard list activations`
-    positions: str = "sinusoidal"  # `regard list positions`
-    init: str = "glorot"  # the weights a Transformer begins with; `regard list inits`
-    longest: int = _number(1024, least=1)  # positions that are learned: by positions = learned, by the score location
-    pooling: str = "attention"  # of a classifier: how states become one vector; `regard list poolings`
-    segments: bool = False  # question and context are told apart by a vector for each
-    overlap: bool = False  # tokens of the context that the question has too are told apart by a vector
+    embedding: int = _number(64, least=1)  # width of a token's embedding; a Transformer uses its dim instead
+    tied: bool = False  # output layer and embedding share one matrix; if tokens.shared, the source embedding too
+    norm: str = "pre"  # layer normalisation of a Transformer: pre or post (before or after each sub-layer)
+    activation: str = "relu"  # activation of a Transformer's feed-forward layers; `regard list activations`
+    positions: str = "sinusoidal"  # positions of a Transformer; `regard list positions`
+    init: str = "glorot"  # initial weights of a Transformer; `regard list inits`
+    longest: int = _number(1024, least=1)  # number of learned positions, for positions = learned and the score location
+    pooling: str = "attention"  # for classifiers: how the states become one vector; `regard list poolings`
+    segments: bool = False  # for task = answer: add a learned vector to the question, and another to the context
+    overlap: bool = False  # for task = answer: add a learned vector to context tokens that are in the question
     encoder: Encoder = Encoder()
     attention: Attention = Attention()
     decoder: Decoder = Decoder()
@@ -147,63 +148,64 @@ class Model:
 
 @dataclass(frozen=True)
 class Train:
-    """How the model learns."""
+    """How the model is trained."""
 
-    updates: int = _number(1000, least=1)  # at most; see patience
-    batch_tokens: int = _number(4000, least=1)  # rows times the longest side, at most
-    learning_rate: float = _number(0.001, least=0.0, most=1e37)  # the highest
-    schedule: str = "constant"  # `regard list schedules`
-    warmup: int = _number(0, least=0)  # updates until the learning rate is reached
-    clip: float = _number(1.0, least=0.0)  # largest norm of the gradient; 0 for none
-    weight_decay: float = _number(0.0, least=0.0, most=10.0)  # share of the weights taken off at each update, x rate
-    smoothing: float = _number(0.0, least=0.0, most=0.95)  # of the labels
-    word_dropout: float = _number(0.0, least=0.0, most=0.95)  # share of words hidden from classifiers and taggers
-    masked: float = _number(0.15, least=0.01, most=0.95)  # share of tokens a masked language model is asked for
-    whole_words: bool = False  # it is asked for all pieces of a word at once
-    validate: int = _number(250, least=1)  # updates between two looks at dev
-    accumulate: int = _number(1, least=1)  # batches that make one update
-    ema: float = _number(0.0, least=0.0, most=0.99999)  # decay of a moving mean of the weights; 0 for none
-    average: int = _number(1, least=1)  # validations whose weights are averaged
-    keep: str = "best"  # which weights end in the run: the best by dev loss, or the last
-    sampling: float = _number(0.0, least=0.0, most=1.0)  # share of own predictions fed at the end; it grows from 0
-    coverage: float = _number(0.0, least=0.0)  # weight of See's loss: looks that return to where others were
-    doubly_stochastic: float = _number(0.0, least=0.0)  # weight of Xu's: keys that are looked at more or less than once
-    guided: float = _number(0.0, least=0.0)  # weight of looks that miss known links; characters alone have them
-    entropy: float = _number(0.01, least=0.0)  # of looks that are drawn (hard): what keeps them from settling early
-    patience: int = _number(0, least=0)  # validations without a better dev loss before stopping; 0 for never
-    start_from: str = ""  # a run: what fits of its weights, and its tokenizers, are taken to begin with
-    seed: int = _number(1, least=0)  # of weights, batches, dropout and embedded corpora
-    device: str = "auto"  # cpu, cuda, or auto: the GPU where there is one
-    threads: int = _number(0, least=0)  # of the CPU; 0 leaves it to torch
-    precision: str = "float32"  # of matrix products: float32, bfloat16, or auto: bfloat16 on a GPU fast in it
-    capture: bool = True  # on a GPU: an update is one CUDA graph, where it can be
-    compile: bool = False  # in captured updates: through torch.compile, which takes a minute and pays on large models
-    deterministic: bool = False  # only such algorithms as give the same bits again; slower on a GPU
+    updates: int = _number(1000, least=1)  # number of updates at most; see patience
+    batch_tokens: int = _number(4000, least=1)  # largest size of a batch: rows times the length of the longest side
+    learning_rate: float = _number(0.001, least=0.0, most=1e37)  # highest learning rate
+    schedule: str = "constant"  # learning rate schedule; `regard list schedules`
+    warmup: int = _number(0, least=0)  # updates until the highest learning rate is reached
+    clip: float = _number(1.0, least=0.0)  # gradient clipping: largest norm of the gradient; 0: none
+    weight_decay: float = _number(0.0, least=0.0, most=10.0)  # AdamW: weights shrink by this x rate at each update
+    smoothing: float = _number(0.0, least=0.0, most=0.95)  # label smoothing
+    word_dropout: float = _number(0.0, least=0.0, most=0.95)  # for classifiers, taggers: share of words made unknown
+    masked: float = _number(0.15, least=0.01, most=0.95)  # for masked LMs: share of tokens to predict
+    whole_words: bool = False  # for masked LMs: whole-word masking, all pieces of a word are predicted together
+    validate: int = _number(250, least=1)  # updates between two validations on dev
+    accumulate: int = _number(1, least=1)  # gradient accumulation: batches per update
+    ema: float = _number(0.0, least=0.0, most=0.99999)  # decay of an exponential moving average of the weights; 0: none
+    average: int = _number(1, least=1)  # checkpoint averaging: number of validations whose weights are averaged
+    keep: str = "best"  # weights stored in the run: best (lowest dev loss) or last
+    sampling: float = _number(0.0, least=0.0, most=1.0)  # scheduled sampling: share at the end; it grows from 0
+    coverage: float = _number(0.0, least=0.0)  # weight of See et al.'s coverage loss, against repeated attention
+    doubly_stochastic: float = _number(0.0, least=0.0)  # weight of Xu et al.'s loss: total weight per key near 1
+    guided: float = _number(0.0, least=0.0)  # weight of the guided attention loss, from known links; characters only
+    entropy: float = _number(0.01, least=0.0)  # weight of the entropy bonus for hard attention
+    patience: int = _number(0, least=0)  # early stopping after this many validations without a lower dev loss; 0: never
+    start_from: str = ""  # a run to start from: its tokenizers, and its weights whose names and shapes fit, are used
+    seed: int = _number(1, least=0)  # random seed of weights, batches, dropout and embedded corpora
+    device: str = "auto"  # cpu, cuda, or auto: the GPU if there is one
+    threads: int = _number(0, least=0)  # number of CPU threads; 0: torch's default
+    precision: str = "float32"  # of matrix products: float32, bfloat16, or auto: bfloat16 if the GPU is fast in it
+    capture: bool = True  # on a GPU: run each update as one CUDA graph, if possible
+    compile: bool = False  # use torch.compile in captured updates: takes a minute, worth it for large models
+    deterministic: bool = False  # use only deterministic algorithms, which give the same bits again; slower on a GPU
 
 
 @dataclass(frozen=True)
 class Search:
-    """How an output is found."""
+    """How outputs are generated: beam search, or sampling if temperature is above 0."""
 
-    beam: int = _number(1, least=1)  # 1 is greedy
-    length_penalty: float = _number(0.0, least=0.0)  # exponent of GNMT's penalty; 0 for none
-    coverage_penalty: float = _number(0.0, least=0.0)  # weight of GNMT's; 0 for none
-    no_repeat: int = _number(0, least=0)  # no n-gram of this length is written twice; 0 forbids none
-    temperature: float = _number(0.0, least=0.0)  # above 0, outputs are drawn at random and not searched
-    top_k: int = _number(0, least=0)  # draw from so many of the likeliest words; 0 for all
-    top_p: float = _number(1.0, least=0.01, most=1.0)  # draw from the fewest words that hold so much chance
-    max_ratio: float = _number(2.0, least=0.0)  # an output is at most max_ratio x source + max_extra tokens
+    beam: int = _number(1, least=1)  # width of the beam; 1: greedy search
+    length_penalty: float = _number(0.0, least=0.0)  # exponent of GNMT's length penalty; 0: none
+    coverage_penalty: float = _number(0.0, least=0.0)  # weight of GNMT's coverage penalty; 0: none
+    no_repeat: int = _number(0, least=0)  # no n-gram of this length is generated twice; 0: no limit
+    temperature: float = _number(0.0, least=0.0)  # above 0: outputs are sampled with this temperature; 0: beam search
+    top_k: int = _number(0, least=0)  # sample from this many of the most probable tokens; 0: from all
+    top_p: float = _number(1.0, least=0.01, most=1.0)  # nucleus sampling: smallest set of tokens with this probability
+    max_ratio: float = _number(2.0, least=0.0)  # an output has at most max_ratio x source length + max_extra tokens
     max_extra: int = _number(20, least=1)  # see max_ratio
-    max_answer: int = _number(30, least=1)  # tokens of an answer that is looked for in a context
+    max_answer: int = _number(30, least=1)  # for task = answer: largest number of tokens of an answer
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that makes a run."""
+    """All settings of a run."""
 
-    name: str = "run"  # of the run directory
-    task: str = "translate"  # `regard list tasks`
-    metric: str = "exact_match"  # `regard list metrics`
+    name: str = "run"  # name of the run directory
+    task: str = "translate"  # what is learned; `regard list tasks`
+    metric: str = "exact_match"  # the score of a run, computed on dev after training; `regard list metrics`
+    source: str = "text"  # for task = translate: kind of the input; `regard list sources`
     data: Data = Data()
     tokens: Tokens = Tokens()
     model: Model = Model()
@@ -212,23 +214,24 @@ class Recipe:
 
 
 def names() -> list[str]:
-    """The recipes that come with regard."""
+    """Names of the recipes that come with regard."""
     return sorted(path.stem for path in EMBEDDED.glob("*.toml"))
 
 
 def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
-    """The recipe of that name or file, with `a.b=c` overrides."""
+    """Reads a recipe that comes with regard, by name, or a .toml file, and applies `a.b=c` overrides."""
     path, content = _content(name)
     return parse(content, str(path), overrides)
 
 
 def comment(name: str | Path) -> list[str]:
-    """The lines that a recipe begins with: what it is, whose paper, what it needs or leaves out."""
+    """The comment lines at the top of a recipe: what it trains, which paper, what it needs or leaves out."""
     lines = _content(name)[1].split("\n")
     return [line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines)]
 
 
 def _content(name: str | Path) -> tuple[Path, str]:
+    """The path and the text of a recipe."""
     path = Path(name)
     if path.suffix != ".toml":
         path = EMBEDDED / f"{name}.toml"
@@ -242,9 +245,9 @@ def _content(name: str | Path) -> tuple[Path, str]:
 
 
 def parse(content: str, origin: str, overrides: Iterable[str] = (), format: int = FORMAT) -> Recipe:
-    """A recipe from TOML, in the terms of today's format; `origin` names it in messages.
+    """Parses a recipe from TOML and converts it to the current format; `origin` is its name in error messages.
 
-    `format` is that of a recipe that names none.
+    `format` is the format version of a text that does not state one.
     """
     try:
         values = tomllib.loads(content)
@@ -254,14 +257,14 @@ def parse(content: str, origin: str, overrides: Iterable[str] = (), format: int 
     if type(format) is not int or not 1 <= format <= FORMAT:
         raise RecipeError(f"{origin} is of format {format!r}, and this regard reads 1 to {FORMAT}; take one that fits")
     recipe = fill(Recipe(), values, origin, "")
-    recipe = _renewed(recipe) if format == 1 else recipe
+    recipe = _upgraded(recipe) if format == 1 else recipe
     for text in overrides:
         recipe = override(recipe, text)
     return recipe
 
 
-def _renewed(recipe: Recipe) -> Recipe:
-    """A recipe that was written in format 1, in today's terms."""
+def _upgraded(recipe: Recipe) -> Recipe:
+    """Converts a recipe of format 1 to the current format."""
     decoder = recipe.model.decoder
     if decoder.order == "gnmt":
         decoder = replace(decoder, order="gnmt_v2")
@@ -269,45 +272,45 @@ def _renewed(recipe: Recipe) -> Recipe:
 
 
 def override(recipe: Recipe, text: str) -> Recipe:
-    """The recipe with one key changed, as `model.attention.score=dot` says."""
+    """Returns the recipe with one key changed; `text` is an override such as `model.attention.score=dot`."""
     return fill(recipe, assigned(text), "the command line", "")
 
 
 def assigned(text: str) -> dict[str, Any]:
-    """The key and the value of `KEY=VALUE`, for `fill`."""
+    """Parses `KEY=VALUE` into nested dicts, the form that `fill` takes."""
     key, equals, value = text.partition("=")
     if not equals:
         raise RecipeError(f"an override is KEY=VALUE, such as train.seed=7, not {text!r}")
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
         raise RecipeError(f"an override is UTF-8 text, which {text!r} is not; rename the file")
     first, *parts = key.strip().split(".")
-    values: Any = _Word(value)
+    values: Any = _Argument(value)
     for part in reversed(parts):
         values = {part: values}
     return {first: values}
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The whole recipe as TOML, its format and every key written out."""
+    """The whole recipe as TOML, with its format version and every key."""
     return "\n".join([f"format = {FORMAT}", *_lines(recipe, "")]) + "\n"
 
 
-class _Word(str):
-    """A value as written on the command line: its key decides how it is read."""
+class _Argument(str):
+    """A value from the command line; the type of its key decides how it is parsed."""
 
 
 Section = TypeVar("Section")
 
 
 def fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) -> Section:
-    """The section with the given values; nothing unknown, nothing of the wrong kind."""
+    """Returns the section with these values; refuses unknown keys and values of the wrong type or range."""
     known = {item.name: item for item in dataclasses.fields(section)}  # type: ignore[arg-type]
     kinds = get_type_hints(type(section))
     changed = {}
     for key, value in values.items():
         name = prefix + key
         if key not in known:
-            near = did_you_mean(name, [prefix + other for other in known]) or f"; there are {', '.join(known)}"
+            near = did_you_mean(name, [prefix + known_key for known_key in known]) or f"; there are {', '.join(known)}"
             raise RecipeError(f"unknown key {name!r} in {origin}{near}")
         if dataclasses.is_dataclass(kinds[key]):
             if not isinstance(value, Mapping):
@@ -319,11 +322,11 @@ def fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) 
 
 
 def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
-    """One value, as its key wants it."""
-    if type(None) in get_args(kind):  # a key that may be left out
+    """Converts a value to the type `kind` of its key, and checks its limits."""
+    if type(None) in get_args(kind):  # a key of a `Site`, where None means: as in model.attention
         (kind,) = set(get_args(kind)) - {type(None)}
-    if isinstance(value, _Word):
-        value = _read(value, kind)
+    if isinstance(value, _Argument):
+        value = _parse_argument(value, kind)
     if kind == tuple[str, ...]:
         value = (value,) if isinstance(value, str) else value
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
@@ -343,31 +346,33 @@ def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _read(word: str, kind: Any) -> Any:
-    """A word of the command line: TOML where it is TOML, else the text itself."""
+def _parse_argument(argument: str, kind: Any) -> Any:
+    """Parses a value from the command line as TOML; if it is not valid TOML, it is taken as plain text."""
     try:
-        value = tomllib.loads(f"value = {word}")["value"]
+        value = tomllib.loads(f"value = {argument}")["value"]
     except tomllib.TOMLDecodeError:
-        value = str(word)
+        value = str(argument)
     if kind is str and not isinstance(value, str):
-        return str(word)
+        return str(argument)
     if kind == tuple[str, ...] and not isinstance(value, list):
-        return [part for part in str(word).split(",") if part]
+        return [part for part in str(argument).split(",") if part]
     return value
 
 
 def _lines(section: Any, prefix: str) -> Iterable[str]:
+    """The TOML lines of a section: its own keys first, then its sub-sections."""
     nested = []
     for item in dataclasses.fields(section):
         value = getattr(section, item.name)
-        if value is None:  # not given
+        if value is None:  # a key that is not set
             continue
         if dataclasses.is_dataclass(value):
             nested.append((prefix + item.name, value))
         else:
             plain = list(value) if isinstance(value, tuple) else value
-            told = json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")  # then JSON of these is TOML
-            yield f"{item.name} = {told}"
+            # JSON of these types is TOML too, except that TOML wants the control character 7F escaped
+            encoded = json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
+            yield f"{item.name} = {encoded}"
     for name, value in nested:
         yield f"\n[{name}]"
         yield from _lines(value, name + ".")

@@ -1,7 +1,7 @@
-"""The only module that writes files: whole or not at all, and checked when they are read again.
+"""The only module that writes files: writes are atomic, and files are checked when they are read.
 
-A file is written beside its place, forced to the disk, and renamed into it; so is a folder of files. Whoever looks at
-any instant, and whatever is killed at any instant, finds the old content or the new.
+A file is written under a temporary name in the same folder, synced to the disk and renamed; so is a folder of files. At
+any time, also after the process was killed, there is either the complete old content or the complete new one.
 """
 
 import contextlib
@@ -16,59 +16,65 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard import plugins
 from regard import recipe as recipes
 from regard.errors import CorruptError, DataError, RecipeError, StorageError, did_you_mean
 
 MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
-DATA = "data.json"  # how a run knows again what it learned from
+DATA = "data.json"  # digests of the training data, to notice if the data changes
+PLUGINS = "plugins.json"  # the entries of installed packages that a run uses; absent if it uses none
 CHECKPOINTS, LOCK, PARTIAL, DAMAGED = "checkpoints", ".lock", ".partial", ".damaged"
-REPLACED = f".replaced{PARTIAL}"  # ends the name of a folder while another takes its place
+REPLACED = f".replaced{PARTIAL}"  # suffix of an old folder's name while a new one takes its place
 FORMAT = 1  # of the manifest
-KEPT = 2  # checkpoints: the newest, and one to fall back on
+KEPT = 2  # number of checkpoints: the newest, and an older one in case it is damaged
 
-Manifest = dict[str, list[str]]  # the SHA-256 a file may have; two only while it is being replaced
+Manifest = dict[str, list[str]]  # the valid SHA-256 digests of each file; two only while it is being replaced
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file whole."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
-    with _storing(path):
+    """Write a file atomically: it has the old content or the complete new one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+    with _write_errors(path):
         try:
-            _put(beside, content)
-            os.replace(beside, path)
-            _sync(path.parent)
+            _write_synced(partial, content)
+            os.replace(partial, path)
+            _sync_folder(path.parent)
         except BaseException:
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
 
 
 def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
-    """What `make` gives, made only once for a digest; a cache that cannot be written is done without."""
+    """The result of `make` from the cache, under a kind and a digest; called if the cache lacks it or is damaged.
+
+    If the cache cannot be written, the result is returned all the same.
+    """
     home = os.environ.get("REGARD_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "regard"
     )
     path = Path(home) / kind / digest
     with contextlib.suppress(OSError, ValueError):
-        sealed, content = path.read_bytes().split(b"\n", 1)
-        if sealed == _digest(content).encode():
+        checksum, content = path.read_bytes().split(b"\n", 1)
+        if checksum == _digest(content).encode():
             return content
     content = make()
     with contextlib.suppress(OSError, StorageError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, _digest(content).encode() + b"\n" + content)
-        for litter in path.parent.glob(f".{digest}.*{PARTIAL}"):  # of a killed process; a living one can do without
-            litter.unlink(missing_ok=True)
+        # Left by killed processes. A process that still writes one loses it, and goes on without the cache.
+        for leftover in path.parent.glob(f".{digest}.*{PARTIAL}"):
+            leftover.unlink(missing_ok=True)
     return content
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of files that a manifest vouches for."""
+    """A folder of files with a manifest that lists their digests."""
 
     path: Path
 
     def read(self, name: str) -> bytes:
-        """One file of the folder, if it is still what was written."""
+        """The content of a file of the folder; raises CorruptError if its digest is not the one in the manifest."""
         manifest = self._manifest()
         if name not in manifest:
             raise CorruptError(f"{self.path / name} is not in {MANIFEST}: the folder is not complete")
@@ -77,7 +83,8 @@ class Folder:
         except FileNotFoundError:
             raise CorruptError(f"{self.path / name} is missing, though {MANIFEST} lists it") from None
         digest = _digest(content)
-        if digest not in manifest[name] and digest not in self._manifest().get(name, []):  # was it replaced just now?
+        # The manifest is read again, because the file may have been replaced since the first time.
+        if digest not in manifest[name] and digest not in self._manifest().get(name, []):
             raise CorruptError(
                 f"{self.path / name} is damaged: its SHA-256 is not that of {MANIFEST}; "
                 "copy the run again from where it came, or train it again"
@@ -85,21 +92,21 @@ class Folder:
         return content
 
     def holds(self, name: str) -> bool:
-        """Whether the manifest knows a file."""
+        """Whether the manifest lists a file of that name."""
         return name in self._manifest()
 
     def _manifest(self) -> Manifest:
         path = self.path / MANIFEST
         try:
-            told = json.loads(_read(path))
-            version, files = told["format"], told["files"]
+            content = json.loads(_read(path))
+            version, files = content["format"], content["files"]
         except FileNotFoundError:
             raise CorruptError(f"{path} is missing: the folder is not complete") from None
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(f"{path} is damaged: {error}") from error
         if version != FORMAT:
-            raise CorruptError(f"{path} is of format {version!r}, and this regard reads {FORMAT}; take one that fits")
-        if not isinstance(files, dict) or not all(isinstance(each, list) for each in files.values()):
+            raise CorruptError(f"{path} has format {version!r}, this regard reads {FORMAT}; use a version that fits")
+        if not isinstance(files, dict) or not all(isinstance(digests, list) for digests in files.values()):
             raise CorruptError(f"{path} is damaged: it does not list files")
         return files
 
@@ -110,99 +117,102 @@ class Run(Folder):
 
     @staticmethod
     def create(parent: Path, name: str, files: Mapping[str, bytes]) -> "Run":
-        """A new directory NAME with these files, or NAME-2, NAME-3, ... where that is taken; whole or not at all."""
+        """Creates, atomically, a new directory NAME with these files; if it exists, NAME-2, NAME-3 and so on."""
         if not re.fullmatch(r"\w[\w.+-]*", name):
             raise RecipeError(f"the name of a run is made of letters, digits, '.', '_', '+' and '-', not {name!r}")
-        with _storing(parent / name):
+        with _write_errors(parent / name):
             parent.mkdir(parents=True, exist_ok=True)
-            with _making(parent):
+            with _creation_lock(parent):
                 number = 1
                 while True:
                     path = parent / (name if number == 1 else f"{name}-{number}")
                     if not path.exists():
                         with contextlib.suppress(FileExistsError):
-                            _put_folder(path, files)
+                            _create_folder(path, files)
                             return Run(path)
                     number += 1
 
     @staticmethod
     def at(path: Path) -> bool:
         """Whether a path is a run directory."""
-        with _reading(path):
+        with _read_errors(path):
             return (path / MANIFEST).is_file()
 
     @staticmethod
     def open(path: str | Path) -> "Run":
-        """An existing run."""
+        """The run in an existing run directory; raises DataError if there is none."""
         if not str(path):
             raise DataError("the name of a run is empty; name a run directory, such as runs/dates")
         path = Path(path)
         if not Run.at(path):
-            siblings = [str(each.parent) for each in path.parent.glob(f"*/{MANIFEST}")]
+            siblings = [str(manifest.parent) for manifest in path.parent.glob(f"*/{MANIFEST}")]
             why = f"holds no run (no {MANIFEST})" if path.is_dir() else "is not there"
             raise DataError(f"the run {path} {why}{did_you_mean(str(path), siblings)}")
         return Run(path)
 
     def recipe(self) -> recipes.Recipe:
-        """The recipe as it was run, every key written out; one that names no format is of the first."""
+        """The recipe of the run, with every key; a recipe without a format number has format 1."""
         return recipes.parse(self.read(RECIPE).decode(), str(self.path / RECIPE), format=1)
+
+    def needs(self) -> plugins.Needs:
+        """The entries of installed packages that the run was trained with."""
+        return plugins.Needs.of(str(self.path), self.read(PLUGINS) if self.holds(PLUGINS) else b"{}")
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        """Hold the run for one trainer alone, and sweep up what a killed one left behind."""
-        with _storing(self.path):
+        """Lock the run, so that only one process trains it, and remove files that a killed process left behind."""
+        with _write_errors(self.path):
             lock = os.open(self.path / LOCK, os.O_WRONLY | os.O_CREAT, 0o666)
-        try:  # the system lets go of the lock when this process ends, however it ends
-            with _storing(self.path):
+        try:  # the system releases the lock when this process ends, also if it is killed
+            with _write_errors(self.path):
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise DataError(f"the run {self.path} is being trained by another process; wait for it") from None
-                self._sweep()
+                self._clean_up()
             yield
             if self.finished():
-                with _storing(self.path):
+                with _write_errors(self.path):
                     (self.path / LOCK).unlink(missing_ok=True)
         finally:
             os.close(lock)
 
-    def _sweep(self) -> None:
-        """Remove what no living process needs; a checkpoint that was about to be replaced gets its name back."""
-        for waiting in (self.path / CHECKPOINTS).glob(f".*{REPLACED}"):
-            path = waiting.with_name(waiting.name.removeprefix(".").removesuffix(REPLACED))
+    def _clean_up(self) -> None:
+        """Remove partial files, and checkpoints of a finished run; restore a checkpoint whose replacement failed."""
+        for replaced in (self.path / CHECKPOINTS).glob(f".*{REPLACED}"):
+            path = replaced.with_name(replaced.name.removeprefix(".").removesuffix(REPLACED))
             if not path.exists():
-                os.rename(waiting, path)
-        litter = [*self.path.glob(f".*{PARTIAL}"), *(self.path / CHECKPOINTS).glob(f".*{PARTIAL}")]
-        for each in litter:
-            _remove(each)
+                os.rename(replaced, path)
+        for leftover in [*self.path.glob(f".*{PARTIAL}"), *(self.path / CHECKPOINTS).glob(f".*{PARTIAL}")]:
+            _remove(leftover)
         if self.finished():
             self._remove_checkpoints()
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file anew; until it is there, the manifest vouches for the old and the new one."""
+        """Create or replace a file; until it is written, the manifest accepts the old content and the new one."""
         manifest, digest = self._manifest(), _digest(content)
-        self._vouch(manifest | {name: [*manifest.get(name, []), digest]})
+        self._write_manifest(manifest | {name: [*manifest.get(name, []), digest]})
         write(self.path / name, content)
-        self._vouch(manifest | {name: [digest]})
+        self._write_manifest(manifest | {name: [digest]})
 
-    def _vouch(self, manifest: Manifest) -> None:
-        write(self.path / MANIFEST, _told(manifest))
+    def _write_manifest(self, manifest: Manifest) -> None:
+        write(self.path / MANIFEST, _manifest_json(manifest))
 
-    # metrics: lines are added while training goes on, so the manifest vouches for them only when it is over
+    # Metrics: lines are appended during training, so the manifest lists the file only when training is finished.
 
     def record(self, entry: Mapping[str, Any]) -> None:
-        """Add one entry to the metrics."""
-        with _storing(self.path / METRICS):
+        """Append one entry to the metrics."""
+        with _write_errors(self.path / METRICS):
             handle = os.open(self.path / METRICS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             _write_all(handle, json.dumps(entry).encode() + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """What was measured while it learned; a line that is not whole yet is left out."""
+        """The metrics recorded during training; an incomplete last line is left out."""
         content = self.read(METRICS) if self.holds(METRICS) else self._recorded()
         return [json.loads(line) for line in content.split(b"\n")[:-1]]
 
     def metrics_size(self) -> int:
-        """The bytes recorded so far."""
+        """The number of bytes of metrics recorded so far."""
         return len(self._recorded())
 
     def _recorded(self) -> bytes:
@@ -212,7 +222,7 @@ class Run(Folder):
             return b""
 
     def cut_metrics(self, size: int) -> None:
-        """Forget what was recorded after the first `size` bytes."""
+        """Truncate the metrics to the first `size` bytes."""
         recorded = self._recorded()
         if len(recorded) < size:
             raise CorruptError(f"{self.path / METRICS} is damaged: {size:,} bytes were written, fewer are left")
@@ -220,27 +230,27 @@ class Run(Folder):
             write(self.path / METRICS, recorded[:size])
 
     def finish(self) -> None:
-        """Vouch for the metrics too: the run is complete, and its checkpoints have served."""
-        with _storing(self.path):
-            self._vouch(self._manifest() | {METRICS: [_digest(_read(self.path / METRICS))]})
+        """Mark the run as finished: add the metrics to the manifest and remove the checkpoints."""
+        with _write_errors(self.path):
+            self._write_manifest(self._manifest() | {METRICS: [_digest(_read(self.path / METRICS))]})
             self._remove_checkpoints()
 
     def finished(self) -> bool:
-        """Whether training came to its end."""
+        """Whether training is finished."""
         return self.holds(METRICS)
 
-    # checkpoints: folders of their own, named by their update
+    # Checkpoints: one folder each, named by the number of the update.
 
     def save(self, update: int, files: Mapping[str, bytes]) -> None:
-        """Keep a checkpoint, and the one before it; one of the same update is replaced."""
+        """Write a checkpoint, replace one of the same update, and remove all but the newest KEPT checkpoints."""
         folder = self.path / CHECKPOINTS
-        with _storing(folder):
+        with _write_errors(folder):
             folder.mkdir(exist_ok=True)
             path = folder / f"{update:08}"
-            with _beside(path, files) as beside:
-                with _out_of_the_way(path):
-                    os.rename(beside, path)
-                _sync(folder)
+            with _partial_folder(path, files) as partial:
+                with _moved_away(path):
+                    os.rename(partial, path)
+                _sync_folder(folder)
             for old in self.checkpoints()[KEPT:]:
                 _remove(old.path)
 
@@ -248,26 +258,26 @@ class Run(Folder):
         """All checkpoints, the newest first."""
         folder = self.path / CHECKPOINTS
         try:
-            with _reading(folder):
-                names = os.listdir(folder)  # and not glob, which takes a folder that cannot be read for an empty one
+            with _read_errors(folder):
+                names = os.listdir(folder)  # not glob, which returns nothing if the folder cannot be read
         except FileNotFoundError:
             return []
         updates = (name for name in names if re.fullmatch("[0-9]{8,}", name))
         return [Folder(folder / name) for name in sorted(updates, key=int, reverse=True)]
 
     def set_aside(self, checkpoint: Folder) -> Path:
-        """Give a damaged checkpoint a name under which it is kept, and is a checkpoint no more."""
+        """Rename a damaged checkpoint, so that it is kept but no longer used; returns its new path."""
         aside, number = checkpoint.path.with_name(f"{checkpoint.path.name}{DAMAGED}"), 1
         while os.path.lexists(aside):
             number += 1
             aside = checkpoint.path.with_name(f"{checkpoint.path.name}{DAMAGED}-{number}")
-        with _storing(checkpoint.path):
+        with _write_errors(checkpoint.path):
             os.rename(checkpoint.path, aside)
-            _sync(aside.parent)
+            _sync_folder(aside.parent)
         return aside
 
     def _remove_checkpoints(self) -> None:
-        """Remove all checkpoints, and their folder unless something was set aside in it."""
+        """Remove all checkpoints, and their folder unless it holds damaged checkpoints that were set aside."""
         for checkpoint in self.checkpoints():
             _remove(checkpoint.path)
         with contextlib.suppress(FileNotFoundError):
@@ -276,26 +286,27 @@ class Run(Folder):
 
 
 @contextlib.contextmanager
-def _making(parent: Path) -> Iterator[None]:
-    """One maker of folders at a time: what stands half made was left by one that was killed, and is swept up."""
+def _creation_lock(parent: Path) -> Iterator[None]:
+    """Let one process at a time create folders in `parent`; removes partial folders that killed processes left."""
     handle = os.open(parent, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some network file systems lock no folders: the litter stays there
+        with contextlib.suppress(OSError):  # some network file systems cannot lock folders: partial ones then stay
             fcntl.flock(handle, fcntl.LOCK_EX)
-            for litter in parent.glob(f".*{PARTIAL}"):
-                if litter.is_dir():
-                    shutil.rmtree(litter, ignore_errors=True)
+            for leftover in parent.glob(f".*{PARTIAL}"):
+                if leftover.is_dir():
+                    shutil.rmtree(leftover, ignore_errors=True)
         yield
     finally:
         os.close(handle)
 
 
-def _put(path: Path, content: bytes) -> None:
-    """A new file, forced to the disk."""
+def _write_synced(path: Path, content: bytes) -> None:
+    """Write a file and sync it to the disk; not atomic."""
     _write_all(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), content)
 
 
 def _write_all(handle: int, content: bytes) -> None:
+    """Write to an open file, sync it to the disk and close it."""
     try:
         rest = memoryview(content)
         while rest:
@@ -305,71 +316,71 @@ def _write_all(handle: int, content: bytes) -> None:
         os.close(handle)
 
 
-def _put_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """A new folder with all its files and their manifest, or FileExistsError."""
-    with _beside(path, files) as beside:
+def _create_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Create, atomically, a folder with files and their manifest; raises FileExistsError if it exists."""
+    with _partial_folder(path, files) as partial:
         try:
-            os.rename(beside, path)
+            os.rename(partial, path)
         except OSError as error:
             if path.exists():
                 raise FileExistsError(str(path)) from error
             raise
-        _sync(path.parent)
+        _sync_folder(path.parent)
 
 
 @contextlib.contextmanager
-def _beside(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """The folder that is to become `path`, with all its files and their manifest, forced to the disk."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
+def _partial_folder(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
+    """Write a folder under a temporary name, to be renamed to `path` in the block; removed if that fails."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
-        os.mkdir(beside)
+        os.mkdir(partial)
         for name, content in files.items():
-            _put(beside / name, content)
-        _put(beside / MANIFEST, _told({name: [_digest(content)] for name, content in files.items()}))
-        _sync(beside)
-        yield beside
+            _write_synced(partial / name, content)
+        _write_synced(partial / MANIFEST, _manifest_json({name: [_digest(content)] for name, content in files.items()}))
+        _sync_folder(partial)
+        yield partial
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a folder; a folder first loses its name, so that half of it is never taken for the whole."""
+    """Remove a file or a folder; a folder is renamed first, so that a half-removed one is never read as complete."""
     if path.is_dir():
         if not path.name.endswith(PARTIAL):
-            os.rename(path, _old(path))
-            path = _old(path)
+            os.rename(path, _name_for_removal(path))
+            path = _name_for_removal(path)
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _out_of_the_way(path: Path) -> Iterator[None]:
-    """Let a folder that is there give its name to another in the block; it is removed after it, or gets it back.
+def _moved_away(path: Path) -> Iterator[None]:
+    """Rename an existing folder, so that the block can use its path; remove it afterwards, or restore it on errors.
 
-    If the process is killed in the block, the next trainer gives the name back (`_sweep`).
+    If the process is killed in the block, the next process that trains the run restores it (`_clean_up`).
     """
     if not path.exists():
         yield
         return
-    waiting = path.with_name(f".{path.name}{REPLACED}")
-    os.rename(path, waiting)
+    replaced = path.with_name(f".{path.name}{REPLACED}")
+    os.rename(path, replaced)
     try:
         yield
     except BaseException:
-        os.rename(waiting, path)
+        os.rename(replaced, path)
         raise
-    shutil.rmtree(waiting)
+    shutil.rmtree(replaced)
 
 
-def _old(path: Path) -> Path:
-    """The name under which a folder waits to be removed."""
+def _name_for_removal(path: Path) -> Path:
+    """The temporary name of a folder while it is being removed."""
     return path.with_name(f".{path.name}.old{PARTIAL}")
 
 
-def _sync(folder: Path) -> None:
-    """Make a rename last through a power cut."""
+def _sync_folder(folder: Path) -> None:
+    """Sync a folder to the disk, so that a rename in it survives a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -377,7 +388,7 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _told(manifest: Manifest) -> bytes:
+def _manifest_json(manifest: Manifest) -> bytes:
     return json.dumps({"format": FORMAT, "files": manifest}, indent=1).encode() + b"\n"
 
 
@@ -386,26 +397,26 @@ def _digest(content: bytes) -> str:
 
 
 def _read(path: Path) -> bytes:
-    """The content of a file: FileNotFoundError if it is missing, StorageError if it cannot be read."""
-    with _reading(path):
+    """The content of a file; raises FileNotFoundError if it is missing, StorageError if it cannot be read."""
+    with _read_errors(path):
         return path.read_bytes()
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn what the system says into a sentence, unless nothing is there: what cannot be read now is not damaged."""
+def _read_errors(path: Path) -> Iterator[None]:
+    """Turn OSError into StorageError, except FileNotFoundError; a file that cannot be read now may be undamaged."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
         why = error.strerror or error
-        raise StorageError(f"{path} cannot be read: {why}; it may well be whole: try again when it can be") from error
+        raise StorageError(f"{path} cannot be read: {why}; it may be undamaged: try again later") from error
 
 
 @contextlib.contextmanager
-def _storing(path: Path) -> Iterator[None]:
-    """Turn what the system says into a sentence."""
+def _write_errors(path: Path) -> Iterator[None]:
+    """Turn OSError into StorageError."""
     try:
         yield
     except OSError as error:

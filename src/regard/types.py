@@ -1,4 +1,4 @@
-"""The nouns that cross folders: what is batched, remembered, stepped, found and looked at."""
+"""Data types that several folders share: examples, batches, memory, decoder steps, hypotheses, predictions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,45 +16,46 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
 @dataclass(frozen=True)
 class Example:
-    """One pair to learn from or to be scored on."""
+    """One pair of source and target, for training or scoring."""
 
     source: str
     target: str
-    group: str = ""  # scores are also given by group: a language, a length
-    origin: str = ""  # where it came from, for messages: `pairs.tsv:7`
-    links: tuple[tuple[int, int], ...] = ()  # where known: source characters with the target characters they became
+    group: str = ""  # scores are also computed for each group, such as a language or a length
+    origin: str = ""  # file and line, for messages: `pairs.tsv:7`
+    links: tuple[tuple[int, int], ...] = ()  # gold alignment, if known: (source character, target character)
 
 
 Rows = TypeVar("Rows", bound="BatchFirst")
 
 
 class BatchFirst:
-    """A frozen dataclass in which the first axis of every tensor, nested ones included, is the batch."""
+    """Base of frozen dataclasses in which the first axis of every tensor, also of nested ones, is the batch."""
 
     def select(self: Rows, index: Int[Tensor, " rows"]) -> Rows:
-        """The rows that `index` names, in that order; a row may come twice or not at all."""
+        """The rows that `index` names, in that order; a row may be named several times or not at all."""
         return self.each(lambda tensor: tensor.index_select(0, index))
 
     def repeat(self: Rows, times: int) -> Rows:
-        """Every row `times` times, the copies side by side."""
+        """Every row repeated `times` times, copies of a row next to each other."""
         return self.each(lambda tensor: tensor.repeat_interleave(times, dim=0))
 
     def to(self: Rows, device: torch.device) -> Rows:
-        """The same on another device."""
+        """The same data on another device."""
         return self.each(lambda tensor: tensor.to(device))
 
     def each(self: Rows, change: Callable[[Tensor], Tensor]) -> Rows:
-        """The same with every tensor changed by a function."""
-        return type(self)(**{name: _each(value, change) for name, value in vars(self).items()})
+        """A copy in which a function was applied to every tensor."""
+        return type(self)(**{name: _apply(value, change) for name, value in vars(self).items()})
 
 
-def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def _apply(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Apply `change` to the tensors of a field; other values stay."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, BatchFirst):
         return value.each(change)
     if isinstance(value, tuple):
-        return tuple(_each(item, change) for item in value)
+        return tuple(_apply(item, change) for item in value)
     return value
 
 
@@ -66,23 +67,23 @@ class Padded(BatchFirst):
     mask: Bool[Tensor, "batch length"]
 
     def crop(self, width: int) -> "Padded":
-        """The first so many positions of every row."""
+        """The first `width` positions of every row."""
         return Padded(self.ids[:, :width], self.mask[:, :width])
 
 
 @dataclass(frozen=True)
 class Batch(BatchFirst):
-    """What one update sees: source rows end with END; target rows begin with BEGIN and end with END."""
+    """The examples of one update; target rows begin with BEGIN and end with END."""
 
-    source: Padded
+    source: Any  # what a `Source` collates: of text, a `Padded` whose rows end with END
     target: Padded
-    examples: Int[Tensor, " batch"]  # where each row stands in the data, for messages
-    links: Float[Tensor, "batch tokens source"] | None = None  # 1 where a target token is known to come of a source's
+    examples: Int[Tensor, " batch"]  # index of each row's example in the data, for messages
+    links: Float[Tensor, "batch tokens source"] | None = None  # gold alignment, 1 for linked tokens
 
 
 @dataclass(frozen=True)
 class Recurrent(BatchFirst):
-    """The state of a recurrent stack; `cell` only where the unit has one (LSTM)."""
+    """The state of a stack of recurrent layers; `cell` is None unless the unit has one (LSTM)."""
 
     hidden: Float[Tensor, "batch layers dim"]
     cell: Float[Tensor, "batch layers inner"] | None
@@ -90,63 +91,63 @@ class Recurrent(BatchFirst):
 
 @dataclass(frozen=True)
 class Memory(BatchFirst):
-    """What an encoder leaves to be looked at. Left of it tasks differ; right of it they are one."""
+    """The output of an encoder, which a decoder attends to; the same type for every kind of source."""
 
     states: Float[Tensor, "batch source dim"]
     mask: Bool[Tensor, "batch source"]  # True = may be attended
     summary: Recurrent  # the encoder's final state, for decoders that start from it
-    layout: Layout  # what a source position is
+    layout: Layout  # the kind of the source positions: tokens, for a text
     ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, for decoders that copy them
 
     @staticmethod
     def none(batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> "Memory":
-        """Nothing to look at, and a summary that says nothing: what a language model starts from."""
-        nothing = torch.zeros(batch, 1, 1, device=device, dtype=dtype)
+        """A memory without source positions and with a zero summary, for language models."""
+        zeros = torch.zeros(batch, 1, 1, device=device, dtype=dtype)
         mask = torch.ones(batch, 0, dtype=torch.bool, device=device)
-        return Memory(nothing[:, :0], mask, Recurrent(nothing, None), TEXT)
+        return Memory(zeros[:, :0], mask, Recurrent(zeros, None), TEXT)
 
 
 class State(BatchFirst):
-    """All that search reorders: a decoder's own frozen dataclass."""
+    """The state of a decoder between steps, which search reorders; each decoder has its own subclass."""
 
 
 class Ready(BatchFirst):
-    """What a decoder derives from the memory once per source; shared by all beams, never reordered."""
+    """What a decoder computes from the memory once per source, such as projected keys; shared by all beams."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a decoder says after reading n tokens: n rows of logits, its next state, its map."""
+    """The result of a decoder step over n tokens: n rows of logits, the next state, n rows of attention weights."""
 
     logits: Float[Tensor, "rows tokens vocabulary"]
     state: State
     attention: Float[Tensor, "rows tokens source"] | None
-    log_prob: Float[Tensor, "rows tokens"] | None = None  # of looks that were drawn at random, in training alone
+    log_prob: Float[Tensor, "rows tokens"] | None = None  # of positions drawn by hard attention; only in training
 
 
 class Hypothesis(NamedTuple):
-    """One finding of a search; `map` holds a row for every token, its END included."""
+    """One output of a search; `map` has a row for every token, END included."""
 
     tokens: list[int]  # without BEGIN and END
-    score: float  # log-probability over the length penalty
+    score: float  # log-probability; of a beam search, with its penalties
     map: Float[Tensor, "tokens source"] | None
-    finished: bool  # False where the length limit cut it
+    finished: bool  # False if it was cut at the length limit
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a trained model answers to one input, with the map of how it looked at it."""
+    """The output of a trained model for one input, with its attention map."""
 
     source: str
     text: str
-    score: float  # log-probability over the length penalty
+    score: float  # log-probability of the output; of a beam search, with its penalties
     tokens: tuple[str, ...]
-    map: AttentionMap | None  # None where the model does not look
-    alternatives: tuple["Prediction", ...] = ()  # the next best, where asked for
-    source_tokens: tuple[str, ...] = ()  # where a task tells them apart from a map's columns
+    map: AttentionMap | None  # None if the model has no attention
+    alternatives: tuple["Prediction", ...] = ()  # the next best outputs, if `n_best` is above 1
+    source_tokens: tuple[str, ...] = ()  # if there is no map: tokens of the source, for tasks that give them
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it: rows of `attention` are `tokens`, its columns `source_tokens`."""
+        """A dictionary for JSON; the rows of `attention` are `tokens`, its columns `source_tokens`."""
         content: dict[str, Any] = {
             "source": self.source,
             "tokens": list(self.tokens),
@@ -160,5 +161,5 @@ class Prediction:
         return content
 
     def _repr_svg_(self) -> str | None:
-        """How a notebook shows it."""
+        """The picture that a notebook shows for this object."""
         return self.map._repr_svg_() if self.map else None

@@ -1,10 +1,10 @@
-"""Batches: every example once, under the budget, and the same for the same seed, epoch and number."""
+"""Batches hold every example once, stay within the token budget, and depend only on seed, epoch and index."""
 
 import random
 import subprocess
 import sys
 import time
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ budgets = st.integers(1, 100)
 seeds = st.integers(-5, 2**40)
 
 
-def assert_lawful(batches, lengths, budget):
+def assert_complete_and_within_budget(batches, lengths, budget):
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
         longest = max(max(lengths[index]) for index in batch)
@@ -31,19 +31,19 @@ def assert_lawful(batches, lengths, budget):
 @laws
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 9))
 def test_a_plan_holds_every_example_once_under_the_budget(lengths, budget, seed, epoch):
-    assert_lawful(plan(lengths, budget, seed, epoch), lengths, budget)
-    assert_lawful(in_order(lengths, budget), lengths, budget)
+    assert_complete_and_within_budget(plan(lengths, budget, seed, epoch), lengths, budget)
+    assert_complete_and_within_budget(in_order(lengths, budget), lengths, budget)
 
 
 @laws
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 9))
 def test_a_plan_is_pure(lengths, budget, seed, epoch):
-    given_lengths = list(lengths)
+    original = list(lengths)
     random.seed(1)
     first = plan(lengths, budget, seed, epoch)
     random.seed(2)
     assert plan(lengths, budget, seed, epoch) == first
-    assert lengths == given_lengths
+    assert lengths == original
 
 
 @laws
@@ -57,9 +57,9 @@ def test_batches_do_not_overlap_in_length(lengths, budget, seed):
 @given(lengths_of_examples, budgets, seeds)
 def test_no_two_neighbouring_batches_would_fit_into_one(lengths, budget, seed):
     batches = sorted(plan(lengths, budget, seed, 0), key=lambda batch: max(max(lengths[i]) for i in batch))
-    by_rank = in_order(lengths, budget)
-    assert sorted(map(len, batches)) == sorted(map(len, by_rank))
-    for batch, following in pairwise(by_rank):
+    by_length = in_order(lengths, budget)
+    assert sorted(map(len, batches)) == sorted(map(len, by_length))
+    for batch, following in pairwise(by_length):
         assert (len(batch) + 1) * max(1, *lengths[following[0]]) > budget
 
 
@@ -73,10 +73,9 @@ def test_epochs_and_seeds_differ():
     lengths = [(3, 5)] * 100 + [(7, 2)] * 100
     plans = [plan(lengths, 50, seed, epoch) for seed in (1, 2) for epoch in (0, 1)]
     as_sets = [{frozenset(batch) for batch in batches} for batches in plans]
-    for one in range(4):
-        for other in range(one):
-            assert plans[one] != plans[other]
-            assert len(as_sets[one] & as_sets[other]) < 3  # who meets whom differs, not only the order
+    for first, second in combinations(range(4), 2):
+        assert plans[first] != plans[second]
+        assert len(as_sets[first] & as_sets[second]) < 3  # the batches hold other examples, not only in another order
 
 
 def test_batches_are_not_sorted_by_length():
@@ -97,18 +96,18 @@ def test_a_large_plan_is_quick():
     lengths = [(generator.randint(1, 60), generator.randint(1, 60)) for _ in range(200_000)]
     start = time.perf_counter()
     plan(lengths, 4_096, 1, 0)
-    assert time.perf_counter() - start < 5  # about half a second alone; the rest is for busy machines
+    assert time.perf_counter() - start < 5  # about half a second on an idle machine
 
 
 @pytest.mark.parametrize("budget", [0, -3])
-def test_a_budget_of_nothing_is_refused(budget):
+def test_a_budget_below_one_token_is_refused(budget):
     with pytest.raises(RecipeError, match=f"^a batch of {budget} tokens holds nothing; give 1 or more$"):
         plan([(1, 1)], budget, 1, 0)
 
 
 @laws
 @given(lengths_of_examples.filter(len), budgets, seeds, st.lists(st.integers(0, 500), min_size=1))
-def test_any_update_can_come_first(lengths, budget, seed, updates):
+def test_updates_can_be_read_in_any_order(lengths, budget, seed, updates):
     batches = Batches(lengths, budget, seed)
     for update in updates:
         assert batches[update] == Batches(lengths, budget, seed)[update]
@@ -116,16 +115,16 @@ def test_any_update_can_come_first(lengths, budget, seed, updates):
 
 @laws
 @given(lengths_of_examples.filter(len), budgets, seeds)
-def test_updates_walk_through_the_plans_of_the_epochs(lengths, budget, seed):
-    walk = [
+def test_updates_follow_the_plans_of_the_epochs(lengths, budget, seed):
+    expected = [
         ((epoch, index), batch) for epoch in range(3) for index, batch in enumerate(plan(lengths, budget, seed, epoch))
     ]
     batches = Batches(lengths, budget, seed)
-    assert [(batches.locate(update), batches[update]) for update in range(len(walk))] == walk
-    assert batches.per_epoch * 3 == len(walk)
+    assert [(batches.locate(update), batches[update]) for update in range(len(expected))] == expected
+    assert batches.per_epoch * 3 == len(expected)
 
 
-def test_no_examples_make_no_batches():
+def test_an_empty_list_of_examples_is_refused():
     with pytest.raises(DataError, match=r"^there are no examples to batch; "):
         Batches([], 10, 1)
 
@@ -137,18 +136,18 @@ def test_rows_are_padded_to_the_longest():
     assert padded.mask.tolist() == [[True, True, True], [False, False, False], [True, False, False]]
 
 
-def test_a_pad_id_inside_a_row_is_real():
+def test_a_pad_id_inside_a_row_is_not_masked():
     assert pad([[PAD, 5], [6]]).mask.tolist() == [[True, True], [True, False]]
 
 
 @pytest.mark.parametrize(("rows", "shape"), [([], (0, 0)), ([[], []], (2, 0))])
-def test_nothing_to_pad_has_a_shape_too(rows, shape):
+def test_padding_empty_rows_gives_empty_tensors(rows, shape):
     padded = pad(rows)
     assert tuple(padded.ids.shape) == tuple(padded.mask.shape) == shape
     assert padded.mask.dtype == torch.bool
 
 
-def test_a_batch_marks_begin_and_end_and_knows_its_examples():
+def test_a_batch_has_begin_and_end_tokens_and_example_indices():
     sources, targets = [[5], [6, 7, 8], [9]], [[10, 11], [], [12]]
     batch = collate(sources, targets, [2, 1])
     assert batch.source.ids.tolist() == [[9, END, PAD, PAD], [6, 7, 8, END]]

@@ -1,4 +1,4 @@
-"""Reading text: lines end where files say, and whatever is wrong gets a sentence."""
+"""Text files: lines end only at newlines, and every problem raises DataError with a clear message."""
 
 import gzip
 import re
@@ -61,7 +61,7 @@ def test_lines_come_back_as_they_were_written(lines, end):
 
 @laws
 @given(st.binary())
-def test_as_many_lines_as_the_bytes_say_or_a_sentence(content):
+def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):
     content = b"x" + content
     try:
         lines = read_lines(content, "some.txt")
@@ -87,7 +87,7 @@ def test_invalid_utf8_is_located(content, where):
         read_lines(content, "a.txt")
 
 
-def test_a_file_is_looked_for_as_given_then_in_regard_data_then_in_data(tmp_path, monkeypatch):
+def test_a_file_is_searched_as_given_then_in_regard_data_then_in_data(tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "corpora"))
     write("data/x.txt", "third")
     assert load("x.txt") == ["third"]
@@ -98,21 +98,21 @@ def test_a_file_is_looked_for_as_given_then_in_regard_data_then_in_data(tmp_path
     assert find(str(tmp_path / "data/x.txt")) == tmp_path / "data/x.txt"
 
 
-def test_a_folder_does_not_hide_a_file_further_on():
+def test_a_folder_does_not_hide_a_file_of_the_same_name_in_data():
     Path("x").mkdir()
     write("data/x", "here")
     assert load("x") == ["here"]
 
 
-def test_a_missing_file_says_where_it_was_looked_for_and_what_is_near(tmp_path, monkeypatch):
+def test_the_error_for_a_missing_file_lists_the_paths_tried_and_a_similar_name(tmp_path, monkeypatch):
     write("corpora/pairs.tsv", "a\tb")
     with pytest.raises(DataError) as unset:
         find("pair.tsv")
     assert str(unset.value) == ("cannot find pair.tsv; looked for pair.tsv, data/pair.tsv ($REGARD_DATA is not set)")
     monkeypatch.setenv("REGARD_DATA", "corpora")
-    with pytest.raises(DataError) as near:
+    with pytest.raises(DataError) as similar:
         find("pair.tsv")
-    assert str(near.value) == (
+    assert str(similar.value) == (
         "cannot find pair.tsv; looked for pair.tsv, corpora/pair.tsv, data/pair.tsv; did you mean 'pairs.tsv'?"
     )
     with pytest.raises(DataError, match=r"did you mean 'pairs\.tsv'"):
@@ -120,12 +120,12 @@ def test_a_missing_file_says_where_it_was_looked_for_and_what_is_near(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["nul\0.txt", "x" * 5_000, "no/such/folder/x", "\ud800"])
-def test_an_impossible_name_is_only_not_found(name):
+def test_an_invalid_file_name_is_reported_as_not_found(name):
     with pytest.raises(DataError, match=r"^cannot find "):
         find(name)
 
 
-def test_a_folder_is_not_a_file():
+def test_a_folder_or_an_empty_name_is_refused():
     Path("texts").mkdir()
     with pytest.raises(DataError, match=r"^texts is a folder; name a file in it$"):
         load("texts")
@@ -133,7 +133,7 @@ def test_a_folder_is_not_a_file():
         load("")
 
 
-def test_a_file_that_cannot_be_read_is_a_sentence(monkeypatch):
+def test_an_unreadable_file_is_refused(monkeypatch):
     def refuse(self):
         raise PermissionError(13, "Permission denied")
 
@@ -144,24 +144,24 @@ def test_a_file_that_cannot_be_read_is_a_sentence(monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", gzip.compress(b"", mtime=0)])
-def test_an_empty_file_is_a_sentence(content):
+def test_an_empty_file_is_refused(content):
     with pytest.raises(DataError, match=r"^x\.txt is empty; "):
         load(write("x.txt", content))
 
 
 @pytest.mark.parametrize("name", ["x.txt.gz", "x.txt"])
-def test_gzip_is_known_by_ending_or_by_its_first_bytes(name):
+def test_gzip_is_recognised_by_its_suffix_or_its_first_bytes(name):
     assert load(write(name, gzip.compress(b"a\nb\n"))) == ["a", "b"]
 
 
-def test_a_gzip_file_cut_anywhere_is_a_sentence():
+def test_a_truncated_gzip_file_is_refused():
     content = gzip.compress(b"a line\nanother line\n")
     for length in range(2, len(content)):
         with pytest.raises(DataError, match=r"^x\.gz is not a whole gzip file \("):
             load(write("x.gz", content[:length]))
 
 
-def test_a_damaged_gzip_file_is_a_sentence():
+def test_a_damaged_gzip_file_is_refused():
     content = bytearray(gzip.compress(b"a line\nanother line\n" * 9))
     content[20] ^= 0xFF
     for damaged in (bytes(content), b"plain text\n"):
@@ -169,7 +169,7 @@ def test_a_damaged_gzip_file_is_a_sentence():
             load(write("x.gz", damaged))
 
 
-def test_pairs_of_a_tsv_know_where_they_came_from():
+def test_pairs_of_a_tsv_have_file_and_line_as_origin_and_blank_ones_are_dropped():
     name = write("pairs.tsv", "a\tb\n\n \t\u2003\nc d\te\r\nx\t \n\ty\n\t\t\nf\u2028g\th")
     assert pairs((name,)) == (
         [
@@ -182,7 +182,7 @@ def test_pairs_of_a_tsv_know_where_they_came_from():
 
 
 @pytest.mark.parametrize(("line", "count"), [("a b", "one field"), ("a\tb\tc", "3 fields"), ("a\tb\t", "3 fields")])
-def test_a_line_without_two_fields_is_named(line, count):
+def test_a_line_without_two_fields_is_refused_with_its_number(line, count):
     name = write("pairs.tsv", "a\tb\n" * 6 + line + "\n")
     with pytest.raises(DataError) as error:
         pairs((name,))
@@ -201,7 +201,7 @@ def test_parallel_texts_are_paired_line_by_line():
     assert dropped == 1
 
 
-def test_texts_of_unequal_length_are_not_parallel():
+def test_parallel_texts_must_have_equally_many_lines():
     names = (write("a.en", "x\n" * 1000), write("b.de", "x\n" * 999))
     with pytest.raises(DataError) as error:
         pairs(names)
@@ -209,19 +209,19 @@ def test_texts_of_unequal_length_are_not_parallel():
 
 
 @pytest.mark.parametrize("names", [(), ("a", "b", "c")])
-def test_one_file_or_two(names):
+def test_pairs_need_one_or_two_files(names):
     with pytest.raises(DataError, match=f"^{len(names)} files given; give one TSV"):
         pairs(names)
 
 
-def test_nothing_left_is_a_sentence():
-    with pytest.raises(DataError, match=r"^x\.tsv: no pair is left, for all 2 "):
+def test_a_file_with_only_blank_pairs_is_refused():
+    with pytest.raises(DataError, match=r"^x\.tsv: no pair is left, because all 2 "):
         pairs((write("x.tsv", "\n\ta\n"),))
 
 
 @laws
 @given(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2, max_size=50), st.integers())
-def test_a_split_loses_nothing_and_keeps_sources_apart(sources, seed):
+def test_a_split_keeps_all_examples_and_no_source_is_on_both_sides(sources, seed):
     examples = [Example(source, str(index)) for index, source in enumerate(sources)]
     train, dev = split(examples, seed)
     assert train
@@ -235,13 +235,13 @@ def test_a_split_loses_nothing_and_keeps_sources_apart(sources, seed):
 
 
 @pytest.mark.parametrize(("count", "expected"), [(2, 1), (14, 1), (100, 10), (9_990, 999), (30_000, 1_000)])
-def test_the_dev_part_is_a_tenth_but_not_too_large(count, expected):
+def test_the_dev_part_is_a_tenth_and_at_most_a_thousand(count, expected):
     examples = [Example(str(index), "x") for index in range(count)]
     assert len(split(examples, 7).dev) == expected
     assert count < 50 or split(examples, 7) != split(examples, 8)
 
 
-def test_sources_are_parted_only_where_a_side_would_be_empty_or_dev_too_large():
+def test_a_source_is_on_both_sides_only_if_one_would_be_empty_or_dev_too_large():
     same = [Example("a", str(index)) for index in range(30)]
     assert len(split(same, 1).dev) == 3
     two_large = [Example(str(index % 2), str(index)) for index in range(12_000)]
@@ -252,6 +252,6 @@ def test_sources_are_parted_only_where_a_side_would_be_empty_or_dev_too_large():
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_too_few_to_split(count):
+def test_fewer_than_two_examples_cannot_be_split(count):
     with pytest.raises(DataError, match=f"^no dev part can be split off {count} pairs; give at least two"):
         split([Example("a", "b")] * count, 1)

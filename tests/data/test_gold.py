@@ -1,4 +1,4 @@
-"""Gold alignments: three forms of one thing, sure and possible, from zero or one, and sentences for all else."""
+"""Gold alignments are read from three formats, with words counted from 0 or 1; bad files raise DataError."""
 
 import os
 import re
@@ -28,28 +28,28 @@ def forms() -> dict[str, tuple[str, ...]]:
     pairs = list(zip(SOURCES, TARGETS, strict=True))
     links = write("links", LINKS)
     return {
-        "tsv": (write("x.tsv", [f"{s}\t{t}\t{each}" for (s, t), each in zip(pairs, LINKS, strict=True)]),),
+        "tsv": (write("x.tsv", [f"{s}\t{t}\t{line}" for (s, t), line in zip(pairs, LINKS, strict=True)]),),
         "pairs": (write("pairs", [f"{s} ||| {t}" for s, t in pairs]), links),
-        "apart": (write("source", SOURCES), write("target", TARGETS), links),
+        "three files": (write("source", SOURCES), write("target", TARGETS), links),
     }
 
 
-@pytest.mark.parametrize("form", ["tsv", "pairs", "apart"])
-def test_three_forms_say_the_same(form: str) -> None:
-    found = gold(forms()[form])
-    assert [(each.source, each.target) for each in found.examples] == [
+@pytest.mark.parametrize("form", ["tsv", "pairs", "three files"])
+def test_three_formats_give_the_same_alignments(form: str) -> None:
+    alignments = gold(forms()[form])
+    assert [(example.source, example.target) for example in alignments.examples] == [
         ("the house", "das Haus"),
         ("a small cat", "eine kleine Katze"),
     ]
-    assert found.examples[1].origin.endswith(":2")
-    assert found.sure == [{(0, 0), (1, 1)}, {(0, 0), (2, 2)}]
-    assert found.possible == [set(), {(1, 1), (1, 2)}]
-    assert found.skipped == 0
+    assert alignments.examples[1].origin.endswith(":2")
+    assert alignments.sure == [{(0, 0), (1, 1)}, {(0, 0), (2, 2)}]
+    assert alignments.possible == [set(), {(1, 1), (1, 2)}]
+    assert alignments.skipped == 0
 
 
-def test_words_may_count_from_one_and_a_line_may_link_nothing() -> None:
-    found = gold((write("x.tsv", ["a b\tc\t1-1 2p1", "a\tb\t"]),), first=1)
-    assert found == Gold(
+def test_words_may_be_counted_from_one_and_a_line_may_have_no_links() -> None:
+    alignments = gold((write("x.tsv", ["a b\tc\t1-1 2p1", "a\tb\t"]),), first=1)
+    assert alignments == Gold(
         [Example("a b", "c", origin="x.tsv:1"), Example("a", "b", origin="x.tsv:2")],
         [{(0, 0)}, set()],
         [{(1, 0)}, set()],
@@ -57,41 +57,41 @@ def test_words_may_count_from_one_and_a_line_may_link_nothing() -> None:
     )
 
 
-def test_a_word_that_is_not_there_is_skipped_and_counted() -> None:
-    found = gold((write("x.tsv", ["a b\tc d\t0-0 2-1 1-2 1-1"]),))
-    assert (found.sure, found.skipped) == ([{(0, 0), (1, 1)}], 2)
+def test_links_past_the_end_of_a_sentence_are_skipped_and_counted() -> None:
+    alignments = gold((write("x.tsv", ["a b\tc d\t0-0 2-1 1-2 1-1"]),))
+    assert (alignments.sure, alignments.skipped) == ([{(0, 0), (1, 1)}], 2)
     assert gold((write("y.tsv", ["a b\tc d\t1-1 2-2 3-2"]),), first=1).skipped == 1
 
 
-def test_an_odd_space_is_part_of_a_word() -> None:
-    """KFTT counts the ideographic space, U+3000, as a word too."""
+def test_only_the_ascii_space_separates_words() -> None:
+    """Other spaces are part of a word; in KFTT even the ideographic space, U+3000, counts as a word."""
     assert gold((write("x.tsv", ["10\u00a0000 a\tb\t1-0"]),)).sure == [{(1, 0)}]
 
 
 @pytest.mark.parametrize(
-    ("lines", "first", "said"),
+    ("lines", "first", "message"),
     [
         (["a b\tc d\t1-1 2-2"], 0, "x.tsv: 1 links lie past the end of a sentence and none is at 0; .*--first 1"),
         (["a b\tc d\t0-0 1-1"], 1, "x.tsv:1: '0-0' links a word before the first, which is number 1; .*--first 0"),
-        (["a b\tc d\t0-0 1?1"], 0, "x.tsv:1: '1?1' is no link; write 3-4 for a sure one, 3p4 for a possible one"),
+        (["a b\tc d\t0-0 1?1"], 0, "x.tsv:1: '1?1' is not a link; write 3-4 for a sure one, 3p4 for a possible one"),
         (
             ["a\tb\t0-0", "a b\tc d"],
             0,
-            "x.tsv:2: not in the promised form; give one TSV of source<TAB>target<TAB>links",
+            "x.tsv:2: not in the expected format; give one TSV of source<TAB>target<TAB>links",
         ),
-        (["a b\t \t"], 0, "x.tsv:1: a side is blank"),
+        (["a b\t \t"], 0, "x.tsv:1: the source or the target is blank"),
     ],
 )
-def test_what_cannot_be_read_is_a_sentence(lines: list[str], first: int, said: str) -> None:
-    with pytest.raises(DataError, match=said.replace("?", r"\?")) as caught:
+def test_invalid_lines_are_refused(lines: list[str], first: int, message: str) -> None:
+    with pytest.raises(DataError, match=message.replace("?", r"\?")) as caught:
         gold((write("x.tsv", lines),), first)
     assert "\n" not in str(caught.value)
 
 
-def test_files_must_be_parallel_and_of_a_known_form() -> None:
+def test_files_must_be_parallel_and_of_a_known_format() -> None:
     with pytest.raises(DataError, match="pairs has 1 lines, links has 2 lines; they must be parallel"):
         gold((write("pairs", ["a ||| b"]), write("links", ["", ""])))
-    with pytest.raises(DataError, match="pairs:1: not in the promised form"):
+    with pytest.raises(DataError, match="pairs:1: not in the expected format"):
         gold((write("pairs", ["a b"]), write("links", ["0-0"])))
     with pytest.raises(DataError, match="4 files given; give one TSV"):
         gold(("a", "b", "c", "d"))
@@ -109,10 +109,10 @@ REAL = Path(os.environ.get("REGARD_DATA", ""), "word-alignment")
         (["xlwa-enes.dev.tsv"], 0, (105, None, 0, 0)),
     ],
 )
-def test_real_gold(names: list[str], first: int, counts: tuple[int | None, ...]) -> None:
-    found = gold(tuple(str(REAL / name) for name in names), first)
-    sure, possible = (sum(map(len, each)) for each in (found.sure, found.possible))
-    assert (len(found.examples), counts[1] and sure, possible, found.skipped) == counts
+def test_published_gold_alignments(names: list[str], first: int, counts: tuple[int | None, ...]) -> None:
+    alignments = gold(tuple(str(REAL / name) for name in names), first)
+    sure, possible = (sum(map(len, links)) for links in (alignments.sure, alignments.possible))
+    assert (len(alignments.examples), counts[1] and sure, possible, alignments.skipped) == counts
     if first == 1:
         with pytest.raises(DataError, match=re.escape("--first 1")):
             gold(tuple(str(REAL / name) for name in names), first=0)

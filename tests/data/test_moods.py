@@ -1,4 +1,4 @@
-"""The corpus of moods: balanced, apart, and not to be had from a bag of words."""
+"""The sentiment corpus is balanced, has disjoint splits, and cannot be solved with a bag of words."""
 
 from collections import Counter
 
@@ -16,8 +16,8 @@ def splits() -> Splits:
     return moods(seed=1, size=8000)
 
 
-def words_of(example: Example, mood: str) -> list[str]:
-    return [word for word in example.source.split() if word in WORDS[mood]]
+def words_of(example: Example, sentiment: str) -> list[str]:
+    return [word for word in example.source.split() if word in WORDS[sentiment]]
 
 
 def test_labels_and_groups_are_equally_frequent(splits: Splits) -> None:
@@ -39,24 +39,24 @@ def test_no_sentence_has_two_labels(splits: Splits) -> None:
     labels: dict[str, set[str]] = {}
     for example in splits.train + splits.dev + splits.test:
         labels.setdefault(example.source, set()).add(example.target)
-    assert all(len(each) == 1 for each in labels.values())
+    assert all(len(found_labels) == 1 for found_labels in labels.values())
 
 
-def test_words_say_what_the_group_promises(splits: Splits) -> None:
+def test_a_group_decides_which_words_of_sentiment_occur(splits: Splits) -> None:
     for example in splits.dev:
-        own, other = words_of(example, example.target), words_of(example, OPPOSITE[example.target])
-        found = bool(own), bool(other)
-        assert found == {"plain": (True, False), "negated": (False, True)}.get(example.group, (True, True))
+        own, opposite = words_of(example, example.target), words_of(example, OPPOSITE[example.target])
+        expected = {"plain": (True, False), "negated": (False, True)}.get(example.group, (True, True))
+        assert (bool(own), bool(opposite)) == expected
 
 
-def test_twins_of_the_same_words_have_opposite_labels(splits: Splits) -> None:
-    """Words of mood changed round: the bag stays, the label does not."""
+def test_swapping_the_words_of_sentiment_gives_the_opposite_label(splits: Splits) -> None:
+    """The bag of words stays the same, but the label changes."""
     labels = {example.source: example.target for example in moods(seed=1, size=200_000).train}
     twins = 0
     for example in splits.train:
         if example.group in ("contrast", "turn"):
-            [own], [other] = words_of(example, example.target), words_of(example, OPPOSITE[example.target])
-            swapped = {own: other, other: own}
+            [own], [opposite] = words_of(example, example.target), words_of(example, OPPOSITE[example.target])
+            swapped = {own: opposite, opposite: own}
             twin = " ".join(swapped.get(word, word) for word in example.source.split())
             twins += twin in labels
             assert labels.get(twin, OPPOSITE[example.target]) == OPPOSITE[example.target]

@@ -1,4 +1,4 @@
-"""What recipes need: every file told with its part, and a remedy that names the first that is missing."""
+"""The files that a recipe names are listed part by part, and the remedy names the first missing or unusable one."""
 
 import os
 from pathlib import Path
@@ -20,20 +20,20 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_files_are_told_in_the_order_of_their_parts(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_listed_in_the_order_train_dev_test(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (empty / "corpora").mkdir()
     (empty / "corpora" / "b").write_bytes(b"one\ntwo\n")
     monkeypatch.setenv("REGARD_DATA", "corpora")
-    found = needs(Data(train=("a", "b"), dev=("b",), test=("c",)))
-    assert [(each.part, each.name, bool(each.problem)) for each in found] == [
+    files = needs(Data(train=("a", "b"), dev=("b",), test=("c",)))
+    assert [(file.part, file.name, bool(file.problem)) for file in files] == [
         ("train", "a", True),
         ("train", "b", False),
         ("dev", "b", False),
         ("test", "c", True),
     ]
-    assert found[1][2:] == (Path("corpora/b"), 8, 2, "")
-    assert remedy(found) == ("2 of 4 files are missing; put a under $REGARD_DATA, which is corpora, or under ./data")
-    assert remedy(found[1:3]) == ""
+    assert files[1][2:] == (Path("corpora/b"), 8, 2, "")
+    assert remedy(files) == ("2 of 4 files are missing; put a under $REGARD_DATA, which is corpora, or under ./data")
+    assert remedy(files[1:3]) == ""
 
 
 def test_a_generated_corpus_needs_no_file() -> None:
@@ -51,8 +51,8 @@ def test_an_empty_file_and_a_folder_cannot_be_used(empty: Path) -> None:
 
 @pytest.mark.skipif(not Path(REAL).is_absolute(), reason="$REGARD_DATA is not set")
 @pytest.mark.parametrize("name", recipes.names())
-def test_recipes_name_files_that_are_there(name: str) -> None:
+def test_recipes_name_existing_files(name: str) -> None:
     data = recipes.load(name).data
     for file in (*data.train, *data.dev, *data.test):
-        if Path(REAL, file).parent.is_dir():  # data that is made, or not had, is not looked for
+        if Path(REAL, file).parent.is_dir():  # skips data that is generated or not installed
             assert find(file) == Path(REAL, file)

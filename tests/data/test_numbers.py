@@ -1,4 +1,4 @@
-"""Number words: num2words' own, with no number in two splits, and links between what means the same."""
+"""Number words are those of num2words, no number is in two splits, and links connect words of the same value."""
 
 import random
 import re
@@ -64,20 +64,20 @@ def everything(splits: Splits) -> list[Example]:
 
 
 def blocks(example: Example) -> list[tuple[str, set[int]]]:
-    """The English words, each with the target places that all its characters are linked to."""
-    told = []
+    """The English words, each with the target positions that all its characters are linked to."""
+    linked = []
     for word in re.finditer("[a-z]+", example.source):
-        places = [{target for source, target in example.links if source == place} for place in range(*word.span())]
-        assert all(each == places[0] for each in places)
-        told.append((word.group(), places[0]))
-    return told
+        positions = [{target for source, target in example.links if source == index} for index in range(*word.span())]
+        assert all(targets == positions[0] for targets in positions)
+        linked.append((word.group(), positions[0]))
+    return linked
 
 
-def test_both_sides_are_as_num2words_writes_them() -> None:
+def test_both_languages_are_spelled_as_by_num2words() -> None:
     lexicon = _lexicon()
-    some = random.Random(1).sample(range(10**6), 3000)
-    borders = [*range(1200), *range(2000, 10**6, 3000), *range(1000, 10**6, 100_000), 10**6 - 1]
-    for number in [*borders, *some]:
+    drawn = random.Random(1).sample(range(10**6), 3000)
+    regular = [*range(1200), *range(2000, 10**6, 3000), *range(1000, 10**6, 100_000), 10**6 - 1]
+    for number in [*regular, *drawn]:
         words, pieces = spell(number, lexicon)
         assert " ".join(words) == english(number)
         assert "".join(piece.text for piece in pieces) == num2words(number, lang="de")
@@ -98,13 +98,13 @@ def test_both_sides_are_as_num2words_writes_them() -> None:
         (31_000, "thirty one thousand", ["ein", "und", "dreißig", "tausend"]),
     ],
 )
-def test_numbers_by_hand(number: int, source: str, pieces: list[str]) -> None:
+def test_known_numbers(number: int, source: str, pieces: list[str]) -> None:
     words, german = spell(number, _lexicon())
     assert " ".join(words) == source
     assert [piece.text for piece in german] == pieces
 
 
-def test_numbers_have_the_promised_counts_and_groups(some_numbers: Splits) -> None:
+def test_numbers_have_the_documented_counts_and_groups(some_numbers: Splits) -> None:
     assert len(some_numbers.test) == 1000
     assert len(some_numbers.dev) == 500
     for part in (some_numbers.test, some_numbers.dev):
@@ -117,16 +117,16 @@ def test_numbers_have_the_promised_counts_and_groups(some_numbers: Splits) -> No
 
 def test_groups_count_digits(some_numbers: Splits) -> None:
     groups = {english(number): len(str(number)) for number in range(2000)}
-    judged = [example for example in everything(some_numbers) if example.source in groups]
-    assert {example.group for example in judged} == set("1234")
-    assert all(example.group == str(groups[example.source]) for example in judged)
+    small = [example for example in everything(some_numbers) if example.source in groups]
+    assert {example.group for example in small} == set("1234")
+    assert all(example.group == str(groups[example.source]) for example in small)
     for example in everything(some_numbers):
         assert ("thousand" in example.source) == (example.group in "456")
         assert ("hundred" in example.source.partition(" thousand")[0]) == (example.group in "36")
 
 
 def test_no_number_is_shared_between_splits() -> None:
-    splits = numbers(seed=1, size=20_000)  # several times all numbers of three digits: a leak could not hide
+    splits = numbers(seed=1, size=20_000)  # includes each number of three digits about three times: a leak would show
     for side in ("source", "target"):
         train, dev, test = (
             {getattr(example, side) for example in part} for part in (splits.train, splits.dev, splits.test)
@@ -136,31 +136,31 @@ def test_no_number_is_shared_between_splits() -> None:
         assert not dev & test
 
 
-def test_every_word_can_be_learnt() -> None:
+def test_every_word_is_in_train() -> None:
     train = numbers(seed=1, size=2000).train
     assert {word for example in train for word in example.source.split()} == set(MEANING)
     assert "null" in {example.target for example in train}
 
 
-def test_links_join_words_with_what_they_mean(some_numbers: Splits) -> None:
+def test_links_connect_words_with_their_translations(some_numbers: Splits) -> None:
     for example in everything(some_numbers)[::7]:
-        for word, places in blocks(example):
-            assert places == set(range(min(places), max(places) + 1))
-            piece = example.target[min(places) : max(places) + 1]
+        for word, positions in blocks(example):
+            assert positions == set(range(min(positions), max(positions) + 1))
+            piece = example.target[min(positions) : max(positions) + 1]
             assert piece == MEANING[word] or (word, piece) == ("one", "ein")
 
 
-def test_all_is_linked_but_spaces_and_und(some_numbers: Splits) -> None:
+def test_all_characters_are_linked_except_spaces_and_und(some_numbers: Splits) -> None:
     for example in everything(some_numbers):
         sources, targets = ({link[side] for link in example.links} for side in (0, 1))
-        assert sources == {place for place, each in enumerate(example.source) if each != " "}
-        free = "".join(each for place, each in enumerate(example.target) if place not in targets)
-        both = [pair for pair in pairwise(example.source.split()) if pair[0] in TENS and pair[1] in UNITS]
-        assert free == "und" * len(both)
+        assert sources == {index for index, letter in enumerate(example.source) if letter != " "}
+        unlinked = "".join(letter for index, letter in enumerate(example.target) if index not in targets)
+        tens_and_units = [pair for pair in pairwise(example.source.split()) if pair[0] in TENS and pair[1] in UNITS]
+        assert unlinked == "und" * len(tens_and_units)
 
 
-def test_links_by_hand() -> None:
-    """`forty two` and `zweiundvierzig`: the pieces cross."""
+def test_links_of_forty_two() -> None:
+    """The links of `forty two` and `zweiundvierzig` cross."""
     train = numbers(seed=1, size=2000).train
     links = next(example.links for example in train if example.source == "forty two")
     assert set(links) == {(source, target) for source in range(5) for target in range(7, 14)} | {
@@ -168,7 +168,7 @@ def test_links_by_hand() -> None:
     }
 
 
-def test_no_number_is_longer_than_the_links_reach() -> None:
+def test_no_german_number_is_longer_than_the_limit_of_links() -> None:
     assert max(len(num2words(number, lang="de")) for number in (373_373, 777_777, 999_999)) < LONGEST
 
 

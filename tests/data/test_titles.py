@@ -1,4 +1,4 @@
-"""The corpus of product titles: each has one reading, targets end after any field, and values are few."""
+"""Product titles are unambiguous, targets can end after any field, and there are few values."""
 
 import random
 from collections import Counter, defaultdict
@@ -25,11 +25,11 @@ def record(example: Example) -> dict[str, str]:
     return dict(field.split("=") for field in example.target.split(";"))
 
 
-def test_titles_have_the_promised_counts(splits: Splits) -> None:
+def test_titles_have_the_documented_counts(splits: Splits) -> None:
     assert (len(splits.dev), len(splits.test)) == (DEV, TEST) == (500, 1000)
 
 
-def test_a_record_has_its_fields_in_order_and_leaves_out_what_is_not_said(splits: Splits) -> None:
+def test_a_record_has_its_fields_in_order_and_omits_missing_ones(splits: Splits) -> None:
     for example in everything(splits):
         fields = list(record(example))
         assert fields == [field for field in FIELDS if field in fields]
@@ -37,16 +37,16 @@ def test_a_record_has_its_fields_in_order_and_leaves_out_what_is_not_said(splits
         assert record(example).get("colour", "red") in COLOURS
         assert record(example).get("brand", "acme") in BRANDS
     targets = {example.target for example in splits.train}
-    begun = sum(any(other.startswith(f"{target};") for other in targets) for target in targets)
-    assert begun > 200  # outputs that may end there, and need not
+    prefixes = sum(any(longer.startswith(f"{target};") for longer in targets) for target in targets)
+    assert prefixes > 200  # targets that another target continues
 
 
-def test_values_are_few_and_each_is_said_in_several_ways(splits: Splits) -> None:
+def test_values_are_few_and_each_colour_has_all_its_spellings(splits: Splits) -> None:
     values = Counter(field for example in splits.train for field in record(example).items())
     assert len(values) < 70
     assert min(values.values()) >= 5
-    said = {word.lower() for example in splits.train for word in example.source.split()}
-    assert {word for words in COLOURS.values() for word in words} <= said
+    spellings = {word.lower() for example in splits.train for word in example.source.split()}
+    assert {word for words in COLOURS.values() for word in words} <= spellings
 
 
 def test_titles_have_emoji_typos_upper_and_lower_case(splits: Splits) -> None:
@@ -69,10 +69,10 @@ def test_no_title_has_two_records() -> None:
     records = defaultdict(set)
     for example in everything(titles(seed=1, size=20_000)):
         records[example.source.lower()].add(example.target)
-    assert all(len(each) == 1 for each in records.values())
+    assert all(len(targets) == 1 for targets in records.values())
 
 
-def test_no_typo_makes_one_value_of_another() -> None:
+def test_no_typo_turns_one_value_into_another() -> None:
     meanings = defaultdict(set)
     for value, words in {**{brand: (brand,) for brand in BRANDS}, **COLOURS}.items():
         for word in words:

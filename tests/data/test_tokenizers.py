@@ -1,4 +1,4 @@
-"""Tokenizers: text comes back, storage retells, little data and damage get an answer."""
+"""Tokenizers restore text, can be stored, and handle small data and damaged files."""
 
 import json
 import signal
@@ -29,7 +29,7 @@ every = pytest.mark.parametrize("name", TOKENIZERS)
 
 
 @every
-def test_special_ids_come_first(name):
+def test_special_tokens_have_the_first_ids(name):
     tokenizer = built[name]
     assert tuple(tokenizer.piece(token) for token in (PAD, UNKNOWN, BEGIN, END)) == SPECIALS
     assert len([tokenizer.piece(token) for token in range(tokenizer.size)]) == tokenizer.size
@@ -40,7 +40,7 @@ def test_special_ids_come_first(name):
 @every
 @laws
 @given(text=st.text(max_size=40))
-def test_any_text_has_ids_in_range_and_nothing_special_but_unknown(name, text):
+def test_any_text_has_ids_in_range_and_no_special_ones_except_unknown(name, text):
     tokenizer = built[name]
     ids = tokenizer.encode(text)
     assert all(0 <= token < tokenizer.size for token in ids)
@@ -51,7 +51,7 @@ def test_any_text_has_ids_in_range_and_nothing_special_but_unknown(name, text):
 @pytest.mark.parametrize("name", ["character", "sentencepiece"])
 @laws
 @given(text=known_text)
-def test_known_characters_come_back(name, text):
+def test_known_characters_are_restored(name, text):
     ids = built[name].encode(text)
     assert UNKNOWN not in ids
     assert built[name].decode(ids) == text
@@ -59,21 +59,21 @@ def test_known_characters_come_back(name, text):
 
 @laws
 @given(st.lists(st.sampled_from(" ".join(TEXTS).split())), st.sampled_from([" ", "  ", "\t", "\u2028 "]))
-def test_known_words_come_back_with_single_spaces(words, space):
+def test_known_words_are_restored_with_single_spaces(words, space):
     ids = built["word"].encode(space + space.join(words))
     assert UNKNOWN not in ids
     assert built["word"].decode(ids) == " ".join(words)
 
 
 @every
-def test_training_texts_come_back(name):
+def test_training_texts_are_restored(name):
     for text in TEXTS:
         expected = " ".join(text.split()) if name == "word" else text
         assert built[name].decode(built[name].encode(text)) == expected
 
 
 @every
-def test_special_ids_are_silent_but_unknown_shows(name):
+def test_decoding_skips_special_ids_and_shows_unknown_ones(name):
     tokenizer = built[name]
     ids = tokenizer.encode("the cat")
     assert tokenizer.decode([BEGIN, *ids, END, PAD, PAD]) == "the cat"
@@ -85,14 +85,14 @@ def test_special_ids_are_silent_but_unknown_shows(name):
 
 
 @every
-def test_stored_is_the_same_tokenizer(name):
+def test_a_restored_tokenizer_is_the_same(name):
     tokenizer, kind = built[name], TOKENIZERS[name]
-    again = kind.from_bytes(tokenizer.to_bytes())
-    assert type(again) is kind
-    assert again.to_bytes() == tokenizer.to_bytes()
-    assert again.size == tokenizer.size
-    assert all(again.piece(token) == tokenizer.piece(token) for token in range(again.size))
-    assert [again.encode(text) for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]
+    restored = kind.from_bytes(tokenizer.to_bytes())
+    assert type(restored) is kind
+    assert restored.to_bytes() == tokenizer.to_bytes()
+    assert restored.size == tokenizer.size
+    assert all(restored.piece(token) == tokenizer.piece(token) for token in range(restored.size))
+    assert [restored.encode(text) for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]
 
 
 @every
@@ -101,7 +101,7 @@ def test_building_twice_gives_the_same_bytes(name):
     assert TOKENIZERS[name].build(TEXTS, size).to_bytes() == TOKENIZERS[name].build(TEXTS, size).to_bytes()
 
 
-def test_the_most_frequent_are_kept_and_of_equals_the_first():
+def test_the_most_frequent_tokens_are_kept_and_ties_go_to_the_first():
     words = Word.build(["c b b a", "a d e"], 3)
     assert [words.piece(token) for token in range(words.size)] == [*SPECIALS, "b", "a", "c"]
     assert words.encode("a b c d") == [5, 4, 6, UNKNOWN]
@@ -111,7 +111,7 @@ def test_the_most_frequent_are_kept_and_of_equals_the_first():
     assert Character.build(["zyy", "xx w"], 99).size == len(SPECIALS) + 5
 
 
-def test_a_word_that_looks_special_is_a_word():
+def test_a_word_spelled_like_a_special_token_is_an_ordinary_word():
     words = Word.build(["<s> <pad>"], 0)
     assert words.encode("<s> <pad>") == [4, 5]
     assert words.decode([BEGIN, 4, 5, END]) == "<s> <pad>"
@@ -145,13 +145,13 @@ def test_character_and_word_are_stored_as_readable_json():
         b'{"kind": "KIND", "tokens": ["a", "b", "a"]}',
     ],
 )
-def test_a_damaged_list_is_corrupt(kind, content):
+def test_a_damaged_vocabulary_is_refused(kind, content):
     with pytest.raises(CorruptError, match=f"^the stored {kind.kind} tokenizer is damaged "):
         kind.from_bytes(content.replace(b"KIND", kind.kind.encode()))
 
 
 @every
-def test_a_file_cut_short_is_corrupt(name):
+def test_a_truncated_tokenizer_is_refused(name):
     content = built[name].to_bytes()
     for length in range(len(content)):
         with pytest.raises(CorruptError, match=f"^the stored {name} tokenizer is damaged "):
@@ -159,14 +159,14 @@ def test_a_file_cut_short_is_corrupt(name):
 
 
 @every
-def test_another_kinds_file_is_corrupt(name):
+def test_a_tokenizer_of_another_kind_is_refused(name):
     for other in TOKENIZERS:
         if other != name:
             with pytest.raises(CorruptError):
                 TOKENIZERS[name].from_bytes(built[other].to_bytes())
 
 
-def test_a_sentencepiece_model_with_a_damaged_piece_is_corrupt():
+def test_a_sentencepiece_model_with_a_damaged_piece_is_refused():
     content = built["sentencepiece"].to_bytes()
     for damaged in (content.replace(b"<pad>", b"<pod>"), content.replace("ö".encode(), b"\xc3\xc3")):
         assert damaged != content
@@ -183,7 +183,7 @@ def test_a_huge_size_for_tiny_data_gives_a_small_vocabulary(texts):
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
 
 
-def test_the_smallest_size_is_told_and_works():
+def test_the_error_for_a_small_size_names_the_smallest_that_works():
     texts = ["hello world", "a b\tc", "the cat"]
     with pytest.raises(RecipeError) as error:
         SentencePiece.build(texts, 5)
@@ -205,24 +205,24 @@ def test_sentencepiece_needs_some_text(texts):
 
 
 def test_sentencepiece_learns_from_lines_of_any_length():
-    texts = ["x " + "猫" * 5_000, "ab" * 70_000]  # beyond its limit of bytes a line; beyond its 65,535 a word
+    texts = ["x " + "猫" * 5_000, "ab" * 70_000]  # above its default limits: bytes per line, characters per word
     tokenizer = SentencePiece.build(texts, 30)
     assert not any(UNKNOWN in tokenizer.encode(text) for text in texts)
 
 
 @laws
 @given(st.lists(st.text(alphabet="ab <s>/pad\t\r\n\x0b\x85\u2028▅⁇é猫", max_size=12), min_size=1).filter(any))
-def test_sentencepiece_gives_back_what_it_learnt_from(texts):
+def test_sentencepiece_restores_its_training_texts(texts):
     tokenizer = SentencePiece.build(texts, 99)
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
 
 
-def test_two_characters_sentencepiece_cannot_give_back():
+def test_two_characters_that_sentencepiece_cannot_restore():
     tokenizer = SentencePiece.build(["a▁b\0c"], 99)
     assert tokenizer.decode(tokenizer.encode("a▁b\0c")) == "a b⁇c"
 
 
-def test_sentencepiece_is_silent():
+def test_sentencepiece_prints_nothing():
     script = (
         "from regard.data.tokenizers import SentencePiece\n"
         "SentencePiece.build(['the cat', 'the dog\\ta'], 99).encode('the ☃')\n"
@@ -238,16 +238,16 @@ def test_importing_tokenizers_does_not_import_sentencepiece():
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
-def test_sentencepiece_in_a_process_of_its_own_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentencepiece_trained_in_a_subprocess_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"the {number} cats sat on mat {number * 7}, ▅\n" for number in range(300)]
-    here = SentencePiece.build(texts, 90).to_bytes()
-    monkeypatch.setattr(tokenizers, "MUCH", 1)
-    assert SentencePiece.build(texts, 90).to_bytes() == here
+    in_process = SentencePiece.build(texts, 90).to_bytes()
+    monkeypatch.setattr(tokenizers, "SUBPROCESS_FROM", 1)
+    assert SentencePiece.build(texts, 90).to_bytes() == in_process
 
 
-def test_a_signal_is_heard_while_sentencepiece_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is one call into C++, in which Python would hear nothing until it ends."""
-    monkeypatch.setattr(tokenizers, "MUCH", 1)
+def test_a_signal_stops_the_training_of_sentencepiece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training is one call into C++, during which this process alone would not handle the signal."""
+    monkeypatch.setattr(tokenizers, "SUBPROCESS_FROM", 1)
     monkeypatch.setattr(tokenizers, "TRAINER", "import time; time.sleep(60)")
 
     def stop(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The table of fast paths: what it names is there, nothing else decides, and its twins compute their definitions."""
+"""The table of fast paths: all names in it exist, no other code chooses paths, and twins equal their definitions."""
 
 import ast
 import os
@@ -35,7 +35,7 @@ EVERY_PATH = pytest.mark.parametrize("name", PATHS)
 
 
 def resolve(name: str) -> Any:
-    """What a dotted name stands for; a module that needs Triton is not imported where there is none, only found."""
+    """The object of a dotted name; if Triton is missing, a function of a Triton module is found in its source text."""
     parts = name.split(".")
     if name.startswith("regard.kernels.gpu.") and not gpu.AVAILABLE:
         spec = find_spec(".".join(parts[:-1]))
@@ -48,7 +48,7 @@ def resolve(name: str) -> Any:
 
 
 @EVERY_PATH
-def test_definition_and_twin_are_there(name):
+def test_definition_and_twin_exist(name):
     path = PATHS[name]
     assert resolve(path.definition) is not None
     assert resolve(path.twin) is not None
@@ -62,26 +62,26 @@ def test_the_test_that_holds_both_equal_names_the_path(name):
 
 
 @EVERY_PATH
-def test_the_path_is_asked_for_in_the_source(name):
-    asked = re.compile(rf'takes\(\s*"{name}"')
-    assert any(asked.search(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py"))
+def test_the_source_calls_takes_with_the_path(name):
+    call = re.compile(rf'takes\(\s*"{name}"')
+    assert any(call.search(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py"))
 
 
 @EVERY_PATH
-def test_among_definitions_no_twin_is_taken(name):
+def test_definitions_only_takes_no_twin(name):
     with definitions_only():
         assert not takes(name)
 
 
-def test_the_environment_decides_at_import():
-    asked = "from regard.kernels.choose import PATHS, takes; print(any(map(takes, PATHS)))"
+def test_regard_plain_in_the_environment_turns_all_twins_off():
+    program = "from regard.kernels.choose import PATHS, takes; print(any(map(takes, PATHS)))"
     environment = os.environ | {"REGARD_PLAIN": "1", "PYTHONPATH": str(SOURCE.parent)}
-    done = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
 @pytest.mark.takes("one_row")
-def test_what_is_watched_is_counted_and_stays_as_it_was():
+def test_watched_counts_answers_and_restores_the_conditions():
     states, weight, before = torch.randn(1, 3), torch.randn(2, 3), dict(choose._conditions)
     with watched() as answers:
         with torch.no_grad():
@@ -94,34 +94,34 @@ def test_what_is_watched_is_counted_and_stays_as_it_was():
     assert choose._conditions == before
 
 
-# ---- nothing else decides
+# ---- no other code chooses paths
 
-ASKING = {
+CHOOSING = {
     *("is_cuda", "is_cpu", "device.type", "is_grad_enabled", "AVAILABLE"),
     *("is_transformed", "is_autocast", "is_capturable", "is_hooked"),
 }
-PLACING = {  # where a device is chosen, or what the optimizer and the loop need there; none of them chooses a path
+ALLOWED = {  # files that choose a device, or that need it for optimizer and loop; none of them chooses a path
     *("device.py", "training/loop.py", "training/session.py"),
     "analysis/doctor.py",
 }
 
 
 def choosing(root: Path) -> Iterator[str]:
-    """Every question outside of `kernels` that chooses a path: by device, by gradients, by what runs around."""
+    """Each use, outside of `kernels`, of a property that chooses a path: device, gradients, autocast, hooks."""
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if name.startswith("kernels/") or name in PLACING:
+        if name.startswith("kernels/") or name in ALLOWED:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            asked = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+            used = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
             if isinstance(node, ast.Compare):
                 sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
-                asked = "device.type" if any(side.endswith(".type") for side in sides) else ""
-            if asked in ASKING:
-                yield f"{name}:{node.lineno} asks for {asked}"
+                used = "device.type" if any(side.endswith(".type") for side in sides) else ""
+            if used in CHOOSING:
+                yield f"{name}:{node.lineno} uses {used}"
 
 
-def test_only_the_table_decides():
+def test_only_kernels_choose_paths():
     assert list(choosing(SOURCE)) == []
 
 
@@ -136,7 +136,7 @@ def test_only_the_table_decides():
         "from regard.kernels.choose import is_hooked\nis_hooked(module)",
     ],
 )
-def test_a_choice_elsewhere_is_found(tmp_path, line):
+def test_a_choice_outside_of_kernels_is_found(tmp_path, line):
     (tmp_path / "attention").mkdir()
     (tmp_path / "attention" / "core.py").write_text(line, encoding="utf-8")
     assert len(list(choosing(tmp_path))) == 1
@@ -145,7 +145,7 @@ def test_a_choice_elsewhere_is_found(tmp_path, line):
     assert list(choosing(tmp_path)) == []
 
 
-# ---- twins that no other test holds against their definitions
+# ---- twins that no other test compares with their definitions
 
 TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5, 5]])
 SIDES = {"kind": "transformer", "dim": 12, "layers": 2, "inner_dim": 20}
@@ -171,7 +171,7 @@ def recurrent(order: str, cell: str, score: str) -> recipes.Model:
 CASES = {"transformer": TRANSFORMER, "tied": recipes.fill(TRANSFORMER, {"tied": True}, "", "")}
 RECURRENT = zip(product(CELLS, ORDERS), cycle(("additive", "dot", "general", "concat")), strict=False)
 CASES |= {f"{order}-{cell}-{score}": recurrent(order, cell, score) for (cell, order), score in RECURRENT}
-# What a model must have taken on the way, in training and in a search, for its numbers to say something.
+# Twins that a model must take in training and search; otherwise the comparison below would prove nothing.
 TAKEN = {
     "transformer": {
         *("joint_projection", "cache_room", "learned_positions", "fused_attention", "plain_transformer"),
@@ -182,36 +182,36 @@ TAKEN = {
 }
 
 
-def everything(model: Seq2Seq) -> list[Tensor]:
+def outputs(model: Seq2Seq) -> list[Tensor]:
     """Logits, maps and gradients of teacher forcing, and scores, tokens and maps of searches."""
     sources = pad([[5, 6, 7, 4, 8, END], [6, 5, END], [4, 4, 8, END]])
     step = model.decoder(TOKENS, model.encoder(sources))
     total = (step.logits * torch.arange(step.logits.numel()).view_as(step.logits).sin()).sum()
-    found = [step.logits.detach(), *torch.autograd.grad(total, list(model.parameters()), allow_unused=True)]
+    results = [step.logits.detach(), *torch.autograd.grad(total, list(model.parameters()), allow_unused=True)]
     models.settle(model)
     with torch.no_grad():
         memory = model.encoder(sources)
     for width in (1, 3):
         for best in beam(model.decoder, memory, width=width, limits=[9] * 3, n_best=width):
             for hypothesis in best:
-                found += [torch.tensor(hypothesis.tokens), torch.tensor(hypothesis.score), hypothesis.map]
-    return [each for each in found if each is not None]
+                results += [torch.tensor(hypothesis.tokens), torch.tensor(hypothesis.score), hypothesis.map]
+    return [result for result in results if result is not None]
 
 
 @pytest.mark.takes("joint_projection", "cache_room", "learned_positions", "recurrent_gates", "whole_beams")
 @pytest.mark.parametrize("case", CASES)
-def test_with_all_fast_paths_a_model_learns_and_searches_as_with_none(case):
-    found = []
-    for plainly in (False, True):
+def test_training_and_search_equal_the_definitions(case):
+    results = []
+    for plain in (False, True):
         torch.manual_seed(2)
         model = models.build(CASES[case], source_size=11, target_size=13, shared=False).double().eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.normal_(std=0.4)
-        with watched() as answers, definitions_only(plainly):
-            found.append(everything(model))
-        taken = {name for name, each in answers.items() if each.taken}
+        with watched() as answers, definitions_only(plain):
+            results.append(outputs(model))
+        taken = {name for name, counts in answers.items() if counts.taken}
         kind = "transformer" if case in ("transformer", "tied") else "recurrent"
-        assert taken >= TAKEN[kind] | TAKEN["all"] if not plainly else not taken
-    for mine, other in zip(*found, strict=True):
-        torch.testing.assert_close(mine, other, rtol=0.0, atol=1e-10)
+        assert taken >= TAKEN[kind] | TAKEN["all"] if not plain else not taken
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0.0, atol=1e-10)

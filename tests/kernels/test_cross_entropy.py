@@ -1,4 +1,4 @@
-"""The cross-entropy of few passes is the plain one, in value and gradient."""
+"""The fast cross-entropy equals the plain one in value and gradient."""
 
 import pytest
 import torch
@@ -9,8 +9,8 @@ from regard.kernels.cross_entropy import cross_entropy, plain
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch):
-    """So few numbers at once that rows come in several parts, the last a short one."""
+def small_blocks(monkeypatch):
+    """Make blocks of three rows, so that a test has several blocks and a shorter last one."""
     monkeypatch.setattr(kernels, "CACHED", 3 * 17)
 
 
@@ -18,20 +18,20 @@ def few(monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 @pytest.mark.parametrize("ignore", [0, -1])
 @pytest.mark.parametrize("scale", [1.0, 1e3])
-def test_it_is_the_definition(rows, smoothing, ignore, scale):
+def test_loss_and_gradient_equal_the_definition(rows, smoothing, ignore, scale):
     logits = (scale * torch.randn(rows, 17, dtype=torch.float64)).requires_grad_()
     wanted = torch.randint(0, 17, (rows,))
     wanted[::4] = ignore
-    found = []
-    for way in (cross_entropy, plain):
-        loss = way(logits, wanted, smoothing, ignore)
+    results = []
+    for function in (cross_entropy, plain):
+        loss = function(logits, wanted, smoothing, ignore)
         (gradient,) = torch.autograd.grad(loss / 13, logits)
-        found.append((loss.detach(), gradient))
-    for mine, other in zip(*found, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+        results.append((loss.detach(), gradient))
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_impossible_words_cost_nothing_where_none_wants_them():
+def test_a_logit_of_minus_infinity_is_harmless_if_its_class_is_not_wanted():
     logits = torch.randn(5, 17, dtype=torch.float64)
     logits[:, 3] = -torch.inf
     logits.requires_grad_()
@@ -44,8 +44,8 @@ def test_impossible_words_cost_nothing_where_none_wants_them():
     assert (gradient[2] == 0).all()
 
 
-@pytest.mark.takes("cross_entropy")  # torch multiplies junk by zero
-def test_junk_in_ignored_rows_reaches_nothing():
+@pytest.mark.takes("cross_entropy")  # torch multiplies the NaN by zero, which is NaN
+def test_nan_in_ignored_rows_reaches_neither_loss_nor_gradient():
     logits = torch.randn(4, 17, dtype=torch.float64)
     logits[1] = torch.nan
     logits.requires_grad_()
@@ -55,16 +55,16 @@ def test_junk_in_ignored_rows_reaches_nothing():
     assert gradient.isfinite().all()
 
 
-def test_no_rows_cost_nothing():
+def test_zero_rows_give_an_empty_gradient():
     logits = torch.zeros(0, 17, requires_grad=True)
     cross_entropy(logits, torch.zeros(0, dtype=torch.long), 0.1, 0).backward()
     assert logits.grad.shape == (0, 17)
 
 
 @pytest.mark.takes("cross_entropy")
-def test_it_is_taken_where_logits_learn():
+def test_the_twin_runs_only_if_logits_need_a_gradient():
     logits, wanted = torch.randn(3, 17), torch.tensor([1, 2, 3])
     with watched() as answers:
-        for learns in (True, False):
-            cross_entropy(logits.requires_grad_(learns), wanted, 0.1, 0)
+        for needs_gradient in (True, False):
+            cross_entropy(logits.requires_grad_(needs_gradient), wanted, 0.1, 0)
     assert (answers["cross_entropy"].taken, len(answers["cross_entropy"].against)) == (1, 1)

@@ -1,4 +1,4 @@
-"""Where there is a GPU: its kernels give what the definitions give, both ways, and torch.compile sees one graph."""
+"""On a GPU: kernels equal their definitions in values and gradients, and torch.compile traces one graph."""
 
 import contextlib
 
@@ -35,22 +35,22 @@ def drawn(*shape: int, kind: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dim", [96, 384, 512, 1024])
-def test_sum_and_norm_in_one_pass_are_the_definition(dim):
+def test_add_norm_equals_the_definition(dim):
     torch.manual_seed(1)
     states, change, norm = drawn(7, 5, dim), drawn(7, 5, dim), nn.LayerNorm(dim, device=GPU)
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     weights = [torch.randn(7, 5, dim, device=GPU) for _ in range(2)]
-    found = {}
-    for way in (norms.add_norm, norms.plain):
-        results = way(states, change, norm, 0.0, True)
-        total = sum((each * weight).sum() for each, weight in zip(results, weights, strict=True))
-        found[way] = [*results, *torch.autograd.grad(total, [states, change, norm.weight, norm.bias])]
-    for one, other in zip(*found.values(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    results = {}
+    for function in (norms.add_norm, norms.plain):
+        outputs = function(states, change, norm, 0.0, True)
+        total = sum((output * weight).sum() for output, weight in zip(outputs, weights, strict=True))
+        results[function] = [*outputs, *torch.autograd.grad(total, [states, change, norm.weight, norm.bias])]
+    for actual, expected in zip(*results.values(), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_dropped_is_dropped_both_ways_and_the_mean_stays():
+def test_backward_draws_the_same_dropout_mask_and_the_mean_stays():
     torch.manual_seed(2)
     states, change = drawn(64, 32, 512), torch.ones(64, 32, 512, device=GPU, requires_grad=True)
     norm = nn.LayerNorm(512, device=GPU)
@@ -67,46 +67,48 @@ def test_what_is_dropped_is_dropped_both_ways_and_the_mean_stays():
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("queries", "keys", "width"), [(1, 1, 16), (17, 33, 32), (32, 32, 128), (64, 64, 64)])
-def test_short_attention_is_the_definition(queries, keys, width, causal):
+def test_short_attention_equals_the_definition(queries, keys, width, causal):
     torch.manual_seed(3)
     queries = keys if causal else queries
     query, key, value = (drawn(3, 4, time, width, kind=torch.bfloat16) for time in (queries, keys, keys))
     mask = torch.rand(3, 1, 1, keys, device=GPU) > 0.3
-    mask[0] = False  # nothing in sight: zeros
-    told = Causal() if causal else mask
-    scale, given = width**-0.5, torch.randn(3, 4, queries, width, device=GPU)
-    assert takes("short_attention", query, key, value, told, causal, None, 0.0)
-    mine = fused.dot(query, key, value, scale=scale, mask=told, bias=None)
-    exact = [each.detach().double().requires_grad_() for each in (query, key, value)]
-    seen = told.drawn(query, key) if causal else mask
-    weights = softmax(exact[0] @ exact[1].transpose(-1, -2) * scale, seen)
-    theirs = weights @ exact[2]
-    torch.testing.assert_close(mine.double(), theirs, rtol=0.03, atol=0.03)
+    mask[0] = False  # no visible key: the context is zero
+    visible = Causal() if causal else mask
+    scale, output_gradient = width**-0.5, torch.randn(3, 4, queries, width, device=GPU)
+    assert takes("short_attention", query, key, value, visible, causal, None, 0.0)
+    fused_context = fused.dot(query, key, value, scale=scale, mask=visible, bias=None)
+    exact = [tensor.detach().double().requires_grad_() for tensor in (query, key, value)]
+    boolean = visible.drawn(query, key) if causal else mask
+    weights = softmax(exact[0] @ exact[1].transpose(-1, -2) * scale, boolean)
+    context = weights @ exact[2]
+    torch.testing.assert_close(fused_context.double(), context, rtol=0.03, atol=0.03)
     if not causal:
-        assert not mine[0].any()
-    one = torch.autograd.grad((mine * given).sum(), [query, key, value])
-    other = torch.autograd.grad((theirs * given).sum(), exact)
-    for found, wanted in zip(one, other, strict=True):
-        torch.testing.assert_close(found.double(), wanted, rtol=0.05, atol=0.05)
+        assert not fused_context[0].any()
+    fast = torch.autograd.grad((fused_context * output_gradient).sum(), [query, key, value])
+    defined = torch.autograd.grad((context * output_gradient).sum(), exact)
+    for actual, expected in zip(fast, defined, strict=True):
+        torch.testing.assert_close(actual.double(), expected, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_side_by_side_is_apart(causal):
+def test_packed_attention_equals_attention_of_separate_projections(causal):
     torch.manual_seed(4)
     wide = drawn(5, 20, 3 * 128, kind=torch.bfloat16)
     mask = Causal() if causal else torch.arange(20, device=GPU) < torch.tensor([3, 20, 1, 7, 9], device=GPU)[:, None]
     mask = mask if causal else mask[:, None, None]
-    mine = fused.packed(wide, 4, scale=0.2, mask=mask)
+    fused_context = fused.packed(wide, 4, scale=0.2, mask=mask)
     query, keys, values = split(wide, 12).split(4, dim=1)
-    theirs = join(fused.dot(query, keys, values, scale=0.2, mask=mask, bias=None))
-    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
-    given = torch.randn_like(mine)
-    one, other = (torch.autograd.grad((each * given).sum(), wide)[0] for each in (mine, theirs))
-    torch.testing.assert_close(one, other, rtol=0, atol=0)
+    context = join(fused.dot(query, keys, values, scale=0.2, mask=mask, bias=None))
+    torch.testing.assert_close(fused_context, context, rtol=0, atol=0)
+    output_gradient = torch.randn_like(fused_context)
+    actual, expected = (
+        torch.autograd.grad((result * output_gradient).sum(), wide)[0] for result in (fused_context, context)
+    )
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's own, as it compiles
-def test_a_compiler_sees_one_graph():
+@pytest.mark.filterwarnings("ignore")  # warnings of torch itself while it compiles
+def test_torch_compile_traces_one_graph():
     recipe = recipes.load(
         "copy",
         [
@@ -127,7 +129,7 @@ def test_a_compiler_sees_one_graph():
 
 
 @pytest.mark.parametrize("flows", [True, False])
-def test_what_flows_on_stays_single_and_what_is_read_is_half(flows):
+def test_norm_is_float32_if_it_is_the_residual_stream_and_bfloat16_otherwise(flows):
     states, change, norm = drawn(4, 3, 64), drawn(4, 3, 64, kind=torch.bfloat16), nn.LayerNorm(64, device=GPU)
     with precision("bfloat16", GPU):
         added, normed = norms.add_norm(states, change, norm, 0.1, True, flows=flows)
@@ -137,73 +139,73 @@ def test_what_flows_on_stays_single_and_what_is_read_is_half(flows):
 
 @pytest.mark.parametrize("block", [one_gradient, contextlib.nullcontext])
 @pytest.mark.parametrize(("queries", "keys", "inner", "width"), [(1, 1, 16, 24), (1, 28, 512, 1024), (5, 70, 200, 130)])
-def test_additive_looks_are_the_definition(queries, keys, inner, width, block):
+def test_additive_attention_equals_the_definition(queries, keys, inner, width, block):
     torch.manual_seed(5)
     score = Additive(query_dim=48, key_dim=width, dim=inner).to(GPU)
     states, start = drawn(6, keys, width), drawn(6, 1, queries, 48)
     mask = torch.rand(6, keys, device=GPU) > 0.3
-    mask[:, 0], mask[-1] = True, False  # one sees nothing
-    along = torch.randn(6, 1, queries, keys, device=GPU)
-    found = []
-    for way in (block, contextlib.nullcontext):
+    mask[:, 0], mask[-1] = True, False  # the last row sees no key
+    weights_factor = torch.randn(6, 1, queries, keys, device=GPU)
+    results = []
+    for manager in (block, contextlib.nullcontext):
         query, total = start, torch.zeros((), device=GPU)
         projected, values = (
             score.project(states).unsqueeze(1),
             states.masked_fill(~mask.unsqueeze(-1), 0.0).unsqueeze(1),
         )
-        with way(), definitions_only(bool(found)):
+        with manager(), definitions_only(bool(results)):
             for _ in range(4):
-                looked = attend(query, projected, values, score=score, mask=mask[:, None, None], cleared=True)
-                query = torch.tanh(looked.context.mean(-1, keepdim=True) + query)
-                total = total + query.square().sum() + (looked.weights * along).sum()
-        found.append([total, looked.weights, *torch.autograd.grad(total, [states, start, *score.parameters()])])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+                attended = attend(query, projected, values, score=score, mask=mask[:, None, None], cleared=True)
+                query = torch.tanh(attended.context.mean(-1, keepdim=True) + query)
+                total = total + query.square().sum() + (attended.weights * weights_factor).sum()
+        results.append([total, attended.weights, *torch.autograd.grad(total, [states, start, *score.parameters()])])
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("why", ["", "dropout", "groups", "grad", "hook"])
-def test_self_attention_is_packed_if_it_is_plain(why):
+@pytest.mark.parametrize("obstacle", ["", "dropout", "groups", "grad", "hook"])
+def test_self_attention_is_packed_only_if_nothing_prevents_it(obstacle):
     torch.manual_seed(6)
-    dropout = 0.1 if why == "dropout" else 0.0
+    dropout = 0.1 if obstacle == "dropout" else 0.0
     attention = SelfAttention(
         lambda width: Global(ScaledDot(query_dim=width, key_dim=width), query_dim=width, fused=True, dropout=dropout),
         dim=64,
         heads=4,
-        groups=2 if why == "groups" else None,
+        groups=2 if obstacle == "groups" else None,
     ).to(GPU)
-    if why == "hook":
-        attention.attention.register_forward_hook(lambda *given: None)
+    if obstacle == "hook":
+        attention.attention.register_forward_hook(lambda *inputs: None)
     states, positions = drawn(5, 20, 64), Positions(dim=64, heads=4, longest=30, onward=True)
-    found = []
-    for plainly in (False, True):
-        grad = torch.set_grad_enabled(why != "grad")
-        with precision("bfloat16", GPU), grad, definitions_only(plainly), watched() as answers:
-            found.append(attention(states, mask=Causal(), bias=None, positions=positions)[0])
-        if not plainly:
-            assert answers["packed_attention"].taken == (not why)
+    results = []
+    for plain in (False, True):
+        grad = torch.set_grad_enabled(obstacle != "grad")
+        with precision("bfloat16", GPU), grad, definitions_only(plain), watched() as answers:
+            results.append(attention(states, mask=Causal(), bias=None, positions=positions)[0])
+        if not plain:
+            assert answers["packed_attention"].taken == (not obstacle)
     if not dropout:
-        torch.testing.assert_close(*found, rtol=0.05, atol=0.05)
+        torch.testing.assert_close(*results, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_a_fused_cell_is_the_definition(kind):
+def test_a_fused_cell_equals_the_definition(kind):
     torch.manual_seed(7)
     recurrence = Recurrence(CELLS[kind], input_dim=6, dim=8, layers=2).to(GPU)
     word, start = drawn(3, 1, 6), drawn(3, 2, 8)
-    found = []
-    for plainly in (False, True):
+    results = []
+    for plain in (False, True):
         with watched() as answers:
             gates = Gates.of(recurrence, 6)
         assert gates is not None
         assert answers["fused_cell"].taken == 1
-        if plainly:
+        if plain:
             with definitions_only():
                 gates = Gates(recurrence, 6)
         output, after = gates.step(
             word, gates.given(word.squeeze(1)), None, Recurrent(start, start.sin() if kind == "lstm" else None)
         )
-        results = [output, after.hidden] + ([] if after.cell is None else [after.cell])
-        total = sum((each * each.detach().cos()).sum() for each in results)
-        found.append([*results, *torch.autograd.grad(total, [word, start, *recurrence.parameters()])])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        outputs = [output, after.hidden] + ([] if after.cell is None else [after.cell])
+        total = sum((state * state.detach().cos()).sum() for state in outputs)
+        results.append([*outputs, *torch.autograd.grad(total, [word, start, *recurrence.parameters()])])
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Products of a loop's steps with what they share: the same numbers, the same gradients, by one product each."""
+"""Within `one_gradient` a loop gives the same results and gradients, with one product for each shared weight."""
 
 import contextlib
 import gc
@@ -21,7 +21,7 @@ def drawn(*shape: int) -> Tensor:
 
 @pytest.fixture
 def shared() -> list[Tensor]:
-    """Two matrices with a bias each, values for every row, and where the loop begins."""
+    """Two matrices with a bias each, values for every row, and the first state of the loop."""
     torch.manual_seed(1)
     return [drawn(4, 6), drawn(4), drawn(6, 4), drawn(6), drawn(3, 1, 4, 6), drawn(3, 1, 1, 6)]
 
@@ -37,50 +37,50 @@ def loop(shared: list[Tensor], block: Callable[[], contextlib.AbstractContextMan
     return total
 
 
-def test_results_and_gradients_are_those_of_a_plain_loop(shared):
-    plain, once = (loop(shared, block) for block in (contextlib.nullcontext, one_gradient))
-    assert torch.equal(plain, once)
-    for one, other in zip(*(torch.autograd.grad(total, shared) for total in (plain, once)), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+def test_results_and_gradients_equal_those_of_a_plain_loop(shared):
+    plain, deferred = (loop(shared, block) for block in (contextlib.nullcontext, one_gradient))
+    assert torch.equal(plain, deferred)
+    for expected, actual in zip(*(torch.autograd.grad(total, shared) for total in (plain, deferred)), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_gradients_are_right_by_differences(shared):
-    assert torch.autograd.gradcheck(lambda *given: loop(list(given), one_gradient), shared)
+def test_gradients_pass_gradcheck(shared):
+    assert torch.autograd.gradcheck(lambda *tensors: loop(list(tensors), one_gradient), shared)
 
 
-def test_a_pass_that_asks_for_less_leaves_nothing_behind(shared):
+def test_a_backward_pass_for_one_input_leaves_no_record_for_the_next(shared):
     total = loop(shared, one_gradient)
     torch.autograd.grad(total, shared[-1], retain_graph=True)
-    wanted = torch.autograd.grad(loop(shared, contextlib.nullcontext), shared)
+    expected = torch.autograd.grad(loop(shared, contextlib.nullcontext), shared)
     for _ in range(2):
-        found = torch.autograd.grad(total, shared, retain_graph=True)
-        for one, other in zip(found, wanted, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+        actual = torch.autograd.grad(total, shared, retain_graph=True)
+        for gradient, wanted in zip(actual, expected, strict=True):
+            torch.testing.assert_close(gradient, wanted, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.takes("one_gradient", "summed_linear", "summed_mix")
-def test_each_matrix_gets_one_product(shared, monkeypatch):
-    made, rows = kernels._of_weight, []
-    monkeypatch.setattr(kernels, "_of_weight", lambda *given: rows.append(len(given[0])) or made(*given))
+def test_each_matrix_has_one_gradient_product(shared, monkeypatch):
+    compute, rows = kernels._weight_gradient, []
+    monkeypatch.setattr(kernels, "_weight_gradient", lambda *inputs: rows.append(len(inputs[0])) or compute(*inputs))
     loop(shared, one_gradient).backward()
     assert rows == [STEPS * 3] * 2
 
 
-def test_nothing_of_a_loop_outlives_it(shared):
+def test_no_reference_cycle_keeps_tensors_of_a_loop_alive(shared):
     gc.collect()
     gc.disable()
     try:
         values = shared[4] * 1.0
-        seen = weakref.ref(values)
+        reference = weakref.ref(values)
         total = loop([*shared[:4], values, shared[5]], one_gradient)
         del values
         total.backward()
         del total
-        assert seen() is None
+        assert reference() is None
     finally:
         gc.enable()
 
 
-def test_without_gradients_there_is_no_book(shared):
+def test_without_gradients_nothing_is_deferred(shared):
     with torch.no_grad(), one_gradient():
         assert not linear(shared[-1], shared[0], None).requires_grad

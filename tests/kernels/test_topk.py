@@ -1,4 +1,4 @@
-"""The few best of many are those that torch finds."""
+"""`topk` by blocks returns what torch's topk returns."""
 
 import pytest
 import torch
@@ -8,15 +8,15 @@ from regard.kernels.topk import BLOCK, topk
 
 
 @pytest.fixture(autouse=True)
-def always(monkeypatch):
-    """However few numbers there are."""
+def no_least_size(monkeypatch):
+    """Let small inputs take the fast path too."""
     monkeypatch.setattr(choose, "LEAST_SORTED", 0)
 
 
 @pytest.mark.parametrize("classes", [1, 7, BLOCK, 10 * BLOCK, 10 * BLOCK + 3, 125 * BLOCK - 1])
 @pytest.mark.parametrize("count", [1, 2, 10])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_it_is_the_definition(classes, count, dtype):
+def test_values_and_indices_equal_the_definition(classes, count, dtype):
     values = torch.randn(5, classes, dtype=dtype)
     values[1] = values[1].sort().values
     values[2] = values[2].sort(descending=True).values
@@ -27,7 +27,7 @@ def test_it_is_the_definition(classes, count, dtype):
     assert torch.equal(places, expected.indices)
 
 
-def test_what_is_hidden_comes_last_and_what_is_no_number_first():
+def test_minus_infinity_comes_last_and_nan_first():
     values = torch.full((2, 10 * BLOCK + 3), -torch.inf)
     values[0, [5, 77, 642]] = torch.tensor([1.0, 2.0, 3.0])
     values[1, 300] = torch.nan
@@ -39,7 +39,7 @@ def test_what_is_hidden_comes_last_and_what_is_no_number_first():
 
 
 @pytest.mark.takes("topk")
-def test_it_is_taken():
+def test_the_twin_runs_if_there_are_enough_blocks():
     with choose.watched() as answers:
         topk(torch.randn(5, 10 * BLOCK), 2)
         topk(torch.randn(5, 10 * BLOCK), 5)

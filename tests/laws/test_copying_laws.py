@@ -9,7 +9,7 @@ from regard import recipe as recipes
 from regard.errors import RecipeError
 from regard.models import Seq2Seq
 from regard.search import beam
-from regard.tasks import Translate
+from regard.tasks import Transduce
 from regard.types import BEGIN
 
 LENGTHS = (7, 4, 2)
@@ -74,4 +74,4 @@ def test_stepping_and_beams_copy_alike(order):
 def test_who_cannot_copy_is_refused(overrides, said):
     recipe = recipes.load("copy", ["model.decoder.copies=true", *overrides])
     with pytest.raises(RecipeError, match=said):
-        Translate.check(recipe)
+        Transduce.check(recipe)

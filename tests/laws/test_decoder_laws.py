@@ -388,8 +388,8 @@ def test_the_encoder_of_gnmt_is_its_equations_whatever_stands_beside_a_row(cell,
     [
         ("gru", 20, True, "only an lstm has an inner_dim"),
         ("rnn", 20, False, "only an lstm has an inner_dim"),
-        ("lstm", 14, False, "an inner_dim is wider than the dim it is projected to, 14, not 14"),
-        ("lstm", 17, True, "an inner_dim is split between two directions, so it is even, not 17"),
+        ("lstm", 14, False, "inner_dim must be greater than the dim it is projected to, 14, but is 14"),
+        ("lstm", 17, True, "inner_dim is split between two directions, so it must be even, but is 17"),
     ],
 )
 def test_a_projection_that_cannot_be_is_refused(cell, wide, bidirectional, said):

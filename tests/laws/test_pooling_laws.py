@@ -14,7 +14,7 @@ from regard.attention.record import record
 from regard.errors import RecipeError
 from regard.maps import TEXT
 from regard.models import classifier
-from regard.models.core import encoder
+from regard.models.core import text_encoder
 from regard.types import Memory, Recurrent
 
 DIM = 12
@@ -148,13 +148,13 @@ def recipe_of(kind: str, pooling: str) -> recipes.Model:
 
 @pytest.mark.parametrize("kind", ["forward", "both"])
 def test_the_last_state_of_a_recurrent_encoder_is_its_summary(kind: str) -> None:
-    reader = encoder(recipe_of(kind, "last"), 9).double()
+    reader = text_encoder(recipe_of(kind, "last"), 9).double()
     memory = reader(make_sources(*LENGTHS))
     near(classifier.pooling(recipe_of(kind, "last"), DIM)(memory).vector, memory.summary.hidden[:, -1])
 
 
 def test_the_mean_of_a_transformer_is_its_summary() -> None:
-    reader = encoder(recipe_of("transformer", "mean"), 9).double()
+    reader = text_encoder(recipe_of("transformer", "mean"), 9).double()
     memory = reader(make_sources(*LENGTHS))
     near(classifier.pooling(recipe_of("transformer", "mean"), DIM)(memory).vector, memory.summary.hidden[:, 0])
 

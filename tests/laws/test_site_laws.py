@@ -1,7 +1,5 @@
 """Attention by site: encoder self, decoder self and decoder cross may each have their own."""
 
-from itertools import product
-
 import pytest
 import torch
 from small import make_sources, near
@@ -47,7 +45,8 @@ def test_the_default_of_all_sites_is_the_section_of_all():
     assert scores_of(make_model(*keys)) == scores_of(make_model(*reversed(keys))) == [Cosine, Additive, Additive]
 
 
-@pytest.mark.parametrize(("site", "score"), product(OWN, SCORES), ids=str)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("site", OWN)
 def test_stepping_retells_forward_and_a_score_is_its_rescoring(site, score):
     model = make_model(f"{site}.score={score}", f"{site}.heads=3", f"{site}.groups=1", "model.positions=alibi")
     assert isinstance(model.decoder, TransformerDecoder)

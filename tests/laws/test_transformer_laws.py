@@ -768,5 +768,5 @@ def test_what_needs_a_source_says_so():
 def test_rotary_positions_need_even_heads():
     recipe = make_recipe(transformer("rotary"))
     odd = replace(recipe, decoder=replace(recipe.decoder, dim=10))
-    with pytest.raises(RecipeError, match="rotary positions turn pairs of numbers, so the width of a head is even"):
+    with pytest.raises(RecipeError, match=r"rotary positions rotate pairs of numbers, so the width .* must be even"):
         build_language_model(odd, size=11)

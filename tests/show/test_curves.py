@@ -1,4 +1,4 @@
-"""Laws of the drawn curves: every point is there, in its place; no name lies upon another or can do harm."""
+"""Laws of charts: every point is drawn at its place, names do not overlap, hostile labels do no harm."""
 
 import itertools
 import math
@@ -42,10 +42,11 @@ def center(line: Line) -> tuple[float, float]:
 
 
 @every
-def test_svg_is_xml_and_tells_every_point(curves: list[Curve]) -> None:
+def test_svg_is_xml_with_a_note_for_every_point(curves: list[Curve]) -> None:
     root = ElementTree.fromstring(draw(curves, ".svg", LABELS))
     notes = [title.text or "" for title in root.iter(f"{NAMESPACE}title")]
-    wanted = [f"{each.value:.4g} at {each.length:.3g} tokens, 20 examples" for one in curves for each in one.points]
+    points = [point for curve in curves for point in curve.points]
+    wanted = [f"{point.value:.4g} at {point.length:.3g} tokens, 20 examples" for point in points]
     assert [note.rpartition(": ")[2] for note in notes] == wanted
     words = [word.text for word in root.iter(f"{NAMESPACE}text")]
     assert set(LABELS) <= set(words)
@@ -55,7 +56,7 @@ def test_svg_is_xml_and_tells_every_point(curves: list[Curve]) -> None:
 
 
 @every
-def test_everything_stands_within_the_picture(curves: list[Curve]) -> None:
+def test_all_parts_are_inside_the_picture(curves: list[Curve]) -> None:
     picture = lay_out(curves, LABELS)
     right, bottom = picture.left + picture.width, picture.top + picture.height
     for line in picture.lines:
@@ -71,14 +72,14 @@ def test_everything_stands_within_the_picture(curves: list[Curve]) -> None:
 
 
 @every
-def test_names_keep_clear_of_each_other(curves: list[Curve]) -> None:
+def test_names_of_curves_do_not_overlap(curves: list[Curve]) -> None:
     words = lay_out(curves, LABELS).words
     names = sorted(word.y for word in words if word.x > WIDTH)
     assert len(names) == len(curves)
     assert all(after - before >= APART - 1e-6 for before, after in itertools.pairwise(names))
 
 
-def test_lengths_keep_clear_of_each_other() -> None:
+def test_labels_of_lengths_do_not_overlap() -> None:
     close = [curve("a", *([0.5] * 9), lengths=(10, 10.2, 10.4, 11, 12, 13, 30, 60, 60.5))]
     words = lay_out(close, LABELS).words
     ticks = [word for word in words if re.fullmatch(r"\d+\.\d", word.text) and word.anchor == "center"]
@@ -88,7 +89,7 @@ def test_lengths_keep_clear_of_each_other() -> None:
         assert before.x + before.length / 2 < after.x - after.length / 2
 
 
-def test_better_stands_higher_and_longer_further_right() -> None:
+def test_points_are_placed_by_value_and_length() -> None:
     marks = [line for line in lay_out([curve("a", 0.2, 0.6, 0.4)], LABELS).lines if line.note]
     (x1, y1), (x2, y2), (x3, y3) = map(center, marks)
     assert x1 < x2 < x3 == pytest.approx(WIDTH)
@@ -97,7 +98,7 @@ def test_better_stands_higher_and_longer_further_right() -> None:
     assert y1 - y3 == pytest.approx(y3 - y2)
 
 
-def test_the_upward_axis_begins_at_zero_unless_that_squeezes() -> None:
+def test_the_y_axis_begins_at_zero_unless_that_crowds_the_values() -> None:
     def ticks(curves: list[Curve]) -> list[str]:
         return [word.text for word in lay_out(curves, LABELS).words if word.anchor == "right"]
 
@@ -108,7 +109,7 @@ def test_the_upward_axis_begins_at_zero_unless_that_squeezes() -> None:
 
 
 def test_no_two_of_many_curves_have_the_same_colour_and_mark() -> None:
-    assert math.gcd(len(COLOURS), len(CORNERS)) == 1  # so that both together return as late as they can
+    assert math.gcd(len(COLOURS), len(CORNERS)) == 1  # so that their combinations repeat as late as possible
     lines = [line for line in lay_out(CURVES["many"][:35], LABELS).lines if line.note and "run" in line.note]
     shapes = set()
     for line in lines[::3]:
@@ -131,7 +132,7 @@ def test_png_is_a_picture_of_the_curves() -> None:
     assert picture != draw(CURVES["narrow"], ".png", LABELS)
 
 
-def test_what_cannot_be_drawn_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_ending_or_a_missing_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecipeError, match=r"unknown picture ending '.gif'; choose from .svg, .png"):
         draw([], ".gif", LABELS)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

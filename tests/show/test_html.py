@@ -1,4 +1,4 @@
-"""Laws of the page: it needs nothing from outside, no label can act, and a real browser draws it all."""
+"""Laws of the HTML page: it is self-contained, labels cannot run code, and a real browser draws all of it."""
 
 import json
 import re
@@ -38,16 +38,16 @@ in_a_browser = pytest.mark.skipif(chromium is None, reason="chromium is not on t
 
 
 class Page(HTMLParser):
-    """The elements of a page in order, with their attributes and the text that each begins with."""
+    """The elements of a page in order, with their attributes and the text before their first inner element."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
         self.inside = False
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs), []))
+        self.elements.append((tag, dict(attrs), []))
         self.inside = True
 
     def handle_endtag(self, tag: str) -> None:
@@ -55,36 +55,36 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.inside:
-            self.found[-1][2].append(data)
+            self.elements[-1][2].append(data)
 
     def all(self, tag: str, **wanted: str) -> list[tuple[dict[str, str | None], str]]:
-        named = [(attributes, "".join(text)) for name, attributes, text in self.found if name == tag]
-        return [each for each in named if all(wanted[key] in (each[0].get(key) or "").split() for key in wanted)]
+        named = [(attributes, "".join(text)) for name, attributes, text in self.elements if name == tag]
+        return [pair for pair in named if all(wanted[key] in (pair[0].get(key) or "").split() for key in wanted)]
 
 
 def content(page: bytes) -> dict:
-    [(_, told)] = Page(page.decode()).all("script", type="application/json")
-    return json.loads(told)
+    [(_, text)] = Page(page.decode()).all("script", type="application/json")
+    return json.loads(text)
 
 
-def test_the_page_holds_the_map() -> None:
-    told = content(html(PIECES, "a title"))
-    assert told["title"] == "a title"
-    tokens, words = told["maps"]
-    for name, each, attention in (("tokens", tokens, PIECES), ("words", words, PIECES.words())):
-        assert each["name"] == name
-        assert (tuple(each["rows"]), tuple(each["columns"])) == (attention.rows, attention.columns)
-        torch.testing.assert_close(torch.tensor(each["weights"]), attention.weights)
-        torch.testing.assert_close(torch.tensor(each["entropy"]), attention.entropy())
-        torch.testing.assert_close(torch.tensor(each["coverage"]), attention.coverage())
-        assert each["monotonicity"] == attention.monotonicity()
+def test_the_page_contains_the_map() -> None:
+    page = content(html(PIECES, "a title"))
+    assert page["title"] == "a title"
+    tokens, words = page["maps"]
+    for name, stored, attention in (("tokens", tokens, PIECES), ("words", words, PIECES.words())):
+        assert stored["name"] == name
+        assert (tuple(stored["rows"]), tuple(stored["columns"])) == (attention.rows, attention.columns)
+        torch.testing.assert_close(torch.tensor(stored["weights"]), attention.weights)
+        torch.testing.assert_close(torch.tensor(stored["entropy"]), attention.entropy())
+        torch.testing.assert_close(torch.tensor(stored["coverage"]), attention.coverage())
+        assert stored["monotonicity"] == attention.monotonicity()
 
 
-def test_words_come_beside_tokens_only_where_they_differ() -> None:
+def test_a_map_of_words_is_added_only_if_it_differs() -> None:
     assert len(content(html(AttentionMap(torch.eye(3), tuple("abc"), tuple("def"))))["maps"]) == 1
 
 
-def test_what_is_not_finite_is_said_and_breaks_no_page() -> None:
+def test_weights_that_are_not_finite_are_null() -> None:
     weights = torch.tensor([[float("nan"), 1.0], [0.5, 0.5]])
     assert content(html(AttentionMap(weights, tuple("ab"), tuple("cd"))))["maps"][0]["weights"][0] == [None, 1.0]
 
@@ -98,18 +98,18 @@ def test_the_page_needs_nothing_from_outside() -> None:
     assert "unsafe" not in policy
 
 
-def test_labels_cannot_leave_their_block() -> None:
+def test_labels_cannot_close_the_script_element() -> None:
     plain = Page(html(AttentionMap(torch.eye(7), tuple("abcdefg"), tuple("abcdefg")), "t").decode())
     page = html(AttentionMap(torch.eye(7), HOSTILE, HOSTILE), HOSTILE[0])
     hostile = Page(page.decode())
-    assert [(tag, sorted(attributes)) for tag, attributes, _ in hostile.found] == [
-        (tag, sorted(attributes)) for tag, attributes, _ in plain.found
+    assert [(tag, sorted(attributes)) for tag, attributes, _ in hostile.elements] == [
+        (tag, sorted(attributes)) for tag, attributes, _ in plain.elements
     ]
     assert content(page)["maps"][0]["rows"][0] == HOSTILE[0].replace(" ", "␣")
     assert "\u2028" not in page.decode()
 
 
-def test_the_viewer_makes_no_markup_of_texts_and_can_stand_inside_a_page() -> None:
+def test_the_viewer_never_inserts_markup_and_can_be_embedded() -> None:
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", VIEWER["viewer.js"]
     )
@@ -117,7 +117,7 @@ def test_the_viewer_makes_no_markup_of_texts_and_can_stand_inside_a_page() -> No
     assert "</style" not in VIEWER["viewer.css"]
 
 
-def test_the_ramp_of_the_page_is_that_of_the_other_pictures() -> None:
+def test_the_page_has_the_colour_scale_of_the_other_pictures() -> None:
     light, *_ = VIEWER["viewer.css"].split("@media")
     assert re.findall(r"--ramp-\d: (#\w+);", light) == [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in RAMP]
 
@@ -126,10 +126,10 @@ def test_the_ramp_of_the_page_is_that_of_the_other_pictures() -> None:
 
 
 def browse(folder: Path, page: bytes, *flags: str, after: str = "", place: str = "") -> str:
-    """What chromium answers to flags after it loaded the page; `after` is a script that runs at its end."""
+    """The output of chromium after it loaded the page; `after` is a script that runs at the end of the page."""
     assert chromium is not None
     text = page.decode()
-    if after:  # the page's own policy forbids it, rightly: only this copy goes without
+    if after:  # the page's Content-Security-Policy forbids added scripts, so this copy goes without it
         text = POLICY.sub("", text).replace("</body>", f'<script type="module">{after}</script></body>')
     file = folder / "map.html"
     file.write_text(text, "utf-8")
@@ -153,10 +153,10 @@ def test_a_browser_draws_every_cell_word_and_line(tmp_path: Path) -> None:
         (int(line["data-row"] or ""), int(line["data-column"] or "")): float(line["stroke-width"] or "")
         for line, _ in page.all("path")
     }
-    seen = {(row, column): PIECES.weights[row, column].item() for row in range(3) for column in range(4)}
-    seen = {place: weight for place, weight in seen.items() if weight >= 0.01}
-    assert sorted(seen, key=seen.__getitem__) == sorted(lines, key=lines.__getitem__) == list(lines)
-    assert len(set(lines.values())) == len(set(seen.values()))
+    visible = {(row, column): PIECES.weights[row, column].item() for row in range(3) for column in range(4)}
+    visible = {place: weight for place, weight in visible.items() if weight >= 0.01}
+    assert sorted(visible, key=visible.__getitem__) == sorted(lines, key=lines.__getitem__) == list(lines)
+    assert len(set(lines.values())) == len(set(visible.values()))
     assert all(("hidden" in figure) == (figure["data-view"] != "lines") for figure, _ in page.all("figure"))
     [(canvas, _)] = page.all("canvas")
     assert canvas["role"] == "img"
@@ -164,7 +164,7 @@ def test_a_browser_draws_every_cell_word_and_line(tmp_path: Path) -> None:
 
 
 @in_a_browser
-def test_a_browser_runs_nothing_that_a_label_says(tmp_path: Path) -> None:
+def test_a_browser_runs_no_code_from_labels(tmp_path: Path) -> None:
     attention = AttentionMap(torch.eye(7), HOSTILE, HOSTILE)
     page = Page(browse(tmp_path, html(attention, HOSTILE[0]), "--dump-dom"))
     assert [text for _, text in page.all("title")] == [HOSTILE[0]]
@@ -173,7 +173,7 @@ def test_a_browser_runs_nothing_that_a_label_says(tmp_path: Path) -> None:
     assert page.all("th")[0][1] == HOSTILE[0].replace(" ", "␣")
 
 
-REST = """
+HOVER = """
 const said = [], note = () => said.push(document.querySelector(".readout").textContent);
 const rest = (target, box = {left: 0, top: 0}) => {
   target.dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: box.left + 1, clientY: box.top + 1}));
@@ -205,10 +205,10 @@ document.body.append(Object.assign(document.createElement("pre"), {textContent: 
 
 
 @in_a_browser
-def test_pointer_and_keys_tell_the_numbers(tmp_path: Path) -> None:
-    page = Page(browse(tmp_path, html(PIECES, "t"), "--dump-dom", after=REST))
+def test_pointer_and_keys_show_the_numbers(tmp_path: Path) -> None:
+    page = Page(browse(tmp_path, html(PIECES, "t"), "--dump-dom", after=HOVER))
     [(_, said)] = page.all("pre")
-    hint = "Rest on a cell or a word for its numbers, or focus the picture and use the arrow keys."
+    hint = "Point at a cell or a word to see its numbers, or focus the picture and use the arrow keys."
     assert json.loads(said) == [
         "▁mo ← rd 0.125",
         "0.125",
@@ -241,5 +241,5 @@ def test_the_canvas_shows_the_weights_in_light_and_dark(tmp_path: Path, scheme: 
     deep = (pixels == colour).all(-1)
     inner = deep.nonzero()
     rows, columns = inner[:, 0].unique(), inner[:, 1].unique()
-    assert 3 * 30 * 30 <= len(inner) <= 3 * 32 * 32 + 200  # three cells; the legend's end is the rest
+    assert 3 * 30 * 30 <= len(inner) <= 3 * 32 * 32 + 200  # three cells, and the end of the legend
     assert len(rows) >= 90 <= len(columns)  # they lie on a diagonal

@@ -1,4 +1,4 @@
-"""Laws of the drawn map: every cell is there, in its place and shade, and no label can do harm."""
+"""Laws of drawn maps: every cell has its place and shade, and hostile labels do no harm."""
 
 import re
 import struct
@@ -50,13 +50,13 @@ every_map = pytest.mark.parametrize("attention", LABELS.values(), ids=LABELS)
 
 
 def drawn_cells(drawing: str) -> list[tuple[str, str]]:
-    """The title and fill of every cell of an SVG; the legend's squares have no title."""
-    found = []
+    """The title and fill of every cell of an SVG; the squares of the legend have no title."""
+    cells = []
     for rectangle in ElementTree.fromstring(drawing).iter(f"{NAMESPACE}rect"):
         title = rectangle.find(f"{NAMESPACE}title")
         if title is not None:
-            found.append((title.text or "", rectangle.attrib["fill"]))
-    return found
+            cells.append((title.text or "", rectangle.attrib["fill"]))
+    return cells
 
 
 def drawn_words(drawing: str) -> list[str]:
@@ -78,7 +78,7 @@ def grid(attention: AttentionMap, width: int, colour: bool) -> list[list[str]]:
 @every_map
 @pytest.mark.parametrize("width", [14, 30, 80])
 @pytest.mark.parametrize("colour", [True, False])
-def test_lines_of_the_grid_are_equally_wide_and_fit(attention: AttentionMap, width: int, colour: bool) -> None:
+def test_lines_of_a_block_have_one_width_and_fit(attention: AttentionMap, width: int, colour: bool) -> None:
     for block in grid(attention, width, colour):
         widths = {cell_len(PAINT.sub("", line)) for line in block}
         assert len(widths) == 1
@@ -88,7 +88,7 @@ def test_lines_of_the_grid_are_equally_wide_and_fit(attention: AttentionMap, wid
 
 
 @every_map
-def test_only_our_own_paint_reaches_the_terminal(attention: AttentionMap) -> None:
+def test_no_control_characters_but_our_own_colours_reach_the_terminal(attention: AttentionMap) -> None:
     painted = PAINT.sub("", terminal(attention, width=40, colour=True))
     plain = terminal(attention, width=40, colour=False)
     for drawing in (painted, plain):
@@ -96,11 +96,11 @@ def test_only_our_own_paint_reaches_the_terminal(attention: AttentionMap) -> Non
         drawing.encode()
 
 
-def test_every_width_however_small_gets_every_cell() -> None:
+def test_every_cell_is_drawn_at_any_terminal_width() -> None:
     attention = AttentionMap(torch.ones(3, 5), ("x", "日本", "</s>"), tuple("ab日de"))
     for width in range(-1, 20):
         shades = terminal(attention, width=width, colour=False).count("█")
-        assert shades == 2 * (3 * 5 + 1)  # two to a cell, and the legend's
+        assert shades == 2 * (3 * 5 + 1)  # two for each cell, and two in the legend
 
 
 def test_single_letters_stand_above_their_columns() -> None:
@@ -115,7 +115,7 @@ def test_single_letters_stand_above_their_columns() -> None:
     ]
 
 
-def test_long_labels_stand_upright_where_they_cannot_lie() -> None:
+def test_long_labels_are_written_downward_if_they_are_too_wide() -> None:
     attention = AttentionMap(torch.eye(2), ("x", "y"), ("one", "seven"))
     assert "8 年三月 </s> " in terminal(LABELS["japanese"], width=80, colour=False)
     assert "one seven" in terminal(attention, width=12, colour=False)
@@ -130,7 +130,7 @@ def test_long_labels_stand_upright_where_they_cannot_lie() -> None:
     ]
 
 
-def test_a_narrow_terminal_gets_every_column_once_in_blocks() -> None:
+def test_a_narrow_terminal_gets_blocks_with_every_column_once() -> None:
     columns = tuple("abcdefghijk")
     attention = AttentionMap(torch.eye(11)[:3], tuple("xyz"), columns)
     drawing = terminal(attention, width=12, colour=False)
@@ -140,7 +140,7 @@ def test_a_narrow_terminal_gets_every_column_once_in_blocks() -> None:
     assert "columns 1–10 of 11" in terminal(attention, width=23, colour=False)
 
 
-def test_deeper_shades_mean_larger_weights() -> None:
+def test_larger_weights_have_darker_shades() -> None:
     weights = torch.linspace(0, 1, 11).unsqueeze(0)
     attention = AttentionMap(weights, ("x",), tuple("abcdefghijk"))
     lights = [luminance(fill) for _, fill in drawn_cells(svg(attention))]
@@ -151,7 +151,7 @@ def test_deeper_shades_mean_larger_weights() -> None:
     assert set(shades) == set("·░▒▓█")
 
 
-def test_weights_beyond_the_ramp_are_drawn_as_its_ends() -> None:
+def test_weights_outside_0_and_1_get_the_end_colours() -> None:
     fills = [fill for _, fill in drawn_cells(svg(AttentionMap(torch.tensor([[-1.0, 0, 1, 7]]), ("x",), tuple("abcd"))))]
     assert fills[0] == fills[1] != fills[2] == fills[3]
 
@@ -174,19 +174,19 @@ def test_svg_holds_every_cell_and_label(attention: AttentionMap) -> None:
     assert root.attrib["aria-label"] == 'a <title> & "more"'
 
 
-def test_svg_turns_long_column_labels_only() -> None:
+def test_svg_rotates_only_long_column_labels() -> None:
     words = ElementTree.fromstring(svg(even_map(("row",), ("a", "日", "и\u0306", "word")))).iter(f"{NAMESPACE}text")
     assert [word.text for word in words if "transform" in word.attrib] == ["word"]
 
 
 @pytest.mark.parametrize("label", HOSTILE)
-def test_what_cannot_be_seen_is_spelled_out(label: str) -> None:
+def test_invisible_characters_are_replaced_by_visible_ones(label: str) -> None:
     shown = legible(label)
     assert shown.isprintable()
     assert cell_len(shown) > 0
 
 
-def test_what_can_be_seen_stays_and_controls_have_their_pictures() -> None:
+def test_visible_characters_stay_and_control_characters_become_symbols() -> None:
     assert legible("plain 日本語 ▁й") == "plain 日本語 ▁й"
     assert legible("\0\x1b\x7f\x9b\u2028\u3000") == "␀␛␡\\x9b\\u2028 "
 
@@ -220,11 +220,11 @@ def test_draw_chooses_by_the_ending() -> None:
 
 
 @pytest.mark.parametrize("ending", DRAWINGS)
-def test_every_form_takes_every_map_and_tells_it_the_same_each_time(ending: str) -> None:
+def test_every_format_draws_every_map_and_is_deterministic(ending: str) -> None:
     for attention in LABELS.values():
         assert draw(attention, ending, "t") == draw(attention, ending, "t") != b""
 
 
-def test_an_unknown_ending_names_the_endings_there_are() -> None:
+def test_an_unknown_ending_is_refused_with_a_list_of_endings() -> None:
     with pytest.raises(RecipeError, match=f"unknown picture ending '.gif'; choose from {', '.join(DRAWINGS)}"):
         draw(LABELS["latin"], ".gif")

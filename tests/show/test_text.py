@@ -1,4 +1,4 @@
-"""Laws of the forms for other programs: what they are told is what the map holds."""
+"""Laws of the formats for other programs: they contain exactly the numbers and links of the map."""
 
 import csv
 from io import StringIO
@@ -32,11 +32,11 @@ def test_csv_of_an_empty_map_still_has_its_labels() -> None:
     assert read(draw(AttentionMap(torch.zeros(2, 0), ("a", "b"), ()), ".csv")) == [[""], ["a"], ["b"]]
 
 
-def test_csv_spells_what_has_no_utf8() -> None:
+def test_csv_escapes_characters_without_utf8() -> None:
     assert read(draw(AttentionMap(torch.ones(1, 1), ("\ud800",), ("a",)), ".csv"))[1] == ["\\ud800", "1.0"]
 
 
-def test_pharaoh_is_one_line_of_source_and_target() -> None:
+def test_pharaoh_is_one_line_of_source_target_pairs() -> None:
     attention = AttentionMap(torch.eye(5)[[0, 2, 4, 1]], tuple("wxyz"), (*"abcd", "</s>"))
     assert draw(attention, ".pharaoh", "a title") == b"0-0 2-1 1-3\n"
     assert pairs_of(attention) == attention.links()
@@ -46,16 +46,16 @@ def pairs_of(attention: AttentionMap) -> list[tuple[int, ...]]:
     return [tuple(map(int, pair.split("-"))) for pair in draw(attention, ".pharaoh").decode().split()]
 
 
-def test_pharaoh_holds_the_links_whose_error_is_reported() -> None:
-    """A row that looks mostly at END links to its heaviest word, as `regard score` has it."""
-    seen = AttentionMap(torch.tensor([[0.1, 0.3, 0.6], [0.7, 0.1, 0.2]]), ("x", "y"), ("a", "b", "</s>"))
-    assert pairs_of(seen) == [(1, 0), (0, 1)]
-    answer = Prediction("ab", "xy", 0.0, ("x", "y"), seen)
-    measured = alignment.measure([answer], [Example("ab", "xy", links=tuple(pairs_of(seen)))])
+def test_pharaoh_has_the_links_whose_error_is_reported() -> None:
+    """A row with most weight on END is linked to its heaviest word, as in `regard score`."""
+    attention = AttentionMap(torch.tensor([[0.1, 0.3, 0.6], [0.7, 0.1, 0.2]]), ("x", "y"), ("a", "b", "</s>"))
+    assert pairs_of(attention) == [(1, 0), (0, 1)]
+    answer = Prediction("ab", "xy", 0.0, ("x", "y"), attention)
+    measured = alignment.measure([answer], [Example("ab", "xy", links=tuple(pairs_of(attention)))])
     assert measured["output step"].value == 0
 
 
-def test_pharaoh_counts_words_where_pieces_say_where_they_begin() -> None:
+def test_pharaoh_counts_words_if_pieces_mark_where_they_begin() -> None:
     columns = ("▁at", "ten", "<unk>", "▁", "▁is", "</s>")
     weights = torch.tensor([[0.3, 0.3, 0.0, 0.0, 0.4, 0.0], [0.0, 0.0, 0.2, 0.1, 0.3, 0.4]])
     assert pairs_of(AttentionMap(weights, ("▁a", "▁b"), columns)) == [(0, 0), (1, 1)]

@@ -1,4 +1,4 @@
-"""Laws of a map's own numbers: words keep the weight of their pieces, measures retell straight loops."""
+"""Laws of AttentionMap: words keep the weight of their pieces, measures and links equal plain loops."""
 
 import math
 from itertools import pairwise
@@ -35,11 +35,11 @@ def test_pieces_become_words() -> None:
     assert words.columns == ("the", "attention<unk>s", "of the", "</s>")
 
 
-def test_pieces_that_begin_no_word_go_on_with_the_first() -> None:
+def test_pieces_before_the_first_word_mark_form_a_word() -> None:
     assert some_map(("at", "tention", "▁is"), ("a",)).words().rows == ("attention", "is")
 
 
-def test_an_axis_without_marks_stays_as_it_is() -> None:
+def test_an_axis_without_word_marks_is_not_changed() -> None:
     attention = some_map(tuple("abc"), (*"defgh", "</s>"))
     assert attention.words() == attention
     half = some_map(tuple("abc"), COLUMNS).words()
@@ -51,14 +51,14 @@ def test_columns_are_summed_and_rows_averaged() -> None:
     attention = some_map(ROWS, COLUMNS)
     rows, columns = [[0, 1, 2], [3, 4], [5]], [[0], [1, 2, 3, 4], [5, 6], [7]]
     wanted = [
-        [sum(attention.weights[row, column].item() for row in some for column in many) / len(some) for many in columns]
-        for some in rows
+        [sum(attention.weights[row, column].item() for row in word for column in cols) / len(word) for cols in columns]
+        for word in rows
     ]
     torch.testing.assert_close(attention.words().weights, torch.tensor(wanted, dtype=torch.float64))
 
 
 @every_axes
-def test_merging_keeps_sums_and_shapes_and_is_done_once(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
+def test_merging_keeps_row_sums_and_is_idempotent(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
     attention = some_map(rows, columns)
     words = attention.words()
     assert words.weights.shape == (len(words.rows), len(words.columns))
@@ -71,7 +71,7 @@ def test_merging_keeps_sums_and_shapes_and_is_done_once(rows: tuple[str, ...], c
     assert not any("▁" in label for label in (*words.rows, *words.columns))
 
 
-def test_merging_leaves_the_map_it_came_from_alone() -> None:
+def test_merging_does_not_change_the_original_map() -> None:
     attention = some_map(ROWS, COLUMNS)
     before = attention.weights.clone()
     attention.words()
@@ -80,7 +80,7 @@ def test_merging_leaves_the_map_it_came_from_alone() -> None:
 
 
 @every_axes
-def test_coverage_and_entropy_retell_loops(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
+def test_coverage_and_entropy_equal_plain_loops(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
     attention = some_map(rows, columns)
     table = attention.weights.tolist()
     coverage = [sum(weights[column] for weights in table) for column in range(len(columns))]
@@ -90,12 +90,12 @@ def test_coverage_and_entropy_retell_loops(rows: tuple[str, ...], columns: tuple
 
 
 @every_axes
-def test_monotonicity_retells_a_loop(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
+def test_monotonicity_equals_a_plain_loop(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
     attention = some_map(rows, columns)
-    gaze = [
+    expected_columns = [
         sum(place * weight for place, weight in enumerate(row)) / sum(row) for row in attention.weights.tolist() if row
     ]
-    onward = [after >= before - 1e-6 for before, after in pairwise(gaze)]
+    onward = [after >= before - 1e-6 for before, after in pairwise(expected_columns)]
     assert attention.monotonicity() == pytest.approx(sum(onward) / len(onward) if onward else 1.0)
 
 
@@ -108,7 +108,7 @@ def test_monotonicity_is_the_share_of_steps_that_do_not_go_back(places: list[int
     assert AttentionMap(weights, ("x",) * len(places), tuple("abcde")).monotonicity() == pytest.approx(share)
 
 
-def test_a_row_that_looks_nowhere_neither_goes_on_nor_back() -> None:
+def test_a_row_without_weight_is_ignored() -> None:
     weights = torch.tensor([[0.0, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1]])
     attention = AttentionMap(weights, tuple("wxyz"), tuple("abc"))
     assert attention.monotonicity() == 0.5
@@ -116,7 +116,7 @@ def test_a_row_that_looks_nowhere_neither_goes_on_nor_back() -> None:
 
 
 @every_axes
-def test_links_retell_a_loop(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
+def test_links_equal_a_plain_loop(rows: tuple[str, ...], columns: tuple[str, ...]) -> None:
     attention = some_map(rows, columns)
     words = [column for column, label in enumerate(columns) if label != "</s>"]
     wanted = []
@@ -129,12 +129,12 @@ def test_links_retell_a_loop(rows: tuple[str, ...], columns: tuple[str, ...]) ->
     assert attention.links() == wanted
 
 
-def test_links_take_the_first_of_equals_and_pass_over_what_is_no_word() -> None:
+def test_links_take_the_first_of_equal_weights_and_skip_marks() -> None:
     columns = ("<s>", "a", "<unk>", "b", "</s>", "<pad>")
     heaviest = [[1, 3], [0], [2, 3], [4], [5], [3], [1]]
     weights = torch.zeros(7, 6)
     for row, places in enumerate(heaviest):
         weights[row, places] = 0.5
-    weights[3, [2, 3]] = 0.1  # less than on the mark, but words
+    weights[3, [2, 3]] = 0.1  # less than on the mark </s>, but on words
     attention = AttentionMap(weights, (*"tuvwxy", "</s>"), columns)
     assert attention.links() == [(1, 0), (2, 2), (2, 3), (3, 5)]

@@ -386,7 +386,7 @@ def test_align_plain_and_json(regard: Command, run: Path, tmp_path: Path) -> Non
     plain = regard("align", run, "pairs", "gold", "--first", 1, folder=tmp_path)
     told = regard("align", run, "pairs", "gold", "--first", 1, "--json", folder=tmp_path)
     assert (plain.code, told.code) == (0, 0), plain.error
-    assert plain.error == told.error == "regard: 1 links of words that are not there were left out\n"
+    assert plain.error == told.error == "regard: 1 links to words that do not exist were left out\n"
     [line] = told.lines
     rates, signatures = (json.loads(line)[key] for key in ("alignment_error_rate", "signature"))
     assert list(rates) == list(signatures) == ["output step", "input step", "diagonal"]
@@ -397,7 +397,7 @@ def test_align_plain_and_json(regard: Command, run: Path, tmp_path: Path) -> Non
         for name, how in [
             ("output step", "read at the output step"),
             ("input step", "read at the input step"),
-            ("diagonal", "of the bare diagonal"),
+            ("diagonal", "of the diagonal baseline"),
         ]
     ]
     assert signatures["diagonal"] == "alignment_error_rate|n:2|sure:3|possible:1|skipped:1|links:diagonal"
@@ -405,7 +405,7 @@ def test_align_plain_and_json(regard: Command, run: Path, tmp_path: Path) -> Non
 
 def test_align_refuses_gold_that_counts_otherwise(regard: Command, run: Path, tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("a b\tA B\t1-1 2-2\n", encoding="utf-8")
-    assert "say so with --first 1" in refused(regard("align", run, "x.tsv", folder=tmp_path))
+    assert "add --first 1" in refused(regard("align", run, "x.tsv", folder=tmp_path))
     assert "cannot find y.tsv" in refused(regard("align", run, "y.tsv", folder=tmp_path))
 
 

@@ -5,10 +5,16 @@ import re
 
 import pytest
 
+import regard
 from conftest import Command
+from regard.predict import Predictor
+from regard.tasks import Transduce
+from regard.types import Example
 
 LANGUAGES = ("en", "de", "ja")
 EACH = 40  # dates of a language whose maps are looked at
+BEAMS = (2, 4, 8)
+DATES = 300  # that are answered with each of them
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +28,16 @@ def demo(script: Command, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     assert {"exact_match", "train_seconds", "run"} <= told.keys()
     assert told["run"] == "runs/dates"
     return told | {"run": folder / told["run"]}
+
+
+@pytest.fixture(scope="module")
+def predictor(demo: dict[str, object]) -> Predictor:
+    return regard.load(demo["run"])
+
+
+@pytest.fixture(scope="module")
+def unseen(predictor: Predictor) -> list[Example]:
+    return Transduce.examples(predictor.run.recipe()).test
 
 
 def test_it_reads_unseen_days(demo: dict[str, object]) -> None:
@@ -49,16 +65,12 @@ def test_it_draws_the_map(demo: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("part", ["year", "day"])
-def test_the_map_looks_right(demo: dict[str, object], language: str, part: str) -> None:
+def test_the_map_looks_right(predictor: Predictor, unseen: list[Example], language: str, part: str) -> None:
     """Rows that write the year look at the source's year, rows that write the day at its day.
 
     A column more on either side counts too, since recurrent states tell of their neighbours.
     """
-    import regard
-    from regard.tasks import Translate
-
-    predictor = regard.load(demo["run"])
-    test = [each for each in Translate.examples(predictor.run.recipe()).test if each.group == language]
+    test = [example for example in unseen if example.group == language]
     rows = slice(0, 4) if part == "year" else slice(8, 10)
     chosen: list[tuple[str, int]] = []  # a source, and where in it the part stands
     for example in test:
@@ -78,3 +90,19 @@ def test_the_map_looks_right(demo: dict[str, object], language: str, part: str) 
     print(f"{language} {part}: {mass:.3f} of the weight where it belongs; evenly spread it were {even:.3f}")
     assert mass > 0.5
     assert mass > even + 0.3
+
+
+def test_a_wider_beam_is_as_good_as_greedy_search(predictor: Predictor, unseen: list[Example]) -> None:
+    """A model that is sure of itself: all beams but the first hold junk that ends early."""
+    asked = unseen[:: len(unseen) // DATES][:DATES]
+    texts = [example.source for example in asked]
+    greedy, *wider = (predictor.predict(texts, beam=beam) for beam in (1, *BEAMS))
+
+    def right(answers: list[regard.Prediction]) -> int:
+        return sum(answer.text == example.target for answer, example in zip(answers, asked, strict=True))
+
+    assert right(greedy) > 0.95 * DATES
+    for answers in wider:
+        assert right(answers) >= right(greedy)
+        pairs = zip(answers, greedy, strict=True)
+        assert all(answer.score >= likeliest.score - 1e-4 for answer, likeliest in pairs)

@@ -165,7 +165,11 @@ def resumed(mortals: Mortals, place: Path, run: Path) -> Outcome:
 # Killed
 
 
-@pytest.mark.parametrize("share", [random.Random(f"kill {number}").uniform(0.02, 0.98) for number in range(30)])
+SHARES = [random.Random(f"kill {number}").uniform(0.02, 0.98) for number in range(30)]  # of a training's time
+INSTANTS = [*SHARES[:12], *(pytest.param(share, marks=pytest.mark.slow) for share in SHARES[12:])]
+
+
+@pytest.mark.parametrize("share", INSTANTS)
 def test_killed_at_a_random_instant(
     mortals: Mortals, place: Path, tmp_path: Path, whole: tuple[Outcome, float], share: float
 ) -> None:

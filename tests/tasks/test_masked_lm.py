@@ -365,7 +365,7 @@ def test_files_are_plain_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "15% of the tokens are asked for" in told
     assert Word.from_bytes(run.read("source.tokens")).size == 7
     path.write_text("\n\n", encoding="utf-8")
-    with pytest.raises(DataError, match="no text is left, for all 2 lines are blank"):
+    with pytest.raises(DataError, match="no text is left, because all 2 lines are blank"):
         MaskedText.read((str(path),))
 
 

@@ -17,8 +17,10 @@ from regard.data.tokenizers import TOKENIZERS, Tokenizer, Word
 from regard.errors import DataError, RecipeError, StoppedError, pick
 from regard.metrics import METRICS, Measured
 from regard.recipe import Recipe, Search
+from regard.sources import text as text_source
+from regard.sources.text import SOURCE, build_tokenizer
 from regard.storage import Run
-from regard.tasks import TASKS, Scored, Task, Translate, core
+from regard.tasks import TASKS, Scored, Task, Transduce, core
 from regard.training.engine.eager import halves
 from regard.training.stopping import Stopper
 from regard.types import UNKNOWN, BatchFirst, Example, Padded, Prediction
@@ -73,14 +75,14 @@ class Parity(Task[Bag, Labelled, LabelledBatch]):
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Parity":
         texts = [each.source for each in examples]
-        return cls(recipe, core.tokenizer(recipe.tokens.source, texts, recipe.tokens.size, core.SOURCE, origin))
+        return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Parity":
-        return cls(recipe, TOKENIZERS[recipe.tokens.source].from_bytes(read(core.SOURCE)))
+        return cls(recipe, TOKENIZERS[recipe.tokens.source].from_bytes(read(SOURCE)))
 
     def files(self) -> dict[str, bytes]:
-        return {core.SOURCE: self.source.to_bytes()}
+        return {SOURCE: self.source.to_bytes()}
 
     def build(self) -> Bag:
         return Bag(self.source.size, self.recipe.model.embedding)
@@ -223,7 +225,7 @@ def test_what_is_too_long_to_learn_from_is_left_out_whole(recipe: Recipe) -> Non
 def test_texts_are_asked_by_length_and_each_keeps_its_place() -> None:
     asked = list(core.ask(["abc", "", "a", "abcde", "  ", "b"], lambda text: [ord(each) for each in text], 4, 4))
     assert [each.places for each in asked] == [[2, 5], [0]]
-    assert asked[1].ids == [[97, 98, 99]]
+    assert asked[1].items == [[97, 98, 99]]
 
 
 def test_the_share_of_unknown_tokens() -> None:
@@ -269,7 +271,7 @@ def test_a_text_over_the_positions_that_were_learned_gets_a_blank_answer_and_no_
             "it needs one head, and no scope local_p",
         ),
         (["model.attention.normalizer=hard", "model.attention.heads=2"], "it needs one head, and no scope local_p"),
-        (["model.attention.scope=coverage", "model.attention.heads=2"], "'coverage' remembers one look at a time"),
+        (["model.attention.scope=coverage", "model.attention.heads=2"], "'coverage' keeps the weights of one head"),
         (
             ["model.attention.scope=coverage", "model.decoder.kind=transformer"],
             "'coverage' needs the weights of the steps before",
@@ -282,7 +284,7 @@ def test_a_text_over_the_positions_that_were_learned_gets_a_blank_answer_and_no_
 )
 def test_terms_and_looks_that_do_not_go_together_are_refused(overrides: list[str], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
-        Translate.check(recipes.load("reverse", overrides))
+        Transduce.check(recipes.load("reverse", overrides))
 
 
 @pytest.mark.parametrize("key", ["coverage", "doubly_stochastic", "guided"])
@@ -317,10 +319,10 @@ def test_a_tokenizer_is_built_anew_only_for_another_version(changed, monkeypatch
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
     built, build = [], Word.build
     monkeypatch.setattr(Word, "build", lambda *given: built.append(given) or build(*given))
-    core.tokenizer("word", ["a b", "c"], 100, core.SOURCE)
+    build_tokenizer("word", ["a b", "c"], 100, SOURCE)
     if changed == "regard":
-        monkeypatch.setattr(core, "__version__", "another")
+        monkeypatch.setattr(text_source, "__version__", "another")
     if changed == "sentencepiece":
-        monkeypatch.setattr(core.metadata, "version", lambda name: "another")
-    core.tokenizer("word", ["a b", "c"], 100, core.SOURCE)
+        monkeypatch.setattr(text_source.metadata, "version", lambda name: "another")
+    build_tokenizer("word", ["a b", "c"], 100, SOURCE)
     assert len(built) == (2 if changed else 1)

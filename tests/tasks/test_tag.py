@@ -157,7 +157,7 @@ def test_unknown_formats_and_formats_of_others_are_refused(tmp_path: Path) -> No
     [
         ("tokens.source=character", "a tagger reads words and writes tags"),
         ("tokens.target=sentencepiece", "a tagger reads words and writes tags"),
-        ("model.letters.dim=7", "model.letters.dim is split in two halves, so it is even, not 7"),
+        ("model.letters.dim=7", "model.letters.dim is split in two halves, so it must be even, not 7"),
         ("model.letters.kind=recurent", "unknown reader of letters 'recurent'.*did you mean 'recurrent'"),
         ("model.encoder.dim=15", "split between two directions"),
     ],

@@ -79,7 +79,7 @@ def test_the_vector_of_a_translation_is_the_mean_of_its_states(tmp_path: Path) -
 
 def test_a_run_that_reads_no_sentences_is_refused(predictor: Predictor) -> None:
     blind = Predictor(predictor.run, predictor.task, torch.nn.Linear(2, 3))
-    with pytest.raises(RecipeError, match=r"a run of the task '\w+', which reads no sentences into states"):
+    with pytest.raises(RecipeError, match=r"a run of the task '\w+', which has no sentence encoder"):
         vectors(blind, TEXTS)
 
 
@@ -93,5 +93,5 @@ def test_these_tasks_give_vectors_and_those_are_refused(recipe: str, given: bool
     if given:
         assert vectors(predictor, ["laura knows"]).norm().item() == pytest.approx(1.0, abs=1e-5)
     else:
-        with pytest.raises(RecipeError, match=r"which reads no sentences into states; take one of translate, classify"):
+        with pytest.raises(RecipeError, match=r"which has no sentence encoder; use a run of translate, classify"):
             vectors(predictor, ["laura knows"])

@@ -20,7 +20,7 @@ from regard.errors import NotFiniteError, RecipeError
 from regard.models import Seq2Seq
 from regard.recipe import Recipe
 from regard.storage import Run
-from regard.tasks import Translate
+from regard.tasks import Transduce
 from regard.tasks.core import Encoded
 from regard.training import loop
 from regard.training.schedules import SCHEDULES
@@ -56,7 +56,7 @@ class Bench:
     def __init__(self, folder: Path, *overrides: str) -> None:
         self.recipe = tiny(*overrides)
         examples = reverse(1, self.recipe.data.size)
-        self.task = Translate.learn(self.recipe, examples.train)
+        self.task = Transduce.learn(self.recipe, examples.train)
         self.data = self.task.within_length(self.task.encode(examples.train))
         self.dev = self.task.within_length(self.task.encode(examples.dev))
         torch.manual_seed(self.recipe.train.seed)
@@ -173,7 +173,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[dict[s
     """Let dev losses be these; gives the weights that were there at each of them."""
     seen: list[dict[str, Tensor]] = []
 
-    def evaluate(task: Translate, model: Seq2Seq, data: Encoded, stopper: Stopper) -> tuple[float, None]:
+    def evaluate(task: Transduce, model: Seq2Seq, data: Encoded, stopper: Stopper) -> tuple[float, None]:
         seen.append(weights(model))
         return losses[len(seen) - 1], None
 
@@ -218,14 +218,14 @@ def test_the_last_weights_are_kept_where_they_are_wanted(
 def failing_at(update: int, monkeypatch: pytest.MonkeyPatch, spoil: float) -> list[dict[str, Tensor]]:
     """Let the loss of that update be spoiled; gives the weights before each update."""
     before: list[dict[str, Tensor]] = []
-    real = Translate.loss
+    real = Transduce.loss
 
-    def loss(self: Translate, model: Seq2Seq, batch: Batch, smoothing: float = 0.0, sampling: float = 0.0) -> Tensor:
+    def loss(self: Transduce, model: Seq2Seq, batch: Batch, smoothing: float = 0.0, sampling: float = 0.0) -> Tensor:
         before.append(weights(model))
         found = real(self, model, batch, smoothing, sampling)
         return found * spoil if len(before) == update else found
 
-    monkeypatch.setattr(Translate, "loss", loss)
+    monkeypatch.setattr(Transduce, "loss", loss)
     return before
 
 

@@ -18,9 +18,9 @@ from regard.errors import ResourceError
 from regard.models import Seq2Seq
 from regard.recipe import Recipe
 from regard.storage import Run
-from regard.tasks import Translate
+from regard.tasks import Transduce
 from regard.tasks.core import Judged
-from regard.tasks.translate import _sampled
+from regard.tasks.transduce import _sampled
 from regard.training import engine, loop, session, train
 from regard.training.averaging import Averager
 from regard.training.engine import Captured, Eager, eager
@@ -44,7 +44,7 @@ class Bench:
 
     def __init__(self, *overrides: str) -> None:
         self.recipe = make_recipe(*overrides)
-        self.task = Translate.learn(self.recipe, EXAMPLES)
+        self.task = Transduce.learn(self.recipe, EXAMPLES)
         self.data = self.task.encode(EXAMPLES)
         torch.manual_seed(3)
         self.session = Session.begin(self.task.build().double(), self.recipe.train)
@@ -206,15 +206,15 @@ def test_accumulating_is_one_update_of_all_batches():
 def too_large(most: int, monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[int]:
     """Let batches of more rows than that not fit; gives the rows of every try."""
     tries: list[int] = []
-    real = Translate.loss
+    real = Transduce.loss
 
-    def loss(self: Translate, model: Seq2Seq, batch: Batch, *settings: float) -> Tensor:
+    def loss(self: Transduce, model: Seq2Seq, batch: Batch, *settings: float) -> Tensor:
         tries.append(len(batch.examples))
         if len(batch.examples) > most:
             raise error
         return real(self, model, batch, *settings)
 
-    monkeypatch.setattr(Translate, "loss", loss)
+    monkeypatch.setattr(Transduce, "loss", loss)
     return tries
 
 
@@ -255,13 +255,13 @@ def test_a_failure_on_the_way_back_is_split_too(monkeypatch):
         def backward(context: object, gradient: Tensor) -> Tensor:
             raise torch.OutOfMemoryError("out of memory")
 
-    real = Translate.loss
+    real = Transduce.loss
 
-    def loss(self: Translate, model: Seq2Seq, batch: Batch, *settings: float) -> Tensor:
+    def loss(self: Transduce, model: Seq2Seq, batch: Batch, *settings: float) -> Tensor:
         found = real(self, model, batch, *settings)
         return found / 2 + Fails.apply(found / 2) if len(batch.examples) > 3 else found
 
-    monkeypatch.setattr(Translate, "loss", loss)
+    monkeypatch.setattr(Transduce, "loss", loss)
     found, _, _ = bench.gradient(bench.batch())
     for mine, other in zip(found, expected, strict=True):
         near(mine, other)
@@ -292,16 +292,16 @@ def test_the_learning_rate_lives_on_the_gpu_of_the_model(monkeypatch):
 
 @pytest.mark.parametrize("error", SHORT_OF_MEMORY, ids=repr)
 def test_dev_batches_that_do_not_fit_are_split_too(monkeypatch, error):
-    bench, real, tries = Bench(), Translate.judge, []
+    bench, real, tries = Bench(), Transduce.judge, []
     expected, seen = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
 
-    def judge(self: Translate, model: Seq2Seq, batch: Batch) -> Judged:
+    def judge(self: Transduce, model: Seq2Seq, batch: Batch) -> Judged:
         tries.append(len(batch.examples))
         if len(batch.examples) > most:
             raise error
         return real(self, model, batch)
 
-    monkeypatch.setattr(Translate, "judge", judge)
+    monkeypatch.setattr(Transduce, "judge", judge)
     most = 2
     found, again = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
     assert max(tries) > most
@@ -403,13 +403,13 @@ def test_sampling_some_feeds_some():
 def test_the_share_grows_from_nothing_to_the_recipes(monkeypatch):
     bench = Bench("train.sampling=0.8", "train.updates=4", "train.validate=4")
     shares: list[float] = []
-    real = Translate.loss
+    real = Transduce.loss
 
-    def loss(self: Translate, model: Seq2Seq, batch: Batch, smoothing: float, sampling: float) -> Tensor:
+    def loss(self: Transduce, model: Seq2Seq, batch: Batch, smoothing: float, sampling: float) -> Tensor:
         shares.append(sampling)
         return real(self, model, batch, smoothing, sampling)
 
-    monkeypatch.setattr(Translate, "loss", loss)
+    monkeypatch.setattr(Transduce, "loss", loss)
     for _ in range(4):
         Eager(bench.task, bench.session, bench.data).update(Fixed(*[list(range(10))] * 4), Stopper())
     assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8])
@@ -492,7 +492,7 @@ def test_every_way_to_look_has_an_entropy_from_zero_to_one(normalizer, scope):
 def test_dev_and_test_files_stand_in_for_those_of_a_corpus(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("ab\tba\n", encoding="utf-8")
-    given = Translate.examples(recipes.load("reverse", [f"data.dev={pairs}", "data.size=30"]))
+    given = Transduce.examples(recipes.load("reverse", [f"data.dev={pairs}", "data.size=30"]))
     assert [each.source for each in given.dev] == ["ab"]
     assert len(given.train) == 30
     assert len(given.test) > 1

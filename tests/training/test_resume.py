@@ -18,7 +18,7 @@ from regard import storage
 from regard.errors import CorruptError, DataError, StoppedError, StorageError
 from regard.recipe import Recipe
 from regard.storage import Run
-from regard.tasks import Translate
+from regard.tasks import Transduce
 from regard.training import loop, resume, stopping, train
 from regard.training.engine import eager
 from regard.training.session import OPTIMIZER
@@ -236,7 +236,7 @@ def test_a_slow_update_is_abandoned_within_two_seconds_and_nothing_is_lost(
         recipe = recipes.override(recipes.override(recipe, "model.attention.normalizer=hard"), "train.sampling=0")
         whole = ends.of(train(recipe, runs=tmp_path / "whole", quiet=True))
     with monkeypatch.context() as patch:
-        sent = slow(Translate, name, call, patch)
+        sent = slow(Transduce, name, call, patch)
         with pytest.raises(StoppedError, match=f"stopped by SIGINT; {saved} updates are saved; go on with"):
             train(recipe, runs=tmp_path)
     assert time.monotonic() - sent[0] < 2
@@ -289,7 +289,7 @@ def test_a_signal_during_the_last_decoding_is_obeyed_at_once(
     recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     with monkeypatch.context() as patch:
-        on_call(3, Translate, "tell", lambda: signal.raise_signal(number), patch)
+        on_call(3, Transduce, "tell", lambda: signal.raise_signal(number), patch)
         with pytest.raises(StoppedError, match="8 updates are saved; go on with: regard train --resume"):
             train(recipe, runs=tmp_path, quiet=True)
     assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
@@ -303,7 +303,7 @@ def test_a_signal_while_data_are_prepared_leaves_nothing(
     def noted(*_: Any) -> None:
         signal.raise_signal(number)
 
-    monkeypatch.setattr(Translate, place, noted)
+    monkeypatch.setattr(Transduce, place, noted)
     with pytest.raises(StoppedError, match=f"stopped by {number.name}; nothing was written") as caught:
         train(recipe, runs=tmp_path / "runs", quiet=True)
     assert caught.value.exit_code == 128 + number
@@ -317,7 +317,7 @@ def test_a_signal_while_data_are_prepared_again_says_what_is_saved(
         stop_at(5, patch)
         run = stopped(tmp_path, recipe)
     with monkeypatch.context() as patch:
-        on_call(1, Translate, "encode", lambda: signal.raise_signal(signal.SIGINT), patch)
+        on_call(1, Transduce, "encode", lambda: signal.raise_signal(signal.SIGINT), patch)
         with pytest.raises(StoppedError, match="3 updates are saved; go on with"):
             resume(run, quiet=True)
     assert ends.of(resume(run, quiet=True)) == whole
@@ -327,7 +327,7 @@ def test_a_signal_while_the_run_is_created_says_how_to_go_on(
     recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        on_call(1, storage, "_put_folder", lambda: signal.raise_signal(signal.SIGINT), patch)
+        on_call(1, storage, "_create_folder", lambda: signal.raise_signal(signal.SIGINT), patch)
         with pytest.raises(StoppedError, match="0 updates are saved; go on with"):
             train(recipe, runs=tmp_path, quiet=True)
     assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole

@@ -1,6 +1,7 @@
 """train.start_from: a new run begins with what fits of another's weights, and with its tokenizers."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,23 @@ STILL = "train.learning_rate=0"  # an update that moves nothing: what a run begi
 TOKENS = ("source.tokens", "target.tokens")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A handful of pairs to be judged by: those of the corpus would take most of the time of these tests."""
+    folder = tmp_path_factory.mktemp("data")
+    words = ("abc", "bcde", "cdefg", "fedcba", "hgfedcb", "xyzxyzxyz")
+    (folder / "dev.tsv").write_text("".join(f"{word}\t{word[::-1]}\n" for word in words), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_DATA", str(folder))
+        yield
+
+
 def tiny(*overrides: str) -> Recipe:
     sizes = ["model.embedding=8", "model.encoder.dim=12", "model.decoder.dim=10", "model.attention.dim=6"]
-    data = ["name=tiny", "data.corpus=reverse", "data.size=60", "train.device=cpu", "train.batch_tokens=100"]
-    settings = ["train.updates=4", "train.validate=2", "search.max_ratio=0", "search.max_extra=3"]
-    return recipes.parse("", "tiny", [*sizes, *data, *settings, "train.ema=0.5", *overrides])
+    data = ["name=tiny", "data.corpus=reverse", "data.size=60", "data.dev=dev.tsv", "train.device=cpu"]
+    settings = ["train.updates=4", "train.validate=2", "train.batch_tokens=100", "train.ema=0.5"]
+    search = ["search.max_ratio=0", "search.max_extra=3"]
+    return recipes.parse("", "tiny", [*sizes, *data, *settings, *search, *overrides])
 
 
 @pytest.fixture(scope="module")

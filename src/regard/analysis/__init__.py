@@ -1,1 +1,1 @@
-"""What can be learned from trained runs: alignment, forced targets, vectors, comparison."""
+"""Analysis of trained runs: word alignment, forced decoding, sentence vectors, comparison."""

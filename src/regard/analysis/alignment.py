@@ -1,4 +1,4 @@
-"""Alignments: the links that a map draws between source and target, and how far they are from the true ones."""
+"""Alignment errors: compare the links of attention maps between source and target with gold links."""
 
 from collections.abc import Sequence, Set
 
@@ -8,16 +8,18 @@ from regard.types import Example, Prediction
 
 Link = tuple[int, int]  # source position, target position: (column, row)
 
-READINGS = {"output step": 0, "input step": 1}  # how many steps after a token was written its row is read
+# The decoder step whose attention is the row of a token, counted from the step that writes the token.
+READINGS = {"output step": 0, "input step": 1}
 
 
 def alignment_error(found: Sequence[Set[Link]], gold: Sequence[Set[Link]]) -> Measured:
-    """The share of the linked target positions that found no link of theirs; lower is better.
+    """The share of target positions with gold links for which no found link is right; lower is better.
 
-    For gold that joins whole blocks, each character of a word with each of its rendering. `found` has at most one
-    link to a target position, as `AttentionMap.links` gives, so any link inside the block is right; positions without a
-    gold link are not judged. Where each has its link, this is 1 - |A & S| / |A| over the judged positions. (The
-    usual rate would also ask for all the other links of the block.) Counts are summed over the sentences.
+    This is for gold that links whole blocks: each character of a source word with each character of its translation.
+    `found` has at most one link per target position, as `AttentionMap.links` gives, so any link inside the block is
+    right; target positions without a gold link are not judged. If each judged position has a found link, this is
+    1 - |A & S| / |A| over the judged positions. (The usual alignment error rate would also require all other links of
+    the block.) Counts are summed over the sentences.
     """
     judged = right = 0
     for links, sure in zip(found, gold, strict=True):
@@ -31,39 +33,46 @@ def alignment_error_rate(
 ) -> Measured:
     """Och and Ney 2003: AER = 1 - (|A & S| + |A & P|) / (|A| + |S|); lower is better.
 
-    For gold drawn by people: sure links S ought to be found, possible ones P may be, and the sure are possible.
-    Counts are summed over the sentences.
+    This is for gold alignments by human annotators: sure links S should be found, possible links P may be found, and
+    every sure link counts as possible too. Counts are summed over the sentences.
     """
-    agreed = total = musts = mays = 0
+    agreed = total = sure_count = possible_count = 0
     for links, must, may in zip(found, sure, sure if possible is None else possible, strict=True):
         agreed += len(links & must) + len(links & (must | may))
         total += len(links) + len(must)
-        musts, mays = musts + len(must), mays + len(may - must)
-    told = f"alignment_error_rate|n:{len(sure)}|sure:{musts}|possible:{mays}"
-    return Measured(1 - agreed / total if total else 0.0, told)
+        sure_count, possible_count = sure_count + len(must), possible_count + len(may - must)
+    signature = f"alignment_error_rate|n:{len(sure)}|sure:{sure_count}|possible:{possible_count}"
+    return Measured(1 - agreed / total if total else 0.0, signature)
 
 
 def diagonal(source: int, target: int) -> set[Link]:
-    """Links for so many words that look at no word: each target word's source word is as far through its sentence."""
+    """A baseline that ignores the words: links each target word to the source word at the same relative position."""
     return {((2 * place + 1) * source // (2 * target), place) for place in range(target)}
 
 
 def measure(answers: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Measured]:
-    """The alignment error of the answers' maps by each reading; empty where no example can be judged.
+    """The alignment error of the answers' maps, for each entry of `READINGS`; empty if no example can be judged.
 
-    The links of an example are those of its target, character by character: judged are answers that equal it,
-    with maps of characters.
+    The gold links of an example count the characters of its source and target. So an answer is judged only if it
+    equals the target and its map has one row or column per character.
     """
     pairs = zip(answers, examples, strict=True)
     judged = [(answer.map, example) for answer, example in pairs if example.links and answer.text == example.target]
-    fitting = [(seen, set(example.links)) for seen, example in judged if seen is not None and _fits(seen, example)]
+    fitting = [
+        (attention, set(example.links))
+        for attention, example in judged
+        if attention is not None and _fits(attention, example)
+    ]
     if not fitting:
         return {}
     maps, gold = zip(*fitting, strict=True)
-    return {name: alignment_error([set(seen.links(shift)) for seen in maps], gold) for name, shift in READINGS.items()}
+    return {
+        name: alignment_error([set(attention.links(shift)) for attention in maps], gold)
+        for name, shift in READINGS.items()
+    }
 
 
-def _fits(seen: AttentionMap, example: Example) -> bool:
-    """Whether a map's tokens are the characters that the links count."""
-    sources = [label for label in seen.columns if label not in MARKS]
-    return (len(sources), len(seen.rows)) == (len(example.source), len(example.target))
+def _fits(attention: AttentionMap, example: Example) -> bool:
+    """Whether the rows and columns of a map are the characters that the gold links count."""
+    sources = [label for label in attention.columns if label not in MARKS]
+    return (len(sources), len(attention.rows)) == (len(example.source), len(example.target))

@@ -1,4 +1,4 @@
-"""Recipes and runs side by side: trained where they are not, judged on the same examples, in all and by length."""
+"""Compare recipes and runs: train those that are not trained, score all on the same examples, also by length."""
 
 import math
 import re
@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from regard import plugins, storage, training
 from regard import recipe as recipes
-from regard import storage, training
 from regard.console import Teller
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import Measured, better
@@ -22,162 +22,164 @@ from regard.recipe import Recipe
 from regard.show import curves
 from regard.show.curves import DRAWINGS, Curve, Labels, Point
 from regard.storage import Run
-from regard.tasks import TASKS
+from regard.tasks import task_class
 from regard.tasks.core import Examples
 from regard.types import Example
 
-MOST, LEAST = 10, 20  # bins of lengths at most, and the examples of a bin at least
-COUNTED = ("perplexity", "masked_accuracy")  # metrics of tokens: they say nothing across ways to cut a text
+MOST, LEAST = 10, 20  # maximum number of bins of lengths, and minimum number of examples in a bin
+COUNTED = ("perplexity", "masked_accuracy")  # metrics per token: not comparable between different tokenizers
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One of those that are compared."""
+    """The results of one run."""
 
     name: str
     run: Run
     measured: Measured
     parameters: int
-    tokens_per_second: float  # of training, between validations: the median
-    train_seconds: float  # validations counted; of a run that was resumed, those of its last process
-    curve: Curve  # the metric by length; without points where examples have no lengths of their own
+    tokens_per_second: float  # of training: the median over the intervals between validations
+    train_seconds: float  # with validations; if the run was resumed, only those of its last process
+    curve: Curve  # the metric by length; no points if the examples are cut into windows
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that are compared, in the order in which they were given."""
+    """The results of all compared runs, in the order of the arguments of `compare`."""
 
     metric: str
-    examples: str  # what all were judged on, in words
-    lengths: str  # what lengths are counted in, in words
+    examples: str  # description of the examples that all were scored on
+    lengths: str  # description of the unit of lengths
     entries: tuple[Compared, ...]
 
     def table(self) -> str:
-        """A line for each, with its score, size and speed, and under them how the score was computed."""
+        """A text table with score, size and speed of each run; below it the signatures of the scores."""
         head = ["name", self.metric, "parameters", "tokens/s", "seconds"]
         rows = [
             [
-                each.name,
-                f"{each.measured.value:.4f}",
-                f"{each.parameters:,}",
-                f"{each.tokens_per_second:,.0f}",
-                f"{each.train_seconds:,.1f}",
+                entry.name,
+                f"{entry.measured.value:.4f}",
+                f"{entry.parameters:,}",
+                f"{entry.tokens_per_second:,.0f}",
+                f"{entry.train_seconds:,.1f}",
             ]
-            for each in self.entries
+            for entry in self.entries
         ]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in (head, *rows)]
         return "\n".join([*lines, "", f"on {self.examples}", *self._signatures()]) + "\n"
 
     def _signatures(self) -> list[str]:
-        """One for all where it is the same, else one for each."""
-        told = {each.name: each.measured.signature for each in self.entries}
-        same = len(set(told.values())) == 1
-        return [self.entries[0].measured.signature] if same else [f"{name}: {said}" for name, said in told.items()]
+        """The signature of the score: one line if it is the same for all, else one line for each run."""
+        signatures = {entry.name: entry.measured.signature for entry in self.entries}
+        if len(set(signatures.values())) == 1:
+            return [self.entries[0].measured.signature]
+        return [f"{name}: {signature}" for name, signature in signatures.items()]
 
     def draw(self, ending: str) -> bytes:
-        """The score against length, a curve for each, as a picture file of that ending: .svg or .png."""
+        """A chart of the score by length, one curve for each run, as the content of a .svg or .png file."""
         if not self.has_lengths():
-            raise DataError(f"there is nothing to draw: of {self.examples}, none has a length of its own")
+            raise DataError(f"there is nothing to draw: {self.examples} have no lengths of their own")
         labels = Labels(self.examples, f"{self.lengths}, mean of each bin", f"{self.metric} ({better(self.metric)})")
-        return curves.draw([each.curve for each in self.entries], ending, labels)
+        return curves.draw([entry.curve for entry in self.entries], ending, labels)
 
     def has_lengths(self) -> bool:
-        """Whether there is something to draw; of texts that are cut into windows, there is not."""
-        return any(each.curve.points for each in self.entries)
+        """Whether there are curves to draw; there are none if texts are cut into windows."""
+        return any(entry.curve.points for entry in self.entries)
 
     def pictures(self) -> list[Path]:
-        """Where pictures go that nobody named: beside the first run, under a name that is not taken."""
+        """Default paths of the pictures: beside the first run, with a file name that does not exist yet."""
         folder = self.entries[0].run.path.parent
         names = (f"compare-{number}" if number > 1 else "compare" for number in count(1))
         name = next(name for name in names if not any((folder / f"{name}{ending}").exists() for ending in DRAWINGS))
         return [folder / f"{name}{ending}" for ending in DRAWINGS] if self.has_lengths() else []
 
     def told(self) -> Iterator[dict[str, Any]]:
-        """Each as JSON."""
-        for each in self.entries:
+        """The results of each run as a dictionary for JSON."""
+        for entry in self.entries:
             yield {
-                "name": each.name,
-                "run": str(each.run.path),
-                self.metric: each.measured.value,
-                "signature": each.measured.signature,
-                "parameters": each.parameters,
-                "tokens_per_second": each.tokens_per_second,
-                "train_seconds": each.train_seconds,
-                "curve": [point._asdict() for point in each.curve.points],
+                "name": entry.name,
+                "run": str(entry.run.path),
+                self.metric: entry.measured.value,
+                "signature": entry.measured.signature,
+                "parameters": entry.parameters,
+                "tokens_per_second": entry.tokens_per_second,
+                "train_seconds": entry.train_seconds,
+                "curve": [point._asdict() for point in entry.curve.points],
             }
 
     def _repr_svg_(self) -> str | None:
-        """How a notebook shows it."""
+        """The picture that a notebook shows for this object."""
         return self.draw(".svg").decode() if self.has_lengths() else None
 
 
-Read = Callable[[Recipe], Examples]  # once for each way to come by examples
+Read = Callable[[Recipe], Examples]  # cached, so that recipes with the same data read it once
 
 
 class Entrant(NamedTuple):
-    """One that is to be compared: a recipe, or a run and the recipe it was trained by."""
+    """A recipe that is to be compared, or a run and the recipe it was trained with."""
 
-    brief: str  # names: this one, but the other where this is another's too
-    full: str
+    brief: str  # short name, used if no other entrant has the same
+    full: str  # name with all changed keys
     recipe: Recipe
     run: Run | None
 
 
 def compare(
-    *given: Recipe | Run | str | Path,
+    *arguments: Recipe | Run | str | Path,
     data: Sequence[str] = (),
     metric: str | None = None,
     beam: int | None = None,
     runs: str | Path = "runs",
     quiet: bool = False,
 ) -> Comparison:
-    """Train recipes, or take finished runs as they are, and judge all on the same examples.
+    """Train recipes, or take finished runs, and score all of them on the same examples.
 
-    `a.b=c` changes the recipe it follows; before the first, it changes all. A recipe that was trained before, under
-    `runs`, is not trained again. The examples are those of the files `data`, else the test set that all share, or
-    their dev set where there is no test set.
+    An argument such as `a.b=c` changes the recipe before it; before the first recipe, it changes all of them. A recipe
+    that was trained before, under `runs`, is not trained again. The examples are those of the files `data`; without
+    `data`, those of the test set that all share, or of their dev set if there is no test set.
     """
     teller = Teller(quiet=quiet)
-    named = _named(_entrants(given))
+    named = _named(_entrants(arguments))
     metric = _common_metric(named, metric)
     read = lru_cache(_examples)
-    examples, words = _judging(named, tuple(data), read)
-    trained = {name: _trained(name, each, Path(runs), read, teller) for name, each in named.items()}
+    examples, description = _judging(named, tuple(data), read)
+    trained = {name: _trained(name, entrant, Path(runs), read, teller) for name, entrant in named.items()}
     lengths = _lengths(next(iter(trained.values())), examples)
     entries = []
     for name, run in trained.items():
-        teller.say(f"judging {name} on {words}")
+        teller.say(f"judging {name} on {description}")
         entries.append(_judged(name, load(run), examples, lengths, metric, beam))
-    return Comparison(metric, words, _counted(named), tuple(entries))
+    return Comparison(metric, description, _counted(named), tuple(entries))
 
 
 def drawable(ending: str) -> None:
-    """Refuse an ending that no picture has, or for which a package is missing."""
+    """Raise an error if no chart format has that ending, or if a package that it needs is not installed."""
     curves.draw([], ending, Labels("", "", ""))
 
 
-# who is compared
+# from arguments to entrants
 
 
-def _entrants(given: Sequence[Recipe | Run | str | Path]) -> list[Entrant]:
-    """Recipes and runs with the overrides that are theirs."""
+def _entrants(arguments: Sequence[Recipe | Run | str | Path]) -> list[Entrant]:
+    """The recipes and runs of the arguments, each with the overrides that follow it."""
     groups: list[list[Recipe | Run | str | Path]] = [[]]
-    for each in given:
-        if isinstance(each, str) and "=" in each.partition("/")[0]:  # ./a=b is a path still
-            groups[-1].append(each)
+    for argument in arguments:
+        if isinstance(argument, str) and "=" in argument.partition("/")[0]:  # but ./a=b is a path
+            groups[-1].append(argument)
         else:
-            groups.append([each])
+            groups.append([argument])
     everyone, *others = groups
     if not others:
         raise RecipeError("nothing to compare: give recipes or runs, such as: regard compare reverse runs/mine")
     entrants = [_entrant(what, list(map(str, everyone)), list(map(str, own))) for what, *own in others]
-    if everyone and all(each.run for each in entrants):
+    if everyone and all(entrant.run for entrant in entrants):
         raise RecipeError(f"runs are taken as they are; {everyone[0]} can only change a recipe")
     return entrants
 
 
 def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str]) -> Entrant:
+    """One entrant; `everyone` are the overrides of all recipes, `own` those of this one."""
     if not isinstance(what, Recipe | Run) and Run.at(Path(what)):
         what = Run.open(what)
     if isinstance(what, Run):
@@ -185,23 +187,26 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
             raise RecipeError(f"{what.path} is a run, which is taken as it is; {own[0]} can only change a recipe")
         if not what.finished():
             raise DataError(f"the run {what.path} is not finished; go on with: regard train --resume {what.path}")
-        return Entrant(what.path.name, str(what.path), what.recipe(), what)
+        recipe = what.recipe()
+        with plugins.loading(what.needs()):
+            task_class(recipe.task)
+        return Entrant(what.path.name, str(what.path), recipe, what)
     if not isinstance(what, Recipe) and Path(what).suffix != ".toml" and len(Path(what).parts) > 1:
-        Run.open(what)  # says what is wrong with it
+        Run.open(what)  # raises an error that says what is wrong with the path
     recipe = what if isinstance(what, Recipe) else recipes.load(what)
     for text in [*everyone, *own]:
         recipe = recipes.override(recipe, text)
     changes = [text for text in own if not text.startswith("name=")]
     if len(changes) < len(own):
         return Entrant(recipe.name, " ".join([recipe.name, *changes]), recipe, None)
-    brief = [re.sub(r"^[^=]*\.", "", text) for text in changes]  # order=none of model.decoder.order=none
+    brief = [re.sub(r"^[^=]*\.", "", text) for text in changes]  # model.decoder.order=none becomes order=none
     return Entrant(" ".join([recipe.name, *brief]), " ".join([recipe.name, *changes]), recipe, None)
 
 
 def _named(entrants: Sequence[Entrant]) -> dict[str, Entrant]:
-    """Each under a name of its own."""
-    counts = Counter(each.brief for each in entrants)
-    names = [each.brief if counts[each.brief] == 1 else each.full for each in entrants]
+    """The entrants by unique names: the brief name, or the full one if several have the same brief name."""
+    counts = Counter(entrant.brief for entrant in entrants)
+    names = [entrant.brief if counts[entrant.brief] == 1 else entrant.full for entrant in entrants]
     for name, times in Counter(names).items():
         if times > 1:
             raise RecipeError(f"{name} is given twice; change a key of one, such as train.seed=2")
@@ -209,7 +214,7 @@ def _named(entrants: Sequence[Entrant]) -> dict[str, Entrant]:
 
 
 def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:
-    """The metric that all are judged by; those that do not fit each other are refused."""
+    """The metric that all are scored by; raises RecipeError if tasks, metrics or tokenizers do not match."""
     (name, first), *others = named.items()
     for other, entrant in others:
         tasks = first.recipe.task, entrant.recipe.task
@@ -224,7 +229,7 @@ def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:
     for other, entrant in named.items():
         if entrant.run is None:
             training.check(entrant.recipe)
-        TASKS[entrant.recipe.task].check_metric(chosen)
+        task_class(entrant.recipe.task).check_metric(chosen)
         if chosen in COUNTED and entrant.recipe.tokens != first.recipe.tokens:
             raise RecipeError(
                 f"{chosen} is counted by token, and {name} and {other} cut texts differently (tokens in their "
@@ -233,49 +238,50 @@ def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:
     return chosen
 
 
-# what they are judged on
+# the examples
 
 
 def _judging(named: dict[str, Entrant], data: tuple[str, ...], read: Read) -> tuple[list[Example], str]:
-    """The examples that all are judged on, and what to call them."""
+    """The examples that all are scored on, and a description of them."""
     (name, first), *others = named.items()
-    noun = TASKS[first.recipe.task].noun
+    noun = task_class(first.recipe.task).noun
     if data:
-        examples = TASKS[first.recipe.task].reader(first.recipe)(data).examples
+        examples = task_class(first.recipe.task).reader(first.recipe)(data).examples
         return examples, f"{len(examples):,} {noun}s of {' and '.join(data)}"
     part, examples = _unseen(read(_source(first.recipe)))
     for other, entrant in others:
         if _texts(_unseen(read(_source(entrant.recipe)))[1]) != _texts(examples):
             raise DataError(f"{name} and {other} have different {part} sets; give one for all with --data FILE")
-    named_files = first.recipe.data.test if part == "test" else first.recipe.data.dev
-    home = " and ".join(named_files or first.recipe.data.train) or first.recipe.data.corpus
-    return examples, f"{len(examples):,} {part} {noun}s of {home}"
+    files = first.recipe.data.test if part == "test" else first.recipe.data.dev
+    origin = " and ".join(files or first.recipe.data.train) or first.recipe.data.corpus
+    return examples, f"{len(examples):,} {part} {noun}s of {origin}"
 
 
 def _unseen(examples: Examples) -> tuple[str, list[Example]]:
+    """The test set and its name, or the dev set if there is no test set."""
     return ("test", examples.test) if examples.test else ("dev", examples.dev)
 
 
 def _texts(examples: Sequence[Example]) -> list[tuple[str, str]]:
-    return [(each.source, each.target) for each in examples]
+    return [(example.source, example.target) for example in examples]
 
 
 def _source(recipe: Recipe) -> Recipe:
-    """What of a recipe its examples depend on."""
-    plain = Recipe()
-    train = replace(plain.train, seed=recipe.train.seed)
-    return replace(recipe, name="", metric="", model=plain.model, train=train, search=plain.search)
+    """The recipe with defaults for all that its examples do not depend on, as the key of the cache."""
+    default = Recipe()
+    train = replace(default.train, seed=recipe.train.seed)
+    return replace(recipe, name="", metric="", model=default.model, train=train, search=default.search)
 
 
 def _examples(source: Recipe) -> Examples:
-    return TASKS[source.task].examples(source)
+    return task_class(source.task).examples(source)
 
 
 # from recipes to runs
 
 
 def _trained(name: str, entrant: Entrant, runs: Path, read: Read, teller: Teller) -> Run:
-    """The run itself, one that was trained by the same recipe on the same data, or a new one."""
+    """The entrant's run; for a recipe, a run of the same recipe on the same data, or a newly trained one."""
     if entrant.run is not None:
         return entrant.run
     recipe = entrant.recipe
@@ -286,15 +292,15 @@ def _trained(name: str, entrant: Entrant, runs: Path, read: Read, teller: Teller
         if run.finished():
             teller.say(f"{name}: trained before, on the same data; {run.path} is taken as it is")
             return run
-        teller.say(f"{name}: begun before, on the same data; {run.path} goes on")
+        teller.say(f"{name}: begun before, on the same data; resuming {run.path}")
         return training.resume(run, quiet=teller.console.quiet)
     teller.say(f"{name}: to be trained")
     return training.train(recipe, runs=runs, quiet=teller.console.quiet)
 
 
 def _same(run: Run, recipe: Recipe, read: Read) -> bool:
-    """Whether a run was trained by this very recipe, on the data that it names today."""
-    with suppress(CorruptError, RecipeError):  # a damaged run, or one of another regard, is none of ours
+    """Whether a run was trained with exactly this recipe, and its data has not changed since."""
+    with suppress(CorruptError, RecipeError):  # a damaged run, or one of another version, does not count
         return run.recipe() == recipe and run.read(storage.DATA) == read(_source(recipe)).digest()
     return False
 
@@ -303,31 +309,31 @@ def _same(run: Run, recipe: Recipe, read: Read) -> bool:
 
 
 def _lengths(run: Run, examples: Sequence[Example]) -> list[int]:
-    """The tokens of every source, or text where there are no sources; none where examples are cut into windows."""
+    """The number of tokens of every source, or text if there are no sources; empty if texts are cut into windows."""
     recipe = run.recipe()
-    rooms = TASKS[recipe.task].restore(recipe, run.read).encode(examples).lengths()
-    lengths = [(source or target) - 1 for source, target in rooms]  # less the mark that is counted with each
+    both_sides = task_class(recipe.task).restore(recipe, run.read).encode(examples).lengths()
+    lengths = [(source or target) - 1 for source, target in both_sides]  # without BEGIN or END, which is counted too
     return lengths if len(lengths) == len(examples) else []
 
 
 def _counted(named: dict[str, Entrant]) -> str:
-    """What lengths are counted in: the tokens of the first."""
-    kinds = [each.recipe.tokens.source for each in named.values()]
+    """A description of the unit of lengths: tokens of the first entrant."""
+    kinds = [entrant.recipe.tokens.source for entrant in named.values()]
     return f"source length in {kinds[0]} tokens" + (f" of {next(iter(named))}" if len(set(kinds)) > 1 else "")
 
 
 def bins(lengths: Sequence[int]) -> list[int]:
-    """The bin of every length: equally full, about, the shortest in the first; equal lengths stay together."""
+    """The bin number of every length, shortest first; bins are about equally full, and equal lengths share a bin."""
     full = max(LEAST, math.ceil(len(lengths) / MOST))
     counts = Counter(lengths)
-    edges, held = [0], 0  # the first length of every bin
+    edges, size = [0], 0  # the first length of every bin; the examples in the last bin so far
     for length in sorted(counts):
-        if held >= full:
+        if size >= full:
             edges.append(length)
-            held = 0
-        held += counts[length]
-    if held < LEAST and len(edges) > 1:
-        edges.pop()  # too few are left for a bin of their own
+            size = 0
+        size += counts[length]
+    if size < LEAST and len(edges) > 1:
+        edges.pop()  # the last bin has too few examples: join it with the one before
     return [sum(edge <= length for edge in edges) - 1 for length in lengths]
 
 
@@ -339,17 +345,17 @@ def _judged(
     metric: str,
     beam: int | None,
 ) -> Compared:
-    """The score of a run, in all and for each bin of lengths: bins are the groups of examples."""
-    placed = bins(lengths)
-    if placed:
-        examples = [replace(each, group=str(number)) for each, number in zip(examples, placed, strict=True)]
+    """The score of a run, over all examples and for each bin of lengths; the bins are used as groups of examples."""
+    bin_numbers = bins(lengths)
+    if bin_numbers:
+        examples = [replace(example, group=str(number)) for example, number in zip(examples, bin_numbers, strict=True)]
     scored = predictor.score(examples, metric=metric, beam=beam)
     points = []
-    for number in sorted(set(placed)):
-        own = [length for length, other in zip(lengths, placed, strict=True) if other == number]
-        points.append(Point(fmean(own), scored.groups[str(number)], len(own)))
-    parameters = sum(each.numel() for each in predictor.model.parameters())
+    for number in sorted(set(bin_numbers)):
+        in_bin = [length for length, its_bin in zip(lengths, bin_numbers, strict=True) if its_bin == number]
+        points.append(Point(fmean(in_bin), scored.groups[str(number)], len(in_bin)))
+    parameters = sum(parameter.numel() for parameter in predictor.model.parameters())
     metrics = predictor.run.metrics()
-    speed = median(each["tokens_per_second"] for each in metrics if "tokens_per_second" in each)
+    speed = median(line["tokens_per_second"] for line in metrics if "tokens_per_second" in line)
     seconds = metrics[-1]["train_seconds"]
     return Compared(name, predictor.run, scored.measured, parameters, speed, seconds, Curve(name, tuple(points)))

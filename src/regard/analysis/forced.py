@@ -1,4 +1,4 @@
-"""Forced decoding: where a run looks while it writes a given target, and how well that aligns words."""
+"""Forced decoding: the attention of a run while it writes a given target, and the word alignment in it."""
 
 import re
 from bisect import bisect_left
@@ -14,14 +14,14 @@ from regard.maps import AttentionMap, Words
 from regard.metrics import Measured
 from regard.models import Seq2Seq
 from regard.predict import Predictor
-from regard.tasks import Translate
+from regard.tasks import Transduce
 from regard.types import END, SPECIALS, Example, Prediction
 
 
 def force(predictor: Predictor, examples: Sequence[Example]) -> list[Prediction]:
-    """Every example's target with its log-probability and its map, as if the run had written it (teacher forcing).
+    """The log-probability and the map of every example's target, computed by teacher forcing.
 
-    The map has a row for END too, the last: what the run looks at once it has been fed the target's last token.
+    The map has a last row for END: the attention of the step whose input is the last token of the target.
     """
     task = _translator(predictor)
     assert isinstance(predictor.model, Seq2Seq)
@@ -30,54 +30,64 @@ def force(predictor: Predictor, examples: Sequence[Example]) -> list[Prediction]
 
 
 def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, list[AttentionMap]]:
-    """By reading, the maps of given targets between words, which are what spaces set apart.
+    """The maps of given targets between words (separated by spaces), for each entry of `READINGS`.
 
-    A token's row is that of the step that writes it, or of the step that is then fed it. Rows are shifted before
-    sub-words are merged: their weights are summed as columns, averaged as rows.
+    The row of a token is that of the step that writes it (output step), or of the next step, which reads it (input
+    step). Rows are shifted before sub-words are merged to words: columns are summed, rows are averaged.
     """
     task = _translator(predictor)
-    found: dict[str, list[AttentionMap]] = {name: [] for name in READINGS}
+    maps: dict[str, list[AttentionMap]] = {name: [] for name in READINGS}
     for example, forced in zip(examples, force(predictor, examples), strict=True):
         if forced.map is None:
             orders = ", ".join(name for name, order in ORDERS.items() if order.looks())
             raise RecipeError(
-                f"{predictor.run.path} never looks at the source, so it aligns nothing; take a run whose "
+                f"{predictor.run.path} has no attention to the source, so it aligns nothing; use a run whose "
                 f"model.decoder.order is one of {orders}, or a Transformer"
             )
-        rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
+        rows, columns = words_of(task.target, example.target), words_of(_tokenizer(task), example.source)
         columns = Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])
         count = len(forced.tokens)
         for name, shift in READINGS.items():
-            read = replace(forced.map, weights=forced.map.weights[shift : shift + count], rows=forced.tokens)
-            found[name].append(read.merged(rows, columns))
-    return found
+            shifted = replace(forced.map, weights=forced.map.weights[shift : shift + count], rows=forced.tokens)
+            maps[name].append(shifted.merged(rows, columns))
+    return maps
 
 
 def align(predictor: Predictor, gold: Gold) -> dict[str, Measured]:
-    """The alignment error rate of a run's looks by each reading, and what the bare diagonal would have."""
-    found: dict[str, list[set[Link]]] = {
-        name: [set(seen.links()) for seen in maps] for name, maps in word_maps(predictor, gold.examples).items()
+    """The alignment error rate of a run's attention, for each entry of `READINGS`, and of the diagonal baseline."""
+    links: dict[str, list[set[Link]]] = {
+        name: [set(attention.links()) for attention in maps]
+        for name, maps in word_maps(predictor, gold.examples).items()
     }
-    counts = [(len(each.source.split(" ")), len(each.target.split(" "))) for each in gold.examples]
+    method = {name: f"forced|read:{name}|words merged|links:argmax" for name in links} | {"diagonal": "links:diagonal"}
+    lengths = [(len(example.source.split(" ")), len(example.target.split(" "))) for example in gold.examples]
+    links["diagonal"] = [diagonal(*pair) for pair in lengths]
     skipped = f"|skipped:{gold.skipped}" if gold.skipped else ""
-    how = {name: f"forced|read:{name}|words merged|links:argmax" for name in found} | {"diagonal": "links:diagonal"}
     measured = {}
-    for name, links in (found | {"diagonal": [diagonal(*pair) for pair in counts]}).items():
-        value, signature = alignment_error_rate(links, gold.sure, gold.possible)
-        measured[name] = Measured(value, f"{signature}{skipped}|{how[name]}")
+    for name in links:
+        value, signature = alignment_error_rate(links[name], gold.sure, gold.possible)
+        measured[name] = Measured(value, f"{signature}{skipped}|{method[name]}")
     return measured
 
 
 def words_of(tokenizer: Tokenizer, text: str) -> Words:
-    """The words of a text, and for each of its tokens the one it is of; the space before a word is the word's."""
-    found = list(re.finditer("[^ ]+", text))
-    ends = [each.end() for each in found]
+    """The words of a text, and for each token the index of its word; the space before a word belongs to the word."""
+    words = list(re.finditer("[^ ]+", text))
+    ends = [word.end() for word in words]
     home = [min(bisect_left(ends, end), len(ends) - 1) for _, end in tokenizer.places(text)]
-    return Words(tuple(each.group() for each in found), home)
+    return Words(tuple(word.group() for word in words), home)
 
 
-def _translator(predictor: Predictor) -> Translate:
-    if not isinstance(predictor.task, Translate):
+def _tokenizer(task: Transduce) -> Tokenizer:
+    """The tokenizer of a source of text, or RecipeError for any other source."""
+    if task.source is None:
+        raise RecipeError(f"words are aligned with words: the source of this run is {task.recipe.source!r}, not text")
+    return task.source
+
+
+def _translator(predictor: Predictor) -> Transduce:
+    """The task of the run, or RecipeError if it is not `translate`."""
+    if not isinstance(predictor.task, Transduce):
         task = predictor.task.recipe.task
-        raise RecipeError(f"{predictor.run.path} is a run of the task {task!r}; only translate writes given targets")
+        raise RecipeError(f"{predictor.run.path} is a run of the task {task!r}; forced decoding needs translate")
     return predictor.task

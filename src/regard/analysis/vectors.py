@@ -1,4 +1,4 @@
-"""Sentence vectors: what the encoder of a run makes of a text, and which texts are near it."""
+"""Sentence vectors from the encoder of a run, and the texts that are nearest to a text by their cosine."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,49 +20,49 @@ from regard.predict import Predictor
 from regard.tasks import Classify, core
 from regard.types import END, UNKNOWN, Padded
 
-READ_TOKENS = 16_000  # that are read at once
+READ_TOKENS = 16_000  # tokens in a batch of the encoder
 
 
 class Near(NamedTuple):
-    """A text that is near another: the cosine of the angle between their vectors."""
+    """A text near another one, with the cosine of the angle between their vectors."""
 
     cosine: float
-    place: int  # among all texts, from 0
+    place: int  # index among all texts, from 0
     text: str
 
 
 @torch.no_grad()
 def vectors(predictor: Predictor, texts: Sequence[str]) -> Float[Tensor, "texts dim"]:
-    """A vector of length one for each text, in order; zeros for a blank text, or one too long.
+    """A vector of norm 1 for each text, in order; zeros if a text is blank or too long.
 
-    That of a classifier is what it judges a sentence by. That of any other run with an encoder is the mean of its
-    states (Conneau et al. 2017 compare such poolings).
+    For a classifier it is the pooled vector that the classifier judges a sentence by. For any other run with an
+    encoder it is the mean of the encoder's states (Conneau et al. 2017 compare such poolings).
     """
     encoder, tokenizer, pool = _parts(predictor)
     cased = [_cased(predictor, text) for text in texts]
     device = next(encoder.parameters()).device
-    found = torch.zeros(len(texts), encoder.dim)
+    rows = torch.zeros(len(texts), encoder.dim)
     with predictor.at_work():
         for places, ids in core.ask(cased, tokenizer.encode, predictor.task.longest, READ_TOKENS):
             memory = encoder(_padded(predictor, ids).to(device))
-            found[places] = functional.normalize(pool(memory).vector.float(), dim=-1).cpu()
-    return found
+            rows[places] = functional.normalize(pool(memory).vector.float(), dim=-1).cpu()
+    return rows
 
 
 def near(predictor: Predictor, text: str, texts: Sequence[str], count: int = 5) -> list[Near]:
-    """Of the texts the `count` nearest to one, the nearest first; of equals the earlier."""
-    [asked] = vectors(predictor, [text])
-    if not asked.any():
+    """The `count` texts that are nearest to `text` by cosine, nearest first; of equal ones the earlier comes first."""
+    [query] = vectors(predictor, [text])
+    if not query.any():
         raise DataError(f"nothing is near a text that is blank or over {predictor.task.longest:,} tokens")
-    places = [place for place, each in enumerate(texts) if each.strip()]
-    cosines = vectors(predictor, [texts[place] for place in places]) @ asked
+    places = [place for place, candidate in enumerate(texts) if candidate.strip()]
+    cosines = vectors(predictor, [texts[place] for place in places]) @ query
     ranked = cosines.sort(descending=True, stable=True)
-    chosen = zip(ranked.values[:count].tolist(), ranked.indices[:count].tolist(), strict=True)
-    return [Near(cosine, places[index], texts[places[index]]) for cosine, index in chosen]
+    nearest = zip(ranked.values[:count].tolist(), ranked.indices[:count].tolist(), strict=True)
+    return [Near(cosine, places[index], texts[places[index]]) for cosine, index in nearest]
 
 
 def unknown(predictor: Predictor, text: str) -> list[str]:
-    """The tokens of a text that the run's vocabulary does not hold, each once, in their order."""
+    """The tokens of a text that are not in the run's vocabulary, each once, in their order."""
     _, tokenizer, _ = _parts(predictor)
     cased = _cased(predictor, text)
     tokens = zip(tokenizer.encode(cased), tokenizer.places(cased), strict=True)
@@ -70,17 +70,18 @@ def unknown(predictor: Predictor, text: str) -> list[str]:
 
 
 def _cased(predictor: Predictor, text: str) -> str:
+    """The text in lower case, if the run's tokenizer works in lower case."""
     return text.lower() if predictor.task.recipe.tokens.lower else text
 
 
 def _parts(predictor: Predictor) -> tuple[Encoder, Tokenizer, Pooling]:
-    """What a text goes through."""
+    """The encoder, the tokenizer and the pooling that turn a text into a vector."""
     task, model = predictor.task, predictor.model
     encoder, tokenizer = getattr(model, "encoder", None), getattr(task, "source", None)
     if not isinstance(encoder, Encoder) or not isinstance(tokenizer, Tokenizer):
         raise RecipeError(
-            f"{predictor.run.path} is a run of the task {task.recipe.task!r}, which reads no sentences into states; "
-            "take one of translate, classify, masked_lm or answer"
+            f"{predictor.run.path} is a run of the task {task.recipe.task!r}, which has no sentence encoder; "
+            "use a run of translate, classify, masked_lm or answer"
         )
     if isinstance(model, Classifier):
         return encoder, tokenizer, model.pooling
@@ -88,7 +89,7 @@ def _parts(predictor: Predictor) -> tuple[Encoder, Tokenizer, Pooling]:
 
 
 def _padded(predictor: Predictor, ids: Sequence[Sequence[int]]) -> Padded:
-    """The texts as the encoder learned to read them."""
+    """The texts as a padded batch, with the same special tokens as in training."""
     if isinstance(predictor.task, Classify):
         return predictor.task.padded(ids)
     return pad([[*row, END] for row in ids])

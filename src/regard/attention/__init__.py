@@ -1,4 +1,4 @@
-"""Query x keys -> context, with the weights that made it."""
+"""Attention: queries and keys give weights, and the weighted sum of the values is the context."""
 
 from regard.attention.core import Attended, Attention, Past, Score, attend
 from regard.attention.heads import MultiHead, SelfAttention

@@ -1,4 +1,4 @@
-"""Attention, defined once: score, bias, mask, normalise, weighted sum."""
+"""The definition of attention: score, add the bias, mask, normalise, weighted sum of the values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -21,32 +21,32 @@ ScoreFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 class Attended(NamedTuple):
-    """What came of looking: the context and the weights that made it."""
+    """The result of attention: the context, and the weights with which the values were summed."""
 
     context: Float[Tensor, "*batch query dim"]
-    weights: Float[Tensor, "*batch query key"] | None  # None only where a fused path ran and nobody asked
-    log_prob: Float[Tensor, "*batch query"] | None = None  # only where the weights were drawn at random
+    weights: Float[Tensor, "*batch query key"] | None  # None only if a fused path ran, which computes none
+    log_prob: Float[Tensor, "*batch query"] | None = None  # of the sampled keys; only with `hard` in training
 
 
 @dataclass(frozen=True)
 class Past(BatchFirst):
-    """Where a decoder has looked so far, for attentions that take account of it."""
+    """The attention weights of a decoder's earlier steps, for attentions that use them."""
 
-    last: Float[Tensor, "*batch query key"]  # the weights of the look before
-    total: Float[Tensor, "*batch query key"]  # the sum of those of all looks before
+    last: Float[Tensor, "*batch query key"]  # the weights of the step before
+    total: Float[Tensor, "*batch query key"]  # the sum of the weights of all steps before
 
     def then(self, weights: Float[Tensor, "*batch query key"]) -> "Past":
-        """After one more look."""
+        """The past after one more step with these weights."""
         return Past(weights, self.total + weights)
 
 
 class Score(ABC, nn.Module):
-    """How well each key answers each query.
+    """A score function: one number for each query and key, higher if they match better.
 
-    Every score is made with `query_dim`, `key_dim` and `dim` (the inner width, where it has one).
+    Every score is constructed with `query_dim`, `key_dim` and `dim`, the width of its hidden layer if it has one.
     """
 
-    keys_are_states: ClassVar[bool] = False  # where `project` changes nothing
+    keys_are_states: ClassVar[bool] = False  # True if `project` returns the states unchanged
 
     @abstractmethod
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None) -> None:
@@ -55,28 +55,28 @@ class Score(ABC, nn.Module):
 
     @property
     def dot_scale(self) -> float | None:
-        """The number, if the score is query . key times a number: a fused path may then compute it, unseen by hooks."""
+        """The factor, if the score is query . key times a factor and has no hooks: then a fused path may compute it."""
         return None
 
     @property
     def keys_are_sums(self) -> bool:
-        """Whether a key may be moved by adding to it, as scopes with a past do."""
+        """Whether a scope may add a term to the projected keys, as `coverage` and `location_aware` do."""
         return True
 
     @property
     def has_kernel(self) -> bool:
-        """Whether `look` computes what `attend` would: the score has a kernel, and was not hooked or replaced."""
+        """Whether `look` may run in place of `attend`: the score has a kernel, and was not hooked or replaced."""
         return False
 
     @abstractmethod
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
-        """The keys of the states: all the work that does not depend on the query, done once per source."""
+        """Keys of the states: the part of the score that does not depend on the query, computed once per source."""
 
     @abstractmethod
     def forward(
         self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
     ) -> Float[Tensor, "*batch query key"]:
-        """One number for each query and key; leading axes broadcast."""
+        """Score each query against each key; leading axes broadcast."""
 
     def look(
         self,
@@ -85,21 +85,21 @@ class Score(ABC, nn.Module):
         values: Float[Tensor, "*keys key dim"],
         mask: Bool[Tensor, "*mask"] | None,
     ) -> Attended:
-        """The whole of `attend` with a softmax, by the score's own kernel; only if it `has_kernel`."""
+        """Compute all of `attend`, with softmax, by the score's own kernel; call it only if `has_kernel` is True."""
         raise NotImplementedError
 
 
 @runtime_checkable
 class Attention(Protocol):
-    """A scope: which keys a query may see, around a score and a normaliser."""
+    """The interface of all attentions: project keys and values once per source, then attend to them."""
 
     uses_past: ClassVar[bool]
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
-        """What queries are compared with."""
+        """Keys of the states, with which queries are compared."""
 
     def content(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key dim"]:
-        """What a look hands over."""
+        """Values of the states, of which the context is the weighted sum."""
 
     def __call__(
         self,
@@ -113,9 +113,10 @@ class Attention(Protocol):
         past: Past | None = None,
         cleared: bool = False,
     ) -> Attended:
-        """Look: `start` is the target index of the first query; `past` is given only to those that use it, row by row.
+        """Attend to the keys. `start` is the target index of the first query.
 
-        `cleared` says that what the mask hides is finite already, as where a decoder emptied it once for all steps.
+        `past` holds earlier weights; it is passed only if `uses_past` is True, one step at a time. `cleared` is True if
+        masked keys and values are finite already, for example because a decoder set them to zero once for all steps.
         """
 
 
@@ -135,17 +136,18 @@ def attend(
     """The definition of attention: context = sum over keys of normalize(score(query, key) + bias) * value.
 
     `keys` come from `score.project(states)`. `mask` is boolean, True where a query may see a key, and has an
-    axis for each of (*batch, query, key). What no query may see is emptied before it is scored, so that junk
-    there reaches neither the result nor a gradient; `cleared` says that this was done before. A query that may
-    see nothing gets a zero context. In training a share of the weights may be dropped on their way to the context,
-    and where they are `hard` the one key is drawn: then the log-probability of the draw goes with the result.
+    axis for each of (*batch, query, key). Keys and values that no query may see are set to zero before the score, so
+    that NaN or infinity there reaches neither the result nor a gradient; `cleared` says that this was done already. A
+    query for which every key is masked gets a zero context. `drop` is the dropout rate of the weights; the returned
+    weights are those before dropout. With `draws` and the normaliser `hard`, the key is sampled, and the result has the
+    log-probability of the sample.
     """
     mask = masks.drawn(mask, query, keys)
     if mask is not None:
         masks.check(mask, query, keys)
     if mask is not None and not cleared:
-        seen = mask.any(dim=-2).unsqueeze(-1)
-        keys, values = keys.masked_fill(~seen, 0.0), values.masked_fill(~seen, 0.0)
+        visible = mask.any(dim=-2).unsqueeze(-1)
+        keys, values = keys.masked_fill(~visible, 0.0), values.masked_fill(~visible, 0.0)
     if isinstance(score, Score) and takes(
         "additive_attention", score, normalize is softmax, query, keys, values, mask, bias, drop
     ):
@@ -169,13 +171,13 @@ def weigh(
     bias: Float[Tensor, "*bias"] | None,
     normalize: Normalizer,
 ) -> Float[Tensor, "*batch query key"]:
-    """The weights alone, from keys without junk."""
+    """The attention weights without the context; all keys must be finite."""
     with without_autocast(query):
         return normalize(_scored(query, keys, score, bias), mask)
 
 
 def _scored(query: Tensor, keys: Tensor, score: ScoreFunction, bias: Tensor | None) -> Tensor:
-    """Scores and bias, computed in single precision at least."""
+    """Scores plus bias, computed in float32 or float64 even under autocast."""
     precision = torch.promote_types(query.dtype, torch.float32)
     with without_autocast(query):
         scores = score(query.to(precision), keys.to(precision))

@@ -1,4 +1,4 @@
-"""Gates: numbers from 0 to 1 that let parts of a vector through. Attention's cousins, with maps of their own."""
+"""Gates: factors from 0 to 1 that multiply parts of a vector. `record` keeps them like attention weights."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 GATES = ("input", "forget", "output")
-DIRECTIONS = ("", "_reverse")  # as torch calls them
+DIRECTIONS = ("", "_reverse")  # suffixes of the names of torch's weights
 
 
 class SqueezeExcite(nn.Module):
-    """Hu et al. 2018: every channel is let through as far as the whole input asks.
+    """Hu et al. 2018: each channel is multiplied by a gate computed from the mean of the whole input.
 
     gate = sigmoid(W relu(V mean(x) + c) + b),  output = gate * x
     """
@@ -25,12 +25,12 @@ class SqueezeExcite(nn.Module):
         self.excite = nn.Linear(inner, channels)
 
     def gate(self, inputs: Float[Tensor, "batch *positions channels"]) -> Float[Tensor, "batch channels"]:
-        """How far each channel is open."""
+        """The gate of each channel, from 0 (closed) to 1 (open)."""
         mean = inputs.flatten(1, -2).mean(dim=1)
         return torch.sigmoid(self.excite(functional.relu(self.squeeze(mean))))
 
     def forward(self, inputs: Float[Tensor, "batch *positions channels"]) -> Float[Tensor, "batch *positions channels"]:
-        """The input with each channel scaled by its gate."""
+        """Multiply each channel of the input by its gate."""
         gate = self.gate(inputs)
         return inputs * gate.view(len(gate), *[1] * (inputs.ndim - 2), -1)
 
@@ -38,33 +38,34 @@ class SqueezeExcite(nn.Module):
 def lstm_gates(
     lstm: nn.LSTM, inputs: Tensor | PackedSequence, first: tuple[Tensor, Tensor] | None = None
 ) -> dict[str, Float[Tensor, "batch time units"]]:
-    """Hochreiter and Schmidhuber 1997; Gers et al. 2000: what an LSTM lets in, keeps, and shows at each step.
+    """Hochreiter and Schmidhuber 1997; Gers et al. 2000: the input, forget and output gates of an LSTM at each step.
 
-    gate_t = sigmoid(W x_t + U h_{t-1} + b), run beside the LSTM from what it is given, so that it is not touched.
-    Names end like those of torch's weights: `forget_l1_reverse` is of `weight_hh_l1_reverse`. At padding, gates are 0.
-    While dropout falls between the layers, only the gates of the lowest are told: what others read is not known here.
+    gate_t = sigmoid(W x_t + U h_{t-1} + b), computed again from the inputs of the LSTM, so that the LSTM itself is not
+    changed. Names end like those of torch's weights: `forget_l1_reverse` belongs to `weight_hh_l1_reverse`. At padding
+    the gates are 0. In training with dropout between layers, only the lowest layer's gates are returned: the inputs of
+    the other layers depend on torch's dropout mask, which is not known here.
     """
-    read, lengths = _padded(lstm, inputs)
-    hidden, cell = _begun(lstm, read, first)
-    real, *orders = _orders(read, lengths)
-    rows = torch.arange(len(read), device=read.device).unsqueeze(-1)
+    layer_inputs, lengths = _to_padded(lstm, inputs)
+    hidden, cell = _initial_state(lstm, layer_inputs, first)
+    real, *orders = _reading_orders(layer_inputs, lengths)
+    rows = torch.arange(len(layer_inputs), device=layer_inputs.device).unsqueeze(-1)
     gates: dict[str, Tensor] = {}
     for layer in range(1 if lstm.training and lstm.dropout else lstm.num_layers):
-        said: list[Tensor] = []
+        outputs: list[Tensor] = []
         for direction, order in zip(DIRECTIONS[: 1 + lstm.bidirectional], orders, strict=False):
-            place, ending = len(gates) // len(GATES), f"l{layer}{direction}"
-            states, opened = _walk(lstm, ending, read[rows, order], hidden[place], cell[place])
-            said.append(states[rows, order])  # a row turned twice is as it was
-            opened = opened[rows, order].masked_fill(~real[..., None, None], 0.0)
-            gates |= {f"{gate}_{ending}": each for gate, each in zip(GATES, opened.unbind(-2), strict=True)}
-        read = torch.cat(said, dim=-1)
+            index, suffix = len(gates) // len(GATES), f"l{layer}{direction}"
+            states, gate_values = _run_layer(lstm, suffix, layer_inputs[rows, order], hidden[index], cell[index])
+            outputs.append(states[rows, order])  # `order` is its own inverse: this restores the order of the inputs
+            gate_values = gate_values[rows, order].masked_fill(~real[..., None, None], 0.0)
+            gates |= {f"{gate}_{suffix}": values for gate, values in zip(GATES, gate_values.unbind(-2), strict=True)}
+        layer_inputs = torch.cat(outputs, dim=-1)
     return gates
 
 
-def _padded(
+def _to_padded(
     lstm: nn.LSTM, inputs: Tensor | PackedSequence
 ) -> tuple[Float[Tensor, "batch time input"], Int[Tensor, " batch"]]:
-    """All rows, batch first, and their lengths: torch also takes them packed, time first, or one alone."""
+    """Any input that torch accepts (packed, time-first, a single row) as a padded batch-first tensor, and lengths."""
     if isinstance(inputs, PackedSequence):
         rows, lengths = pad_packed_sequence(inputs, batch_first=True)
         return rows, lengths.to(rows.device)
@@ -75,48 +76,49 @@ def _padded(
     return inputs, torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
 
 
-def _begun(
-    lstm: nn.LSTM, read: Float[Tensor, "batch time input"], first: tuple[Tensor, Tensor] | None
+def _initial_state(
+    lstm: nn.LSTM, inputs: Float[Tensor, "batch time input"], initial: tuple[Tensor, Tensor] | None
 ) -> tuple[Float[Tensor, "places batch dim"], Float[Tensor, "places batch units"]]:
-    """The state to start from; at rest where none is given."""
-    if first is not None:
-        hidden, cell = (each.reshape(len(each), len(read), -1) for each in first)  # one row alone has no axis of rows
+    """The initial hidden and cell states of all layers and directions: zeros if none are given."""
+    if initial is not None:
+        # a single row has no batch axis
+        hidden, cell = (state.reshape(len(state), len(inputs), -1) for state in initial)
         return hidden, cell
-    places = lstm.num_layers * (1 + lstm.bidirectional)
-    hidden = read.new_zeros(places, len(read), lstm.proj_size or lstm.hidden_size)
-    return hidden, read.new_zeros(places, len(read), lstm.hidden_size)
+    count = lstm.num_layers * (1 + lstm.bidirectional)
+    hidden = inputs.new_zeros(count, len(inputs), lstm.proj_size or lstm.hidden_size)
+    return hidden, inputs.new_zeros(count, len(inputs), lstm.hidden_size)
 
 
-def _orders(
-    read: Float[Tensor, "batch time input"], lengths: Int[Tensor, " batch"]
+def _reading_orders(
+    inputs: Float[Tensor, "batch time input"], lengths: Int[Tensor, " batch"]
 ) -> tuple[Bool[Tensor, "batch time"], Int[Tensor, "batch time"], Int[Tensor, "batch time"]]:
-    """Where there is no padding; and the positions in the order they are read, forward and backward."""
-    position, ends = torch.arange(read.shape[1], device=read.device).expand(len(read), -1), lengths.unsqueeze(-1)
+    """Mask of the real positions, and the positions in the order in which each direction reads them."""
+    position, ends = torch.arange(inputs.shape[1], device=inputs.device).expand(len(inputs), -1), lengths.unsqueeze(-1)
     real = position < ends
-    return real, position, torch.where(real, ends - 1 - position, position)  # each row turns about its own middle
+    return real, position, torch.where(real, ends - 1 - position, position)  # reversed within each row's length
 
 
-def _walk(
+def _run_layer(
     lstm: nn.LSTM,
-    ending: str,
-    read: Float[Tensor, "batch time input"],
+    suffix: str,
+    inputs: Float[Tensor, "batch time input"],
     hidden: Float[Tensor, "batch dim"],
     cell: Float[Tensor, "batch units"],
 ) -> tuple[Float[Tensor, "batch time dim"], Float[Tensor, "batch time gate units"]]:
-    """One layer in one direction: what it said at each step, and its gates."""
+    """Run one layer in one direction: its outputs and its gates at each step."""
 
-    def part(name: str) -> Any:
-        return getattr(lstm, f"{name}_{ending}", None)  # without bias or projection there is none
+    def weight(name: str) -> Any:
+        return getattr(lstm, f"{name}_{suffix}", None)  # None without bias or projection
 
-    states, gates = [], []
-    for now in functional.linear(read, part("weight_ih"), part("bias_ih")).unbind(1):
-        mixed = now + functional.linear(hidden, part("weight_hh"), part("bias_hh"))
-        let_in, keep, new, show = mixed.chunk(4, dim=-1)
-        let_in, keep, show = torch.sigmoid(let_in), torch.sigmoid(keep), torch.sigmoid(show)
-        cell = keep * cell + let_in * torch.tanh(new)
-        hidden = show * torch.tanh(cell)
+    states, gate_values = [], []
+    for entering in functional.linear(inputs, weight("weight_ih"), weight("bias_ih")).unbind(1):
+        activations = entering + functional.linear(hidden, weight("weight_hh"), weight("bias_hh"))
+        enter, forget, candidate, output = activations.chunk(4, dim=-1)
+        enter, forget, output = torch.sigmoid(enter), torch.sigmoid(forget), torch.sigmoid(output)
+        cell = forget * cell + enter * torch.tanh(candidate)
+        hidden = output * torch.tanh(cell)
         if lstm.proj_size:
-            hidden = functional.linear(hidden, part("weight_hr"))
+            hidden = functional.linear(hidden, weight("weight_hr"))
         states.append(hidden)
-        gates.append(torch.stack([let_in, keep, show], dim=-2))
-    return torch.stack(states, dim=1), torch.stack(gates, dim=1)
+        gate_values.append(torch.stack([enter, forget, output], dim=-2))
+    return torch.stack(states, dim=1), torch.stack(gate_values, dim=1)

@@ -1,4 +1,4 @@
-"""Several looks at once: any scope and score, in subspaces of their own."""
+"""Multi-head attention and self-attention with any scope and score, and the cache of their keys and values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from regard.kernels.choose import takes
 from regard.kernels.linear import Linear, linear
 from regard.types import BatchFirst
 
-Make = Callable[[int], Scope]  # an attention for heads of that width
+Make = Callable[[int], Scope]  # builds the attention of heads of that width
 
 
 class MultiHead(nn.Module):
-    """Vaswani et al. 2017, 3.2.2: project, attend in every head with one score of the head's width, join.
+    """Vaswani et al. 2017, 3.2.2: project, attend in every head with one score of the head's width, concatenate.
 
     context = W_o [head_1; ...; head_h],  head_i = attention(W_q query, W_k states, W_v states) in subspace i
-    Ainslie et al. 2023: with fewer `groups` than heads, so many heads of keys and values are shared by the queries'.
+    Ainslie et al. 2023: with fewer `groups` than heads, several heads share the keys and values of one group.
     """
 
     uses_past: ClassVar[bool] = False
@@ -50,19 +50,19 @@ class MultiHead(nn.Module):
         self.out = Linear(dim, out_dim or key_dim)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch heads key part"]:
-        """The keys of every head."""
+        """Keys of every head."""
         return self.keys(self.key(states))
 
     def content(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch heads key part"]:
-        """The values of every head."""
+        """Values of every head."""
         return self.values(self.value(states))
 
     def keys(self, wide: Float[Tensor, "*batch key wide"]) -> Float[Tensor, "*batch heads key part"]:
-        """The keys of every head, of all groups' keys side by side."""
+        """Keys of every head, from the concatenated keys of all groups."""
         return self.attention.project(spread(split(wide, self.groups), self.heads))
 
     def values(self, wide: Float[Tensor, "*batch key wide"]) -> Float[Tensor, "*batch heads key part"]:
-        """The values of every head, likewise."""
+        """Values of every head, from the concatenated values of all groups."""
         return self.attention.content(spread(split(wide, self.groups), self.heads))
 
     def forward(
@@ -77,10 +77,10 @@ class MultiHead(nn.Module):
         past: Past | None = None,
         cleared: bool = False,
     ) -> Attended:
-        """Look with all heads; the weights are their mean, `record` has each head's own."""
-        asked = split(self.query(query), self.heads)
-        seen = mask.unsqueeze(-3) if isinstance(mask, Tensor) else mask
-        attended = self.attention(asked, keys, values, mask=seen, bias=bias, start=start, cleared=cleared)
+        """Attend with all heads. The weights are the mean over heads; `record` keeps those of each head."""
+        queries = split(self.query(query), self.heads)
+        visible = mask.unsqueeze(-3) if isinstance(mask, Tensor) else mask
+        attended = self.attention(queries, keys, values, mask=visible, bias=bias, start=start, cleared=cleared)
         context = self.out(join(attended.context))
         return Attended(context, None if attended.weights is None else attended.weights.mean(-3))
 
@@ -92,37 +92,38 @@ class MultiHead(nn.Module):
         mask: Mask,
         start: int = 0,
     ) -> Float[Tensor, "*batch query key"]:
-        """The weights of a look whose context came from a fused path: the mean of all heads."""
-        seen = mask.unsqueeze(-3) if isinstance(mask, Tensor) else mask
-        return self.attention.weigh(split(self.query(query), self.heads), keys, mask=seen, start=start).mean(-3)
+        """The weights, as the mean over heads, of a call whose context was computed by a fused path."""
+        queries = split(self.query(query), self.heads)
+        visible = mask.unsqueeze(-3) if isinstance(mask, Tensor) else mask
+        return self.attention.weigh(queries, keys, mask=visible, start=start).mean(-3)
 
 
-def project_all(looks: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
-    """The keys and values of many looks at the same states."""
-    if takes("joint_projection", looks, MultiHead, Linear):
-        return project_jointly(looks, states)
-    return [Seen(look.project(states), look.content(states)) for look in looks]
+def project_all(attentions: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
+    """Keys and values of several attentions to the same states, such as the cross-attentions of all layers."""
+    if takes("joint_projection", attentions, MultiHead, Linear):
+        return project_jointly(attentions, states)
+    return [Seen(attention.project(states), attention.content(states)) for attention in attentions]
 
 
-def project_jointly(looks: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
-    """The same by one product with the weights of all looks, one below the other."""
-    layers = [each for look in looks for each in (look.key, look.value)]
-    weight, bias = torch.cat([each.weight for each in layers]), torch.cat([each.bias for each in layers])
-    parts = linear(states, weight, bias).split([each.out_features for each in layers], dim=-1)
-    pairs = zip(looks, parts[0::2], parts[1::2], strict=True)
-    return [Seen(look.keys(keys), look.values(values)) for look, keys, values in pairs]
+def project_jointly(attentions: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
+    """Compute `project_all` by one product with the concatenated weights of all attentions."""
+    layers = [layer for attention in attentions for layer in (attention.key, attention.value)]
+    weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
+    parts = linear(states, weight, bias).split([layer.out_features for layer in layers], dim=-1)
+    triples = zip(attentions, parts[0::2], parts[1::2], strict=True)
+    return [Seen(attention.keys(keys), attention.values(values)) for attention, keys, values in triples]
 
 
 @dataclass(frozen=True)
 class Seen(BatchFirst):
-    """What one layer looks at, of the tokens so far or of a memory: the keys and values of its heads or groups."""
+    """Keys and values of one layer's heads or groups, of a memory or of the tokens so far (the key-value cache)."""
 
     keys: Float[Tensor, "batch heads time projected"]
     values: Float[Tensor, "batch heads time part"]
-    room: "Room | None" = None  # where they lie with places to spare, for what comes after them
+    room: "Room | None" = None  # the buffer that holds them, with spare space for later tokens
 
     def then(self, more: Float[Tensor, "batch heads 2 more part"]) -> "Seen":
-        """This, and the keys and values that come after it; this stays as it is."""
+        """A cache with `more` keys and values appended; this cache stays unchanged."""
         if not takes("cache_room"):
             keys, values = more.unbind(2)
             return Seen(torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2))
@@ -135,7 +136,7 @@ class Seen(BatchFirst):
         return room.seen()
 
     def each(self, change: Callable[[Tensor], Tensor]) -> "Seen":
-        """The same with both changed by a function; what is new has room of its own."""
+        """Apply a function to keys and values (for example, select beams); the result has its own `room`, or none."""
         room = self.room
         if room is None or room.filled != self.keys.shape[-2]:
             return Seen(change(self.keys), change(self.values))
@@ -144,22 +145,22 @@ class Seen(BatchFirst):
 
 @dataclass
 class Room:
-    """Keys and values with places to spare. What is filled is never written again: earlier states hold it too."""
+    """A buffer of keys and values with spare space. Filled positions are never overwritten: older caches share them."""
 
     places: Float[Tensor, "batch heads 2 places part"]
     filled: int
 
     @staticmethod
-    def of(seen: Seen, needed: int) -> "Room":
-        """The same in a new place, with room for a few more than needed."""
-        batch, heads, start, part = seen.keys.shape
-        places = seen.keys.new_empty(batch, heads, 2, needed + 7 + needed // 8, part)
+    def of(cache: Seen, needed: int) -> "Room":
+        """Copy a cache into a new buffer, with space for a few more positions than needed."""
+        batch, heads, start, part = cache.keys.shape
+        places = cache.keys.new_empty(batch, heads, 2, needed + 7 + needed // 8, part)
         if start:
-            torch.stack([seen.keys, seen.values], dim=2, out=places.narrow(-2, 0, start))
+            torch.stack([cache.keys, cache.values], dim=2, out=places.narrow(-2, 0, start))
         return Room(places, start)
 
     def seen(self) -> Seen:
-        """What is filled."""
+        """The filled part of the buffer, as a cache."""
         keys, values = self.places.narrow(-2, 0, self.filled).unbind(2)
         return Seen(keys, values, self)
 
@@ -167,7 +168,7 @@ class Room:
 class SelfAttention(nn.Module):
     """Vaswani et al. 2017, 3.2.3: queries, keys and values of every head all come from the same states.
 
-    W_q, W_k and W_v lie on top of each other in one matrix `all`, so that one product makes the three.
+    W_q, W_k and W_v are stacked in one matrix `all`, so that one product computes all three projections.
     """
 
     def __init__(self, make: Make, *, dim: int, heads: int, groups: int | None = None) -> None:
@@ -187,25 +188,25 @@ class SelfAttention(nn.Module):
         start: int = 0,
         before: Seen | None = None,
     ) -> tuple[Float[Tensor, "batch time dim"], Seen]:
-        """Look at these states and at those `before` them; what is kept of both goes with the result."""
-        shares = [self.heads, self.groups, self.groups]
+        """Attend to these states and to the cache `before` them; returns the outputs and the extended cache."""
+        counts = [self.heads, self.groups, self.groups]
         wide = self.all(states)
-        query, keys, values = split(wide, sum(shares)).split(shares, dim=-3)
+        query, keys, values = split(wide, sum(counts)).split(counts, dim=-3)
         if takes("packed_attention", self, wide, mask, bias, before, positions.turns):
             scale = self.attention.plain_scale()
             assert scale is not None
             return self.out(fused.packed(wide, self.heads, scale=scale, mask=mask)), Seen(keys, values)
         query, keys = positions.rotate(query, start), positions.rotate(keys, start)
-        seen = Seen(keys, values) if before is None else before.then(torch.stack([keys, values], dim=2))
-        projected = self.attention.project(spread(seen.keys, self.heads))
+        cache = Seen(keys, values) if before is None else before.then(torch.stack([keys, values], dim=2))
+        projected = self.attention.project(spread(cache.keys, self.heads))
         context, _, _ = self.attention(
-            query, projected, spread(seen.values, self.heads), mask=mask, bias=bias, start=start, cleared=True
+            query, projected, spread(cache.values, self.heads), mask=mask, bias=bias, start=start, cleared=True
         )
-        return self.out(join(context)), seen
+        return self.out(join(context)), cache
 
 
 def shares(dim: int, heads: int, groups: int | None) -> tuple[int, int, int]:
-    """Heads, groups and the width of each, if they come out even."""
+    """The numbers of heads and groups, and the width of a head; raises an error if they do not divide evenly."""
     if dim % heads:
         raise RecipeError(f"{heads} heads share a width of {dim} evenly only if {heads} divides it")
     groups = groups or heads
@@ -215,18 +216,18 @@ def shares(dim: int, heads: int, groups: int | None) -> tuple[int, int, int]:
 
 
 def split(wide: Float[Tensor, "*batch length dim"], heads: int) -> Float[Tensor, "*batch heads length part"]:
-    """A wide vector as so many narrow ones."""
+    """Split the last axis into heads."""
     return wide.unflatten(-1, (heads, -1)).transpose(-2, -3)
 
 
 def join(narrow: Float[Tensor, "*batch heads length part"]) -> Float[Tensor, "*batch length dim"]:
-    """The narrow vectors side by side again."""
+    """Concatenate the heads again: the inverse of `split`."""
     return narrow.transpose(-2, -3).flatten(-2)
 
 
 def spread(
     grouped: Float[Tensor, "*batch groups length part"], heads: int
 ) -> Float[Tensor, "*batch heads length part"]:
-    """A group's keys or values for each of the heads that share it."""
+    """Repeat the keys or values of each group for all heads that share it."""
     groups = grouped.shape[-3]
     return grouped if groups == heads else grouped.repeat_interleave(heads // groups, dim=-3)

@@ -1,4 +1,4 @@
-"""Masks: boolean, True = may be attended, one axis for each of (*batch, query, key)."""
+"""Masks: boolean tensors, True = the query may attend to the key, with an axis for each of (*batch, query, key)."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Causal:
-    """The mask of a decoder that must not see the future, told and not drawn: fused paths need no tensor for it."""
+    """A causal mask given by its start index; fused paths use it without a tensor."""
 
     start: int = 0  # the position of the first query
 
     def hides_nothing(self, keys: int) -> bool:
-        """Whether every query sees every key, as where the newest token looks back."""
+        """Whether every query sees every key, for example the newest token of a decoder that steps."""
         return keys <= self.start + 1
 
     def drawn(self, query: Tensor, keys: Tensor) -> Bool[Tensor, "*ones queries keys"]:
-        """The same as a tensor, with an axis for each of (*batch, query, key)."""
+        """Materialise the mask as a tensor, with an axis for each of (*batch, query, key)."""
         mask = causal(query.shape[-2], keys.shape[-2], self.start, query.device)
         return mask.view(*[1] * (query.ndim - 2), *mask.shape[-2:])
 
@@ -27,7 +27,7 @@ Mask = Bool[Tensor, "*mask"] | Causal | None
 
 
 def drawn(mask: "Tensor | Causal | None", query: Tensor, keys: Tensor) -> Tensor | None:
-    """Any mask as a tensor, or None where nothing is hidden."""
+    """Any mask as a tensor; None, which hides nothing, stays None."""
     return mask.drawn(query, keys) if isinstance(mask, Causal) else mask
 
 
@@ -37,20 +37,20 @@ def from_lengths(lengths: Int[Tensor, " batch"], longest: int) -> Bool[Tensor, "
 
 
 def over_keys(mask: Bool[Tensor, "*batch key"]) -> Bool[Tensor, "*batch 1 key"]:
-    """The mask of a padded memory as `attend` takes it: the same for every query."""
+    """Add the query axis to a padding mask, as `attend` needs it: every query sees the same keys."""
     return mask.unsqueeze(-2)
 
 
 def causal(
     queries: int, keys: int, start: int = 0, device: torch.device | None = None
 ) -> Bool[Tensor, "1 {queries} {keys}"]:
-    """Each query sees the keys up to its own position; the first query stands at position `start`."""
+    """Causal mask: each query sees the keys up to its own position; the first query is at position `start`."""
     positions = torch.arange(start, start + queries, device=device).unsqueeze(-1)
     return (torch.arange(keys, device=device) <= positions).unsqueeze(0)
 
 
 def check(mask: Tensor, query: Tensor, keys: Tensor) -> None:
-    """Refuse a mask that would broadcast wrongly in silence."""
+    """Raise an error if the mask is not boolean, or would broadcast to a wrong shape without an error."""
     if mask.dtype != torch.bool:
         raise TypeError(f"a mask is boolean (True = may be attended), not {mask.dtype}")
     if mask.ndim != query.ndim:
@@ -58,6 +58,6 @@ def check(mask: Tensor, query: Tensor, keys: Tensor) -> None:
             f"a mask needs the {query.ndim} axes (*batch, query, key), but has shape {tuple(mask.shape)}; "
             "write mask.unsqueeze(-2) for a (batch, key) mask, mask.unsqueeze(0) for a (query, key) mask"
         )
-    wanted = (*torch.broadcast_shapes(query.shape[:-2], keys.shape[:-2]), query.shape[-2], keys.shape[-2])
-    if any(have not in (1, want) for have, want in zip(mask.shape, wanted, strict=True)):
-        raise ValueError(f"a mask of shape {tuple(mask.shape)} does not broadcast to (*batch, query, key) = {wanted}")
+    expected = (*torch.broadcast_shapes(query.shape[:-2], keys.shape[:-2]), query.shape[-2], keys.shape[-2])
+    if any(size not in (1, expected_size) for size, expected_size in zip(mask.shape, expected, strict=True)):
+        raise ValueError(f"a mask of shape {tuple(mask.shape)} does not broadcast to (*batch, query, key) = {expected}")

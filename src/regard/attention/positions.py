@@ -1,4 +1,4 @@
-"""Positions: how a Transformer knows the order of its tokens. Each is one class and one line in the table."""
+"""Positions: encodings that give a Transformer the order of its tokens. A new one is a class and a table entry."""
 
 import math
 from typing import ClassVar
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from regard.errors import DataError
 from regard.kernels.choose import takes
 
-BASE = 10_000.0  # of all wavelengths
+BASE = 10_000.0  # of the wavelengths of sinusoidal and rotary positions
 
 
 class Positions(nn.Module):
-    """What positions may change: the words, the queries and keys of every head, or the scores. This one changes none.
+    """No positions: the base class, whose methods change neither words, nor queries and keys, nor scores.
 
-    `dim` is the width of a word, `heads` the looks at once, `longest` the positions that are learned where they are,
-    `onward` is True where no token sees a later one.
+    `dim` is the width of a word, `heads` the number of attention heads, `longest` the number of positions that have an
+    entry in a table, `onward` is True if attention is causal: no token sees a later one.
     """
 
     turns: ClassVar[bool] = False  # whether `rotate` changes anything
@@ -26,15 +26,15 @@ class Positions(nn.Module):
         super().__init__()
 
     def embed(self, words: Float[Tensor, "batch time dim"], start: int) -> Float[Tensor, "batch time dim"]:
-        """The words with their positions in them; the first stands at `start`."""
+        """Add positions to the word embeddings; the first word is at position `start`."""
         return words
 
     def rotate(self, vectors: Float[Tensor, "*batch time part"], start: int) -> Float[Tensor, "*batch time part"]:
-        """Queries or keys of all heads, turned by their positions."""
+        """Rotate queries or keys of all heads by their positions; the first is at position `start`."""
         return vectors
 
     def bias(self, queries: int, keys: int, start: int) -> Float[Tensor, "heads queries keys"] | None:
-        """What is added to every head's scores; the first query stands at `start`, the first key at 0."""
+        """The bias that is added to the scores of every head; the first query is at `start`, the first key at 0."""
         return None
 
 
@@ -46,7 +46,7 @@ class Sinusoidal(Positions):
         self.register_buffer("table", sinusoids(torch.arange(longest), dim), persistent=False)
 
     def embed(self, words: Float[Tensor, "batch time dim"], start: int) -> Float[Tensor, "batch time dim"]:
-        """The sum of word and wave; past the table the waves are computed anew."""
+        """Add the sinusoids to the words; behind the end of the table they are computed."""
         end = start + words.shape[1]
         assert isinstance(self.table, Tensor)
         if end <= len(self.table):
@@ -55,7 +55,7 @@ class Sinusoidal(Positions):
 
 
 class Learned(Positions):
-    """Gehring et al. 2017; Devlin et al. 2019: a vector of its own for each of the first `longest` positions."""
+    """Gehring et al. 2017; Devlin et al. 2019: a learned vector for each of the first `longest` positions."""
 
     def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
         super().__init__(dim=dim, heads=heads, longest=longest, onward=onward)
@@ -63,7 +63,7 @@ class Learned(Positions):
         nn.init.normal_(self.table.weight, std=0.02)
 
     def embed(self, words: Float[Tensor, "batch time dim"], start: int) -> Float[Tensor, "batch time dim"]:
-        """The sum of word and vector."""
+        """Add the learned vectors to the words; raises an error if there are more words than vectors."""
         end = start + words.shape[1]
         if end > self.table.num_embeddings:
             raise DataError(
@@ -76,9 +76,9 @@ class Learned(Positions):
 
 
 class Rotary(Positions):
-    """Su et al. 2021, RoPE: numbers 2i and 2i+1 of query and key are turned by the angle pos / 10000^(2i/width).
+    """Su et al. 2021, RoPE: dimensions 2i and 2i+1 of query and key are rotated by the angle pos / 10000^(2i/width).
 
-    So a dot product depends on how far apart two tokens are, and not on where they stand.
+    So a dot product depends on the distance of two tokens, and not on their absolute positions.
     """
 
     turns = True
@@ -88,20 +88,20 @@ class Rotary(Positions):
         self.register_buffer("table", turns(torch.arange(longest), dim // heads), persistent=False)
 
     def rotate(self, vectors: Float[Tensor, "*batch time part"], start: int) -> Float[Tensor, "*batch time part"]:
-        """Every pair of numbers, turned."""
-        end, part = start + vectors.shape[-2], vectors.shape[-1]
+        """Rotate every pair of dimensions, in float32 at least."""
+        end, width = start + vectors.shape[-2], vectors.shape[-1]
         assert isinstance(self.table, Tensor)
-        known = end <= self.table.shape[1] and part == self.table.shape[2]
-        table = self.table[:, start:end] if known else turns(torch.arange(start, end, device=vectors.device), part)
+        in_table = end <= self.table.shape[1] and width == self.table.shape[2]
+        table = self.table[:, start:end] if in_table else turns(torch.arange(start, end, device=vectors.device), width)
         cosine, sine = table.to(torch.promote_types(vectors.dtype, torch.float32))
-        crossed = vectors.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-        return (vectors * cosine + crossed * sine).to(vectors.dtype)
+        swapped = vectors.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        return (vectors * cosine + swapped * sine).to(vectors.dtype)
 
 
 class Relative(Positions):
-    """Raffel et al. 2020, T5: a learned number per head for how far a key is away, in 32 buckets.
+    """Raffel et al. 2020, T5: a learned bias per head and distance between query and key; distances share 32 buckets.
 
-    Half of them (of each direction) hold one distance each, the others grow with its logarithm up to 128.
+    In each direction, half of the buckets hold one distance each; the others grow logarithmically up to distance 128.
     """
 
     buckets = 32
@@ -114,24 +114,24 @@ class Relative(Positions):
         nn.init.normal_(self.weight.weight, std=0.02)
 
     def bias(self, queries: int, keys: int, start: int) -> Float[Tensor, "heads queries keys"]:
-        """The number of every pair's bucket."""
+        """The learned bias of every pair of query and key."""
         device = self.weight.weight.device
-        return self.weight(self.bucket(_ahead(queries, keys, start, device))).permute(2, 0, 1)
+        return self.weight(self.bucket(_offsets(queries, keys, start, device))).permute(2, 0, 1)
 
-    def bucket(self, ahead: Int[Tensor, "queries keys"]) -> Int[Tensor, "queries keys"]:
-        """The bucket of keys so far ahead of the query; behind it is below zero."""
-        sides = 1 if self.onward else 2
-        size = self.buckets // sides
-        away = ahead.neg().clamp(min=0) if self.onward else ahead.abs()
-        near = size // 2
-        share = torch.log(away.clamp(min=1) / near) / math.log(self.farthest / near)
-        far = (near + share * (size - near)).long().clamp(max=size - 1)
-        within = torch.where(away < near, away, far)
-        return within if self.onward else within + size * (ahead > 0)
+    def bucket(self, offsets: Int[Tensor, "queries keys"]) -> Int[Tensor, "queries keys"]:
+        """The bucket index of each signed distance: positive if the key comes after the query."""
+        directions = 1 if self.onward else 2
+        size = self.buckets // directions
+        distance = offsets.neg().clamp(min=0) if self.onward else offsets.abs()
+        exact = size // 2
+        fraction = torch.log(distance.clamp(min=1) / exact) / math.log(self.farthest / exact)
+        logarithmic = (exact + fraction * (size - exact)).long().clamp(max=size - 1)
+        index = torch.where(distance < exact, distance, logarithmic)
+        return index if self.onward else index + size * (offsets > 0)
 
 
 class Alibi(Positions):
-    """Press et al. 2022: head h sees a key less by 2^(-8 h / heads) for every token it is away; nothing is learned."""
+    """Press et al. 2022: the bias of head h is -2^(-8 h / heads) times the distance of the key; nothing is learned."""
 
     def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
         super().__init__(dim=dim, heads=heads, longest=longest, onward=onward)
@@ -139,34 +139,35 @@ class Alibi(Positions):
         self.register_buffer("slopes", slopes, persistent=False)
 
     def bias(self, queries: int, keys: int, start: int) -> Float[Tensor, "heads queries keys"]:
-        """The distance, times minus the head's slope."""
+        """The distance times the negative slope of each head."""
         assert isinstance(self.slopes, Tensor)
-        return -self.slopes[:, None, None] * _ahead(queries, keys, start, self.slopes.device).abs()
+        return -self.slopes[:, None, None] * _offsets(queries, keys, start, self.slopes.device).abs()
 
 
-def turns(places: Int[Tensor, " time"], part: int) -> Float[Tensor, "2 time part"]:
-    """What turns a vector: each number times its cosine, plus the other of its pair times this sine."""
-    angles = _angles(places, part)
+def turns(positions: Int[Tensor, " time"], width: int) -> Float[Tensor, "2 time part"]:
+    """Cosines and signed sines of a rotation: x' = x * cosine + (x with each pair swapped) * sine."""
+    angles = _angles(positions, width)
     sine, cosine = angles.sin(), angles.cos()
     signed = torch.stack([-sine, sine], dim=-1)
     return torch.stack([torch.stack([cosine, cosine], dim=-1), signed]).flatten(-2)
 
 
-def sinusoids(places: Int[Tensor, " time"], dim: int) -> Float[Tensor, "time dim"]:
-    """Sines and cosines in turn, in double precision: far angles are large numbers."""
-    angles = _angles(places, dim)
+def sinusoids(positions: Int[Tensor, " time"], dim: int) -> Float[Tensor, "time dim"]:
+    """Interleaved sines and cosines, in float64 because angles of far positions are large numbers."""
+    angles = _angles(positions, dim)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[:, :dim]
 
 
-def _angles(places: Int[Tensor, " time"], dim: int) -> Float[Tensor, "time half"]:
-    pairs = torch.arange(0, dim, 2, device=places.device, dtype=torch.float64)
-    return places.to(torch.float64).unsqueeze(-1) / BASE ** (pairs / dim)
+def _angles(positions: Int[Tensor, " time"], dim: int) -> Float[Tensor, "time half"]:
+    """The angle of each position and each pair of dimensions:  pos / 10000^(2i/dim)."""
+    pairs = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64)
+    return positions.to(torch.float64).unsqueeze(-1) / BASE ** (pairs / dim)
 
 
-def _ahead(queries: int, keys: int, start: int, device: torch.device) -> Int[Tensor, "{queries} {keys}"]:
-    """How far each key stands ahead of each query."""
-    places = torch.arange(start, start + queries, device=device)
-    return torch.arange(keys, device=device) - places.unsqueeze(-1)
+def _offsets(queries: int, keys: int, start: int, device: torch.device) -> Int[Tensor, "{queries} {keys}"]:
+    """The signed distance from each query to each key: positive if the key comes after the query."""
+    positions = torch.arange(start, start + queries, device=device)
+    return torch.arange(keys, device=device) - positions.unsqueeze(-1)
 
 
 POSITIONS: dict[str, type[Positions]] = {

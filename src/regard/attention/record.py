@@ -1,4 +1,4 @@
-"""Looking at a forward pass without touching it."""
+"""Record attention weights and gates of a forward pass with hooks that do not change its results."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,16 +19,16 @@ from regard.maps import AttentionMap
 
 @dataclass
 class Recording:
-    """The weights of every attention that ran, and every gate, by the name of its module.
+    """The recorded attention weights and gates, by the name of their module.
 
-    An LSTM has several gates, (batch, time, units) each, and a name for each: `encoder.recurrence.rnn.forget_l0`.
+    An LSTM has several gates of shape (batch, time, units), each with its own name: `encoder.recurrence.rnn.forget_l0`.
     """
 
     calls: dict[str, list[Float[Tensor, "batch *heads query key"]]] = field(default_factory=dict)
 
     @property
     def weights(self) -> dict[str, Float[Tensor, "batch *heads query key"]]:
-        """All rows of each: a decoder that steps is called again and again, a row or more at a time."""
+        """The weights by module, with the rows of all its calls joined: a decoder that steps makes many calls."""
         return {name: _joined(name, calls) for name, calls in self.calls.items()}
 
     def map(
@@ -40,11 +40,11 @@ class Recording:
         rows: Sequence[str] = (),
         columns: Sequence[str] = (),
     ) -> AttentionMap:
-        """One map: of one row of the batch, of one head or the mean of all, with labels or numbers on its axes."""
+        """The map of one row of the batch: of one head or the mean of all, with labels or numbers on its axes."""
         weights = _joined(name, self.calls[name])[row]
         if head is not None:
             weights = weights.select(-3, head)
-        weights = weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights  # heads, and the axis of beams
+        weights = weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights  # mean over heads and beams
         queries, keys = weights.shape
         return AttentionMap(
             weights,
@@ -53,35 +53,35 @@ class Recording:
         )
 
     def add(self, name: str, weights: Tensor) -> None:
-        """What one call gave."""
+        """Store the weights of one call."""
         self.calls.setdefault(name, []).append(weights)
 
 
 def _joined(name: str, calls: Sequence[Tensor]) -> Tensor:
-    """All rows in one; where a decoder stepped on among its own tokens, those to come weigh nothing in a row."""
-    keys = [each.shape[-1] for each in calls]
-    onward = [keys[0], *(before + each.shape[-2] for before, each in zip(keys, calls[1:], strict=False))]
-    if len({each.shape[:-2] for each in calls}) > 1 or (len(set(keys)) > 1 and keys != onward):
+    """Join the rows of all calls. If keys were added from call to call (a cache), later keys get weight 0 before."""
+    keys = [weights.shape[-1] for weights in calls]
+    growing = [keys[0], *(count + weights.shape[-2] for count, weights in zip(keys, calls[1:], strict=False))]
+    if len({weights.shape[:-2] for weights in calls}) > 1 or (len(set(keys)) > 1 and keys != growing):
         raise ValueError(
-            f"{name} ran on batches of several sizes, which make no one map; record each batch on its own, "
+            f"{name} ran on batches of several sizes, which cannot be joined to one map; record each batch on its own, "
             "and in a search take the map of each hypothesis"
         )
-    return torch.cat([functional.pad(each, (0, keys[-1] - each.shape[-1])) for each in calls], dim=-2)
+    return torch.cat([functional.pad(weights, (0, keys[-1] - weights.shape[-1])) for weights in calls], dim=-2)
 
 
 @contextmanager
 def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator[Recording]:
-    """Keep the weights of all attentions and gates in `model`, or of those modules whose names are in `layers`.
+    """Record the weights of all attentions and gates in `model`, or of the modules whose names are in `layers`.
 
-    While in the block, results and gradients of the model stay the same, bit for bit: weights are copies of what it
-    used, or computed beside a fused path, as gates are. Those of an LSTM take time, about that of stepping through it
-    once more.
+    Results and gradients of the model stay the same, bit for bit: the recorded weights are copies. Weights of fused
+    paths and gates are computed a second time, in the hook. The gates of an LSTM take about as long as stepping through
+    the LSTM once more.
     """
     recording = Recording()
     handles = []
     for name, module in model.named_modules():
         if isinstance(module, Scope | SqueezeExcite | nn.LSTM) and (layers is None or name in layers):
-            handles.append(module.register_forward_hook(_keeper(recording, name), with_kwargs=True))
+            handles.append(module.register_forward_hook(_recording_hook(recording, name), with_kwargs=True))
     try:
         yield recording
     finally:
@@ -89,21 +89,23 @@ def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator
             handle.remove()
 
 
-def _keeper(recording: Recording, name: str) -> Any:
+def _recording_hook(recording: Recording, name: str) -> Any:
+    """A forward hook that adds a module's weights or gates to the recording."""
+
     @observer
-    def keep(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         with torch.no_grad():
             if isinstance(module, SqueezeExcite):
                 recording.add(name, module.gate(*inputs, **named).unsqueeze(-2))
             elif isinstance(module, nn.LSTM):
-                given = dict(zip(("input", "hx"), inputs, strict=False)) | named  # as torch calls them
-                for gate, opened in lstm_gates(module, given["input"], given.get("hx")).items():
-                    recording.add(f"{name}.{gate}" if name else gate, opened)
+                arguments = dict(zip(("input", "hx"), inputs, strict=False)) | named  # torch's names of them
+                for gate, values in lstm_gates(module, arguments["input"], arguments.get("hx")).items():
+                    recording.add(f"{name}.{gate}" if name else gate, values)
             elif isinstance(result, Attended) and result.weights is not None:
                 recording.add(name, result.weights.detach().clone())
             elif isinstance(module, Scope):
                 query, keys, *_ = inputs
-                asked = {key: named[key] for key in ("mask", "bias", "start") if key in named}
-                recording.add(name, module.weigh(query, keys, **asked))
+                options = {key: named[key] for key in ("mask", "bias", "start") if key in named}
+                recording.add(name, module.weigh(query, keys, **options))
 
-    return keep
+    return hook

@@ -1,4 +1,4 @@
-"""Scores: how well a key answers a query. Each is one class and one line in the table."""
+"""Scores: functions that say how well a key matches a query. A new one is a class and a table entry."""
 
 import math
 
@@ -14,7 +14,8 @@ from regard.kernels.choose import is_unchanged, without_autocast
 from regard.kernels.linear import Exact, Linear, exact
 
 
-def _equal_widths(name: str, query_dim: int, key_dim: int) -> None:
+def _check_equal_widths(name: str, query_dim: int, key_dim: int) -> None:
+    """Raise an error unless queries and keys have the same width."""
     if query_dim != key_dim:
         raise RecipeError(
             f"the score {name!r} needs queries and keys of one width, but has {query_dim} and {key_dim}; "
@@ -22,10 +23,10 @@ def _equal_widths(name: str, query_dim: int, key_dim: int) -> None:
         )
 
 
-def _paired(
+def _concatenate_pairs(
     query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key key_dim"]
 ) -> Float[Tensor, "*both query key whole"]:
-    """[query; key] of every pair."""
+    """The concatenation [query; key] of every pair of query and key."""
     query, keys = query.unsqueeze(-2), keys.unsqueeze(-3)
     shape = torch.broadcast_shapes(query.shape[:-1], keys.shape[:-1])
     return torch.cat([query.expand(*shape, -1), keys.expand(*shape, -1)], dim=-1)
@@ -38,11 +39,11 @@ class Dot(Score):
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
-        _equal_widths("dot", query_dim, key_dim)
+        _check_equal_widths("dot", query_dim, key_dim)
 
     @property
     def dot_scale(self) -> float | None:
-        """One."""
+        """1, unless the score was hooked or replaced."""
         return 1.0 if is_unchanged(self, Dot) else None
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
@@ -63,12 +64,12 @@ class ScaledDot(Score):
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
-        _equal_widths("scaled_dot", query_dim, key_dim)
+        _check_equal_widths("scaled_dot", query_dim, key_dim)
         self.scale = 1.0 / math.sqrt(key_dim)
 
     @property
     def dot_scale(self) -> float | None:
-        """One over the root of the width."""
+        """1 / sqrt(dim), unless the score was hooked or replaced."""
         return self.scale if is_unchanged(self, ScaledDot) else None
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
@@ -91,11 +92,11 @@ class General(Score):
 
     @property
     def dot_scale(self) -> float | None:
-        """One."""
+        """1, unless the score was hooked or replaced."""
         return 1.0 if is_unchanged(self, General) else None
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key query_dim"]:
-        """The states, turned into the queries' space."""
+        """W key: the states, projected to the width of the queries."""
         return self.key(states)
 
     def forward(
@@ -117,11 +118,11 @@ class Additive(Score):
 
     @property
     def has_kernel(self) -> bool:
-        """Unless its own forward or that of `out` was hooked or replaced."""
+        """True unless the score or its layer `out` was hooked or replaced."""
         return is_unchanged(self, Additive) and is_unchanged(self.out, Exact)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key inner"]:
-        """The part U key + b of the inner sum."""
+        """U key + b, the part of the inner sum that does not depend on the query."""
         return self.key(states)
 
     def forward(
@@ -138,7 +139,7 @@ class Additive(Score):
         values: Float[Tensor, "*keys key dim"],
         mask: Bool[Tensor, "*mask"] | None,
     ) -> Attended:
-        """While it learns, without keeping anything for pairs of query and key."""
+        """Compute all of `attend` in training; no tensor (query, key, inner) is kept for the backward pass."""
         with without_autocast(query):
             return Attended(*additive.look(self.query(query), keys, values, self.out.weight, mask))
 
@@ -153,7 +154,7 @@ class Multiplicative(Score):
         self.key = nn.Linear(key_dim, inner, bias=False)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key inner"]:
-        """The part U key."""
+        """U key: the projected states."""
         return self.key(states)
 
     def forward(
@@ -175,28 +176,28 @@ class Concat(Score):
 
     @property
     def keys_are_sums(self) -> bool:
-        """Whether W may be taken in halves: if it was hooked or replaced, it is called with [query; key]."""
+        """Whether W may be split into halves: if it was hooked or replaced, it must be called with [query; key]."""
         return is_unchanged(self.weight, Exact)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
-        """The keys' half of W: a product with a concatenation is the sum of two products."""
+        """The states times the keys' half of W, since W [query; key] is the sum of two products."""
         return exact(states, self.weight.weight[:, self.query_dim :]) if self.keys_are_sums else states
 
     def forward(
         self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
     ) -> Float[Tensor, "*batch query key"]:
-        """One hidden layer over every pair."""
+        """One hidden layer over the concatenation of every pair."""
         if not self.keys_are_sums:
-            return self.out(torch.tanh(self.weight(_paired(query, keys)))).squeeze(-1)
-        asked = exact(query, self.weight.weight[:, : self.query_dim])
-        return self.out(torch.tanh(asked.unsqueeze(-2) + keys.unsqueeze(-3))).squeeze(-1)
+            return self.out(torch.tanh(self.weight(_concatenate_pairs(query, keys)))).squeeze(-1)
+        projected = exact(query, self.weight.weight[:, : self.query_dim])
+        return self.out(torch.tanh(projected.unsqueeze(-2) + keys.unsqueeze(-3))).squeeze(-1)
 
 
 class LinearConcat(Score):
     """A linear layer over the concatenation:  e = w . [query; key]. Its query cancels in softmax.
 
     Found in teaching material in place of `concat`. Without a tanh, the query adds the same number to the
-    score of every key, so every query sees the same weights: it is kept to show just that.
+    score of every key, so every query gets the same weights. It is here to show this effect.
     """
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
@@ -206,58 +207,58 @@ class LinearConcat(Score):
 
     @property
     def keys_are_sums(self) -> bool:
-        """Whether w may be taken in halves: if it was hooked or replaced, it is called with [query; key]."""
+        """Whether w may be split into halves: if it was hooked or replaced, it must be called with [query; key]."""
         return is_unchanged(self.weight, Exact)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
-        """The keys' share of the sum."""
+        """The keys' part of the sum."""
         return exact(states, self.weight.weight[:, self.query_dim :]) if self.keys_are_sums else states
 
     def forward(
         self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
     ) -> Float[Tensor, "*batch query key"]:
-        """The query's share plus the key's."""
+        """The query's part of the sum plus the key's part."""
         if not self.keys_are_sums:
-            return self.weight(_paired(query, keys)).squeeze(-1)
+            return self.weight(_concatenate_pairs(query, keys)).squeeze(-1)
         return exact(query, self.weight.weight[:, : self.query_dim]) + keys.transpose(-1, -2)
 
 
 class Cosine(Score):
-    """Graves et al. 2014, eq. 5-6:  e = g query . key / (|query| |key|), with a learned g = exp(w), first 1."""
+    """Graves et al. 2014, eq. 5-6:  e = g query . key / (|query| |key|), with a learned g = exp(w) that starts at 1."""
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
-        _equal_widths("cosine", query_dim, key_dim)
+        _check_equal_widths("cosine", query_dim, key_dim)
         self.weight = nn.Parameter(torch.zeros(()))
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
-        """The states, each of length one; float16 has no number small enough to keep one of length zero from NaN."""
+        """The states, normalised to length one, in float32: in float16 the epsilon that avoids 0 / 0 underflows."""
         precision = torch.promote_types(states.dtype, torch.float32)
         return functional.normalize(states.to(precision), dim=-1).to(states.dtype)
 
     def forward(
         self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
     ) -> Float[Tensor, "*batch query key"]:
-        """The cosine of the angle between them, scaled."""
+        """The cosine of the angle between query and key, times g."""
         return self.weight.exp() * functional.normalize(query, dim=-1) @ keys.transpose(-1, -2)
 
 
 class Gaussian(Score):
     """Nadaraya 1964, Watson 1964:  e = -|query - key|^2 / (2 h^2); under softmax, kernel regression.
 
-    The bandwidth h = (2 dim)^(1/4) exp(-w) is learned; w starts at 0, and then the scores of vectors of unit variance
-    have unit variance, as `scaled_dot` has it.
+    The bandwidth h = (2 dim)^(1/4) exp(-w) is learned. w starts at 0, so that at first the scores of vectors of unit
+    variance have unit variance, as with `scaled_dot`.
     """
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
-        _equal_widths("gaussian", query_dim, key_dim)
+        _check_equal_widths("gaussian", query_dim, key_dim)
         self.dim = key_dim
         self.weight = nn.Parameter(torch.zeros(()))
 
     @property
     def bandwidth(self) -> Float[Tensor, ""]:
-        """How far a query looks: h."""
+        """The bandwidth h: keys farther from the query than a few h get almost no weight."""
         return (2 * self.dim) ** 0.25 * (-self.weight).exp()
 
     def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
@@ -267,16 +268,16 @@ class Gaussian(Score):
     def forward(
         self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
     ) -> Float[Tensor, "*batch query key"]:
-        """The squared distance, multiplied out, so that no array of all differences is needed."""
+        """The squared distance, multiplied out, so that no tensor of all differences is needed."""
         lengths = query.square().sum(-1, keepdim=True) + keys.square().sum(-1).unsqueeze(-2)
         return (query @ keys.transpose(-1, -2) - lengths / 2) / self.bandwidth.square()
 
 
 class Location(Score):
-    """Luong et al. 2015, eq. 8:  e_s = (W query)_s, a number for each place s of the source, whatever stands there.
+    """Luong et al. 2015, eq. 8:  e_s = (W query)_s, a number for each position s of the source, whatever its state.
 
-    W has a row for each of the first `longest` places. A shorter source uses the top rows, and its weights are
-    normalised over these; places beyond score minus infinity: as in the paper, they are never looked at.
+    W has a row for each of the first `longest` positions. A shorter source uses the top rows, and its weights are
+    normalised over these. Positions behind the last row score minus infinity: as in the paper, they get no weight.
     """
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None, longest: int = 1024) -> None:
@@ -286,11 +287,11 @@ class Location(Score):
 
     @property
     def keys_are_sums(self) -> bool:
-        """Whether rows of W may be read as keys: if it was hooked or replaced, it is called with the query."""
+        """Whether rows of W may be used as keys: if W was hooked or replaced, it must be called with the query."""
         return is_unchanged(self.query, Exact)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key query_dim"]:
-        """The rows of W, one for each place; zeros behind the last, or everywhere if W itself must be called."""
+        """The rows of W, one for each position; zeros behind the last row, or everywhere if W itself must be called."""
         *batch, count, _ = states.shape
         if not self.keys_are_sums:
             return states.new_zeros(*batch, count, self.query_dim)
@@ -300,12 +301,12 @@ class Location(Score):
     def forward(
         self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
     ) -> Float[Tensor, "*batch query key"]:
-        """The dot product of each query with each row; the first key stands at place 0."""
+        """The dot product of each query with each row of W; the first key is at position 0."""
         if self.keys_are_sums:
-            known = query @ keys[..., : self.longest, :].transpose(-1, -2)
+            scores = query @ keys[..., : self.longest, :].transpose(-1, -2)
         else:
-            known = self.query(query)[..., : keys.shape[-2]]
-        return functional.pad(known, (0, keys.shape[-2] - known.shape[-1]), value=-torch.inf)
+            scores = self.query(query)[..., : keys.shape[-2]]
+        return functional.pad(scores, (0, keys.shape[-2] - scores.shape[-1]), value=-torch.inf)
 
 
 SCORES: dict[str, type[Score]] = {

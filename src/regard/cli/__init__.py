@@ -1,4 +1,4 @@
-"""The command line: a file for each command, each thin. Heavy imports wait until they are needed."""
+"""The command line: one short file for each command. Slow imports are inside functions, so that --help is fast."""
 
 import sys
 from typing import Annotated, NoReturn
@@ -31,8 +31,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"regard {__version__}")
         raise typer.Exit
 
@@ -40,7 +40,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def regard(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Sequence-to-sequence learning with attention: train it, look at it, ship it."""
@@ -52,7 +52,7 @@ app.command(name="list", cls=Command)(list_tables)
 
 
 def main() -> NoReturn:
-    """Run a command; an error the user can mend is one sentence and an exit code."""
+    """Run a command; an error that the user can fix is printed as one sentence, with an exit code."""
     try:
         app()
     except RegardError as error:

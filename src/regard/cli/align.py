@@ -1,4 +1,4 @@
-"""`regard align`: where a run looks against word alignments drawn by people."""
+"""`regard align`: compare the attention of a run with word alignments made by people."""
 
 import json
 import sys
@@ -15,30 +15,30 @@ def align(
         list[str],
         typer.Argument(
             metavar="FILE...",
-            help="A TSV of source, target and links; or `source ||| target` lines, and links; or a file of each.",
+            help="A TSV of source, target and links; or `source ||| target` lines, and links; or a file for each.",
         ),
     ],
-    first: Annotated[int, typer.Option(min=0, max=1, help="The number that links give to a first word.")] = 0,
+    first: Annotated[int, typer.Option(min=0, max=1, help="The number of the first word in links.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Score where a run looks against word alignments drawn by people (AER).
+    """Compare the attention of a run with word alignments made by people (alignment error rate, AER).
 
-    FILE... is a TSV of source, target and links; or a file of `source ||| target` lines and one of links; or a file
-    each of sources, targets and links. Links are `3-4`, sure, or `3p4`, possible; words are what spaces set apart.
-    The run is made to write the given targets.
+    FILE... is a TSV of source, target and links; or a file of `source ||| target` lines and one of links; or three
+    files of sources, targets and links. A link is `3-4` (sure) or `3p4` (possible); words are separated by spaces.
+    The run is forced to write the given targets.
     """
     from regard.analysis.forced import align
     from regard.data.gold import gold
     from regard.predict import load
 
-    drawn = gold(tuple(files), first)
-    measured = align(load(run), drawn)
-    if drawn.skipped:
-        print(f"regard: {drawn.skipped:,} links of words that are not there were left out", file=sys.stderr)
+    gold_links = gold(tuple(files), first)
+    measured = align(load(run), gold_links)
+    if gold_links.skipped:
+        print(f"regard: {gold_links.skipped:,} links to words that do not exist were left out", file=sys.stderr)
     if as_json:
-        told = {"alignment_error_rate": {name: each.value for name, each in measured.items()}}
-        print(json.dumps(told | {"signature": {name: each.signature for name, each in measured.items()}}))
+        rates = {"alignment_error_rate": {name: rate.value for name, rate in measured.items()}}
+        print(json.dumps(rates | {"signature": {name: rate.signature for name, rate in measured.items()}}))
         return
-    for name, each in measured.items():
-        how = "of the bare diagonal" if name == "diagonal" else f"read at the {name}"
-        print(f"alignment error rate, {how}: {each.value:.4f}  {each.signature}")
+    for name, rate in measured.items():
+        source = "of the diagonal baseline" if name == "diagonal" else f"read at the {name}"
+        print(f"alignment error rate, {source}: {rate.value:.4f}  {rate.signature}")

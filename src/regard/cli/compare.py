@@ -1,4 +1,4 @@
-"""`regard compare`: recipes and runs side by side."""
+"""`regard compare`: train and score recipes and runs on the same examples."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from regard.cli.core import Beam, Json, Quiet, Runs, to_json
 
 
 def compare(
-    given: Annotated[
+    recipes_and_runs: Annotated[
         list[str],
         typer.Argument(
             metavar="RECIPE_OR_RUN...", help="Names from `regard list`, .toml files, run directories; keys to change."
@@ -19,7 +19,7 @@ def compare(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FILE", help="As data.test; may be given again.  [default: the test set of all, or their dev set]"
+            metavar="FILE", help="As data.test; may be repeated.  [default: the test set of all, or their dev set]"
         ),
     ] = None,
     metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipes']")] = None,
@@ -29,16 +29,16 @@ def compare(
         typer.Option(
             "--out",
             "-o",
-            help="Where to draw, .svg or .png; may be given again.  [default: compare.svg and .png beside the runs]",
+            help="Picture file, .svg or .png; may be repeated.  [default: compare.svg and .png beside the runs]",
         ),
     ] = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train recipes, or take runs as they are, and set them side by side: a table, and a picture by source length.
+    """Train recipes, or take finished runs, and compare their scores: a table, and a chart by source length.
 
-    KEY=VALUE changes the recipe it follows, as in regard train; before the first recipe, it changes all of them:
+    KEY=VALUE changes the recipe before it, as in regard train; before the first recipe, it changes all of them:
 
     regard compare train.updates=300 reverse reverse model.decoder.order=none runs/mine
 
@@ -49,16 +49,16 @@ def compare(
     from regard.errors import MissingExtraError
 
     for path in out or []:
-        comparison.drawable(path.suffix)  # a wrong ending, or a package that is missing, is said before the work
-    compared = comparison.compare(*given, data=data or (), metric=metric, beam=beam, runs=runs, quiet=quiet)
+        comparison.drawable(path.suffix)  # a wrong ending or a missing package is an error before the work begins
+    compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs, quiet=quiet)
     if as_json:
-        print("".join(to_json(each) + "\n" for each in compared.told()), end="")
+        print("".join(to_json(result) + "\n" for result in compared.told()), end="")
     else:
         print(compared.table(), end="")
     sys.stdout.flush()
     pictures = out or compared.pictures()
     if not pictures and not quiet:
-        print(f"no picture: of {compared.examples}, none has a length of its own", file=sys.stderr)
+        print(f"no picture: {compared.examples} have no lengths of their own", file=sys.stderr)
     for path in pictures:
         try:
             storage.write(path, compared.draw(path.suffix))

@@ -1,4 +1,4 @@
-"""`regard data`: the files a recipe needs."""
+"""`regard data`: the data files of a recipe, and which of them are missing."""
 
 from typing import Annotated
 
@@ -13,9 +13,9 @@ def data(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a recipe learns from: which files, where they were found, how large; exit code 2 if any is missing.
+    """List the data files of a recipe, where they were found, and their sizes; exit code 2 if any is missing.
 
-    Files are looked for as given, then under $REGARD_DATA, then under ./data.
+    Files are searched for as named, then under $REGARD_DATA, then under ./data.
     """
     from regard import recipe as recipes
     from regard.data.needs import needs, remedy
@@ -23,21 +23,20 @@ def data(
     settings = recipes.load(recipe, overrides or []).data
     if not settings.train and not settings.corpus:
         raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
-    about, found = recipes.comment(recipe), needs(settings)
+    about, files = recipes.comment(recipe), needs(settings)
     corpus = "" if settings.train else settings.corpus
     if as_json:
-        named = [each._asdict() | {"path": str(each.path) if each.path else None} for each in found]
-        print(to_json({"about": about, "corpus": corpus, "files": named}))
+        listed = [file._asdict() | {"path": str(file.path) if file.path else None} for file in files]
+        print(to_json({"about": about, "corpus": corpus, "files": listed}))
     else:
         for line in about:
             print(line)
         if corpus:
             print(f"corpus {corpus}: comes with regard, which generates {settings.size:,} examples to learn from")
-        for each in found:
-            told = each.problem or f"{each.path}: {each.size:,} bytes, {each.lines:,} lines"
-            print(f"{each.part:<5}  {told}")
+        for file in files:
+            line = file.problem or f"{file.path}: {file.size:,} bytes, {file.lines:,} lines"
+            print(f"{file.part:<5}  {line}")
         if settings.train and not settings.dev:
             print("dev    none is named: a part of train is split off")
-    mending = remedy(found)
-    if mending:
-        raise DataError(mending)
+    if problem := remedy(files):
+        raise DataError(problem)

@@ -1,4 +1,4 @@
-"""`regard demo`: the first minute with regard."""
+"""`regard demo`: train a small model in about a minute and show an attention map."""
 
 import json
 from pathlib import Path
@@ -7,21 +7,21 @@ from regard.cli.core import Json, Quiet, Runs, draw_for_terminal
 
 
 def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False) -> None:
-    """Learn to read dates in a minute and show the map."""
+    """Train a model that reads dates, in about a minute, and show an attention map."""
     from regard.cli.demonstration import demonstrate
 
-    done = demonstrate(runs, quiet=quiet)
-    value, seconds, run = done.scored.measured.value, done.train_seconds, str(done.run.path)
+    result = demonstrate(runs, quiet=quiet)
+    value, seconds, run = result.scored.measured.value, result.train_seconds, str(result.run.path)
     if as_json:
-        told = {"exact_match": value, "train_seconds": seconds, "run": run}
-        print(json.dumps(told | {"examples": done.examples, "exact_match_by_language": done.scored.groups}))
+        content = {"exact_match": value, "train_seconds": seconds, "run": run}
+        print(json.dumps(content | {"examples": result.examples, "exact_match_by_language": result.scored.groups}))
         return
-    for shown in done.shown:
-        print(f"{shown.source} -> {shown.text}")
-    assert done.shown[0].map is not None
-    print("\nHow it read the first one (rows: what it wrote, columns: what it looked at):\n")
-    print(draw_for_terminal(done.shown[0].map))
-    languages = ", ".join(f"{group} {share:.3f}" for group, share in done.scored.groups.items())
+    for prediction in result.shown:
+        print(f"{prediction.source} -> {prediction.text}")
+    assert result.shown[0].map is not None
+    print("\nThe attention map of the first one (rows: what it wrote, columns: what it looked at):\n")
+    print(draw_for_terminal(result.shown[0].map))
+    languages = ", ".join(f"{group} {share:.3f}" for group, share in result.scored.groups.items())
     print(f"Exact match on unseen days by language: {languages}")
-    print(f"In all {value:.4f} of {done.examples:,}, after {seconds:.0f} s of training. The run is in {run}.\n")
+    print(f"In all {value:.4f} of {result.examples:,}, after {seconds:.0f} s of training. The run is in {run}.\n")
     print(f'  regard look {run} "14 juillet 1989"\n  open {run}/map.svg')

@@ -1,4 +1,4 @@
-"""The first minute with regard: learn to read dates, be examined, show the map."""
+"""The work of `regard demo`: train the recipe `dates`, score it, draw an attention map."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -13,22 +13,22 @@ from regard.types import Prediction
 
 
 class Demonstration(NamedTuple):
-    """What came of it."""
+    """The results of the demo."""
 
     run: Run
     train_seconds: float
     examples: int
     scored: Scored
-    shown: list[Prediction]  # one test date of each language; the first one's map is drawn
+    shown: list[Prediction]  # one test date of each language, English first; the map of the first is drawn
 
 
 def demonstrate(runs: str | Path, *, quiet: bool = False) -> Demonstration:
-    """Train the recipe `dates`, score it on days it never saw, draw how it read one of them."""
+    """Train the recipe `dates`, score it on unseen days, and write the attention map of one of them to the run."""
     run = train("dates", runs=runs, quiet=quiet)
     predictor = load(run)
     test = predictor.task.examples(run.recipe()).test
     scored = predictor.score(test)
-    longest = {example.group: example for example in sorted(test, key=lambda each: len(each.source))}
+    longest = {example.group: example for example in sorted(test, key=lambda example: len(example.source))}
     shown = predictor.predict([example.source for example in longest.values() if example.group == "en"])
     shown += predictor.predict([example.source for group, example in longest.items() if group != "en"])
     for suffix in maps.DRAWINGS:

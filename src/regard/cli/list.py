@@ -1,5 +1,6 @@
 """`regard list`: the entries of every table."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -8,18 +9,21 @@ from regard.cli.core import Json, to_json
 
 
 def list_tables(
-    what: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="One table alone, such as scores.")] = None,
+    what: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="Only this table, such as scores.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what there is to choose from."""
+    """List the entries of every table: the recipes, and the values of recipe keys."""
+    from regard import plugins
     from regard.catalogue import tables
     from regard.errors import pick
 
     chosen = {what: pick(tables(), what, "table")} if what else tables()
     if as_json:
-        print(to_json({name: table.entries for name, table in chosen.items()}))
+        print(to_json({name: table.lines() for name, table in chosen.items()}))
         return
     for name, table in chosen.items():
         print(f"{name}  ({table.key})")
-        for entry, told in table.entries.items():
-            print(f"  {entry:<16} {told}".rstrip())
+        for entry, description in table.lines().items():
+            print(f"  {entry:<16} {description}".rstrip())
+    for sentence in plugins.misplaced():
+        print(f"regard: {sentence}", file=sys.stderr)

@@ -11,32 +11,30 @@ from regard.errors import RecipeError
 
 def look(
     run: RunPath,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The source to look at.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The source text.")],
     out: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--out", "-o", help="Also draw to a file, .svg, .png, .html, .csv or .pharaoh; may be given again."
-        ),
+        typer.Option("--out", "-o", help="Also write a file: .svg, .png, .html, .csv or .pharaoh; may be repeated."),
     ] = None,
     beam: Beam = None,
     as_json: Json = False,
 ) -> None:
-    """Show where the model looked while it wrote its answer."""
+    """Show the attention map of one input: what the model attended to while it wrote its output."""
     from regard import storage
     from regard.predict import load
     from regard.show import maps
 
     for path in out or []:
-        maps.drawable(path.suffix)  # a wrong ending, or a package that is missing, is said before the work
+        maps.drawable(path.suffix)  # a wrong ending or a missing package is an error before the work begins
     prediction = load(run).predict([text], beam=beam)[0]
     if prediction.map is None:
         raise RecipeError(
-            "there is no map: the text is blank, or the model never looks (model.decoder.order = none, "
-            "or of a classifier a model.pooling other than attention)"
+            "there is no map: the text is blank, or the model has no attention (model.decoder.order = none, "
+            "or a classifier with a model.pooling other than attention)"
         )
     title = f"{text} → {prediction.text}"
     drawings = [(path, maps.draw(prediction.map, path.suffix, title)) for path in out or []]
-    for path, content in drawings:  # once all are drawn
+    for path, content in drawings:  # only after all are drawn without an error
         storage.write(path, content)
     if as_json:
         print(to_json(prediction.to_dict()))

@@ -1,4 +1,4 @@
-"""`regard near`: the lines nearest to a text."""
+"""`regard near`: the lines of a file that are nearest to a text."""
 
 import sys
 from typing import Annotated
@@ -10,14 +10,14 @@ from regard.cli.core import Json, RunPath, one_line, read_texts, to_json
 
 def near(
     run: RunPath,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Texts to search, one a line; -: stdin.")],
-    text: Annotated[str, typer.Option("--text", help="The text to which others are to be near.")],
-    count: Annotated[int, typer.Option(min=1, help="How many to find.")] = 5,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Texts to search, one per line; - is stdin.")],
+    text: Annotated[str, typer.Option("--text", help="The text to compare the lines with.")],
+    count: Annotated[int, typer.Option(min=1, help="How many lines to print.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Find the lines of a file that are nearest to a text: cosine, number of the line, line.
+    """Print the lines of a file that are nearest to a text: cosine, line number, line.
 
-    All tokens that the run's vocabulary does not hold look the same to it; stderr names those of --text.
+    Tokens that are not in the run's vocabulary all count as the same token; those of --text are named on stderr.
     """
     from regard.analysis.vectors import near, unknown
     from regard.predict import load
@@ -30,8 +30,8 @@ def near(
         print(
             f"regard: the vocabulary does not hold all tokens of {lacking:,} of {len(lines):,} lines", file=sys.stderr
         )
-    for found in nearest:
-        number = found.place + 1
-        told = {"cosine": found.cosine, "line": number, "text": found.text}
-        line = to_json(told) if as_json else f"{found.cosine:.4f}\t{number}\t{one_line(found.text)}"
+    for neighbour in nearest:
+        number = neighbour.place + 1
+        content = {"cosine": neighbour.cosine, "line": number, "text": neighbour.text}
+        line = to_json(content) if as_json else f"{neighbour.cosine:.4f}\t{number}\t{one_line(neighbour.text)}"
         sys.stdout.buffer.write(line.encode() + b"\n")

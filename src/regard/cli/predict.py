@@ -1,4 +1,4 @@
-"""`regard predict`: a line of output for each line of input."""
+"""`regard predict`: one line of output for each line of input."""
 
 import sys
 from typing import Annotated
@@ -12,31 +12,29 @@ from regard.errors import RecipeError
 def predict(
     run: RunPath,
     inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one a line; - or nothing: stdin.")
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one per line; - or nothing is stdin.")
     ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option("--text", help="A text instead of files; may be given again.")
-    ] = None,
+    text: Annotated[list[str] | None, typer.Option("--text", help="A text instead of files; may be repeated.")] = None,
     beam: Beam = None,
     n_best: Annotated[
         int,
-        typer.Option(min=1, help="With --json: outputs for each text; more than the beam come from a wider search."),
+        typer.Option(min=1, help="With --json: outputs per text; if more than the beam, a wider search adds them."),
     ] = 1,
     search: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE", help="A key of the recipe's search, such as temperature=0.8; may be given again."
+            metavar="KEY=VALUE", help="A key of the recipe's search, such as temperature=0.8; may be repeated."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of outputs drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of sampling (temperature above 0).")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    r"""Answer every line of the input with one line; a language model gives the text back, continued.
+    r"""Print one line of output for every line of input; a language model prints the text and its continuation.
 
-    A line of more than 5,000 tokens (or data.max_length, if that is more) is answered with an empty one, and named.
+    A line of more than 5,000 tokens (or data.max_length, if that is more) gets an empty line, and a note on stderr.
 
-    A line end within an answer is printed as an escape, such as \n or \u2028; --json keeps the text whole.
+    A line end within an output is printed as an escape, such as \n or \u2028; --json keeps the text unchanged.
     """
     from regard.console import track
     from regard.predict import load
@@ -49,15 +47,15 @@ def predict(
     texts = list(text) if text else [line for name in inputs or ["-"] for line in read_texts(name)]
     predictor = load(run)
     chunks = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
-    settings = dict(item for each in search or [] for item in assigned(each).items())
+    settings = dict(item for assignment in search or [] for item in assigned(assignment).items())
     number = 0
     for chunk in track(chunks, "predicting", quiet=quiet):
         answers = predictor.predict(chunk, beam=beam, n_best=n_best, search=settings, seed=seed + number)
-        for each in answers:
+        for answer in answers:
             number += 1
-            if not each.text and predictor.task.too_long(each.source):
+            if not answer.text and predictor.task.too_long(answer.source):
                 most = f"more than {predictor.task.longest:,} tokens"
                 print(f"regard: line {number:,} has {most}; it is answered with an empty line", file=sys.stderr)
-            line = to_json(each.to_dict()) if as_json else one_line(each.text)
+            line = to_json(answer.to_dict()) if as_json else one_line(answer.text)
             sys.stdout.buffer.write(line.encode() + b"\n")
         sys.stdout.buffer.flush()

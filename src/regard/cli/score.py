@@ -1,4 +1,4 @@
-"""`regard score`: a run against references."""
+"""`regard score`: the score of a run on examples with references."""
 
 from typing import Annotated
 
@@ -12,13 +12,13 @@ def score(
     run: RunPath,
     files: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="As data.test: a TSV, plain texts.  [default: the run's test set]"),
+        typer.Argument(metavar="[FILE]...", help="As data.test: a TSV or plain texts.  [default: the run's test set]"),
     ] = None,
     metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipe's]")] = None,
     beam: Beam = None,
     as_json: Json = False,
 ) -> None:
-    """Score a run against references, in all and by group."""
+    """Score the outputs of a run against references, in total and by group."""
     from regard.analysis import alignment
     from regard.predict import load
 
@@ -31,18 +31,18 @@ def score(
     scored = predictor.score(examples, metric=metric, beam=beam)
     links = alignment.measure(scored.answers, scored.asked)
     if as_json:
-        told = {
+        content = {
             scored.metric: scored.measured.value,
             "signature": scored.measured.signature,
             "groups": scored.groups,
-            "alignment_error": {reading: each.value for reading, each in links.items()},
+            "alignment_error": {reading: error.value for reading, error in links.items()},
         }
-        print(to_json(told | {name: each.value for name, each in scored.others.items()}))
+        print(to_json(content | {name: measured.value for name, measured in scored.others.items()}))
         return
     print(f"{scored.metric} {scored.measured.value:.4f}  {scored.measured.signature}")
     for group, value in scored.groups.items():
         print(f"  {group:<8} {value:.4f}")
-    for name, each in scored.others.items():
-        print(f"{name} {each.value:.4f}  {each.signature}")
-    for reading, each in links.items():
-        print(f"alignment error, read at the {reading}: {each.value:.4f}  {each.signature}")
+    for name, measured in scored.others.items():
+        print(f"{name} {measured.value:.4f}  {measured.signature}")
+    for reading, error in links.items():
+        print(f"alignment error, read at the {reading}: {error.value:.4f}  {error.signature}")

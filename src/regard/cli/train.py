@@ -1,4 +1,4 @@
-"""`regard train`: a recipe to a run."""
+"""`regard train`: train a model from a recipe, or resume a run."""
 
 import json
 import sys
@@ -17,23 +17,23 @@ def train(
     ] = None,
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Instead of RECIPE: go on with a run that was stopped.")
+        str | None, typer.Option(metavar="RUN", help="Instead of RECIPE: resume a run that was stopped.")
     ] = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model by a recipe, on its data or yours.
+    """Train a model from a recipe, on its data or on yours.
 
-    One's own pairs are one override: regard train dates data.train=pairs.tsv
+    To train on your own pairs: regard train dates data.train=pairs.tsv
 
-    So are the weights of another run to start from: train.start_from=runs/dates
+    To start from the weights of another run, add: train.start_from=runs/dates
     """
     from regard import training
-    from regard.tasks import TASKS
+    from regard.tasks import task_class
 
     if (recipe is None) == (resume is None):
-        raise RecipeError("give a RECIPE to train, or --resume RUN to go on with one, and not both")
+        raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     if resume is None:
         assert recipe is not None
         run = training.train(recipe, *(overrides or []), runs=runs, quiet=quiet)
@@ -45,5 +45,5 @@ def train(
         return
     print(run.path)
     if not quiet:
-        look = f'regard look {run.path} "..."; ' if TASKS[run.recipe().task].shows else ""
+        look = f'regard look {run.path} "..."; ' if task_class(run.recipe().task).shows else ""
         print(f"next: {look}regard predict {run.path} FILE", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""Raw text to Batch."""
+"""Reads text, turns it into token ids and groups examples into batches."""

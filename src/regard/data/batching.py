@@ -1,4 +1,4 @@
-"""Examples to batches: sentences of like length stand together, under a budget of tokens."""
+"""Groups examples of similar length into batches with a limited number of tokens."""
 
 import random
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ Lengths = Sequence[tuple[int, int]]  # source and target length of every example
 
 
 def plan(lengths: Lengths, budget: int, seed: int, epoch: int) -> list[list[int]]:
-    """The batches of one epoch, in shuffled order: a pure function of its arguments.
+    """Batches of one epoch in shuffled order, as lists of example indices; a pure function of the arguments.
 
-    Rows times the longest side is at most `budget`; an example longer than that stands alone.
-    Examples of equal length are shuffled among each other, so that they meet others in every epoch.
+    The number of rows times the length of the longest side is at most `budget`; an example longer than that gets a
+    batch of its own. Examples of equal length are shuffled, so that batches differ from epoch to epoch.
     """
-    generator = random.Random(f"batches {seed} {epoch}")  # a text seeds the same in every process; hash() does not
+    generator = random.Random(f"batches {seed} {epoch}")  # a string seed works alike in every process; hash() does not
     order = list(range(len(lengths)))
     generator.shuffle(order)
     batches = _fill(_sorted(order, lengths), lengths, budget)
@@ -26,12 +26,12 @@ def plan(lengths: Lengths, budget: int, seed: int, epoch: int) -> list[list[int]
 
 
 def in_order(lengths: Lengths, budget: int) -> list[list[int]]:
-    """Batches for scoring: from the shortest to the longest, nothing left to chance."""
+    """Batches for scoring, as lists of example indices, sorted from the shortest to the longest examples."""
     return _fill(_sorted(range(len(lengths)), lengths), lengths, budget)
 
 
 def _sorted(order: Sequence[int], lengths: Lengths) -> list[int]:
-    # The source length comes second, so that the shorter side is padded little too; equals keep their order.
+    # The source length is the second sort key, so that the shorter side needs little padding too. The sort is stable.
     return sorted(order, key=lambda index: (max(lengths[index]), lengths[index][0]))
 
 
@@ -40,7 +40,7 @@ def _fill(order: Sequence[int], lengths: Lengths, budget: int) -> list[list[int]
         raise RecipeError(f"a batch of {budget} tokens holds nothing; give 1 or more")
     batches: list[list[int]] = []
     for index in order:
-        longest = max(1, *lengths[index])  # the newest is the longest of its batch, for they come sorted
+        longest = max(1, *lengths[index])  # of its batch so far, because `order` is sorted by length
         if not batches or (len(batches[-1]) + 1) * longest > budget:
             batches.append([])
         batches[-1].append(index)
@@ -48,26 +48,23 @@ def _fill(order: Sequence[int], lengths: Lengths, budget: int) -> list[list[int]
 
 
 def fixed_width(longest: int) -> int:
-    """The width of a batch for an example of that length, where batches have few shapes: multiples of 8, then wider.
-
-    Up to 64 every eighth is one, then every 32nd, from 256 on every 128th.
-    """
+    """Rounds a length up to one of few batch widths: multiples of 8 up to 64, of 32 up to 256, of 128 above."""
     step = 8 if longest <= 64 else 32 if longest <= 256 else 128
     return max(1, -(-longest // step)) * step
 
 
 def widened(lengths: Lengths) -> list[tuple[int, int]]:
-    """The lengths as batches of few shapes have them; none is wider than the longest of all."""
+    """Lengths rounded up by `fixed_width`, the same on both sides; none is larger than the longest given length."""
     longest = max(max(pair) for pair in lengths)
     widths = [min(longest, fixed_width(max(pair))) for pair in lengths]
     return list(zip(widths, widths, strict=True))
 
 
 class Batches:
-    """The batch of every update, counted from 0 over all epochs, so that training can begin at any of them.
+    """The batch of every update, indexed by the update's number from 0 over all epochs, so that training can resume.
 
-    Where a batch ends depends on the sorted lengths alone, which no shuffling changes: every epoch has
-    `per_epoch` batches. With `few_shapes`, lengths count as `widened`, so that few widths of batches come up.
+    Every epoch has `per_epoch` batches: the limits of batches depend only on the sorted lengths, which are the same in
+    every epoch. With `few_shapes`, lengths are rounded up by `widened`, so that batches have few different widths.
     """
 
     def __init__(self, lengths: Lengths, budget: int, seed: int, *, few_shapes: bool = False) -> None:
@@ -79,18 +76,18 @@ class Batches:
         self._budget = budget
         self._seed = seed
         self.per_epoch = len(in_order(lengths, budget))
-        self._current: tuple[int, list[list[int]]] | None = None  # only a cache: the latest epoch and its plan
+        self._current: tuple[int, list[list[int]]] | None = None  # cache of the latest epoch's number and plan
 
     def width(self, update: int) -> int:
-        """How wide the batch of an update is."""
+        """The width of an update's batch: the length of its longest side, rounded up with `few_shapes`."""
         return max(max(self._lengths[index]) for index in self[update])
 
     def locate(self, update: int) -> tuple[int, int]:
-        """The epoch of an update, and its place in that epoch."""
+        """The epoch of an update, and the index of its batch within the epoch."""
         return divmod(update, self.per_epoch)
 
     def __getitem__(self, update: int) -> list[int]:
-        """The examples of an update."""
+        """The indices of the examples in an update's batch."""
         epoch, index = self.locate(update)
         current = self._current
         if current is None or current[0] != epoch:
@@ -99,7 +96,7 @@ class Batches:
 
 
 def pad(rows: Sequence[Sequence[int]]) -> Padded:
-    """Rows of ids as one tensor, as wide as the longest of them."""
+    """Pads rows of token ids to the length of the longest row, with a mask that is True for real tokens."""
     width = max(map(len, rows), default=0)
     ids = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows], dtype=torch.long)
     lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
@@ -107,7 +104,7 @@ def pad(rows: Sequence[Sequence[int]]) -> Padded:
 
 
 def collate(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], indices: Sequence[int]) -> Batch:
-    """The batch of the examples that `indices` names, out of the ids of all sources and targets."""
+    """The batch of the examples with these indices, with END after sources and BEGIN and END around targets."""
     return Batch(
         source=pad([[*sources[index], END] for index in indices]),
         target=pad([[BEGIN, *targets[index], END] for index in indices]),

@@ -1,4 +1,4 @@
-"""Text on disk to examples: finds, reads and pairs lines; never writes."""
+"""Reads examples from text files, plain or gzip, one per line; never writes files."""
 
 import gzip
 import os
@@ -13,27 +13,27 @@ from regard.types import Example
 
 BYTE_ORDER_MARK = "\ufeff"
 GZIP_MAGIC = b"\x1f\x8b"
-DEV_MOST = 1_000
+LARGEST_DEV = 1_000  # examples that `split` takes for dev at most
 
 
 class Loaded(NamedTuple):
-    """The pairs of a text, and how many were left out because a side was blank."""
+    """The examples of a text, and how many were left out because the source or the target was blank."""
 
     examples: list[Example]
     dropped: int
 
 
 class Split(NamedTuple):
-    """Examples to learn from, and examples to be scored on meanwhile."""
+    """Examples for training, and examples for validation."""
 
     train: list[Example]
     dev: list[Example]
 
 
 def read_lines(content: bytes, name: str) -> list[str]:
-    r"""The lines of a UTF-8 text, ended by \n or \r\n and nothing else: parallel texts stay parallel."""
+    r"""The lines of a UTF-8 text, which end at \n or \r\n only, so that parallel texts stay parallel."""
     lines = _decode(content, name).split("\n")
-    if lines[-1] == "":  # a final newline ends the last line; it begins no other
+    if lines[-1] == "":  # a final newline ends the last line and does not start another
         lines.pop()
     return [line.removesuffix("\r") for line in lines]
 
@@ -47,7 +47,7 @@ def _decode(content: bytes, name: str) -> str:
 
 def _not_utf8(content: bytes, position: int, name: str) -> str:
     line = content.count(b"\n", 0, position) + 1
-    byte = position - content.rfind(b"\n", 0, position)  # rfind gives -1 in the first line: still counts from 1
+    byte = position - content.rfind(b"\n", 0, position)  # counts from 1; in the first line, too: rfind returns -1
     return (
         f"{name}:{line}:{byte}: not valid UTF-8 (byte 0x{content[position]:02x}); "
         f"convert the file first, for example: iconv -f LATIN1 -t UTF-8"
@@ -55,33 +55,34 @@ def _not_utf8(content: bytes, position: int, name: str) -> str:
 
 
 def find(name: str) -> Path:
-    """The file of that name: as given, else under $REGARD_DATA, else under ./data."""
+    """The path of the file of that name: as given, otherwise under $REGARD_DATA, otherwise under ./data."""
     if not name:
         raise DataError("the name of a file is empty; name a file that is there")
-    places = _places(name)
-    there = [place for place in places if os.path.exists(place)]
-    for place in there:
-        if not os.path.isdir(place):
-            return place
-    if there:
-        raise DataError(f"{there[0]} is a folder; name a file in it")
-    looked = ", ".join(str(place) for place in places)
+    paths = _candidates(name)
+    existing = [path for path in paths if os.path.exists(path)]
+    for path in existing:
+        if not os.path.isdir(path):
+            return path
+    if existing:
+        raise DataError(f"{existing[0]} is a folder; name a file in it")
+    tried = ", ".join(str(path) for path in paths)
     unset = "" if os.environ.get("REGARD_DATA") else " ($REGARD_DATA is not set)"
-    near = did_you_mean(Path(name).name, _neighbours(places))
-    raise DataError(f"cannot find {name}; looked for {looked}{unset}{near}")
+    suggestion = did_you_mean(Path(name).name, _files_beside(paths))
+    raise DataError(f"cannot find {name}; looked for {tried}{unset}{suggestion}")
 
 
-def _places(name: str) -> list[Path]:
+def _candidates(name: str) -> list[Path]:
     folders = ["", os.environ.get("REGARD_DATA", ""), "data"]
-    return list(dict.fromkeys(Path(folder, name) for folder in folders))  # an absolute name has one place only
+    return list(dict.fromkeys(Path(folder, name) for folder in folders))  # an absolute name gives one path only
 
 
-def _neighbours(places: Sequence[Path]) -> list[str]:
+def _files_beside(paths: Sequence[Path]) -> list[str]:
+    """The names of all files in the folders of these paths."""
     names: list[str] = []
-    for place in places:
+    for path in paths:
         try:
-            names += sorted(os.listdir(place.parent))
-        except (OSError, ValueError):  # no such folder, or no such name possible: nothing to suggest
+            names += sorted(os.listdir(path.parent))
+        except (OSError, ValueError):  # the folder does not exist, or its name is invalid: nothing to suggest
             continue
     return names
 
@@ -113,16 +114,16 @@ def _unzip(content: bytes, name: str) -> bytes:
 
 
 def pairs(names: tuple[str, ...], *, header: bool = False) -> Loaded:
-    """The examples of one TSV file (source<TAB>target) or of two line-parallel texts; a header line is skipped."""
+    """The examples of one TSV file (source<TAB>target) or of two line-parallel texts; `header` skips the first line."""
     if len(names) not in (1, 2):
         raise DataError(f"{len(names)} files given; give one TSV of source<TAB>target or two parallel texts")
-    found = list(_tabbed(names[0]) if len(names) == 1 else _parallel(*names))
-    examples = found[1:] if header else found
-    kept = [example for example in examples if example.source.strip() and example.target.strip()]
-    if not kept:
+    lines = list(_tabbed(names[0]) if len(names) == 1 else _parallel(*names))
+    examples = lines[1:] if header else lines
+    complete = [example for example in examples if example.source.strip() and example.target.strip()]
+    if not complete:
         where = " and ".join(names)
-        raise DataError(f"{where}: no pair is left, for all {len(examples):,} have a blank source or target")
-    return Loaded(kept, len(examples) - len(kept))
+        raise DataError(f"{where}: no pair is left, because all {len(examples):,} have a blank source or target")
+    return Loaded(complete, len(examples) - len(complete))
 
 
 def _tabbed(name: str) -> Iterator[Example]:
@@ -145,22 +146,22 @@ def _parallel(first: str, second: str) -> Iterator[Example]:
 
 
 def texts(names: tuple[str, ...]) -> Loaded:
-    """The lines of plain texts, one after another: each is an example, and its own target."""
+    """The lines of plain texts, file after file: each line is an example, as source and as target."""
     lines = [(f"{name}:{number}", line) for name in names for number, line in enumerate(load(name), start=1)]
-    kept = [Example(line, line, origin=origin) for origin, line in lines if line.strip()]
-    if not kept:
-        raise DataError(f"{' and '.join(names)}: no text is left, for all {len(lines):,} lines are blank")
-    return Loaded(kept, len(lines) - len(kept))
+    examples = [Example(line, line, origin=origin) for origin, line in lines if line.strip()]
+    if not examples:
+        raise DataError(f"{' and '.join(names)}: no text is left, because all {len(lines):,} lines are blank")
+    return Loaded(examples, len(lines) - len(examples))
 
 
 def questions(names: tuple[str, ...]) -> Loaded:
-    """The examples of TSV files of question<TAB>context<TAB>answer; the first two, with their tab, are the source."""
+    """The examples of TSV files of question<TAB>context<TAB>answer; the source is question<TAB>context."""
     examples = [example for name in names for example in _questions(name)]
-    kept = [each for each in examples if all(part.strip() for part in (*each.source.split("\t"), each.target))]
-    if not kept:
+    complete = [example for example in examples if all(map(str.strip, (*example.source.split("\t"), example.target)))]
+    if not complete:
         where = " and ".join(names)
-        raise DataError(f"{where}: no question is left, for all {len(examples):,} lack question, context or answer")
-    return Loaded(kept, len(examples) - len(kept))
+        raise DataError(f"{where}: no question is left, because all {len(examples):,} have a blank field")
+    return Loaded(complete, len(examples) - len(complete))
 
 
 def _questions(name: str) -> Iterator[Example]:
@@ -174,8 +175,8 @@ def _questions(name: str) -> Iterator[Example]:
 
 
 def stream(names: tuple[str, ...]) -> list[Example]:
-    r"""All of plain texts, one file after another: a line is a target without a source, with the \n that ends it."""
-    return [each for name in names for each in _stream(name)]
+    r"""The whole of plain texts, file after file: a line with its \n is the target of an example without a source."""
+    return [example for name in names for example in _stream(name)]
 
 
 def _stream(name: str) -> Iterator[Example]:
@@ -184,14 +185,15 @@ def _stream(name: str) -> Iterator[Example]:
         raise DataError(f"{name} is empty; give a file with at least one line")
     *lines, last = text.split("\n")
     for number, line in enumerate([*(f"{line}\n" for line in lines), last], start=1):
-        if line:  # only the last may be empty: then the text ends with the line before it
+        if line:  # only the last line can be empty: if the text ends with a newline
             yield Example("", line, origin=f"{name}:{number}")
 
 
 def split(examples: Sequence[Example], seed: int) -> Split:
-    """Splits off about a tenth (1 to 1,000) for those who gave no dev part; the order within a part stays.
+    """Splits off about a tenth of the examples (1 to 1,000) as dev, if no dev files are given; both keep their order.
 
-    Pairs with the same source stay on one side, so that dev is unseen, unless that would leave a side empty.
+    Examples with the same source go to the same side, so that no source of dev is in train, unless a side would then be
+    empty or dev too large.
     """
     if len(examples) < 2:
         count = len(examples)
@@ -204,7 +206,7 @@ def split(examples: Sequence[Example], seed: int) -> Split:
 
 
 def _choose_dev(examples: Sequence[Example], seed: int) -> set[int]:
-    wanted = min(DEV_MOST, max(1, round(len(examples) / 10)))
+    wanted = min(LARGEST_DEV, max(1, round(len(examples) / 10)))
     by_source: dict[str, list[int]] = {}
     for index, example in enumerate(examples):
         by_source.setdefault(example.source, []).append(index)
@@ -217,7 +219,7 @@ def _choose_dev(examples: Sequence[Example], seed: int) -> set[int]:
             chosen.update(group)
     if chosen:
         return chosen
-    smallest = min(groups, key=len)  # no group fits into a tenth: one whole group, if the others leave a train part
-    if len(groups) > 1 and len(smallest) <= DEV_MOST:
+    smallest = min(groups, key=len)  # no group fits into a tenth: take one whole group if train keeps another
+    if len(groups) > 1 and len(smallest) <= LARGEST_DEV:
         return set(smallest)
     return set(generator.sample(range(len(examples)), wanted))

@@ -1,4 +1,4 @@
-"""What a recipe learns from: which files it names, where they are, and how to mend what is missing."""
+"""Finds the data files that a recipe names, and says how to fix missing or unusable ones."""
 
 import os
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from regard.recipe import Data
 
 
 class Need(NamedTuple):
-    """One file that a recipe names."""
+    """A data file that a recipe names, with its path and size or the reason why it cannot be used."""
 
     part: str  # train, dev or test
-    name: str  # as the recipe has it
-    path: Path | None  # where it was found
+    name: str  # as written in the recipe
+    path: Path | None  # None if the file was not found
     size: int  # bytes on disk
-    lines: int  # of the text, unpacked
-    problem: str  # why it cannot be used; empty where it can
+    lines: int  # of the decompressed text
+    problem: str  # why it cannot be used; empty if it can
 
 
 def needs(data: Data) -> list[Need]:
-    """The files of a recipe, part by part; an embedded corpus, which is generated, needs none."""
+    """The files that a recipe names for train, dev and test; none for an embedded corpus, which is generated."""
     parts = (("train", data.train), ("dev", data.dev), ("test", data.test))
     return [_need(part, name) for part, names in parts for name in names]
 
@@ -37,12 +37,12 @@ def _need(part: str, name: str) -> Need:
         return Need(part, name, path, 0, 0, str(error))
 
 
-def remedy(found: Sequence[Need]) -> str:
-    """What to do about files that cannot be used; empty where all can."""
-    missing = [need.name for need in found if need.path is None]
-    broken = [need.problem for need in found if need.path is not None and need.problem]
+def remedy(files: Sequence[Need]) -> str:
+    """A message on how to fix missing or unusable files; empty if all can be used."""
+    missing = [need.name for need in files if need.path is None]
+    problems = [need.problem for need in files if need.path is not None and need.problem]
     if missing:
         folder = os.environ.get("REGARD_DATA")
         where = f"$REGARD_DATA, which is {folder}" if folder else "a folder that you name in $REGARD_DATA"
-        return f"{len(missing)} of {len(found)} files are missing; put {missing[0]} under {where}, or under ./data"
-    return f"{len(broken)} of {len(found)} files cannot be used: {broken[0]}" if broken else ""
+        return f"{len(missing)} of {len(files)} files are missing; put {missing[0]} under {where}, or under ./data"
+    return f"{len(problems)} of {len(files)} files cannot be used: {problems[0]}" if problems else ""

@@ -1,4 +1,4 @@
-"""Tagged sentences on disk to examples: words on the source side, as many tags on the target side."""
+"""Reads tagged sentences: the source of an example is the words, the target one tag per word."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -7,12 +7,12 @@ from regard.data.files import Loaded, load, pairs
 from regard.errors import DataError
 from regard.types import Example
 
-FIELDS = 10  # of a line of CoNLL-U
-FORM, UPOS = 1, 3
+FIELDS = 10  # per line of CoNLL-U
+FORM, UPOS = 1, 3  # indices of the fields that are read
 
 
 class Word(NamedTuple):
-    """A word of a file, its tag, and the line where it stands."""
+    """A word of a file, its tag and its line number."""
 
     form: str
     tag: str
@@ -20,16 +20,16 @@ class Word(NamedTuple):
 
 
 Format = Callable[[tuple[str, ...]], Loaded]
-Parse = Callable[[str, str, int], Word | None]  # of a line, the file's name and the line's number; None: not a word
+Parse = Callable[[str, str, int], Word | None]  # takes line, file name and line number; None if the line is no word
 
 
 def conllu(names: tuple[str, ...]) -> Loaded:
-    """CoNLL-U, the universal part of speech (UPOS) as tag; ranges (3-4), empty nodes (3.1) and comments are skipped."""
+    """Reads CoNLL-U, with UPOS as the tag; ranges (3-4), empty nodes (3.1) and comments are skipped."""
     return _sentences(names, _conllu)
 
 
 def columns(names: tuple[str, ...]) -> Loaded:
-    """A word a line, first its form, last its tag, tabs or else spaces between; a blank line ends a sentence."""
+    """Reads one word per line: word first, tag last, separated by tabs or spaces; a blank line ends a sentence."""
     return _sentences(names, _columns)
 
 
@@ -39,7 +39,7 @@ def _conllu(line: str, name: str, number: int) -> Word | None:
     fields = line.split("\t")
     if len(fields) != FIELDS:
         raise DataError(f"{name}:{number}: {len(fields)} fields, expected the {FIELDS} of CoNLL-U, tabs between them")
-    if not fields[0].isdigit():  # a range, whose words follow, or a node that is not in the text
+    if not fields[0].isdigit():  # a range, whose words follow on their own lines, or a node that is not in the text
         return None
     return Word(fields[FORM], fields[UPOS], number)
 
@@ -52,12 +52,12 @@ def _columns(line: str, name: str, number: int) -> Word | None:
 
 
 def _sentences(names: tuple[str, ...], parse: Parse) -> Loaded:
-    """All sentences of all files, one file after the other."""
+    """The sentences of all files, file after file."""
     examples = []
     for name in names:
         for words in _blocks(name, parse):
-            source = " ".join(_joined(word.form, name, word.line) for word in words)
-            target = " ".join(_joined(word.tag, name, word.line) for word in words)
+            source = " ".join(_without_space(word.form, name, word.line) for word in words)
+            target = " ".join(_without_space(word.tag, name, word.line) for word in words)
             examples.append(Example(source, target, origin=f"{name}:{words[0].line}"))
     if not examples:
         raise DataError(f"{' and '.join(names)}: no sentence is in it")
@@ -65,6 +65,7 @@ def _sentences(names: tuple[str, ...], parse: Parse) -> Loaded:
 
 
 def _blocks(name: str, parse: Parse) -> Iterator[list[Word]]:
+    """The words of each sentence of a file; sentences are separated by blank lines."""
     words: list[Word] = []
     for number, line in enumerate(load(name), start=1):
         if line.strip():
@@ -77,20 +78,20 @@ def _blocks(name: str, parse: Parse) -> Iterator[list[Word]]:
         yield words
 
 
-def _joined(field: str, name: str, line: int) -> str:
-    """A field without white space, since that ends a word: `10 000` becomes `10_000`."""
-    joined = "_".join(field.split())
-    if not joined:
-        raise DataError(f"{name}:{line}: a word or its tag is blank; name it, for example with _")
-    return joined
+def _without_space(field: str, name: str, line: int) -> str:
+    """Replaces white space within a field, because it separates words: `10 000` becomes `10_000`."""
+    replaced = "_".join(field.split())
+    if not replaced:
+        raise DataError(f"{name}:{line}: a word or its tag is blank; write a placeholder, for example _")
+    return replaced
 
 
 def check(loaded: Loaded) -> Loaded:
-    """The same, or DataError where a sentence has not as many tags as words."""
+    """Returns its argument; raises DataError if a sentence has more or fewer tags than words."""
     for example in loaded.examples:
         words, tags = len(example.source.split()), len(example.target.split())
         if words != tags:
-            raise DataError(f"{example.origin}: {words} words but {tags} tags; give each word one, spaces between them")
+            raise DataError(f"{example.origin}: {words} words but {tags} tags; give one per word, separated by spaces")
     return loaded
 
 

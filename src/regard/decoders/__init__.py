@@ -1,4 +1,4 @@
-"""Memory + tokens -> Step."""
+"""Decoders: predict the next token from a memory and the tokens before it (Memory + tokens -> Step)."""
 
 from regard.decoders.core import AnyDecoder, Decoder
 from regard.decoders.recurrent import ORDERS, RecurrentDecoder

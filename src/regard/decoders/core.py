@@ -1,4 +1,4 @@
-"""The four verbs of every decoder; search and training know no others."""
+"""The interface of all decoders: `prepare`, `start`, `step` and `forward`. Search calls no other methods."""
 
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from regard.sources import TokenEmbedding
 from regard.types import Memory, Ready, State, Step
 
 ReadyKind = TypeVar("ReadyKind", bound=Ready)
@@ -13,25 +14,28 @@ StateKind = TypeVar("StateKind", bound=State)
 
 
 class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
-    """Predicts the next token from those before it and from what it sees of the memory."""
+    """Base class of decoders: predicts the next token from the tokens before it and from the encoder's memory."""
 
-    embedding: nn.Embedding
-    copies: bool = False  # whether it needs the source's tokens, to point at them
+    embedding: TokenEmbedding
+    copies: bool = False  # whether it may copy source tokens, so that `Memory.ids` must be set
 
     @abstractmethod
     def prepare(self, memory: Memory) -> ReadyKind:
-        """What depends on the source alone, done once: projected keys, the start."""
+        """Computes once per source all that depends on the source alone, such as projected keys and the first state."""
 
     @abstractmethod
     def start(self, ready: ReadyKind) -> StateKind:
-        """The state before the first token; one row for each source."""
+        """Returns the state before the first token, one row for each source."""
 
     @abstractmethod
     def step(self, tokens: Int[Tensor, "rows tokens"], state: StateKind, ready: ReadyKind) -> Step:
-        """Read n >= 1 more tokens. Rows may be several (beams) to a source, side by side."""
+        """Reads n >= 1 more tokens and predicts the token after each of them.
+
+        A source may have several rows (beams); these are neighbours, and each source has equally many.
+        """
 
     def forward(self, tokens: Int[Tensor, "batch tokens"], memory: Memory) -> Step:
-        """Teacher forcing: one step over all tokens."""
+        """Teacher forcing: one step over all tokens of the target."""
         ready = self.prepare(memory)
         return self.step(tokens, self.start(ready), ready)
 

@@ -1,8 +1,9 @@
-"""One more token with plain tensors: the fast twins `plain_transformer` and `plain_recurrent` of `kernels/choose.py`.
+"""Decoder steps of one token without module calls: the fast paths `plain_transformer` and `plain_recurrent`.
 
-In a search a step is small, and most of its time would go to modules calling modules. Here the same sums are written
-out a second time. The definitions are `DecoderLayer.forward`, for layers whose heads weigh by a softmax over dot
-products, and `RecurrentDecoder.look`, for a softmax over any scores; nothing here runs unless the table says so.
+A step of a search is small, so the overhead of modules that call modules would take most of its time. Here the same
+computation is written a second time with plain tensors. The definitions are `DecoderLayer.forward`, for heads with a
+softmax over dot products, and `RecurrentDecoder.look`, for a softmax over any score. The table in `kernels/choose.py`
+decides when this code runs.
 """
 
 from collections.abc import Callable
@@ -25,33 +26,36 @@ from regard.layers.recurrence import Gates
 
 
 class Affine(NamedTuple):
-    """W x + b."""
+    """The parameters of a linear layer: W x + b."""
 
     weight: Float[Tensor, "out in"]
     bias: Float[Tensor, " out"] | None
 
     @staticmethod
     def of(module: nn.Linear) -> "Affine":
-        """Those of a layer."""
+        """The parameters of a module."""
         return Affine(module.weight, module.bias)
 
 
 def unseen(mask: Bool[Tensor, "batch source"], dtype: torch.dtype) -> Float[Tensor, "batch 1 source"] | None:
-    """The mask as it is added to scores: nothing where a source may be seen, and None where all may."""
+    """The mask as a bias to add to scores: 0 if a position may be attended, else -inf; None if all may be attended."""
     if bool(mask.all()):
         return None
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf).unsqueeze(1)
 
 
 def laid_out(memory: Seen) -> Seen:
-    """The same numbers, the keys by columns: products of many sources' beams with them are four times as fast so."""
+    """The same keys and values, the keys stored by columns (transposed in memory) if there are many sources.
+
+    Products of many sources' beams with such keys are four times as fast.
+    """
     if not takes("keys_by_columns", len(memory.keys)):
         return memory
     return Seen(memory.keys.transpose(-1, -2).contiguous().transpose(-1, -2), memory.values.contiguous())
 
 
 class Norm(NamedTuple):
-    """Ba et al. 2016, layer normalisation."""
+    """The parameters of a layer normalisation (Ba et al. 2016), in the order in which `torch.layer_norm` takes them."""
 
     shape: tuple[int, ...]
     weight: Float[Tensor, " dim"] | None
@@ -60,12 +64,12 @@ class Norm(NamedTuple):
 
     @staticmethod
     def of(norm: nn.LayerNorm) -> "Norm":
-        """That of a layer."""
+        """The parameters of a module."""
         return Norm(norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
 class Look(NamedTuple):
-    """One attention, and the scope that tells whoever records it."""
+    """One multi-head softmax attention over dot products; its module `scope` is called only for recording hooks."""
 
     heads: int
     scale: float
@@ -73,7 +77,7 @@ class Look(NamedTuple):
 
     @staticmethod
     def of(module: SelfAttention | MultiHead) -> "Look":
-        """That of a module, which is a softmax over dot products with keys for every head."""
+        """The attention of a module, which must be a softmax over dot products, with keys for every head."""
         scale = module.attention.plain_scale()
         assert scale is not None
         return Look(module.heads, scale, module.attention)
@@ -85,7 +89,7 @@ class Look(NamedTuple):
         bias: Float[Tensor, "batch heads 1 key"] | None,
         few: bool,
     ) -> Float[Tensor, "batch heads beams part"]:
-        """What the queries see, where nobody asks where: for few of them torch's own way is the faster."""
+        """The context alone; if there are `few` queries, by torch's fused attention, which is then faster."""
         if not few:
             return self.context(query, seen, bias)[0]
         return scaled_dot_product_attention(query, seen.keys, seen.values, attn_mask=bias, scale=self.scale)
@@ -96,33 +100,33 @@ class Look(NamedTuple):
         seen: Seen,
         bias: Float[Tensor, "batch heads 1 key"] | None,
     ) -> tuple[Float[Tensor, "batch heads beams part"], Float[Tensor, "batch_heads beams key"]]:
-        """What the queries see, and where."""
+        """The context of every query, and its attention weights."""
         beams, part = query.shape[2:]
-        asked, keys, values = query.reshape(-1, beams, part), seen.keys.flatten(0, 1), seen.values.flatten(0, 1)
+        queries, keys, values = query.reshape(-1, beams, part), seen.keys.flatten(0, 1), seen.values.flatten(0, 1)
         if bias is None:
-            scores = torch.baddbmm(query.new_empty(()), asked, keys.transpose(1, 2), beta=0, alpha=self.scale)
+            scores = torch.baddbmm(query.new_empty(()), queries, keys.transpose(1, 2), beta=0, alpha=self.scale)
         else:
-            scores = torch.baddbmm(bias.flatten(0, 1), asked, keys.transpose(1, 2), alpha=self.scale)
+            scores = torch.baddbmm(bias.flatten(0, 1), queries, keys.transpose(1, 2), alpha=self.scale)
         weights = torch.softmax(scores, -1)
         return torch.bmm(weights, values).view(query.shape), weights
 
 
 class Layer(NamedTuple):
-    """The weights of one layer."""
+    """The parameters of one decoder layer: self-attention, attention to the memory if there is one, feed-forward."""
 
     look: Look
-    all: Affine
+    all: Affine  # projects to queries, keys and values
     out: Affine
-    after: Norm
+    after: Norm  # the norm of the self-attention, before or after it
     cross: "Cross | None"
     inner: Affine
     activation: Callable[[Tensor], Tensor]
     outer: Affine
-    last: Norm
+    last: Norm  # the norm of the feed-forward layer
 
 
 class Cross(NamedTuple):
-    """The weights of a look at the memory."""
+    """The parameters of a layer's attention to the memory."""
 
     look: Look
     query: Affine
@@ -132,85 +136,94 @@ class Cross(NamedTuple):
 
 @dataclass(frozen=True)
 class Plain:
-    """The weights of all layers."""
+    """The parameters of all layers of a Transformer decoder, and a step of one token that uses them."""
 
     layers: tuple[Layer, ...]
-    words: Affine  # a number for each word
-    before: bool  # pre-norm
+    words: Affine  # computes the logits
+    before: bool  # True for pre-norm, False for post-norm
 
     def step(
         self,
         states: Float[Tensor, "rows dim"],
-        before: tuple[Seen, ...],
+        caches: tuple[Seen, ...],
         memory: tuple[Seen, ...],
         hidden: Float[Tensor, "batch heads 1 source"] | None,
         mask: Bool[Tensor, "batch source"],
         positions: Positions,
     ) -> tuple[Float[Tensor, "rows dim"], tuple[Seen, ...], Float[Tensor, "rows source"] | None]:
-        """The states after all layers, what is kept of them, and where the top layer looked in the memory."""
-        rows, start = states.shape[0], before[0].keys.shape[-2]
+        """One step of one token per row.
+
+        Takes the embedded tokens, the cached keys and values of each layer, the memory's keys and values, and the
+        memory's mask both as a bias (`hidden`) and as booleans. Returns the states after the last layer, the extended
+        caches, and the top layer's attention weights over the memory (the mean of its heads; None without a memory).
+        """
+        rows, start = states.shape[0], caches[0].keys.shape[-2]
         states, product = (states[0], of_one) if takes("one_row_step", rows) else (states, linear)
         few, few_sources = takes("few_queries", rows), takes("few_queries", mask.shape[0])
         bias = positions.bias(1, start + 1, start)
-        told = None if bias is None else bias.expand(rows, -1, -1, -1)
-        kept: list[Seen] = []
+        row_bias = None if bias is None else bias.expand(rows, -1, -1, -1)
+        extended: list[Seen] = []
         weights = None
-        for layer, seen in zip(self.layers, before, strict=True):
-            entered = self._enter(states, layer.after)
-            parts = product(entered, *layer.all).view(rows, 3, layer.look.heads, 1, -1)
-            query, more = parts.select(1, 0), parts.narrow(1, 1, 2).transpose(1, 2)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            inputs = self._enter(states, layer.after)
+            parts = product(inputs, *layer.all).view(rows, 3, layer.look.heads, 1, -1)
+            query, new = parts.select(1, 0), parts.narrow(1, 1, 2).transpose(1, 2)
             if positions.turns:
-                query, keys = positions.rotate(query, start), positions.rotate(more.select(2, 0), start)
-                more = torch.stack([keys, more.select(2, 1)], dim=2)
-            seen = seen.then(more)
+                query, keys = positions.rotate(query, start), positions.rotate(new.select(2, 0), start)
+                new = torch.stack([keys, new.select(2, 1)], dim=2)
+            cache = cache.then(new)
             if is_observed(layer.look.scope):  # call it for its recording hooks; the result is not used
                 layer.look.scope(
-                    query, seen.keys, seen.values, mask=Causal(start), bias=bias, start=start, cleared=True
+                    query, cache.keys, cache.values, mask=Causal(start), bias=bias, start=start, cleared=True
                 )
-            context = _rows(layer.look.glance(query, seen, told, few))
+            context = _rows(layer.look.glance(query, cache, row_bias, few))
             states = self._leave(states, product(context, *layer.out), layer.after)
             if layer.cross is not None:
-                look, at = layer.cross.look, memory[len(kept)]
-                asked = product(self._enter(states, layer.cross.after), *layer.cross.query)
-                beams = asked.view(mask.shape[0], -1, look.heads, at.keys.shape[-1])
+                look, source = layer.cross.look, memory[len(extended)]
+                query = product(self._enter(states, layer.cross.after), *layer.cross.query)
+                beams = query.view(mask.shape[0], -1, look.heads, source.keys.shape[-1])
                 if is_observed(look.scope):
-                    _show(look.scope, beams.unsqueeze(3), at.keys, at.values, mask[:, None, None, None], start)
-                if len(kept) < len(self.layers) - 1:
-                    context = look.glance(beams.transpose(1, 2), at, hidden, few_sources)
+                    visible = mask[:, None, None, None]
+                    _call_hooks(look.scope, beams.unsqueeze(3), source.keys, source.values, visible, start)
+                if len(extended) < len(self.layers) - 1:  # only the top layer's weights are returned
+                    context = look.glance(beams.transpose(1, 2), source, hidden, few_sources)
                 else:
-                    context, weights = look.context(beams.transpose(1, 2), at, hidden)
+                    context, weights = look.context(beams.transpose(1, 2), source, hidden)
                 states = self._leave(states, product(_rows(context), *layer.cross.out), layer.cross.after)
             inner = layer.activation(product(self._enter(states, layer.last), *layer.inner))
             states = self._leave(states, product(inner, *layer.outer), layer.last)
-            kept.append(seen)
-        seen_at = None if weights is None else weights.view(mask.shape[0], -1, *weights.shape[1:]).mean(1).flatten(0, 1)
-        return states.view(rows, -1), tuple(kept), seen_at
+            extended.append(cache)
+        if weights is not None:
+            weights = weights.view(mask.shape[0], -1, *weights.shape[1:]).mean(1).flatten(0, 1)
+        return states.view(rows, -1), tuple(extended), weights
 
     def _enter(self, states: Tensor, norm: Norm) -> Tensor:
+        """The input of a sub-layer: normalised in pre-norm."""
         return torch.layer_norm(states, *norm) if self.before else states
 
-    def _leave(self, states: Tensor, change: Tensor, norm: Norm) -> Tensor:
-        changed = change.add_(states)
-        return changed if self.before else torch.layer_norm(changed, *norm)
+    def _leave(self, states: Tensor, update: Tensor, norm: Norm) -> Tensor:
+        """The residual stream plus the output of a sub-layer (added in place); normalised in post-norm."""
+        total = update.add_(states)
+        return total if self.before else torch.layer_norm(total, *norm)
 
 
 def _rows(context: Float[Tensor, "batch heads beams part"]) -> Float[Tensor, "*rows dim"]:
-    """The heads of each query side by side; one query alone has no axis for rows."""
+    """Concatenate the heads of each query, one row per query; a single query gets no row axis, as `of_one` needs it."""
     batch, _, beams, _ = context.shape
     return context.flatten() if batch * beams == 1 else context.transpose(1, 2).reshape(batch * beams, -1)
 
 
-def _show(scope: Scope, beams: Tensor, keys: Tensor, values: Tensor, mask: Tensor, start: int) -> None:
-    """Look at a memory that beams share as modules do, for whoever looks on; the result is not used."""
+def _call_hooks(scope: Scope, beams: Tensor, keys: Tensor, values: Tensor, mask: Tensor, start: int) -> None:
+    """Call the attention module over a memory shared by beams, only for its forward hooks; the result is not used."""
     scope(beams, keys.unsqueeze(1), values.unsqueeze(1), mask=mask, start=start, cleared=True)
 
 
 @dataclass(frozen=True)
 class PlainLoop:
-    """What one more token of a recurrent decoder needs."""
+    """The parts that a recurrent decoder uses for a step of one token without module calls."""
 
     gates: Gates
-    scope: Scope | None  # None where the order never looks
+    scope: Scope | None  # None if the order has no attention
 
     def look(
         self,
@@ -221,12 +234,15 @@ class PlainLoop:
         hidden: Float[Tensor, "batch 1 source"] | None,
         start: int,
     ) -> Attended:
-        """A softmax over the scores; beams of one source are queries side by side."""
+        """Attend to the memory with a softmax over the scores; the beams of a source are several queries to it.
+
+        `hidden` is the mask as a bias; `mask` and `start` are only for recording hooks.
+        """
         assert self.scope is not None
         rows, batch = len(query), len(keys)
         beams = query.view(batch, rows // batch, -1)
         if is_observed(self.scope):
-            _show(self.scope, beams.unsqueeze(2), keys, values, mask[:, None, None], start)
+            _call_hooks(self.scope, beams.unsqueeze(2), keys, values, mask[:, None, None], start)
         scores = self.scope.score(beams, keys)
         weights = torch.softmax(scores if hidden is None else scores + hidden, dim=-1)
         context = torch.bmm(weights, values)

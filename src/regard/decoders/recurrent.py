@@ -1,4 +1,4 @@
-"""Recurrent decoders: in which order state, look and word follow each other."""
+"""Recurrent decoders. An order says when the decoder attends, and what enters the cell and the prediction."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -23,24 +23,25 @@ from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear, one_gradient
 from regard.layers.recurrence import Cell, Gates, Pace, Recurrence, Tower, beside, joined, layer_of
+from regard.sources import TokenEmbedding
 from regard.types import Memory, Ready, Recurrent, State, Step
 
 
 @dataclass(frozen=True)
 class RecurrentReady(Ready):
-    """The memory as a recurrent decoder looks at it."""
+    """The memory as a recurrent decoder attends to it: projected keys, values, mask and first state."""
 
-    keys: Float[Tensor, "batch *heads source projected"] | None  # None where the order never looks
+    keys: Float[Tensor, "batch *heads source projected"] | None  # None if the order has no attention
     values: Float[Tensor, "batch *heads source dim"] | None
     mask: Bool[Tensor, "batch source"]
     start: Recurrent
-    summary: Float[Tensor, "batch 1 read"]  # the encoder's top layer at its end
-    ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, where they are copied
-    hidden: Float[Tensor, "batch 1 source"] | None = None  # the mask as plain steps add it to their scores
-    plain: PlainLoop | None = None  # what goes on token by token, where it can
+    summary: Float[Tensor, "batch 1 read"]  # the final state of the encoder's top layer
+    ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, if they may be copied
+    hidden: Float[Tensor, "batch 1 source"] | None = None  # the mask as a bias, for steps without modules
+    plain: PlainLoop | None = None  # for steps of one token without modules, if possible
 
     def for_beams(self) -> "RecurrentReady":
-        """The same, its keys and values with an axis for the beams that share them."""
+        """A copy for module calls: keys and values get an axis of size 1, which is broadcast over the beams."""
         if self.keys is None or self.values is None:
             return self
         return replace(self, keys=self.keys.unsqueeze(1), values=self.values.unsqueeze(1), plain=None)
@@ -48,22 +49,22 @@ class RecurrentReady(Ready):
 
 @dataclass(frozen=True)
 class RecurrentState(State):
-    """Where a recurrent decoder is: its layers, and what it feeds to its next input."""
+    """The state of a recurrent decoder between steps: its layers' states, and the vector fed to the next input."""
 
     recurrent: Recurrent
     feed: Float[Tensor, "rows 1 dim"] | None
-    past: Past | None = None  # where it looked, for attentions that take account of it
+    past: Past | None = None  # attention weights so far, for attentions that use them
     length: int = 0  # tokens read so far
 
 
 Words = Float[Tensor, "rows tokens embedding"]
 Parts = Sequence[Float[Tensor, "rows tokens _"]]
 Move = Callable[[Tensor | None, Recurrent], tuple[Tensor, Recurrent]]
-"""Words enter the lowest layers from a state, and what is fed with them: their outputs, and the state after."""
+"""Runs the lowest layers over the words: (vector fed with the words, state) -> (outputs, next state)."""
 
 
 class Advance(NamedTuple):
-    """What one stretch of words gives: parts to predict from, what was seen, the next state."""
+    """The result of one or more consecutive words: inputs of the prediction, the attention's result, the next state."""
 
     parts: Parts
     looked: Attended | None
@@ -71,15 +72,19 @@ class Advance(NamedTuple):
 
 
 class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
-    """What all orders share; an order says what enters the cell, what is predicted from, who asks when."""
+    """Base class of recurrent decoders.
 
-    enters: ClassVar[tuple[str, ...]]  # the parts of the cell's input: a word, and what is fed with it
-    reads: ClassVar[tuple[str, ...]]  # the parts that the prediction is read from, as `read` joins them
-    parallel: ClassVar[bool]  # whether `advance` takes many tokens at once
+    Each order is a subclass: it says what enters the cell, what the prediction is computed from, and which state is the
+    query of the attention at which time.
+    """
+
+    enters: ClassVar[tuple[str, ...]]  # the parts of the cell's input: a word, and what is concatenated to it
+    reads: ClassVar[tuple[str, ...]]  # the parts that the prediction is computed from, as `read` concatenates them
+    parallel: ClassVar[bool]  # whether `advance` can take many tokens at once
 
     def __init__(
         self,
-        embedding: nn.Embedding,
+        embedding: TokenEmbedding,
         attention: Attention | None,
         *,
         reader: Layered,
@@ -92,51 +97,51 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         copies: bool = False,
     ) -> None:
         super().__init__()
-        read = {"context": reader.dim, "summary": reader.dim}
-        widths = {"word": embedding.embedding_dim, "state": dim, "feed": dim} | read
-        entering, reading = (
+        widths = {"word": embedding.embedding_dim, "state": dim, "feed": dim}
+        widths |= {"context": reader.dim, "summary": reader.dim}
+        cell_width, readout_width = (
             sum(widths[part] for part in self.enters),
             sum(widths[part] for part in self.reads),
         )
         self.embedding = embedding
         self.attention = attention
-        self.recurrence = self.stack(cell, entering, dim, layers, dropout, reader)
+        self.recurrence = self.stack(cell, cell_width, dim, layers, dropout, reader)
         self.bridge = start(self.recurrence, reader)
-        self.readout = Linear(reading, dim)
+        self.readout = Linear(readout_width, dim)
         self.out = None if tied else Linear(dim, embedding.num_embeddings)
         self.columns: Columns | None = None
         self.dropout, self.copies = dropout, copies
         self.pointer = Pointer(context_dim=reader.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
-        drawn = isinstance(attention, Scope) and attention.normalize is hard
-        earned = torch.zeros(()) if drawn else None  # by looks that are drawn, on average
-        self.register_buffer("baseline", earned)
+        is_hard = isinstance(attention, Scope) and attention.normalize is hard
+        # The baseline of REINFORCE, which trains hard attention: a running mean of the reward.
+        self.register_buffer("baseline", torch.zeros(()) if is_hard else None)
 
     def stack(
         self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Layered
     ) -> "Recurrence | GnmtStack":
-        """The recurrent layers."""
+        """Build the recurrent layers; `entering` is the width of their input."""
         return Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
 
     @property
     def lowest(self) -> Recurrence:
-        """The layers that words enter."""
+        """The recurrent layers whose input are the words."""
         assert isinstance(self.recurrence, Recurrence)
         return self.recurrence
 
     @classmethod
     def looks(cls) -> bool:
-        """Whether the order attends at all."""
+        """Whether the order has attention."""
         return "context" in cls.reads
 
     @classmethod
     def needs_source(cls) -> bool:
-        """Whether there must be a source, looked at or summed up."""
+        """Whether the order needs a source, for its attention or for its summary."""
         return not {"context", "summary"}.isdisjoint(cls.enters + cls.reads)
 
     def prepare(self, memory: Memory) -> RecurrentReady:
-        """Project the keys once; what the mask hides is emptied first, so that no gradient meets it.
+        """Project the keys and values once; masked states are set to 0 first, so junk there reaches no gradient.
 
-        All is as precise as the weights, so that it can be summed up over steps under autocast.
+        Under autocast, all results get at least the dtype of the parameters: their gradients are summed over steps.
         """
         states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
         top = memory.summary.hidden[:, -1:]
@@ -148,35 +153,36 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         return RecurrentReady(keys, values, memory.mask, start, top, memory.ids, hidden, plain)
 
     def _precise(self, values: Tensor) -> Tensor:
+        """The values with at least the precision of the parameters."""
         return values.to(torch.promote_types(values.dtype, self.embedding.weight.dtype))
 
     def plain(self, memory: Memory) -> PlainLoop | None:
-        """What plain steps take, or None if the modules are called."""
+        """The parts for steps without modules, or None if steps must call the modules."""
         if not takes("plain_recurrent", self, memory.mask, Global, softmax):
             return None
         gates = Gates.of(self.lowest, self.embedding.embedding_dim)
         return None if gates is None else PlainLoop(gates, cast(Scope | None, self.attention))
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
-        """The start made of the source's summary, and nothing fed yet."""
+        """The first state, computed from the source's summary; attentions that use past weights begin with zeros."""
         past = None
         if self.remembers:
-            precision = torch.promote_types(ready.start.hidden.dtype, torch.float32)  # of weights and their sum
-            nothing = torch.zeros_like(ready.mask, dtype=precision).unsqueeze(1)
-            past = Past(nothing, nothing)
+            precision = torch.promote_types(ready.start.hidden.dtype, torch.float32)  # of the attention weights
+            zeros = torch.zeros_like(ready.mask, dtype=precision).unsqueeze(1)
+            past = Past(zeros, zeros)
         return RecurrentState(ready.start, self.first_feed(ready), past)
 
     @property
     def remembers(self) -> bool:
-        """Whether a look depends on those before it, so that even orders that could must not run all steps at once."""
+        """Whether the attention uses the weights of earlier steps; if so, even a `parallel` order runs step by step."""
         return self.attention is not None and self.attention.uses_past
 
     def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"] | None:
-        """What enters the cell at the first token, for orders that feed something."""
+        """The vector fed with the first token, for orders that feed one; None for others."""
         return None
 
     def step(self, tokens: Int[Tensor, "rows tokens"], state: RecurrentState, ready: RecurrentReady) -> Step:
-        """Read the tokens, all at once where the order allows it, else one by one."""
+        """Read the tokens, all at once if order and attention allow it, else one by one."""
         words = dropout(self.embedding(tokens), self.dropout, self.training)
         if ready.plain is not None and tokens.shape[1] == 1:
             gates = ready.plain.gates
@@ -186,26 +192,26 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         else:
             advances = self._walk(words, state, ready.for_beams())
         state = replace(advances[-1].state, length=state.length + tokens.shape[1])
-        parts = [_joined(each) for each in zip(*(each.parts for each in advances), strict=True)]
+        parts = [_joined(stretches) for stretches in zip(*(advance.parts for advance in advances), strict=True)]
         read = dropout(self.read(words, parts), self.dropout, self.training)
-        looks = [each.looked for each in advances if each.looked is not None]
-        maps = [each.weights for each in looks if each.weights is not None]
-        drawn = [each.log_prob for each in looks if each.log_prob is not None]
+        looks = [advance.looked for advance in advances if advance.looked is not None]
+        maps = [look.weights for look in looks if look.weights is not None]
+        log_probs = [look.log_prob for look in looks if look.log_prob is not None]
         weights = _joined(maps) if maps else None
         logits = self.predict(read)
         if self.pointer is not None:
             assert weights is not None
             assert ready.ids is not None
-            contexts = _joined([each.context for each in looks])
+            contexts = _joined([look.context for look in looks])
             logits = self.pointer(logits, [contexts, read, words], weights, ready.ids)
-        return Step(logits, state, weights, _joined(drawn) if drawn else None)
+        return Step(logits, state, weights, _joined(log_probs) if log_probs else None)
 
     def _run(self, words: Words, fed: Tensor | None, state: Recurrent) -> tuple[Tensor, Recurrent]:
-        """All words enter, one after another, and nothing that is fed waits for what comes out."""
+        """Run all words through the lowest layers in one call: what is fed does not depend on their outputs."""
         return self.lowest(beside(words, fed), state)
 
     def _walk(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> list[Advance]:
-        """Word by word."""
+        """Advance word by word, for orders in which a step's input depends on the step before."""
         pace = Pace(self.lowest, words)
         advances: list[Advance] = []
         with without_autocast(words), one_gradient():
@@ -219,20 +225,20 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         return advances
 
     def predict(self, read: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
-        """A number for every word."""
+        """The logits of every word of the vocabulary."""
         return linear(read, self.tied_weight(), None) if self.out is None else self.out(read)
 
     def tied_weight(self) -> Float[Tensor, "vocabulary dim"]:
-        """The embedding, as it predicts words."""
+        """The embedding matrix as output matrix; a copy stored by columns if there is one (see `models.settle`)."""
         weight = self.embedding.weight
         return weight if self.columns is None else self.columns.of(weight)
 
     @abstractmethod
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
-        """Read one stretch of words."""
+        """Read one or more words: call `move` for the lowest layers, and attend, in the order of the subclass."""
 
     def look(self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, ready: RecurrentReady) -> Attended:
-        """Attend with every row to the memory of its source, which beams share and nobody copies."""
+        """Attend with every row to the memory of its source; beams share the memory without copies."""
         assert self.attention is not None
         assert ready.keys is not None
         assert ready.values is not None
@@ -247,23 +253,23 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
             past=None if state.past is None else state.past.each(lambda rows: rows.unflatten(0, (len(ready.mask), -1))),
             cleared=True,
         )
-        context, weights, log_prob = (None if each is None else each.flatten(0, 1) for each in attended)
+        context, weights, log_prob = (None if part is None else part.flatten(0, 1) for part in attended)
         assert context is not None
         return Attended(context, weights, log_prob)
 
     def read(self, words: Words, parts: Parts) -> Float[Tensor, "rows tokens dim"]:
-        """What is predicted from: one hidden layer over the parts, and over the words where the order reads them."""
-        whole = [*parts, words] if "word" in self.reads else parts
-        return torch.tanh(self.readout(torch.cat(list(whole), dim=-1)))
+        """The vector that logits are computed from: one hidden layer over the parts that `reads` names."""
+        inputs = [*parts, words] if "word" in self.reads else parts
+        return torch.tanh(self.readout(torch.cat(list(inputs), dim=-1)))
 
 
 def _joined(stretches: Sequence[Float[Tensor, "rows _ *rest"]]) -> Float[Tensor, "rows tokens *rest"]:
-    """One after another; of one alone nothing is copied."""
+    """Concatenate along the tokens; a single tensor is returned without a copy."""
     return stretches[0] if len(stretches) == 1 else torch.cat(list(stretches), dim=1)
 
 
 class Bahdanau(RecurrentDecoder):
-    """Bahdanau et al. 2015: the previous state asks, the context enters the cell.
+    """Bahdanau et al. 2015: the previous state is the query, and the context enters the cell.
 
     c_t = attend(s_{t-1}),  s_t = f(s_{t-1}, [y_{t-1}; c_t]),  y_t from tanh(W [s_t; c_t; y_{t-1}] + b)
     """
@@ -273,7 +279,7 @@ class Bahdanau(RecurrentDecoder):
     parallel = False
 
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
-        """Look with the state of before, then move."""
+        """Attend with the previous state of the top layer, then move the cell."""
         hidden = state.recurrent.hidden
         looked = self.look(hidden if hidden.shape[1] == 1 else hidden[:, -1:], state, ready)
         output, recurrent = move(looked.context, state.recurrent)
@@ -281,7 +287,7 @@ class Bahdanau(RecurrentDecoder):
 
 
 class Luong(RecurrentDecoder):
-    """Luong et al. 2015, 3: the current state asks, so all steps run at once.
+    """Luong et al. 2015, 3: the current state is the query; no context enters the cell, so all steps run at once.
 
     h_t = f(h_{t-1}, y_{t-1}),  c_t = attend(h_t),  y_t from the attentional a_t = tanh(W [c_t; h_t] + b)
     """
@@ -291,37 +297,37 @@ class Luong(RecurrentDecoder):
     parallel = True
 
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
-        """Move, then look with the state of now."""
+        """Move the cell, then attend with its new state."""
         output, recurrent = move(None, state.recurrent)
         looked = self.look(output, state, ready)
         return Advance((looked.context, output), looked, replace(state, recurrent=recurrent))
 
 
 class LuongFeeding(RecurrentDecoder):
-    """Luong et al. 2015, 3.3, input feeding: like `luong`, and a_{t-1} enters the cell beside y_{t-1}."""
+    """Luong et al. 2015, 3.3, input feeding: like `luong`, but a_{t-1} enters the cell together with y_{t-1}."""
 
     enters = ("word", "feed")
     reads = ("context", "state")
     parallel = False
 
     def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"]:
-        """Zeros: nothing was predicted yet."""
+        """Zeros, because there is no earlier prediction."""
         return torch.zeros_like(ready.start.hidden[:, -1:])
 
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
-        """Move with what was predicted from last, then look with the state of now."""
+        """Move the cell with a_{t-1} fed, then attend with its new state."""
         output, recurrent = move(state.feed, state.recurrent)
         looked = self.look(output, state, ready)
         attentional = torch.tanh(self.readout(torch.cat([looked.context, output], dim=-1)))
         return Advance((attentional,), looked, replace(state, recurrent=recurrent, feed=attentional))
 
     def read(self, words: Words, parts: Parts) -> Float[Tensor, "rows tokens dim"]:
-        """What was fed."""
+        """The attentional vector a_t, which `advance` has computed already."""
         return parts[0]
 
 
 class GnmtStack(nn.Module):
-    """A layer that asks, and a tower of layers that read the answer."""
+    """The layers of GNMT's decoder: the bottom layer makes the queries, the layers above it read the context."""
 
     def __init__(self, bottom: Recurrence, tower: Tower) -> None:
         super().__init__()
@@ -330,12 +336,12 @@ class GnmtStack(nn.Module):
 
 
 class Gnmt(RecurrentDecoder):
-    """Wu et al. 2016, 3: the bottom layer's previous state asks, every layer above reads the answer; all steps at once.
+    """Wu et al. 2016, 3: the bottom layer's previous state is the query, and all layers above read the context.
 
     h1_t = f1(h1_{t-1}, y_{t-1}),  c_t = attend(h1_{t-1}),  hk_t = fk(hk_{t-1}, [h(k-1)_t; c_t]),
     from k = 3 on with h(k-1)_t added
 
-    The bottom layer reads no context, so that its states are known before the first look.
+    The bottom layer reads no context, so its states do not depend on the attention: all steps run at once.
     """
 
     enters = ("word",)
@@ -343,18 +349,18 @@ class Gnmt(RecurrentDecoder):
     parallel = True
 
     def stack(self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Layered) -> GnmtStack:
-        """The bottom layer by itself."""
+        """Build the bottom layer apart from the layers above it, which also read the context."""
         bottom = Recurrence(cell, input_dim=entering, dim=dim)
         return GnmtStack(bottom, Tower(cell, dim=dim, guest_dim=reader.dim, layers=layers - 1, dropout=dropout))
 
     @property
     def lowest(self) -> Recurrence:
-        """The layer that asks."""
+        """The bottom layer, whose states are the queries."""
         assert isinstance(self.recurrence, GnmtStack)
         return self.recurrence.bottom
 
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
-        """Move the bottom, look with its outputs, move the others; the last output waits for the next word."""
+        """Move the bottom layer, attend with its outputs, move the layers above; the state keeps its last output."""
         assert isinstance(self.recurrence, GnmtStack)
         assert state.feed is not None
         below, first = move(None, layer_of(state.recurrent, 0))
@@ -368,18 +374,18 @@ class Gnmt(RecurrentDecoder):
         return Advance((output, looked.context), looked, after)
 
     def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"]:
-        """The start of the bottom layer, which asks at the first word."""
+        """The first state of the bottom layer, which is the query at the first word."""
         return ready.start.hidden[:, :1]
 
     def query(
         self, before: Float[Tensor, "rows 1 dim"], below: Float[Tensor, "rows tokens dim"]
     ) -> Float[Tensor, "rows tokens dim"]:
-        """The bottom layer's output before each word: at the first, the one that was kept."""
+        """The bottom layer's output before each word; for the first word, the one kept from the last step."""
         return before if below.shape[1] == 1 else torch.cat([before, below[:, :-1]], dim=1)
 
 
 class GnmtV2(Gnmt):
-    """tensorflow/nmt's `gnmt_v2`: like `gnmt`, but the bottom layer's current state asks.
+    """tensorflow/nmt's `gnmt_v2`: like `gnmt`, but the bottom layer's current state is the query.
 
     h1_t = f1(h1_{t-1}, y_{t-1}),  c_t = attend(h1_t),  hk_t = fk(hk_{t-1}, [h(k-1)_t; c_t]) (+ h(k-1)_t from k = 3 on)
     """
@@ -392,7 +398,7 @@ class GnmtV2(Gnmt):
 
 
 class Context(RecurrentDecoder):
-    """Cho et al. 2014: no look, but the summary c is at hand at every step.
+    """Cho et al. 2014: no attention; the summary c of the source enters every step.
 
     h_t = f(h_{t-1}, [y_{t-1}; c]),  y_t from tanh(W [h_t; c; y_{t-1}] + b)
     """
@@ -402,11 +408,11 @@ class Context(RecurrentDecoder):
     parallel = True
 
     def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"]:
-        """The summary; it stays the same."""
+        """The summary, which is fed at every step."""
         return ready.summary
 
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
-        """Move, with the summary beside every word."""
+        """Move the cell with the summary concatenated to every word."""
         assert state.feed is not None
         output, recurrent = move(state.feed, state.recurrent)
         summary = state.feed.expand(-1, output.shape[1], -1)
@@ -414,14 +420,14 @@ class Context(RecurrentDecoder):
 
 
 class Unattended(RecurrentDecoder):
-    """Sutskever et al. 2014: no look at all, everything must pass through the summary it starts from."""
+    """Sutskever et al. 2014: no attention; the source is known only through the state that the decoder starts from."""
 
     enters = ("word",)
     reads = ("state",)
     parallel = True
 
     def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
-        """Move."""
+        """Move the cell."""
         output, recurrent = move(None, state.recurrent)
         return Advance((output,), None, replace(state, recurrent=recurrent))
 

@@ -1,4 +1,4 @@
-"""How a recurrent decoder starts from what the encoder leaves."""
+"""Starts: how the first state of a recurrent decoder is computed from the encoder's final state."""
 
 from abc import ABC, abstractmethod
 
@@ -11,7 +11,10 @@ from regard.types import Recurrent
 
 
 class Start(ABC, nn.Module):
-    """Makes a decoder's first state; `writer` is the decoder's layers, `reader` the encoder."""
+    """Base class of starts: computes a decoder's first state from the encoder's final state.
+
+    `writer` gives the sizes of the decoder's recurrent layers, `reader` those of the encoder.
+    """
 
     @abstractmethod
     def __init__(self, writer: Layered, reader: Layered) -> None:
@@ -19,11 +22,11 @@ class Start(ABC, nn.Module):
 
     @abstractmethod
     def forward(self, summary: Recurrent) -> Recurrent:
-        """The decoder's state before its first token."""
+        """Returns the decoder's state before its first token; `summary` is the encoder's final state."""
 
 
 class Bridge(Start):
-    """Bahdanau et al. 2015, A.2.2:  s_0 = tanh(W summary + b), for each layer of the decoder its own W."""
+    """Bahdanau et al. 2015, A.2.2:  s_0 = tanh(W summary + b), with its own W for each decoder layer."""
 
     def __init__(self, writer: Layered, reader: Layered) -> None:
         super().__init__(writer, reader)
@@ -32,7 +35,7 @@ class Bridge(Start):
         self.cell = nn.Linear(reader.dim, writer.layers * writer.cell_dim) if writer.cell_dim else None
 
     def forward(self, summary: Recurrent) -> Recurrent:
-        """From the hidden state of the encoder's top layer."""
+        """Projects the hidden state of the encoder's top layer."""
         top = summary.hidden[:, -1]
         hidden = torch.tanh(self.hidden(top)).unflatten(-1, (self.layers, -1))
         cell = torch.tanh(self.cell(top)).unflatten(-1, (self.layers, -1)) if self.cell else None
@@ -40,11 +43,11 @@ class Bridge(Start):
 
 
 class Last(Start):
-    """Sutskever et al. 2014: the encoder's final state itself, layer by layer; both must be of one shape."""
+    """Sutskever et al. 2014: the encoder's final state, copied layer by layer; both must have the same shape."""
 
     def __init__(self, writer: Layered, reader: Layered) -> None:
         super().__init__(writer, reader)
-        shapes = [(each.layers, each.dim, each.cell_dim) for each in (reader, writer)]
+        shapes = [(part.layers, part.dim, part.cell_dim) for part in (reader, writer)]
         if shapes[0] != shapes[1]:
             raise RecipeError(
                 "the start 'last' hands the encoder's state over as it is, so layers, dim and cell must agree, "
@@ -52,19 +55,19 @@ class Last(Start):
             )
 
     def forward(self, summary: Recurrent) -> Recurrent:
-        """The summary."""
+        """Returns the encoder's final state unchanged."""
         return summary
 
 
 class Zeros(Start):
-    """Nothing: the decoder learns of the source only by looking."""
+    """A state of zeros, which carries no information about the source."""
 
     def __init__(self, writer: Layered, reader: Layered) -> None:
         super().__init__(writer, reader)
         self.layers, self.dim, self.cell_dim = writer.layers, writer.dim, writer.cell_dim
 
     def forward(self, summary: Recurrent) -> Recurrent:
-        """A state of zeros for every source."""
+        """Returns zeros for every source."""
         batch = len(summary.hidden)
         hidden = summary.hidden.new_zeros(batch, self.layers, self.dim)
         cell = summary.hidden.new_zeros(batch, self.layers, self.cell_dim) if self.cell_dim else None

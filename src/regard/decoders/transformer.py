@@ -1,4 +1,4 @@
-"""The Transformer's decoder: every token looks at those before it, then at the memory."""
+"""The Transformer's decoder: every token attends to itself and the tokens before it, then to the memory."""
 
 import math
 from dataclasses import dataclass, replace
@@ -20,29 +20,30 @@ from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.layers.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
+from regard.sources import TokenEmbedding
 from regard.types import Memory, Ready, State, Step
 
 
 @dataclass(frozen=True)
 class TransformerReady(Ready):
-    """The memory as every layer looks at it; no layers where the decoder looks at none."""
+    """The memory as every layer attends to it: projected keys and values; no layers if the decoder has no memory."""
 
     layers: tuple[Seen, ...]
     mask: Bool[Tensor, "batch source"]
-    hidden: Float[Tensor, "batch heads 1 source"] | None = None  # the mask as plain steps add it to their scores
-    plain: Plain | None = None  # what goes on token by token, where it can
+    hidden: Float[Tensor, "batch heads 1 source"] | None = None  # the mask as a bias, for steps without modules
+    plain: Plain | None = None  # for steps of one token without modules, if possible
 
 
 @dataclass(frozen=True)
 class TransformerState(State):
-    """What every layer keeps of the tokens so far."""
+    """The cache of every layer: keys and values of the tokens so far."""
 
     layers: tuple[Seen, ...]
     length: int = 0  # tokens read so far
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the memory where there is one, a feed-forward layer."""
+    """One layer: causal self-attention, attention to the memory if there is one, a feed-forward layer."""
 
     def __init__(self, shape: Shape, memory_dim: int | None) -> None:
         super().__init__()
@@ -56,33 +57,37 @@ class DecoderLayer(nn.Module):
         stream: Stream,
         before: Seen,
         memory: Seen | None,
-        hidden: Bool[Tensor, "batch source"],
+        memory_mask: Bool[Tensor, "batch source"],
         bias: Float[Tensor, "heads tokens all"] | None,
         positions: Positions,
     ) -> tuple[Stream, Seen, Float[Tensor, "rows tokens dim"] | None]:
-        """The states after the layer, what it keeps of them, and what it asked the memory with."""
+        """Run the layer over new tokens; `before` is its cache.
+
+        Returns the residual stream, the extended cache, and the input of the attention to the memory, from which `map`
+        computes weights (None without a memory).
+        """
         start = before.keys.shape[-2]
-        states, read = self.around_attention.enter(stream)
-        looked, seen = self.attention(
-            read,
+        states, inputs = self.around_attention.enter(stream)
+        update, cache = self.attention(
+            inputs,
             mask=Causal(start),
             bias=bias,
             positions=positions,
             start=start,
             before=before if start else None,
         )
-        stream = self.around_attention.leave(states, looked)
+        stream = self.around_attention.leave(states, update)
         asked = None
         if memory is not None:
             assert self.cross is not None
             assert self.around_cross is not None
             states, asked = self.around_cross.enter(stream)
-            stream = self.around_cross.leave(states, look(self.cross, asked, memory, hidden, start))
-        states, read = self.around_feed.enter(stream)
-        return self.around_feed.leave(states, self.feed(read)), seen, asked
+            stream = self.around_cross.leave(states, look(self.cross, asked, memory, memory_mask, start))
+        states, inputs = self.around_feed.enter(stream)
+        return self.around_feed.leave(states, self.feed(inputs)), cache, asked
 
     def plain(self) -> Layer:
-        """Its weights for plain steps, if it looks by dot products and no part of it was hooked or replaced."""
+        """Its parameters for steps without modules; call it only if `takes("plain_transformer", ...)`."""
         return Layer(
             Look.of(self.attention),
             Affine.of(self.attention.all),
@@ -96,14 +101,14 @@ class DecoderLayer(nn.Module):
         )
 
     def plain_cross(self) -> Cross | None:
-        """The weights of its look at the memory, where there is one."""
+        """The parameters of its attention to the memory, if there is one."""
         if self.cross is None or self.around_cross is None:
             return None
         norm = Norm.of(self.around_cross.norm)
         return Cross(Look.of(self.cross), Affine.of(self.cross.query), Affine.of(self.cross.out), norm)
 
 
-# All that a layer may be made of if plain steps are to read its weights.
+# The only classes of modules whose parameters steps without modules may use.
 PLAIN: frozenset[type[nn.Module]] = frozenset(
     (DecoderLayer, Around, nn.LayerNorm, SelfAttention, MultiHead, Global, Dot, ScaledDot, FeedForward, Linear)
 )
@@ -112,7 +117,7 @@ PLAIN: frozenset[type[nn.Module]] = frozenset(
 def look(
     cross: MultiHead, asked: Float[Tensor, "rows tokens dim"], memory: Seen, mask: Tensor, start: int
 ) -> Float[Tensor, "rows tokens dim"]:
-    """Attend with every row to the memory of its source, which beams share and nobody copies."""
+    """Attend with every row to the memory of its source; beams share the memory without copies."""
     beams = asked.unflatten(0, (len(mask), -1))
     keys, values = memory.keys.unsqueeze(1), memory.values.unsqueeze(1)
     attended = cross(beams, keys, values, mask=mask[:, None, None], start=start, cleared=True)
@@ -120,13 +125,13 @@ def look(
 
 
 class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
-    """Vaswani et al. 2017, 3.1: all tokens at once under a mask, or one by one with all that went before kept.
+    """Vaswani et al. 2017, 3.1: reads all tokens at once under a causal mask, or one by one with a cache.
 
-    Without a memory (`memory_dim` None) it is a language model. Where `tied`, words are predicted with the matrix
-    that embeds them (Press and Wolf 2017).
+    Without a memory (`memory_dim` None) it is a language model. If `tied`, the embedding matrix is also the output
+    matrix (Press and Wolf 2017).
     """
 
-    def __init__(self, embedding: nn.Embedding, shape: Shape, *, memory_dim: int | None, tied: bool) -> None:
+    def __init__(self, embedding: TokenEmbedding, shape: Shape, *, memory_dim: int | None, tied: bool) -> None:
         super().__init__()
         self.stack = nn.ModuleList(DecoderLayer(shape, memory_dim) for _ in range(shape.layers))
         self.top = Top(shape)
@@ -139,11 +144,11 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
 
     @property
     def layers(self) -> list[DecoderLayer]:
-        """From the bottom to the top."""
+        """The decoder layers, from the bottom to the top."""
         return cast(list[DecoderLayer], list(self.stack))
 
     def prepare(self, memory: Memory) -> TransformerReady:
-        """The keys and values of every layer; what the mask hides is emptied first."""
+        """Project the keys and values of every layer; masked states are set to 0 first."""
         states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
         crosses = [layer.cross for layer in self.layers if layer.cross is not None]
         layers = tuple(project_all(crosses, states)) if crosses else ()
@@ -155,57 +160,62 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         return TransformerReady(tuple(map(laid_out, layers)), memory.mask, hidden, plain)
 
     def plain(self, memory: Memory) -> Plain | None:
-        """The layers for plain steps, or None if the modules are called."""
+        """The parameters for steps without modules, or None if steps must call the modules."""
         if not takes("plain_transformer", self, memory.mask, PLAIN):
             return None
         words = Affine(self.tied_weight(), None) if self.out is None else Affine(self.out.weight, self.out.bias)
         return Plain(tuple(layer.plain() for layer in self.layers), words, before=self.shape.norm == "pre")
 
     def start(self, ready: TransformerReady) -> TransformerState:
-        """Nothing seen yet."""
+        """Empty caches."""
         site = self.shape.attention
         groups, width = site.groups or site.heads, self.shape.dim // site.heads
-        nothing = self.embedding.weight.new_empty(len(ready.mask), groups, 0, width)
-        return TransformerState(tuple(Seen(nothing, nothing) for _ in self.stack))
+        empty = self.embedding.weight.new_empty(len(ready.mask), groups, 0, width)
+        return TransformerState(tuple(Seen(empty, empty) for _ in self.stack))
 
     def step(self, tokens: Int[Tensor, "rows tokens"], state: TransformerState, ready: TransformerReady) -> Step:
-        """Read the tokens, all at once; the map is that of the top layer, its heads' mean."""
+        """Read the tokens, all at once; the attention map is the mean of the top layer's heads."""
         if ready.plain is not None and tokens.shape[1] == 1:
             return self.plain_step(tokens, state, ready, ready.plain)
         words = self.embedding(tokens) * math.sqrt(self.shape.dim)
         stream = Stream(dropout(self.positions.embed(words, state.length), self.shape.dropout, self.training))
         bias = self.positions.bias(tokens.shape[1], state.length + tokens.shape[1], state.length)
-        kept, asked = [], None
+        caches, asked = [], None
         for index, layer in enumerate(self.layers):
             memory = ready.layers[index] if self.looks else None
-            stream, seen, asked = layer(stream, state.layers[index], memory, ready.mask, bias, self.positions)
-            kept.append(seen)
-        after = replace(state, layers=tuple(kept), length=state.length + tokens.shape[1])
+            stream, cache, asked = layer(stream, state.layers[index], memory, ready.mask, bias, self.positions)
+            caches.append(cache)
+        after = replace(state, layers=tuple(caches), length=state.length + tokens.shape[1])
         return Step(self.predict(self.top(stream)), after, self.map(asked, state, ready))
 
     def plain_step(
         self, tokens: Int[Tensor, "rows 1"], state: TransformerState, ready: TransformerReady, plain: Plain
     ) -> Step:
-        """The same for one token, with the layers' plain tensors."""
+        """A step of one token without module calls in the layers."""
         words = self.positions.embed(self.embedding(tokens) * math.sqrt(self.shape.dim), state.length).squeeze(1)
-        states, kept, seen = plain.step(words, state.layers, ready.layers, ready.hidden, ready.mask, self.positions)
-        after = TransformerState(kept, state.length + 1)
+        states, caches, weights = plain.step(
+            words, state.layers, ready.layers, ready.hidden, ready.mask, self.positions
+        )
+        after = TransformerState(caches, state.length + 1)
         logits = linear(self.top(Stream(states)), *plain.words)
-        return Step(logits.unsqueeze(1), after, None if seen is None else seen.unsqueeze(1))
+        return Step(logits.unsqueeze(1), after, None if weights is None else weights.unsqueeze(1))
 
     def predict(self, states: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
-        """A number for every word."""
+        """The logits of every word of the vocabulary."""
         return linear(states, self.tied_weight(), None) if self.out is None else self.out(states)
 
     def tied_weight(self) -> Float[Tensor, "vocabulary dim"]:
-        """The embedding, as it predicts words."""
+        """The embedding matrix as output matrix; a copy stored by columns if there is one (see `models.settle`)."""
         weight = self.embedding.weight
         return weight if self.columns is None else self.columns.of(weight)
 
     def map(
         self, asked: Float[Tensor, "rows tokens dim"] | None, state: TransformerState, ready: TransformerReady
     ) -> Float[Tensor, "rows tokens source"] | None:
-        """Where the top layer looked, computed beside its fused path; in training nobody asks."""
+        """The top layer's attention weights over the memory, computed apart because fused attention returns none.
+
+        None in training, where they are not needed, and without a memory; `asked` is the attention's input.
+        """
         if asked is None or self.training:
             return None
         cross, memory = self.layers[-1].cross, ready.layers[-1]

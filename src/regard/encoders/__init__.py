@@ -1,4 +1,4 @@
-"""Batch.source -> Memory."""
+"""Encoders: turn the vectors of a source into a memory to attend to (SourceBatch -> Memory)."""
 
 from regard.encoders.core import Encoder, Layered
 from regard.encoders.gnmt import GnmtEncoder

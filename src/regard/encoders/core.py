@@ -1,43 +1,62 @@
-"""The one verb of every encoder."""
+"""The interface of all encoders: `forward` for a source batch, `read` for vectors."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from regard.types import Memory, Padded
+from regard.errors import RecipeError
+from regard.maps import TEXT, Layout
+from regard.recipe import Model
+from regard.sources import Front, SourceBatch, TokenEmbedding
+from regard.types import Memory
 
 
 @runtime_checkable
 class Layered(Protocol):
-    """The shape of a reader's summary, or of a writer's state: all that the one must know of the other."""
+    """The sizes of a recurrent state: of an encoder's summary, or of a decoder's layers. A `Start` needs both."""
 
     @property
     def dim(self) -> int:
-        """The width of a state."""
+        """The width of a hidden state."""
 
     @property
     def layers(self) -> int:
-        """How many states there are, on top of each other."""
+        """The number of layers, each of which has a state."""
 
     @property
     def cell_dim(self) -> int | None:
-        """The width of a cell; None where there is none."""
+        """The width of an LSTM's cell state; None for other units."""
 
 
 class Encoder(ABC, nn.Module):
-    """Reads a source and leaves a memory to be looked at."""
+    """Base class of encoders: computes from a source the memory that decoders attend to.
 
-    embedding: nn.Embedding
+    `dim`, `layers` and `cell_dim` are the sizes of the memory's summary (see `Layered`).
+    """
+
+    embedding: Front
     dim: int
     layers: int
     cell_dim: int | None
 
-    def forward(self, source: Padded) -> Memory:
-        """Embed the source and read it."""
-        return self.read(self.embedding(source.ids), source.mask)
+    @classmethod
+    def from_recipe(cls, recipe: Model, front: Front) -> "Encoder":
+        """Build the encoder of a recipe's [model] for a source's front; `models.core.encoder` builds regard's own."""
+        raise RecipeError(f"the encoder {cls.__name__} has no class method from_recipe(recipe, front) to build it")
+
+    @property
+    def words(self) -> TokenEmbedding:
+        """The token embedding, for an encoder that reads text; other sources have none."""
+        return cast(TokenEmbedding, self.embedding)
+
+    def forward(self, source: SourceBatch) -> Memory:
+        """Embed the source and encode its vectors."""
+        return self.read(*self.embedding.embed(source))
 
     @abstractmethod
-    def read(self, words: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"]) -> Memory:
-        """Read vectors, one for every source position: those of `embedding`, or what else stands for words."""
+    def read(
+        self, vectors: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"], layout: Layout = TEXT
+    ) -> Memory:
+        """Encode one vector per source position: those that `embedding` gives, or others in their place."""

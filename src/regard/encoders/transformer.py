@@ -1,4 +1,4 @@
-"""The Transformer's encoder: every token looks at every other."""
+"""The Transformer's encoder: every position attends to all positions."""
 
 import math
 
@@ -9,12 +9,13 @@ from regard.attention.positions import Positions
 from regard.encoders.core import Encoder
 from regard.kernels.dropout import dropout
 from regard.layers.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
-from regard.maps import TEXT
+from regard.maps import TEXT, Layout
+from regard.sources import Front
 from regard.types import Memory, Recurrent
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then a feed-forward layer."""
+    """One layer: self-attention, then a feed-forward layer."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -28,20 +29,20 @@ class EncoderLayer(nn.Module):
         bias: Float[Tensor, "heads source source"] | None,
         positions: Positions,
     ) -> Stream:
-        """Every state with what it saw in the others."""
-        states, read = self.around_attention.enter(stream)
-        looked, _ = self.attention(read, mask=mask, bias=bias, positions=positions)
-        states, read = self.around_feed.enter(self.around_attention.leave(states, looked))
-        return self.around_feed.leave(states, self.feed(read))
+        """The residual stream after the layer."""
+        states, inputs = self.around_attention.enter(stream)
+        update, _ = self.attention(inputs, mask=mask, bias=bias, positions=positions)
+        states, inputs = self.around_feed.enter(self.around_attention.leave(states, update))
+        return self.around_feed.leave(states, self.feed(inputs))
 
 
 class TransformerEncoder(Encoder):
-    """Vaswani et al. 2017, 3.1: layers of self-attention over the words and their positions."""
+    """Vaswani et al. 2017, 3.1: layers of self-attention over the source vectors and their positions."""
 
-    layers = 1  # of the summary it leaves to recurrent decoders
+    layers = 1  # of the summary, from which a recurrent decoder may start
     cell_dim = None
 
-    def __init__(self, embedding: nn.Embedding, shape: Shape) -> None:
+    def __init__(self, embedding: Front, shape: Shape) -> None:
         super().__init__()
         self.stack = nn.ModuleList(EncoderLayer(shape) for _ in range(shape.layers))
         self.top = Top(shape)
@@ -50,14 +51,16 @@ class TransformerEncoder(Encoder):
         self.embedding = embedding
         self.dim, self.dropout = shape.dim, shape.dropout
 
-    def read(self, words: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"]) -> Memory:
-        """Layer by layer; the summary is the mean of all states."""
-        placed = self.positions.embed(words * math.sqrt(self.dim), 0)
-        stream = Stream(dropout(placed, self.dropout, self.training))
-        length = words.shape[1]
+    def read(
+        self, vectors: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"], layout: Layout = TEXT
+    ) -> Memory:
+        """Encode the vectors; states of padding are zero, and the summary is the mean of the other states."""
+        inputs = self.positions.embed(vectors * math.sqrt(self.dim), 0)
+        stream = Stream(dropout(inputs, self.dropout, self.training))
+        length = vectors.shape[1]
         bias = self.positions.bias(length, length, 0)
         for layer in self.stack:
             stream = layer(stream, mask[:, None, None], bias, self.positions)
         states = self.top(stream).masked_fill(~mask.unsqueeze(-1), 0.0)
         mean = states.sum(1, keepdim=True) / mask.sum(-1).clamp(min=1)[:, None, None]
-        return Memory(states, mask, Recurrent(mean, None), TEXT)
+        return Memory(states, mask, Recurrent(mean, None), layout)

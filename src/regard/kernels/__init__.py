@@ -1,1 +1,1 @@
-"""Fast exact twins of plain definitions."""
+"""Fast paths: code that computes exactly what a plain definition computes, only faster."""

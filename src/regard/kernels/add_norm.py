@@ -1,4 +1,4 @@
-"""What stands between two sub-layers of a Transformer: the sum with what was said, and its normalised rows."""
+"""The residual connection between two sub-layers of a Transformer: add the update with dropout, then normalise."""
 
 import torch
 from jaxtyping import Float
@@ -18,17 +18,18 @@ def add_norm(
     *,
     flows: bool = False,
 ) -> tuple[Float[Tensor, "*batch dim"], Float[Tensor, "*batch dim"]]:
-    """The sum of states and dropout(change), and norm(sum), as `plain`; while a GPU learns, in one pass.
+    """The sum of states and dropout(change), and norm(sum), as `plain`; in training on a GPU both are one kernel.
 
-    Where products are in half precision the norm is made in it at once, unless it `flows` on as states itself.
+    `share` is the dropout probability. Under bfloat16 autocast the kernel writes norm(sum) in bfloat16 at once, unless
+    `flows` is true: then norm(sum) is the residual stream of the next layers and stays in float32.
     """
     if change is None or not takes("add_norm", states, change, norm):
         return plain(states, change, norm, share, training)
-    half = not flows and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    in_bfloat16 = not flows and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
     seeds = torch.randint(1 << 31, (2,), device=states.device)
-    dropped = share if training else 0.0
+    probability = share if training else 0.0
     added, normed, _, _ = gpu.add_norm.add_norm(
-        states.contiguous(), change.contiguous(), norm.weight, norm.bias, seeds, dropped, norm.eps, half
+        states.contiguous(), change.contiguous(), norm.weight, norm.bias, seeds, probability, norm.eps, in_bfloat16
     )
     return added, normed
 
@@ -40,6 +41,6 @@ def plain(
     share: float,
     training: bool,
 ) -> tuple[Float[Tensor, "*batch dim"], Float[Tensor, "*batch dim"]]:
-    """The definition; where nothing was said yet, the states themselves."""
+    """The definition; if there is no update yet (`change` is None), the sum is the states themselves."""
     added = states if change is None else add_dropped(states, change, share, training)
     return added, norm(added)

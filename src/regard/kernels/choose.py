@@ -1,15 +1,15 @@
-"""The table of fast paths: which code computes a thing by definition, which computes it faster, and when.
+"""The table of fast paths: which code is a definition, which code computes the same faster, and when it runs.
 
 `PATHS` is the only place that decides. Each entry names a definition, its fast twin, the condition under which the twin
 may run, and the tests that hold both equal. A caller calls `takes(name, ...)` and, if it returns False, runs the
 definition. A twin that cannot honour a hook, a replaced module or a dtype is not taken. With REGARD_PLAIN=1 in the
-environment, or within `definitions_only`, no twin is taken; `regard doctor` prints the table, and what a run takes of
-it.
+environment, or within `definitions_only`, no twin is taken; `regard doctor` prints the table, and which twins a run
+takes.
 
-These are no paths: `without_autocast` and `Exact`, which are part of how scores are defined; properties such as
-`Score.dot_scale` and `Score.keys_are_sums`, which say what a module computes and are given to conditions; the meta
-device, on which sequences cannot be packed; calls of a module beside its twin, for hooks that record it; and the
-layouts and devices that a kernel tells apart inside.
+Not paths are: `without_autocast` and `Exact`, which are part of how scores are defined; properties such as
+`Score.dot_scale` and `Score.keys_are_sums`, which state what a module computes and which conditions read; the meta
+device, on which sequences cannot be packed; calls of a module next to its twin, for hooks that record it; and the
+choice by layout or device inside a kernel.
 """
 
 import os
@@ -28,11 +28,11 @@ from regard.types import Batch
 Hook = TypeVar("Hook", bound=Callable[..., Any])
 
 # Sizes from which, or up to which, a twin is faster than its definition.
-LEAST_DROPPED = 4096  # numbers for which our draw of a dropout mask pays
-DROPOUT_CHOICES = 1 << 16  # what sixteen bits, by which a number is dropped, tell apart
-LEAST_SORTED = 1 << 16  # numbers for which `topk` by blocks pays
+LEAST_DROPPED = 4096  # numbers from which our draw of a dropout mask is faster
+DROPOUT_CHOICES = 1 << 16  # values of the sixteen bits that decide if a number is dropped
+LEAST_SORTED = 1 << 16  # numbers from which `topk` by blocks is faster
 MOST_KEYS = 128  # keys of additive attention that one program of a GPU holds
-FEW_ROWS = 8  # rows up to which an attention is quicker as one operation than as three
+FEW_ROWS = 8  # rows up to which one fused attention operation is faster than three operations
 
 # Reasons against a twin that several conditions share.
 NOT_CPU = "the tensors are not on the CPU"
@@ -47,12 +47,12 @@ CAPTURED = "the update must be capturable in a CUDA graph"
 NOT_CAPTURED = "the update need not be capturable in a CUDA graph"
 NO_SOFTMAX = "the normaliser is not softmax"
 BIASED = "scores have a bias"
-DROPS = "weights are dropped"
+DROPS = "attention weights have dropout"
 
 
-def takes(name: str, *given: Any) -> bool:
-    """Whether to run the fast twin of that name in the table; `given` is what its condition asks for."""
-    return not _definitions_only and not _conditions[name](*given)
+def takes(name: str, *arguments: Any) -> bool:
+    """Whether to run the fast twin of that name in the table; `arguments` are those of its condition."""
+    return not _definitions_only and not _conditions[name](*arguments)
 
 
 @dataclass(frozen=True)
@@ -62,27 +62,27 @@ class Path:
     definition: str  # dotted name
     twin: str  # dotted name
     when: str  # for people: when the twin runs
-    condition: Callable[..., str]  # returns what speaks against the twin, in a few words; empty if it may run
+    condition: Callable[..., str]  # returns the reason why the twin may not run, in a few words; "" if it may
     test: str  # the file that holds both equal
     needs: str = ""  # of the machine: "gpu", or "triton" if a GPU alone is not enough
 
 
-# ---- what conditions ask of modules and of the moment
+# ---- what conditions check: modules, autocast, function transforms, CUDA graphs
 
 
 def observer(hook: Hook) -> Hook:
-    """Mark a forward hook that changes nothing, as those of `record`: fast paths stay on and call it beside them."""
+    """Mark a forward hook that changes nothing, such as those of `record`: fast paths still run, and call it too."""
     hook.only_observes = True  # type: ignore[attr-defined]
     return hook
 
 
 def is_observed(module: nn.Module) -> bool:
-    """Whether a forward hook waits for calls of a module that is otherwise unchanged."""
+    """Whether a module has a forward hook, so that it must be called even if a twin computes its result."""
     return bool(module._forward_hooks)
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether a hook other than an observer may change what goes into the module, or comes out of it, or back."""
+    """Whether a hook other than an observer may change the module's inputs, outputs or gradients."""
     if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return True
     if module._forward_hooks and not all(hasattr(hook, "only_observes") for hook in module._forward_hooks.values()):
@@ -91,16 +91,16 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def is_unchanged(module: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Whether the module's own weights say what calling it does: it is exactly of one of these kinds, without hooks.
+    """Whether the module computes what its weights imply: it is exactly of one of these classes, without hooks.
 
-    A subclass or a replacement (LoRA, quantised layers, parametrizations) has a forward of its own, weight
-    normalisation and pruning compute the weights in a hook: such modules are called.
+    A subclass or a replacement (LoRA, quantised layers, parametrizations) has its own forward; weight normalisation
+    and pruning compute the weights in a hook. Such modules must be called.
     """
     return _is_unchanged(module, kinds)
 
 
 def are_unchanged(module: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
-    """The same of a module and all its parts."""
+    """Whether a module and all its submodules are unchanged in the sense of `is_unchanged`."""
     if not _is_unchanged(module, kinds):
         return False
     return all(are_unchanged(part, kinds) for part in module._modules.values() if part is not None)
@@ -111,12 +111,12 @@ def _is_unchanged(module: nn.Module, kinds: Collection[type[nn.Module]]) -> bool
 
 
 def is_autocast(values: Tensor) -> bool:
-    """Whether autocast makes products on the tensor's device in half precision; the meta device knows none."""
+    """Whether autocast is on for the tensor's device, so that products are in half precision; never on meta."""
     return not values.is_meta and torch.is_autocast_enabled(values.device.type)
 
 
 def without_autocast(values: Tensor) -> AbstractContextManager[Any]:
-    """In the block, products on the tensor's device are in the precision of what is multiplied."""
+    """In the block, autocast is off for the tensor's device: products keep the precision of their inputs."""
     return torch.autocast(values.device.type, enabled=False) if is_autocast(values) else nullcontext()
 
 
@@ -130,7 +130,7 @@ _capturable = False  # a plain variable: torch.compile can trace it
 
 @contextmanager
 def capturable(on: bool = True) -> Iterator[None]:
-    """In the block, layers in training take the paths that a CUDA graph can hold: they read no tensor on the host."""
+    """In the block, layers in training take paths that a CUDA graph can capture: none reads a tensor on the host."""
     global _capturable
     before, _capturable = _capturable, on
     try:
@@ -140,11 +140,11 @@ def capturable(on: bool = True) -> Iterator[None]:
 
 
 def is_capturable() -> bool:
-    """Whether layers must take such paths now."""
+    """Whether a `capturable` block is active."""
     return _capturable
 
 
-# ---- conditions: each returns what speaks against the twin, the cheapest question first; "" if nothing does
+# ---- conditions: each returns the reason why its twin may not run, or ""; the cheapest check comes first
 
 
 def _one_row(states: Tensor, weight: Tensor) -> str:
@@ -199,7 +199,7 @@ def _dropout(values: Tensor, share: float) -> str:
 
 def _add_dropped(states: Tensor, change: Tensor, share: float) -> str:
     if states.dtype != change.dtype or states.shape != change.shape:
-        return "the two are not of one shape and precision"
+        return "the two tensors differ in shape or precision"
     return _dropout(change, share)
 
 
@@ -278,7 +278,7 @@ def _additive_attention(
     if len(query) != len(keys) or (mask is not None and not mask.shape[1] == mask.shape[2] == 1):
         return "queries of one source see different keys"
     if not (keys.is_contiguous() and values.is_contiguous() and keys.requires_grad and values.requires_grad):
-        return "keys or values do not learn, or are not contiguous"
+        return "keys or values need no gradient, or are not contiguous"
     if not keys.is_cuda:
         return ""
     if keys.dtype != torch.float32 or keys.shape[2] > MOST_KEYS:
@@ -288,13 +288,13 @@ def _additive_attention(
 
 def _fused_attention(query: Tensor, score: Any, is_softmax: bool, may_fuse: bool, drop: float) -> str:
     if not may_fuse:
-        return "its weights are asked for, or keys behind the mask are not cleared yet"
+        return "its weights are requested, or masked keys are not zeroed yet"
     if score.dot_scale is None:
-        return "the score is no dot product, or was hooked or replaced"
+        return "the score is not a dot product, or was hooked or replaced"
     if not is_softmax:
         return NO_SOFTMAX
     if drop and query.is_cpu:
-        return "weights are dropped on the CPU"
+        return "attention weights have dropout on the CPU"
     return TRANSFORMED if is_transformed() else ""
 
 
@@ -308,13 +308,13 @@ def _short_attention(
     if bias is not None or drop:
         return BIASED if drop == 0.0 else DROPS
     if query.ndim != 4 or not query.shape[:2] == keys.shape[:2] == values.shape[:2]:
-        return "the heads of queries, keys and values are not as many"
+        return "queries, keys and values differ in their number of heads"
     if not query.dtype == keys.dtype == values.dtype == torch.bfloat16:
         return "products are not in bfloat16"
     if mask is not None and not isinstance(mask, Tensor) and not causal:
         return "queries start after the first key"
     if query.shape[-1] != values.shape[-1]:
-        return "keys and values are not of one width"
+        return "keys and values differ in width"
     return _too_long(max(query.shape[-2], keys.shape[-2]), query.shape[-1], mask)
 
 
@@ -336,7 +336,7 @@ def _packed_attention(
     if is_observed(attention.attention):
         return "the attention is recorded"
     if attention.attention.plain_scale() is None:
-        return "it is no softmax over dot products of all keys, or was hooked or replaced"
+        return "it is not a softmax over dot products of all keys, or was hooked or replaced"
     return _too_long(wide.shape[1], attention.width, mask)
 
 
@@ -348,11 +348,11 @@ def _too_long(longest: int, width: int, mask: object) -> str:
     return "" if gpu.AVAILABLE else NO_TRITON
 
 
-def _joint_projection(looks: Sequence[Any], kind: type[Any], layer: type[nn.Module]) -> str:
+def _joint_projection(attentions: Sequence[Any], kind: type[Any], layer: type[nn.Module]) -> str:
     if not torch.is_grad_enabled():
         return NOTHING_LEARNS
-    for look in looks:
-        if type(look) is not kind or not is_unchanged(look.key, layer) or not is_unchanged(look.value, layer):
+    for cross in attentions:
+        if type(cross) is not kind or not is_unchanged(cross.key, layer) or not is_unchanged(cross.value, layer):
             return CHANGED
     return ""
 
@@ -390,11 +390,11 @@ def _recurrent_gates(recurrence: Any, cells: Collection[str]) -> str:
 def _fused_cell(weight: Tensor, cell: str, cells: Collection[str]) -> str:
     if not weight.is_cuda:
         return NOT_GPU
-    return "" if cell in cells else "torch has none for this cell"
+    return "" if cell in cells else "torch has no fused kernel for this cell"
 
 
 def _search_step(decoder: Any, mask: Tensor) -> str:
-    """What speaks against any step without modules; the mask's own values are asked for after all else."""
+    """The reason against any search step without module calls; `_all_see` checks the mask's values after all else."""
     if decoder.training or torch.is_grad_enabled():
         return "the model is training, or gradients are computed"
     if is_autocast(mask) or decoder.embedding.weight.dtype not in (torch.float32, torch.float64):
@@ -405,29 +405,29 @@ def _search_step(decoder: Any, mask: Tensor) -> str:
 
 
 def _all_see(mask: Tensor) -> str:
-    """It reads the mask on the host: never while gradients are on, since a captured update may not wait for it."""
-    return "" if bool(mask.any(-1).all()) else "a source has nothing to look at"
+    """Called only without gradients: it reads the mask on the host, and a captured update may not wait for that."""
+    return "" if bool(mask.any(-1).all()) else "a source has no key that may be attended to"
 
 
 def _plain_transformer(decoder: Any, mask: Tensor, kinds: Collection[type[nn.Module]]) -> str:
-    if against := _search_step(decoder, mask):
-        return against
+    if reason := _search_step(decoder, mask):
+        return reason
     if not all(are_unchanged(layer, kinds) for layer in decoder.layers):
-        return "a layer's score is no dot product of the states, or a module was hooked or replaced"
+        return "a layer's score is not a dot product of the states, or a module was hooked or replaced"
     if decoder.out is not None and not is_unchanged(decoder.out, *kinds):
         return CHANGED
-    looks = [look for layer in decoder.layers for look in (layer.attention, layer.cross) if look is not None]
-    if not all(look.attention.plain_scale() and look.groups == look.heads for look in looks):
-        return "it is no softmax over dot products of all keys, or heads share their keys in groups"
+    parts = [part for layer in decoder.layers for part in (layer.attention, layer.cross) if part is not None]
+    if not all(part.attention.plain_scale() and part.groups == part.heads for part in parts):
+        return "it is not a softmax over dot products of all keys, or heads share their keys in groups"
     return _all_see(mask) if decoder.looks else ""
 
 
 def _plain_recurrent(decoder: Any, mask: Tensor, scope: type[nn.Module], softmax: object) -> str:
     attention = decoder.attention
-    if against := _search_step(decoder, mask):
-        return against
+    if reason := _search_step(decoder, mask):
+        return reason
     if attention is not None and not (is_unchanged(attention, scope) and attention.normalize is softmax):
-        return "it is no softmax over all keys with one head, or was hooked or replaced"
+        return "it is not a softmax over all keys with one head, or was hooked or replaced"
     if any(map(is_hooked, decoder.modules())):
         return CHANGED
     return "" if attention is None else _all_see(mask)
@@ -457,8 +457,8 @@ def _captured_updates(task: Any, model: nn.Module, data: Any) -> str:
         return "the model is not on a GPU"
     if settings.accumulate != 1 or settings.sampling or settings.guided:
         return "train.accumulate, train.sampling or train.guided is set"
-    with torch.random.fork_rng(devices=[]):  # some tasks draw as they collate, and a resumed run passes here again
-        return "" if isinstance(task.collate(data, [0]), Batch) else "a batch of this task is not one of pairs"
+    with torch.random.fork_rng(devices=[]):  # collate may draw random numbers, and a resumed run calls this again
+        return "" if isinstance(task.collate(data, [0]), Batch) else "a batch of this task does not hold pairs"
 
 
 # ---- the table
@@ -470,19 +470,19 @@ ATTEND = "regard.attention.core.attend"
 PATHS: dict[str, Path] = {
     # products
     "one_row": Path(LINEAR, "regard.kernels.linear.of_one",
-        "one row alone is multiplied on the CPU, and the weight does not learn",
+        "a single row is multiplied on the CPU, and the weight gets no gradient",
         _one_row, "tests/kernels/test_linear.py"),
     "linear_gradient": Path(LINEAR, "regard.kernels.linear._Linear",
-        "a linear layer learns on the CPU in one precision",
+        "a linear layer is trained on the CPU in one precision",
         _linear_gradient, "tests/kernels/test_linear.py"),
-    "one_gradient": Path("torch.autograd.grad", "regard.kernels.linear.Book",
-        "a decoder steps token by token and learns: gradients of what all steps share are summed by one product",
+    "one_gradient": Path("torch.autograd.grad", "regard.kernels.linear.DeferredGradients",
+        "a decoder is trained token by token: the gradient of a tensor that all steps share is computed by one product",
         _one_gradient, "tests/kernels/test_one_gradient.py"),
-    "summed_linear": Path(LINEAR, "regard.kernels.linear.Account",
-        "within such a loop, a weight that learns is multiplied in one precision",
+    "summed_linear": Path(LINEAR, "regard.kernels.linear.SharedWeight",
+        "within such a loop, rows are multiplied by a weight that gets a gradient, in one precision",
         _summed_linear, "tests/kernels/test_one_gradient.py"),
-    "summed_mix": Path("torch.matmul", "regard.kernels.linear.Account",
-        "within such a loop, values that learn are weighed, each row its own",
+    "summed_mix": Path("torch.matmul", "regard.kernels.linear.SharedWeight",
+        "within such a loop, values that get a gradient are summed by attention weights, each row its own values",
         _summed_mix, "tests/kernels/test_one_gradient.py"),
     "columns": Path("torch.nn.Linear", "regard.kernels.columns.by_columns",
         "a trained model is loaded on the CPU: matrices of unchanged layers are laid out by columns",
@@ -498,42 +498,42 @@ PATHS: dict[str, Path] = {
         "as dropout, and the result is added to states of the same shape",
         _add_dropped, "tests/kernels/test_dropout.py"),
     "relu_dropped": Path("regard.kernels.dropout.dropout", "regard.kernels.dropout._ReluDropped",
-        "as dropout, of what a relu lets through",
+        "as dropout, applied to the output of a ReLU",
         _dropout, "tests/kernels/test_dropout.py"),
     "cross_entropy": Path("regard.kernels.cross_entropy.plain", "regard.kernels.cross_entropy._CrossEntropy",
-        "logits on the CPU that learn",
+        "logits on the CPU that need a gradient",
         _cross_entropy, "tests/kernels/test_cross_entropy.py"),
     "topk": Path("torch.topk", "regard.kernels.topk.by_blocks",
         f"the few best of at least {LEAST_SORTED:,} numbers on the CPU",
         _topk, "tests/kernels/test_topk.py"),
     "add_norm": Path("regard.kernels.add_norm.plain", "regard.kernels.gpu.add_norm.add_norm",
-        "sum and norm between two sub-layers of a Transformer that learns on a GPU, in float32",
+        "residual sum and layer norm between two sub-layers of a Transformer that is trained on a GPU, in float32",
         _add_norm, "tests/kernels/test_gpu.py", "triton"),
     # attention
     "additive_attention": Path(ATTEND, "regard.kernels.additive.look",
-        f"additive attention with one head and softmax learns; on a GPU over at most {MOST_KEYS} keys in float32",
+        f"additive attention with one head and softmax is trained; on a GPU over at most {MOST_KEYS} keys in float32",
         _additive_attention, "tests/kernels/test_additive.py"),
     "fused_attention": Path(ATTEND, "regard.attention.fused.dot",
-        "a Transformer's attention is a softmax over dot products; on the CPU no weights are dropped",
+        "a Transformer's attention is a softmax over dot products; on the CPU without attention dropout",
         _fused_attention, "tests/laws/test_transformer_laws.py"),
     "short_attention": Path(ATTEND, "regard.kernels.gpu.short_attention.short_attention",
-        f"as fused_attention, while a GPU learns in bfloat16 and at most {gpu.FEW} queries see at most {gpu.FEW} keys",
+        f"as fused_attention, in training on a GPU in bfloat16 with at most {gpu.FEW} queries and {gpu.FEW} keys",
         _short_attention, "tests/kernels/test_gpu.py", "triton"),
     "packed_attention": Path("regard.attention.heads.SelfAttention.forward", "regard.attention.fused.packed",
-        "as short_attention, if all tokens look at each other, without groups, dropout or recording",
+        "as short_attention, for self-attention without groups, dropout or recording",
         _packed_attention, "tests/kernels/test_gpu.py", "triton"),
     "joint_projection": Path("regard.attention.heads.MultiHead.project", "regard.attention.heads.project_jointly",
-        "a Transformer's decoder learns: keys and values of all its layers are one product",
+        "a Transformer's decoder is trained: keys and values of all its layers are one product",
         _joint_projection, "tests/kernels/test_choose.py"),
     "cache_room": Path("torch.cat", "regard.attention.heads.Room",
-        "keys and values of one more token are kept without gradients: they are written behind those before",
+        "keys and values of one more token enter the cache without gradients: they are written after the earlier ones",
         _cache_room, "tests/kernels/test_choose.py"),
     "learned_positions": Path("torch.nn.Embedding", "regard.attention.positions.Learned.embed",
         "learned positions are a slice of their table, unless it was hooked or replaced",
         _learned_positions, "tests/kernels/test_choose.py"),
     # recurrent layers
     "recurrent_gates": Path("regard.layers.recurrence.Recurrence.forward", "regard.layers.recurrence.Gates",
-        "recurrent layers step token by token: words enter the gates of all steps by one product",
+        "recurrent layers step token by token: one product computes the inputs' part of the gates for all steps",
         _recurrent_gates, "tests/kernels/test_choose.py"),
     "fused_cell": Path("regard.layers.recurrence.MOVES", "regard.layers.recurrence.FUSED_MOVES",
         "a GRU or LSTM steps token by token on a GPU",
@@ -541,12 +541,12 @@ PATHS: dict[str, Path] = {
     "unpacked_reading": Path(
         "regard.layers.recurrence.Recurrence.read",
         "regard.layers.recurrence.Recurrence.read_unpacked",
-        "recurrent layers read padded rows in an update that a CUDA graph must hold",
+        "recurrent layers read padded rows in an update that a CUDA graph must capture",
         _unpacked_reading, "tests/test_recurrence.py", "gpu"),
     "recurrence_by_layers": Path(
         "regard.layers.recurrence.Recurrence.forward",
         "regard.layers.recurrence.Recurrence.forward_by_layers",
-        "recurrent layers with dropout between them run in an update that a CUDA graph must hold",
+        "recurrent layers with dropout between them run in an update that a CUDA graph must capture",
         _recurrence_by_layers, "tests/test_recurrence.py", "gpu"),
     # steps of a search
     "plain_transformer": Path("regard.decoders.transformer.DecoderLayer.forward", "regard.decoders.plain.Plain.step",
@@ -559,13 +559,13 @@ PATHS: dict[str, Path] = {
         "within plain_transformer, there is one row",
         _single_row, "tests/laws/test_plain_laws.py"),
     "few_queries": Path("regard.decoders.plain.Look.context", "torch.nn.functional.scaled_dot_product_attention",
-        f"within plain_transformer, an attention whose weights are not asked for has at most {FEW_ROWS} rows",
+        f"within plain_transformer, an attention whose weights are not requested has at most {FEW_ROWS} rows",
         _few_rows, "tests/laws/test_plain_laws.py"),
     "keys_by_columns": Path("regard.attention.heads.project_all", "regard.decoders.plain.laid_out",
         f"within plain_transformer, more than {FEW_ROWS} sources are searched at once",
         _many_rows, "tests/laws/test_plain_laws.py"),
     "whole_beams": Path("regard.search.beam.Results.update", "regard.search.beam._advance",
-        "no hypothesis of a beam search ends at this step: all rows go on, and none is looked at by itself",
+        "no hypothesis of a beam search ends at this step: all rows continue, and none is checked by itself",
         _whole_beams, "tests/kernels/test_choose.py"),
     # training
     "captured_updates": Path("regard.training.engine.eager.Eager", "regard.training.engine.captured.Captured",
@@ -581,7 +581,7 @@ _definitions_only = os.environ.get("REGARD_PLAIN", "") not in ("", "0")
 
 @contextmanager
 def definitions_only(on: bool = True) -> Iterator[None]:
-    """In the block, no fast twin is taken: what runs is the definition of everything."""
+    """In the block, no fast twin is taken: every definition runs itself."""
     global _definitions_only
     before, _definitions_only = _definitions_only, on
     try:
@@ -597,7 +597,7 @@ def are_definitions_only() -> bool:
 
 @dataclass
 class Answers:
-    """How often a twin might run, and what spoke against it how often."""
+    """How often a twin was taken, and how often each reason spoke against it."""
 
     taken: int = 0
     against: dict[str, int] = field(default_factory=dict)
@@ -605,18 +605,18 @@ class Answers:
 
 @contextmanager
 def watched() -> Iterator[Mapping[str, Answers]]:
-    """In the block, the answers of all conditions are counted, by path; those that are never asked are left out."""
+    """In the block, the answers of all conditions are counted, by path; those never called are left out."""
     answers: dict[str, Answers] = {}
     before = dict(_conditions)
 
     def watch(name: str, condition: Callable[..., str]) -> Callable[..., str]:
-        def counted(*given: Any) -> str:
-            against, found = condition(*given), answers.setdefault(name, Answers())
-            if against:
-                found.against[against] = found.against.get(against, 0) + 1
+        def counted(*arguments: Any) -> str:
+            reason, counts = condition(*arguments), answers.setdefault(name, Answers())
+            if reason:
+                counts.against[reason] = counts.against.get(reason, 0) + 1
             else:
-                found.taken += 1
-            return against
+                counts.taken += 1
+            return reason
 
         return counted
 

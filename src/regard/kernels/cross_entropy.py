@@ -1,7 +1,7 @@
-"""Cross-entropy in few passes: what a softmax over many words costs, and its gradient.
+"""Cross-entropy over many classes, with label smoothing, in few passes over memory.
 
-On the CPU the log-probabilities of a whole batch are too many for its caches, and take as much memory as the logits.
-Here the rows go through the caches a few at a time; kept are the exponentials, and one number for each row.
+On the CPU the log-probabilities of a whole batch do not fit into the caches, and take as much memory as the logits.
+Here the rows are processed in blocks that fit; stored for backward are the exponentials and one sum for each row.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ from torch.nn import functional
 
 from regard.kernels.choose import takes
 
-CACHED = 1 << 17  # numbers that go through the caches at once
+CACHED = 1 << 17  # numbers of one block: they fit into the caches
 
 
 def cross_entropy(
     logits: Float[Tensor, "rows classes"], wanted: Int[Tensor, " rows"], smoothing: float, ignore: int
 ) -> Float[Tensor, ""]:
-    """As `plain`, by the way that is faster."""
+    """`plain`, by the fast path if it applies."""
     if takes("cross_entropy", logits):
         result: Tensor = _CrossEntropy.apply(logits, wanted, smoothing, ignore)  # type: ignore[no-untyped-call]
         return result
@@ -29,7 +29,7 @@ def cross_entropy(
 def plain(
     logits: Float[Tensor, "rows classes"], wanted: Int[Tensor, " rows"], smoothing: float, ignore: int
 ) -> Float[Tensor, ""]:
-    """-sum over rows, but those where `ignore` is wanted, of (1 - smoothing) log p(wanted) + smoothing mean log p."""
+    """-sum of (1 - smoothing) log p(wanted) + smoothing mean log p, over all rows whose `wanted` is not `ignore`."""
     return functional.cross_entropy(logits, wanted, ignore_index=ignore, reduction="sum", label_smoothing=smoothing)
 
 
@@ -38,33 +38,34 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, wanted: Tensor, smoothing: float, ignore: int) -> Tensor:
-        real = wanted != ignore
-        places = wanted.masked_fill(~real, 0).unsqueeze(1)
-        few = max(1, CACHED // logits.shape[1])
-        found, sums, totals, means = torch.empty_like(logits), [], [], []
-        for rows, out in zip(logits.split(few), found.split(few), strict=True):
+        counted = wanted != ignore
+        places = wanted.masked_fill(~counted, 0).unsqueeze(1)
+        block = max(1, CACHED // logits.shape[1])
+        exponentials, sums, log_sums, means = torch.empty_like(logits), [], [], []
+        for rows, out in zip(logits.split(block), exponentials.split(block), strict=True):
             highest = rows.amax(-1, keepdim=True)
             sums.append(torch.sub(rows, highest, out=out).exp_().sum(-1, keepdim=True))
-            totals.append(highest.add_(sums[-1].log()))
-            means.append(_mean(rows, smoothing))
-        ctx.save_for_backward(found, places, torch.cat(sums), real)
-        ctx.few, ctx.smoothing = few, smoothing
-        said = logits.gather(1, places)
-        losses = (torch.cat(totals) - (1 - smoothing) * said).squeeze(1) - torch.cat(means)
-        return torch.where(real, losses, 0.0).sum()
+            log_sums.append(highest.add_(sums[-1].log()))
+            means.append(_smoothed_mean(rows, smoothing))
+        ctx.save_for_backward(exponentials, places, torch.cat(sums), counted)
+        ctx.block, ctx.smoothing = block, smoothing
+        wanted_logits = logits.gather(1, places)
+        losses = (torch.cat(log_sums) - (1 - smoothing) * wanted_logits).squeeze(1) - torch.cat(means)
+        return torch.where(counted, losses, 0.0).sum()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        """By a logit:  p - (1 - smoothing) [it is wanted] - smoothing / classes."""
-        found, places, sums, real = ctx.saved_tensors
-        gradient, shift = gradients[0], gradients[0] * (-ctx.smoothing / found.shape[1])
-        less = (gradient * (ctx.smoothing - 1)).expand(len(found), 1)
-        result = torch.empty_like(found)
-        each = (result, found, gradient / sums, places, less)
-        for out, rows, scale, place, most in zip(*(all_.split(ctx.few) for all_ in each), strict=True):
-            torch.mul(rows, scale, out=out).add_(shift).scatter_add_(1, place, most)
-        return result.index_fill_(0, (~real).nonzero().squeeze(1), 0.0), None, None, None
+        """Gradient of a logit:  p - (1 - smoothing) [its class is wanted] - smoothing / classes."""
+        exponentials, places, sums, counted = ctx.saved_tensors
+        gradient, shift = gradients[0], gradients[0] * (-ctx.smoothing / exponentials.shape[1])
+        wanted_grad = (gradient * (ctx.smoothing - 1)).expand(len(exponentials), 1)
+        result = torch.empty_like(exponentials)
+        blocked = (result, exponentials, gradient / sums, places, wanted_grad)
+        for out, rows, scale, place, place_grad in zip(*(tensor.split(ctx.block) for tensor in blocked), strict=True):
+            torch.mul(rows, scale, out=out).add_(shift).scatter_add_(1, place, place_grad)
+        return result.index_fill_(0, (~counted).nonzero().squeeze(1), 0.0), None, None, None
 
 
-def _mean(rows: Tensor, smoothing: float) -> Tensor:
+def _smoothed_mean(rows: Tensor, smoothing: float) -> Tensor:
+    """The mean of each row times smoothing; without smoothing zero, even where a logit is -inf."""
     return rows.mean(-1) * smoothing if smoothing else rows.new_zeros(len(rows))

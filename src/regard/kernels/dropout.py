@@ -1,7 +1,8 @@
-"""Dropout: a share of numbers is set to zero, the others grow, so that the mean stays.
+"""Dropout: a share of the numbers is set to zero, the others are scaled up, so that the expected value stays.
 
-Torch draws a mask on the CPU number by number, which takes a fifth of an update of a Transformer. Here sixteen bits
-decide on each number: one draw of 64 bits for four of them, by a fast generator that torch's own gives its seed.
+On the CPU, torch draws a dropout mask number by number, which takes a fifth of an update of a Transformer. Here
+sixteen random bits decide on each number, so one draw of 64 bits serves four numbers. The bits come from a fast
+generator of NumPy, whose seed is drawn from torch's generator.
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from regard.kernels.choose import takes
 
 
 def dropout(values: Tensor, share: float, training: bool) -> Tensor:
-    """Srivastava et al. 2014; outside of training nothing is dropped."""
+    """Dropout (Srivastava et al. 2014) with probability `share`; outside of training the values stay unchanged."""
     if not training or share == 0.0:
         return values
     if takes("dropout", values, share):
@@ -27,7 +28,7 @@ def dropout(values: Tensor, share: float, training: bool) -> Tensor:
 
 
 def add_dropped(states: Tensor, change: Tensor, share: float, training: bool) -> Tensor:
-    """The sum of states and dropout(change), in one pass where that pays."""
+    """The sum of states and dropout(change), in one pass if that is faster."""
     if training and share and takes("add_dropped", states, change, share):
         result: Tensor = _AddDropped.apply(states, change, draw(change, share))  # type: ignore[no-untyped-call]
         return result
@@ -35,7 +36,7 @@ def add_dropped(states: Tensor, change: Tensor, share: float, training: bool) ->
 
 
 def relu_dropped(values: Tensor, share: float, training: bool) -> Tensor:
-    """The same of relu(values), which nobody else holds: they are changed in place."""
+    """dropout(relu(values)); it changes `values` in place, so no other code may use them."""
     if training and share and takes("relu_dropped", values, share):
         result: Tensor = _ReluDropped.apply(values, draw(values, share))  # type: ignore[no-untyped-call]
         return result
@@ -43,35 +44,37 @@ def relu_dropped(values: Tensor, share: float, training: bool) -> Tensor:
 
 
 class Drawn(NamedTuple):
-    """Which numbers are kept, and what these are multiplied with."""
+    """A dropout mask: which numbers are kept, and the scale these are multiplied by."""
 
     kept: Bool[Tensor, "*shape"]
     scale: float
 
     def factors(self) -> Float[Tensor, "*shape"]:
-        """What every number is multiplied with: 0 or the scale."""
+        """The factor of every number: 0 or the scale."""
         return self.kept.view(torch.uint8).to(torch.float32).mul_(self.scale)
 
 
 def dropped(share: float) -> int:
-    """Of all choices of sixteen bits, those that drop a number: the share, rounded to one in 65,536."""
+    """How many of the 65,536 values of sixteen bits drop a number: the share, rounded to one in 65,536."""
     return round(share * CHOICES)
 
 
 def draw(values: Float[Tensor, "*shape"], share: float) -> Drawn:
-    """A number is dropped where its sixteen bits are below the threshold.
+    """Draw a dropout mask: a number is dropped if its sixteen random bits are below a threshold.
 
-    The scale is computed from the share that is so dropped, and not from the one asked for: the mean stays exact.
+    The scale is computed from the rounded share, which is the probability of the draw: the expected value stays exact.
     """
     count = values.numel()
     seed = int(torch.empty((), dtype=torch.int64).random_())
-    lanes = np.random.PCG64DXSM(seed).random_raw(-(-count // 4)).view(np.int16)[:count]
-    threshold = dropped(share) - CHOICES // 2  # sixteen bits with a sign
-    kept = torch.from_numpy(lanes >= threshold).view(values.shape)  # numpy compares them four times as fast
+    bits = np.random.PCG64DXSM(seed).random_raw(-(-count // 4)).view(np.int16)[:count]
+    threshold = dropped(share) - CHOICES // 2  # the sixteen bits are read as signed integers
+    kept = torch.from_numpy(bits >= threshold).view(values.shape)  # NumPy compares them four times as fast as torch
     return Drawn(kept, CHOICES / (CHOICES - dropped(share)))
 
 
 class _Dropped(torch.autograd.Function):
+    """dropout(values) with a mask that is already drawn."""
+
     @staticmethod
     def forward(ctx: Any, values: Tensor, drawn: Drawn) -> Tensor:
         ctx.drawn = drawn
@@ -83,6 +86,8 @@ class _Dropped(torch.autograd.Function):
 
 
 class _AddDropped(torch.autograd.Function):
+    """The sum of states and dropout(change), with a mask that is already drawn."""
+
     @staticmethod
     def forward(ctx: Any, states: Tensor, change: Tensor, drawn: Drawn) -> Tensor:
         ctx.drawn = drawn
@@ -95,7 +100,7 @@ class _AddDropped(torch.autograd.Function):
 
 
 class _ReluDropped(torch.autograd.Function):
-    """What passes both is positive, and so the result itself tells it: no mask is kept."""
+    """dropout(relu(values)) in place; what passes both is positive, so backward needs only the result and no mask."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, drawn: Drawn) -> Tensor:

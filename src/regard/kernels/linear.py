@@ -1,8 +1,9 @@
-"""Products whose gradients are computed the way that is faster.
+"""Linear layers and weighted sums whose gradients are computed faster than by autograd alone.
 
-MKL does a product faster wide than high. And where all steps of a loop multiply with the same matrix, autograd would
-make a gradient of it at every step and sum them up, which costs more than the step: within `one_gradient` every step
-keeps its rows X_t and the gradients G_t of what it made of them, and after the last the sum of G_t' X_t is one product.
+On the CPU, MKL computes a wide product faster than a high one, so the gradient of a weight may be computed transposed.
+And if all steps of a loop multiply by the same matrix, autograd computes a gradient of it at every step and sums them,
+which costs more than the step itself. Within `one_gradient` every step records its input rows X_t and the gradients G_t
+of its outputs; after the last step the sum of G_t' X_t is one product.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 class Linear(nn.Linear):
-    """torch's own, but for its gradient."""
+    """torch's linear layer; only its gradient is computed another way."""
 
     def forward(self, states: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         """W x + b."""
@@ -39,7 +40,7 @@ class Exact(nn.Linear):
 def exact(
     states: Float[Tensor, "*batch in"], weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None
 ) -> Float[Tensor, "*batch out"]:
-    """As `functional.linear`; states more precise than weights of half precision keep their precision."""
+    """`functional.linear`, but weights of half precision are cast to the precision of more precise states."""
     if weight.dtype in HALVES and states.dtype not in HALVES:
         weight, bias = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
     return functional.linear(states, weight, bias)
@@ -48,12 +49,12 @@ def exact(
 def linear(
     states: Float[Tensor, "*batch in"], weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None
 ) -> Float[Tensor, "*batch out"]:
-    """As `functional.linear`."""
+    """`exact(states, weight, bias)`, by the fastest path that applies."""
     if takes("one_row", states, weight):
         return of_one(states.flatten(), weight, bias).view(*states.shape[:-1], -1)
-    book = opened()
-    if book is not None and takes("summed_linear", states, weight):
-        return book.account(weight, bias).step(states)
+    deferred = current_deferred()
+    if deferred is not None and takes("summed_linear", states, weight):
+        return deferred.shared(weight, bias).step(states)
     if takes("linear_gradient", states, weight):
         flat: Tensor = _Linear.apply(states.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
         return flat if states.ndim == 2 else flat.view(*states.shape[:-1], -1)
@@ -61,41 +62,43 @@ def linear(
 
 
 def of_one(row: Float[Tensor, " in"], weight: Float[Tensor, "out in"], bias: Tensor | None) -> Float[Tensor, " out"]:
-    """As `functional.linear` for one row, without an axis for rows: a product of another kind, and quicker."""
+    """`functional.linear` of a single row, as a matrix-vector product, which is faster."""
     return torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
 
 
 def mix(
     weights: Float[Tensor, "*batch query key"], values: Float[Tensor, "*keys key dim"]
 ) -> Float[Tensor, "*batch query dim"]:
-    """For each query the sum of the values as they weigh: weights @ values."""
-    book = opened()
-    if book is not None and takes("summed_mix", weights, values):
-        return book.account(values).step(weights)
+    """The weighted sum of the values for each query: weights @ values."""
+    deferred = current_deferred()
+    if deferred is not None and takes("summed_mix", weights, values):
+        return deferred.shared(values).step(weights)
     return weights @ values
 
 
 @contextmanager
 def one_gradient() -> Iterator[None]:
-    """In the block, whatever `linear` and `mix` are given at every step gets its gradient by one product."""
-    if torch.compiler.is_compiling():  # which cannot trace a context variable
+    """In the block, a tensor that `linear` or `mix` gets at every step has its gradient computed by one product."""
+    if torch.compiler.is_compiling():  # it cannot trace a context variable
         yield
         return
-    book = Book() if takes("one_gradient") else None
-    before = _open.set(book)
+    deferred = DeferredGradients() if takes("one_gradient") else None
+    before = _current.set(deferred)
     try:
         yield
     finally:
-        _open.reset(before)
-        if book is not None:
-            book.close()
+        _current.reset(before)
+        if deferred is not None:
+            deferred.close()
 
 
 class _Linear(torch.autograd.Function):
+    """`functional.linear` of (rows, in), whose gradients `_weight_gradient` and `_bias_gradient` compute."""
+
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(states, weight)
-        ctx.biased = bias is not None
+        ctx.has_bias = bias is not None
         return functional.linear(states, weight, bias)
 
     @staticmethod
@@ -103,120 +106,127 @@ class _Linear(torch.autograd.Function):
         (gradient,), (states, weight) = gradients, ctx.saved_tensors
         return (
             gradient @ weight if ctx.needs_input_grad[0] else None,
-            _of_weight(states, gradient),
-            _of_bias(gradient) if ctx.biased else None,
+            _weight_gradient(states, gradient),
+            _bias_gradient(gradient) if ctx.has_bias else None,
         )
 
 
-def _of_weight(states: Float[Tensor, "rows in"], gradient: Float[Tensor, "rows out"]) -> Float[Tensor, "out in"]:
-    within, out = states.shape[1], gradient.shape[1]
-    turned = within < out <= 8 * within  # a product is better wide than high, unless turning it takes longer
-    return (states.t() @ gradient).t() if turned and not states.is_cuda else gradient.t() @ states
+def _weight_gradient(states: Float[Tensor, "rows in"], gradient: Float[Tensor, "rows out"]) -> Float[Tensor, "out in"]:
+    """The product gradient' states; on the CPU it is computed as (states' gradient)' if that is faster."""
+    in_dim, out_dim = states.shape[1], gradient.shape[1]
+    transposed = in_dim < out_dim <= 8 * in_dim  # a wide product is faster, unless the transpose costs more
+    return (states.t() @ gradient).t() if transposed and not states.is_cuda else gradient.t() @ states
 
 
-def _of_bias(gradient: Float[Tensor, "rows out"]) -> Float[Tensor, " out"]:
+def _bias_gradient(gradient: Float[Tensor, "rows out"]) -> Float[Tensor, " out"]:
+    """The sum over rows, on the CPU as a product with ones, which is faster."""
     return gradient.sum(0) if gradient.is_cuda else (gradient.new_ones(1, len(gradient)) @ gradient).squeeze(0)
 
 
-Kept = TypeVar("Kept", bound="Account")
+Kind = TypeVar("Kind", bound="SharedWeight")
 
 
-def opened() -> "Book | None":
-    """The book of the loop that runs, where there is one; a compiler sees none."""
-    return None if torch.compiler.is_compiling() else _open.get()
+def current_deferred() -> "DeferredGradients | None":
+    """The deferred gradients of the innermost `one_gradient` block; None outside of one and under torch.compile."""
+    return None if torch.compiler.is_compiling() else _current.get()
 
 
-class Book:
-    """An account for each tensor that the steps share."""
+class DeferredGradients:
+    """The tensors that all steps of a loop share, each as a `SharedWeight` that computes its gradient at the end."""
 
     def __init__(self) -> None:
-        self.accounts: dict[tuple[int, int], Account] = {}
+        self.weights: dict[tuple[int, int], SharedWeight] = {}
 
     @overload
-    def account(self, shared: Tensor, bias: Tensor | None = None) -> "Account": ...
+    def shared(self, tensor: Tensor, bias: Tensor | None = None) -> "SharedWeight": ...
 
     @overload
-    def account(self, shared: Tensor, bias: Tensor | None, kind: type[Kept]) -> Kept: ...
+    def shared(self, tensor: Tensor, bias: Tensor | None, kind: type[Kind]) -> Kind: ...
 
-    def account(self, shared: Tensor, bias: Tensor | None = None, kind: Any = None) -> Any:
-        """That of these very tensors; what is done with them may need another kind."""
-        name = id(shared), id(bias)
-        if name not in self.accounts:
-            self.accounts[name] = (kind or Account)(shared, bias)
-        return self.accounts[name]
+    def shared(self, tensor: Tensor, bias: Tensor | None = None, kind: Any = None) -> Any:
+        """The shared weight of these two tensor objects, created at their first use; `kind` may name a subclass."""
+        key = id(tensor), id(bias)
+        if key not in self.weights:
+            self.weights[key] = (kind or SharedWeight)(tensor, bias)
+        return self.weights[key]
 
     def close(self) -> None:
-        """Let go of what only steps to come would need: held in a circle, it would outlive the loop."""
-        for account in self.accounts.values():
-            del account.origin, account.owner
+        """Release what only further steps need: this avoids a reference cycle that would keep tensors alive."""
+        for weight in self.weights.values():
+            del weight.originals, weight.proxy
 
 
-class Account:
-    """What the steps multiplied with a matrix W (x W' + b), or with a matrix V for each of a batch (x V)."""
+class SharedWeight:
+    """A tensor that all steps multiply by: a matrix W (x W' + b), or a matrix V for each row of a batch (x V).
 
-    def __init__(self, shared: Tensor, bias: Tensor | None) -> None:
-        self.origin = shared, bias  # held, so that no other tensor gets their ids
-        self.shared, self.bias = shared.detach(), None if bias is None else bias.detach()
-        self.is_matrix = shared.ndim == 2
+    Every step records its rows and the gradients of its result; `accumulate` computes the gradient of the tensor.
+    """
+
+    def __init__(self, tensor: Tensor, bias: Tensor | None) -> None:
+        self.originals = tensor, bias  # kept alive, so that no other tensor gets their ids
+        self.tensor, self.bias = tensor.detach(), None if bias is None else bias.detach()
+        self.is_matrix = tensor.ndim == 2
         self.steps = 0
-        self.entries: dict[int, tuple[Tensor, Tensor]] = {}  # by step: one that runs again is not counted twice
-        self.owner: Tensor = _Owner.apply(shared, bias, self)  # type: ignore[no-untyped-call]
+        self.recorded: dict[int, tuple[Tensor, Tensor]] = {}  # by step: a second backward pass overwrites the first
+        self.proxy: Tensor = _Proxy.apply(tensor, bias, self)  # type: ignore[no-untyped-call]
 
-    def next(self) -> int:
-        """The number of one more step."""
+    def next_step(self) -> int:
+        """Count one more step and return its number."""
         self.steps += 1
         return self.steps
 
     def step(self, rows: Tensor) -> Tensor:
-        """The product of one step."""
-        result: Tensor = _Step.apply(rows, self.owner, self, self.next())  # type: ignore[no-untyped-call]
+        """The product of one step, recorded in its backward pass."""
+        result: Tensor = _Step.apply(rows, self.proxy, self, self.next_step())  # type: ignore[no-untyped-call]
         return result
 
     def forward(self, rows: Tensor) -> Tensor:
-        """The product itself."""
-        return functional.linear(rows, self.shared, self.bias) if self.is_matrix else rows @ self.shared
+        """The product of these rows and the tensor, without autograd."""
+        return functional.linear(rows, self.tensor, self.bias) if self.is_matrix else rows @ self.tensor
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """The gradient of a step's rows."""
-        return gradient @ (self.shared if self.is_matrix else self.shared.transpose(-1, -2))
+        """The gradient of a step's rows, from the gradient of its product."""
+        return gradient @ (self.tensor if self.is_matrix else self.tensor.transpose(-1, -2))
 
-    def settle(self) -> tuple[Tensor | None, Tensor | None]:
-        """The gradients of what is shared and of the bias, from all entries, which are crossed out."""
-        if not self.entries:
+    def accumulate(self) -> tuple[Tensor | None, Tensor | None]:
+        """Sum the recorded steps' gradients, of the tensor and of the bias, and clear the record."""
+        if not self.recorded:
             return None, None
-        rows, gradients = (torch.cat(each, dim=-2) for each in zip(*self.entries.values(), strict=True))
-        self.entries.clear()
+        rows, gradients = (torch.cat(parts, dim=-2) for parts in zip(*self.recorded.values(), strict=True))
+        self.recorded.clear()
         if not self.is_matrix:
             return rows.transpose(-1, -2) @ gradients, None
         rows, gradients = rows.flatten(0, -2), gradients.flatten(0, -2)
-        return _of_weight(rows, gradients), None if self.bias is None else _of_bias(gradients)
+        return _weight_gradient(rows, gradients), None if self.bias is None else _bias_gradient(gradients)
 
 
-class _Owner(torch.autograd.Function):
-    """Stands between the tensor and every step, so that its turn comes after all of theirs."""
+class _Proxy(torch.autograd.Function):
+    """An empty scalar between a shared tensor and all its steps: its backward runs after the backward of all steps."""
 
     @staticmethod
-    def forward(ctx: Any, shared: Tensor, bias: Tensor | None, account: Account) -> Tensor:
-        ctx.account = account
+    def forward(ctx: Any, tensor: Tensor, bias: Tensor | None, weight: SharedWeight) -> Tensor:
+        ctx.weight = weight
         ctx.set_materialize_grads(False)
-        return shared.new_empty(())
+        return tensor.new_empty(())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
-        return *ctx.account.settle(), None
+        return *ctx.weight.accumulate(), None
 
 
 class _Step(torch.autograd.Function):
+    """The product of one step; its backward records rows and gradient instead of a gradient of the shared weight."""
+
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, owner: Tensor, account: Account, step: int) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, proxy: Tensor, weight: SharedWeight, step: int) -> Tensor:
         ctx.save_for_backward(rows)
-        ctx.account, ctx.step = account, step
-        return account.forward(rows)
+        ctx.weight, ctx.step = weight, step
+        return weight.forward(rows)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None]:
-        ctx.account.entries[ctx.step] = ctx.saved_tensors[0], gradients[0]
-        return ctx.account.backward(gradients[0]) if ctx.needs_input_grad[0] else None, None, None, None
+        ctx.weight.recorded[ctx.step] = ctx.saved_tensors[0], gradients[0]
+        return ctx.weight.backward(gradients[0]) if ctx.needs_input_grad[0] else None, None, None, None
 
 
-_open: ContextVar[Book | None] = ContextVar("the book that is open", default=None)
+_current: ContextVar[DeferredGradients | None] = ContextVar("deferred gradients of the running loop", default=None)

@@ -1,4 +1,4 @@
-"""Recurrent layers, in the one form that encoders and decoders share."""
+"""Recurrent layers (RNN, GRU, LSTM) of encoders and decoders: over whole sequences, and step by step."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ from regard.kernels.dropout import dropout
 from regard.kernels.linear import linear
 from regard.types import Recurrent
 
-FLAGS = 8  # columns for a flag: matrix units want widths in eights
-SHUT = 1e4  # a gate so far from zero is 0 or 1 exactly, in half precision too
+FLAGS = 8  # input columns added for the padding flag: tensor cores need widths that are multiples of 8
+SHUT = 1e4  # the sigmoid of -1e4 or 1e4 is exactly 0 or 1, in half precision too
 
 Cell = type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]
 
@@ -30,8 +30,8 @@ CELLS: dict[str, Cell] = {
 class Recurrence(nn.Module):
     """A stack of recurrent layers with dropout between them; states are batch-first.
 
-    `dim` is the width of an output: with `bidirectional`, each direction has half of it. An LSTM may be wider
-    inside: it then has `inner_dim` numbers, projected down to `dim` (torch's `proj_size`).
+    `dim` is the width of an output; with `bidirectional`, each direction has half of it. The cell state of an LSTM may
+    have a greater width `inner_dim`; the output is then projected down to `dim` (torch's `proj_size`).
     """
 
     def __init__(
@@ -50,18 +50,18 @@ class Recurrence(nn.Module):
         if inner_dim and cell is not nn.LSTM:
             raise RecipeError("only an lstm has an inner_dim that is projected down")
         if inner_dim and inner_dim <= dim:
-            raise RecipeError(f"an inner_dim is wider than the dim it is projected to, {dim}, not {inner_dim}")
+            raise RecipeError(f"inner_dim must be greater than the dim it is projected to, {dim}, but is {inner_dim}")
         if inner_dim and bidirectional and inner_dim % 2:
-            raise RecipeError(f"an inner_dim is split between two directions, so it is even, not {inner_dim}")
+            raise RecipeError(f"inner_dim is split between two directions, so it must be even, but is {inner_dim}")
         self.dim, self.layers, self.directions = dim, layers, 1 + bidirectional
-        self.cell_dim = (inner_dim or dim) if cell is nn.LSTM else None  # None where the unit has no cell
+        self.cell_dim = (inner_dim or dim) if cell is nn.LSTM else None  # None if the unit has no cell state
         width = dim // self.directions
         projected = {"proj_size": width} if inner_dim else {}
         self.rnn = cell(
             input_dim,
             (inner_dim or dim) // self.directions,
             num_layers=layers,
-            dropout=dropout if layers > 1 else 0.0,  # torch warns of dropout where there is no between
+            dropout=dropout if layers > 1 else 0.0,  # torch warns of dropout with one layer only
             bidirectional=bidirectional,
             bias=bias,
             batch_first=True,
@@ -71,7 +71,7 @@ class Recurrence(nn.Module):
     def forward(
         self, inputs: Float[Tensor, "batch time input"], state: Recurrent
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
-        """The top layer's output at every position, and the state after the last."""
+        """The top layer's output at every position, and the state of all layers after the last position."""
         with without_autocast(inputs):  # to float16, in which small gradients underflow
             if takes("recurrence_by_layers", self):
                 return self.forward_by_layers(inputs, state)
@@ -81,14 +81,14 @@ class Recurrence(nn.Module):
     def forward_by_layers(
         self, inputs: Float[Tensor, "batch time input"], state: Recurrent
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
-        """The same, a call for each layer of one direction: cuDNN's own dropout cannot be captured in a graph."""
+        """`forward` with one call per layer, in one direction: cuDNN's dropout cannot be captured in a CUDA graph."""
         hiddens, cells = [], []
         for layer in range(self.layers):
-            first = [
-                each[:, layer].unsqueeze(0).contiguous() for each in (state.hidden, state.cell) if each is not None
+            initial = [
+                part[:, layer].unsqueeze(0).contiguous() for part in (state.hidden, state.cell) if part is not None
             ]
             weights = [getattr(self.rnn, f"{name}_l{layer}") for name in self._names()]
-            inputs, last = self._run(inputs, first, weights)
+            inputs, last = self._run(inputs, initial, weights)
             hiddens.append(last[0])
             cells += last[1:]
             if layer < self.layers - 1:
@@ -99,7 +99,7 @@ class Recurrence(nn.Module):
     def read(
         self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
-        """Like `forward`, from rest, over padded rows: padding changes nothing and its outputs are zero."""
+        """`forward` from a zero state over padded rows: padding changes no result, and its outputs are zero."""
         with without_autocast(inputs):  # to float16, in which small gradients underflow
             if inputs.is_meta or takes("unpacked_reading", self):
                 return self.read_unpacked(inputs, mask)
@@ -110,88 +110,95 @@ class Recurrence(nn.Module):
             return padded, self._from_torch(after)
 
     def is_unchanged(self) -> bool:
-        """Whether its weights may be read past torch's module: nothing in it was hooked or replaced."""
+        """Whether code may use the weights without calling torch's module: nothing in it was hooked or replaced."""
         return are_unchanged(self, (Recurrence, *CELLS.values()))
 
     def read_unpacked(
         self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
     ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
-        """The same without packing, whose lengths the host must know: a captured graph runs it.
+        """`read` without packing, which needs the lengths on the CPU: so a CUDA graph can capture it.
 
-        Each direction of each layer is a call of its own; backwards, every row is turned round within its length.
+        Each direction of each layer is one call. For the backward direction, every row is reversed within its length.
         """
         lengths = mask.sum(dim=-1, keepdim=True)
-        places = torch.arange(mask.shape[1], device=mask.device)
-        turned = torch.where(mask, lengths - 1 - places, places)
+        positions = torch.arange(mask.shape[1], device=mask.device)
+        reversed_order = torch.where(mask, lengths - 1 - positions, positions)
         hiddens, cells = [], []
         for layer in range(self.layers):
-            read = []
+            directions = []
             for suffix in ("", "_reverse")[: self.directions]:
-                given = _rearranged(inputs, turned) if suffix else inputs
-                outputs, cell = self._from_rest(given, mask, f"_l{layer}{suffix}")
-                hiddens.append(_rearranged(outputs, (lengths - 1).clamp(min=0))[:, 0])
+                rows = _gather(inputs, reversed_order) if suffix else inputs
+                outputs, cell = self._run_from_zero(rows, mask, f"_l{layer}{suffix}")
+                hiddens.append(_gather(outputs, (lengths - 1).clamp(min=0))[:, 0])
                 cells.append(cell)
-                read.append(_rearranged(outputs, turned) if suffix else outputs)
-            inputs = torch.cat(read, dim=-1).masked_fill(~mask.unsqueeze(-1), 0.0)
+                directions.append(_gather(outputs, reversed_order) if suffix else outputs)
+            inputs = torch.cat(directions, dim=-1).masked_fill(~mask.unsqueeze(-1), 0.0)
             if layer < self.layers - 1:
                 inputs = dropout(inputs, self.rnn.dropout, self.training)
         last = self._batch_first(torch.stack(cells)) if self.cell_dim else None
         return inputs, Recurrent(self._batch_first(torch.stack(hiddens)), last)
 
-    def _from_rest(self, inputs: Tensor, mask: Tensor, suffix: str) -> tuple[Tensor, Tensor]:
-        """One layer in one direction: its outputs, and an LSTM's cell at the end of every row.
+    def _run_from_zero(self, inputs: Tensor, mask: Tensor, suffix: str) -> tuple[Tensor, Tensor]:
+        """Run one layer in one direction from a zero state: its outputs, and an LSTM's cell state at each row's end.
 
-        At padding an LSTM lets nothing in and forgets nothing, since a flag among its inputs opens and closes these
-        gates; so its last cell is that of the row's own last position.
+        A flag among the inputs of an LSTM closes its input gate and opens its forget gate at padding. So the cell state
+        stays the same from the last real position on. For other units the second result is not used.
         """
         weights = [getattr(self.rnn, name + suffix) for name in self._names()]
-        rest = [inputs.new_zeros(1, len(inputs), self.dim // self.directions)]
+        zeros = [inputs.new_zeros(1, len(inputs), self.dim // self.directions)]
         if self.cell_dim:
-            inputs, weights[0] = _flagged(inputs, mask, weights[0])
-            rest.append(inputs.new_zeros(1, len(inputs), self.cell_dim // self.directions))
-        outputs, last = self._run(inputs, rest, weights)
+            inputs, weights[0] = _add_padding_flag(inputs, mask, weights[0])
+            zeros.append(inputs.new_zeros(1, len(inputs), self.cell_dim // self.directions))
+        outputs, last = self._run(inputs, zeros, weights)
         return outputs, last[-1][0]
 
     def _run(
-        self, inputs: Tensor, first: list[Tensor], weights: list[Tensor]
+        self, inputs: Tensor, initial: list[Tensor], weights: list[Tensor]
     ) -> tuple[Float[Tensor, "batch time width"], list[Float[Tensor, "1 batch inner"]]]:
-        """One layer in one direction from a first state: its outputs, and its last state."""
+        """Run one layer in one direction from an initial state: its outputs, and its last state."""
         run = getattr(torch._VF, self.rnn.mode.lower())
-        state = first if self.cell_dim else first[0]
+        state = initial if self.cell_dim else initial[0]
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "RNN module weights")  # a layer's own are copied together: that is cheap
+            # The warning is about copies of weights in memory; one layer's weights are cheap to copy.
+            warnings.filterwarnings("ignore", "RNN module weights")
             outputs, *last = run(inputs, state, weights, self.rnn.bias, 1, 0.0, self.training, False, True)
         return outputs, last
 
     def _names(self) -> list[str]:
+        """The names of torch's weights of one layer, without their suffix."""
         names = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if self.rnn.bias else [])
         return names + (["weight_hr"] if self.rnn.proj_size else [])
 
     def _to_torch(self, state: Recurrent) -> Tensor | tuple[Tensor, Tensor]:
+        """The state as torch takes it, layers first."""
         hidden = state.hidden.transpose(0, 1).contiguous()
         return hidden if state.cell is None else (hidden, state.cell.transpose(0, 1).contiguous())
 
     def _from_torch(self, state: Tensor | tuple[Tensor, Tensor]) -> Recurrent:
+        """A state of torch as ours, batch first."""
         if isinstance(state, Tensor):
             return Recurrent(self._batch_first(state), None)
         return Recurrent(self._batch_first(state[0]), self._batch_first(state[1]))
 
     def _batch_first(self, state: Float[Tensor, "both batch half"]) -> Float[Tensor, "batch layers dim"]:
-        """Torch stacks the directions of a layer; here they lie side by side, as in the outputs."""
+        """Put the batch first, and concatenate the directions of a layer (torch stacks them), as in the outputs."""
         return state.unflatten(0, (self.layers, self.directions)).permute(2, 0, 1, 3).flatten(2)
 
 
 class Gates:
-    """The weights of a recurrence as steps take them: a word enters, and what is fed with it."""
+    """A recurrence that runs step by step from its weights; each step takes a word and, optionally, a fed vector.
+
+    The fed vector (for example the last context) is concatenated to the word as the input of the lowest layer.
+    """
 
     @staticmethod
     def of(recurrence: Recurrence, word_dim: int) -> "Gates | None":
-        """Those of a recurrence, unless it was hooked or replaced, or is of a kind that they do not know."""
+        """The gates of a recurrence; None if it was hooked or replaced, or if `MOVES` has no step function for it."""
         return Gates(recurrence, word_dim) if takes("recurrent_gates", recurrence, MOVES) else None
 
     def __init__(self, recurrence: Recurrence, word_dim: int) -> None:
         self.recurrence, self.rnn = recurrence, recurrence.rnn
-        weights = self.rnn.all_weights  # of every layer, from the lowest up
+        weights = self.rnn.all_weights  # of each layer, the lowest first
         moves = FUSED_MOVES if takes("fused_cell", weights[0][0], self.rnn.mode, FUSED_MOVES) else MOVES
         self.move = moves[self.rnn.mode]
         self.entering = [(weight, bias) for weight, _, bias, _ in weights]
@@ -200,7 +207,7 @@ class Gates:
         self.of_word, self.of_fed = weight.tensor_split([word_dim], dim=1)
 
     def given(self, words: Float[Tensor, "*rows word"]) -> Float[Tensor, "*rows gates"]:
-        """What words say to the gates of the lowest layer."""
+        """The words' part of the gate inputs of the lowest layer."""
         return linear(words, self.of_word, self.bias).to(self.of_word.dtype)
 
     def step(
@@ -210,7 +217,7 @@ class Gates:
         fed: Float[Tensor, "batch 1 fed"] | None,
         state: Recurrent,
     ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
-        """A word enters, as it is given to the gates, and what is fed with it."""
+        """Take one step: `entering` is the word's part of the gate inputs, as `given` computes it."""
         if is_observed(self.rnn):  # call it for its recording hooks; the result is not used
             with torch.random.fork_rng(enabled=self.rnn.training):
                 self.recurrence(beside(word, fed), state)
@@ -223,16 +230,16 @@ class Gates:
                 below = dropout(moved[-1][0], self.rnn.dropout, self.rnn.training)
                 entering = linear(below, *self.entering[layer])
             moved.append(self.move(entering, linear(hidden, *self.kept[layer]), hidden, cell))
-        hiddens, kept = [each for each, _ in moved], [each for _, each in moved if each is not None]
-        return hiddens[-1].unsqueeze(1), Recurrent(_stacked(hiddens), _stacked(kept) if kept else None)
+        hiddens, after = [hidden for hidden, _ in moved], [cell for _, cell in moved if cell is not None]
+        return hiddens[-1].unsqueeze(1), Recurrent(_stacked(hiddens), _stacked(after) if after else None)
 
 
 class Pace:
-    """A recurrence step by step, where what enters depends on what came of the step before.
+    """Runs a recurrence step by step over known words, if each step also needs a result of the step before.
 
-    The words are known before: their share of the lowest layer's gates is made for all steps at once. Whatever is
-    multiplied at every step is given to `linear` as the same tensor. A recurrence that was hooked or replaced is
-    called at every step.
+    The words' part of the lowest layer's gate inputs is computed for all steps at once. Weights that every step uses
+    are passed to `linear` as the same tensor each time, so that it can sum their gradients. A recurrence that was
+    hooked or replaced is called as a module at every step.
     """
 
     def __init__(self, recurrence: Recurrence, words: Float[Tensor, "batch time word"]) -> None:
@@ -243,75 +250,80 @@ class Pace:
     def step(
         self, index: int, fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent
     ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
-        """The word of that index enters, and what is fed with it."""
+        """Take the step of the word at `index`, with the vector `fed` concatenated to it."""
         if self.gates is None:
             return self.recurrence(beside(self.words[index], fed), state)
         return self.gates.step(self.words[index], self.entering[index], fed, state)
 
 
 def beside(words: Float[Tensor, "batch time word"], fed: Float[Tensor, "batch _ fed"] | None) -> Tensor:
-    """What enters the lowest layer: the words, and what is fed with each of them."""
+    """The inputs of the lowest layer: each word, with the fed vector concatenated to it if there is one."""
     return words if fed is None else torch.cat([words, fed.expand(-1, words.shape[1], -1)], dim=-1)
 
 
 def _unstacked(layers: Float[Tensor, "batch layers dim"]) -> list[Float[Tensor, "batch dim"]]:
-    """Layer by layer; of one alone nothing is copied, neither here nor for its gradient."""
+    """Split into layers; a single layer is a view, so that nothing is copied forward or backward."""
     return [layers.squeeze(1)] if layers.shape[1] == 1 else list(layers.unbind(1))
 
 
 def _stacked(layers: Sequence[Float[Tensor, "batch dim"]]) -> Float[Tensor, "batch layers dim"]:
+    """Stack layers; a single layer is a view."""
     return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(list(layers), dim=1)
 
 
 Moved = tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"] | None]
 
 
-def _move_rnn(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
-    """Elman 1990:  h = tanh(entering + kept)."""
-    return torch.tanh(entering + kept), None
+def _step_rnn(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    """Elman 1990:  h = tanh(inputs + recurrent).
+
+    `inputs` is W x + b of the new input, `recurrent` is U h + b of the hidden state, for all gates side by side.
+    """
+    return torch.tanh(inputs + recurrent), None
 
 
-def _move_gru(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
-    """Cho et al. 2014, with r after the product:  n = tanh(entering_n + r * kept_n),  h = n + z * (h - n)."""
+def _step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    """Cho et al. 2014, with r after the product:  n = tanh(inputs_n + r * recurrent_n),  h = n + z * (h - n)."""
     width = hidden.shape[-1]
-    reset, update = torch.sigmoid(entering[:, : 2 * width] + kept[:, : 2 * width]).chunk(2, dim=-1)
-    new = torch.tanh(torch.addcmul(entering[:, 2 * width :], reset, kept[:, 2 * width :]))
-    return torch.addcmul(new, update, hidden - new), None
+    reset, update = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).chunk(2, dim=-1)
+    candidate = torch.tanh(torch.addcmul(inputs[:, 2 * width :], reset, recurrent[:, 2 * width :]))
+    return torch.addcmul(candidate, update, hidden - candidate), None
 
 
-def _move_lstm(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
     """Hochreiter and Schmidhuber 1997; Gers et al. 2000:  c = f * c + i * g,  h = o * tanh(c)."""
     assert cell is not None
-    let_in, keep, new, show = (entering + kept).chunk(4, dim=-1)
-    after = torch.addcmul(torch.sigmoid(keep) * cell, torch.sigmoid(let_in), torch.tanh(new))
-    return torch.sigmoid(show) * torch.tanh(after), after
+    enter, forget, candidate, output = (inputs + recurrent).chunk(4, dim=-1)
+    new_cell = torch.addcmul(torch.sigmoid(forget) * cell, torch.sigmoid(enter), torch.tanh(candidate))
+    return torch.sigmoid(output) * torch.tanh(new_cell), new_cell
 
 
-def _fused_gru(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
-    return torch.ops.aten._thnn_fused_gru_cell(entering, kept, hidden)[0], None
+def _fused_step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    return torch.ops.aten._thnn_fused_gru_cell(inputs, recurrent, hidden)[0], None
 
 
-def _fused_lstm(entering: Tensor, kept: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
-    return torch.ops.aten._thnn_fused_lstm_cell(entering, kept, cell)[:2]
+def _fused_step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+    return torch.ops.aten._thnn_fused_lstm_cell(inputs, recurrent, cell)[:2]
 
 
 Move = Callable[[Tensor, Tensor, Tensor, Tensor | None], Moved]
 
 MOVES: dict[str, Move] = {
-    "RNN_TANH": _move_rnn,
-    "GRU": _move_gru,
-    "LSTM": _move_lstm,
+    "RNN_TANH": _step_rnn,
+    "GRU": _step_gru,
+    "LSTM": _step_lstm,
 }
-FUSED_MOVES: dict[str, Move] = {  # the same by torch's own kernels, which only a GPU has
-    "GRU": _fused_gru,
-    "LSTM": _fused_lstm,
+FUSED_MOVES: dict[str, Move] = {  # the same steps by torch's fused kernels, which exist only for GPUs
+    "GRU": _fused_step_gru,
+    "LSTM": _fused_step_lstm,
 }
 
 
 class Tower(nn.Module):
-    """Wu et al. 2016, 3.1: recurrent layers of one width on top of each other, each reading what is below and a guest.
+    """Wu et al. 2016, 3.1: a stack of recurrent layers of one width; each reads the layer below and `guest`.
 
-    From the second on, what a layer reads of the layer below is added to what it says (residual connections).
+    `guest` is a second input, the context of the attention, or None. From the second layer on, the output of the layer
+    below is added to the layer's own output (residual connections).
     """
 
     def __init__(self, cell: Cell, *, dim: int, guest_dim: int, layers: int, dropout: float, bias: bool = True) -> None:
@@ -327,35 +339,35 @@ class Tower(nn.Module):
         guest: Float[Tensor, "batch time guest"] | None,
         run: Callable[[Recurrence, Tensor, int], tuple[Tensor, Recurrent]],
     ) -> tuple[Float[Tensor, "batch time dim"], list[Recurrent]]:
-        """The top's output and every layer's last state; `run` runs one layer, by its number from 0."""
+        """The top layer's output and the last state of every layer; `run` runs one layer, given its number from 0."""
         lasts = []
         for number, layer in enumerate(self.stack):
             entering = dropout(states, self.dropout, self.training)
-            beside = entering if guest is None else torch.cat([entering, guest], dim=-1)
-            said, last = run(cast(Recurrence, layer), beside, number)
-            states = said + states if number else said
+            inputs = entering if guest is None else torch.cat([entering, guest], dim=-1)
+            outputs, last = run(cast(Recurrence, layer), inputs, number)
+            states = outputs + states if number else outputs
             lasts.append(last)
         return states, lasts
 
 
 def joined(states: Sequence[Recurrent]) -> Recurrent:
-    """The states of several stacks as those of one."""
-    cells = [each.cell for each in states if each.cell is not None]
-    return Recurrent(torch.cat([each.hidden for each in states], dim=1), torch.cat(cells, dim=1) if cells else None)
+    """Concatenate the states of several stacks along the layers."""
+    cells = [state.cell for state in states if state.cell is not None]
+    return Recurrent(torch.cat([state.hidden for state in states], dim=1), torch.cat(cells, dim=1) if cells else None)
 
 
 def layer_of(state: Recurrent, number: int) -> Recurrent:
-    """The state of one layer."""
+    """The state of one layer of a stack, by its number from 0."""
     return state.each(lambda layers: layers[:, number : number + 1])
 
 
-def _rearranged(rows: Float[Tensor, "batch time dim"], places: Int[Tensor, "batch some"]) -> Tensor:
-    """The positions of every row that `places` names."""
-    return rows.gather(1, places.unsqueeze(-1).expand(-1, -1, rows.shape[-1]))
+def _gather(rows: Float[Tensor, "batch time dim"], positions: Int[Tensor, "batch some"]) -> Tensor:
+    """The vectors of every row at the given positions, in that order."""
+    return rows.gather(1, positions.unsqueeze(-1).expand(-1, -1, rows.shape[-1]))
 
 
-def _flagged(inputs: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs of an LSTM with a flag at padding, and weights that shut its input gate and open its forget gate there."""
+def _add_padding_flag(inputs: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Add a padding flag to the inputs of an LSTM, and weights that close the input and open the forget gate there."""
     flags = inputs.new_zeros(*inputs.shape[:2], FLAGS)
     flags[..., 0] = (~mask).to(inputs.dtype)
     gates = weight.new_zeros(4, weight.shape[0] // 4, FLAGS)

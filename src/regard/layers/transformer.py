@@ -1,4 +1,4 @@
-"""The layers of a Transformer, in the one form that encoders and decoders share."""
+"""Parts of a Transformer that encoders and decoders share: sub-layers, residual connections, initialisation."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,54 +16,54 @@ from regard.errors import pick
 from regard.kernels.add_norm import add_norm
 from regard.kernels.dropout import dropout, relu_dropped
 from regard.kernels.linear import Linear
+from regard.recipe import SMALL
 
-# They are given what nobody else holds, and may change it in place.
+# They get a tensor that nothing else uses, and may change it in place.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu_,
     "gelu": functional.gelu,
 }
 NORMS = ("pre", "post")
-SMALL = 0.02  # standard deviation
 
 
 @dataclass(frozen=True)
 class Site:
-    """The attention of one place in a layer: to its own states, or to a memory."""
+    """The settings of one attention of a layer: self-attention, or cross-attention to a memory."""
 
-    make: Make  # of one head
+    make: Make  # builds the attention of one head width
     heads: int
     groups: int  # heads of keys and values; 0 for as many as heads
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes and choices of a stack of layers."""
+    """The sizes and settings of a stack of layers."""
 
-    attention: Site  # to the stack's own states
-    cross: Site  # to a memory
+    attention: Site  # self-attention
+    cross: Site  # cross-attention to a memory
     dim: int
     layers: int
     inner_dim: int  # of the feed-forward layers
     dropout: float
     inner_dropout: float  # in the feed-forward layers
-    norm: str  # before each sub-layer, or after
+    norm: str  # an entry of NORMS: before each sub-layer, or after it
     activation: str
     positions: str
     longest: int
     init: str = "glorot"
 
     def placed(self, *, onward: bool) -> Positions:
-        """The positions of the stack; `onward` where no token sees a later one."""
+        """The positions module of the stack; `onward` is True if attention is causal."""
         kind = pick(POSITIONS, self.positions, "positions")
         return kind(dim=self.dim, heads=self.attention.heads, longest=self.longest, onward=onward)
 
     def self_attention(self) -> SelfAttention:
-        """Attention to the stack's own states."""
+        """A new self-attention, to the stack's own states."""
         site = self.attention
         return SelfAttention(site.make, dim=self.dim, heads=site.heads, groups=site.groups or None)
 
     def cross_attention(self, key_dim: int) -> MultiHead:
-        """Attention to a memory."""
+        """A new cross-attention, to a memory whose states have the width `key_dim`."""
         return MultiHead(
             self.cross.make,
             query_dim=self.dim,
@@ -76,16 +76,17 @@ class Shape:
 
 
 class Stream(NamedTuple):
-    """What flows through a stack, and what the last sub-layer said to it, which is not in it yet."""
+    """The residual stream, and the output of the last sub-layer if it is not added yet."""
 
     states: Float[Tensor, "*batch dim"]
     change: Float[Tensor, "*batch dim"] | None = None
 
 
 class Around(nn.Module):
-    """What stands around a sub-layer f: pre-norm x + dropout(f(norm(x))), post-norm norm(x + dropout(f(x))).
+    """The residual connection and the norm around a sub-layer f.
 
-    In pre-norm the sum waits for the next sub-layer, which needs its norm too: both are made in one pass.
+    Pre-norm is x + dropout(f(norm(x))), post-norm is norm(x + dropout(f(x))).
+    In pre-norm the sum is delayed until the next sub-layer, which also normalises it: both are computed in one pass.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -95,20 +96,20 @@ class Around(nn.Module):
         self.dropout = shape.dropout
 
     def enter(self, stream: Stream) -> tuple[Float[Tensor, "*batch dim"], Float[Tensor, "*batch dim"]]:
-        """The states, and what f reads of them."""
+        """The residual stream before f, and the input of f."""
         if not self.before:
             return stream.states, stream.states
         return add_norm(stream.states, stream.change, self.norm, self.dropout, self.training)
 
     def leave(self, states: Float[Tensor, "*batch dim"], change: Float[Tensor, "*batch dim"]) -> Stream:
-        """What comes of the states and of what f said."""
+        """The residual stream after f, from the states before it and the output `change` of f."""
         if self.before:
             return Stream(states, change)
         return Stream(add_norm(states, change, self.norm, self.dropout, self.training, flows=True)[1])
 
 
 class Top(nn.Module):
-    """The end of a stack: layers that normalise only what they read leave sums behind, which are normalised here."""
+    """The final norm of a pre-norm stack, whose residual stream is not normalised yet; post-norm stacks need none."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -116,14 +117,14 @@ class Top(nn.Module):
         self.dropout = shape.dropout
 
     def forward(self, stream: Stream) -> Float[Tensor, "*batch dim"]:
-        """The states that the stack hands over."""
+        """The output states of the stack."""
         if self.norm is None:
             return stream.states
         return add_norm(stream.states, stream.change, self.norm, self.dropout, self.training)[1]
 
 
 class FeedForward(nn.Module):
-    """Vaswani et al. 2017, 3.3:  W_2 activation(W_1 x + b_1) + b_2, for each position by itself."""
+    """Vaswani et al. 2017, 3.3:  W_2 activation(W_1 x + b_1) + b_2, for each position separately."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -133,7 +134,7 @@ class FeedForward(nn.Module):
         self.dropout, self.rectifies = shape.inner_dropout, shape.activation == "relu"
 
     def forward(self, states: Float[Tensor, "batch time dim"]) -> Float[Tensor, "batch time dim"]:
-        """One hidden layer."""
+        """Apply the hidden layer, activation, dropout and the output layer."""
         inner = self.inner(states.flatten(0, 1))
         if self.rectifies:
             inner = relu_dropped(inner, self.dropout, self.training)
@@ -143,25 +144,28 @@ class FeedForward(nn.Module):
 
 
 def start_weights(stack: nn.Module, shape: Shape) -> None:
-    """The weights that a stack begins with."""
+    """Initialise the weights of a stack."""
     pick(INITS, shape.init, "init")(stack, shape.layers)
 
 
 def glorot(stack: nn.Module, layers: int) -> None:
-    """Glorot and Bengio 2010: matrices of layers from a uniform distribution, biases from zero."""
+    """Glorot and Bengio 2010: weights of linear layers from a uniform distribution, biases zero."""
     for _, linear in _linears(stack):
         nn.init.xavier_uniform_(linear.weight)
 
 
 def small(stack: nn.Module, layers: int) -> None:
-    """Radford et al. 2019: all of size 0.02, words too; what adds to the stream less, the more layers there are."""
+    """Radford et al. 2019: standard deviation 0.02, embeddings too; less for layers that add to the residual stream.
+
+    These have 0.02 / sqrt(2 layers), so that the variance of the stream does not grow with the number of layers.
+    """
     for name, linear in _linears(stack):
         adds = name.endswith(("attention.out", "cross.out", "feed.out"))
         nn.init.normal_(linear.weight, std=SMALL / math.sqrt(2 * layers) if adds else SMALL)
 
 
 def _linears(stack: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """The linear layers, with biases that are zero."""
+    """The linear layers by name; sets their biases to zero."""
     for name, module in stack.named_modules():
         if isinstance(module, nn.Linear):
             if module.bias is not None:

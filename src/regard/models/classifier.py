@@ -16,18 +16,18 @@ from regard.kernels.dropout import dropout
 from regard.models import core
 from regard.types import Padded
 
-QUIET = 0.05  # the spread of the words' first vectors
+QUIET = 0.05  # the standard deviation of the initial token embeddings
 
 
 class Classified(NamedTuple):
-    """What a classifier says of each sentence, and where it looked."""
+    """The output of a classifier for each sentence: logits, and the attention weights of its pooling."""
 
     logits: Float[Tensor, "batch classes"]
-    weights: Float[Tensor, "batch source"] | None  # of a pooling that looks
+    weights: Float[Tensor, "batch source"] | None  # None if the pooling has no attention
 
 
 class Classifier(nn.Module):
-    """Reads a sentence, makes one vector of its states, and gives every class a number."""
+    """Encodes a sentence, pools its states into one vector, and computes the logits of the classes from it."""
 
     def __init__(self, encoder: Encoder, pooling: Pooling, classes: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -37,26 +37,26 @@ class Classifier(nn.Module):
         self.dropout = dropout
 
     def forward(self, source: Padded) -> Classified:
-        """The logits of the classes."""
+        """The logits of the classes, and the weights of the pooling."""
         pooled = self.pooling(self.encoder(source))
         return Classified(self.out(dropout(pooled.vector, self.dropout, self.training)), pooled.weights)
 
 
 def build(recipe: recipes.Model, *, size: int, classes: int) -> Classifier:
-    """The classifier of a recipe for a vocabulary of that size."""
-    encoder = core.encoder(recipe, size)
-    _quiet_words(encoder.embedding)
+    """Build the classifier of a recipe for a vocabulary of `size` tokens."""
+    encoder = core.text_encoder(recipe, size)
+    _scale_embeddings(encoder.words)
     return Classifier(encoder, pooling(recipe, encoder.dim), classes, dropout=recipe.encoder.dropout)
 
 
-def _quiet_words(words: nn.Embedding) -> None:
-    """Let words begin small: one met once or twice keeps about the vector it began with, which should say little."""
+def _scale_embeddings(words: nn.Embedding) -> None:
+    """Scale the initial embeddings down: a rare word keeps about its first vector, which should have little effect."""
     with torch.no_grad():
         words.weight.mul_(QUIET / words.weight.std())
 
 
 def pooling(recipe: recipes.Model, dim: int) -> Pooling:
-    """The pooling of a recipe for states of that width."""
+    """Build the pooling of a recipe for states of width `dim`."""
     kind = pick(POOLINGS, recipe.pooling, "pooling")
     recurrent = recipe.encoder.kind == "recurrent"
     if recurrent and recipe.pooling == "cls" and not recipe.encoder.bidirectional:
@@ -64,10 +64,10 @@ def pooling(recipe: recipes.Model, dim: int) -> Pooling:
             "model.pooling = cls reads the first state, but a recurrent encoder of one direction has read nothing "
             "there yet; choose last, or model.encoder.bidirectional = true"
         )
-    # The query stands at no place of the sentence.
-    everywhere = replace(recipe.attention, scope="global")
+    # The query has no position in the sentence, so local scopes have no meaning here.
+    settings = replace(recipe.attention, scope="global")
 
     def make(width: int) -> Attention:
-        return core.attention(everywhere, query_dim=width, key_dim=width, longest=recipe.longest)
+        return core.attention(settings, query_dim=width, key_dim=width, longest=recipe.longest)
 
     return kind(dim=dim, directions=1 + (recurrent and recipe.encoder.bidirectional), make=make)

@@ -1,4 +1,4 @@
-"""What the letters of a word say of it: readers of spellings, for words that no vocabulary holds."""
+"""Letter encoders: compute a vector of a word from its letters, which helps with words outside of the vocabulary."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from regard.types import PAD, Padded
 
 @dataclass(frozen=True)
 class Spelled(Padded):
-    """Rows of words, each with its letters, which are padded too."""
+    """Padded rows of words, with the padded letters of each word."""
 
     letters: Int[Tensor, "batch length letters"]
 
 
 class Letters(ABC, nn.Module):
-    """Reads words letter by letter; `dim` is the width of what it makes of a word."""
+    """Base class of letter encoders; `size` counts the known letters, `dim` is the width of a word's vector."""
 
     def __init__(self, size: int, *, embedding: int, dim: int) -> None:
         super().__init__()
@@ -28,23 +28,23 @@ class Letters(ABC, nn.Module):
         self.dim = dim
 
     def forward(self, source: Spelled) -> Float[Tensor, "batch length dim"]:
-        """A vector for every word, zeros where there is none."""
+        """A vector for every word, and zeros at padding."""
         letters = source.letters.flatten(0, 1) if source.mask.is_meta else source.letters[source.mask]
-        read = self.read(self.embedding(letters), letters != PAD)
-        places = source.mask.unsqueeze(-1).expand(*source.mask.shape, self.dim)
-        return torch.zeros_like(places, dtype=read.dtype).masked_scatter(places, read)
+        vectors = self.read(self.embedding(letters), letters != PAD)
+        real = source.mask.unsqueeze(-1).expand(*source.mask.shape, self.dim)
+        return torch.zeros_like(real, dtype=vectors.dtype).masked_scatter(real, vectors)
 
     @abstractmethod
     def read(
         self, letters: Float[Tensor, "words letters letter"], mask: Bool[Tensor, "words letters"]
     ) -> Float[Tensor, "words dim"]:
-        """What each word's letters make of it; none is without a letter."""
+        """Compute the vector of each word from the embeddings of its letters; every word has at least one letter."""
 
 
 class ConvolutionalLetters(Letters):
-    """Kim et al. 2016; Ma and Hovy 2016: the strongest answer of each filter anywhere in the word."""
+    """Kim et al. 2016; Ma and Hovy 2016: convolutions over the letters; the maximum of each filter over the word."""
 
-    WIDTHS = (3, 5)  # letters that a filter sees, half of the filters each
+    WIDTHS = (3, 5)  # letters that a filter covers; each width has half of the filters
 
     def __init__(self, size: int, *, embedding: int, dim: int) -> None:
         super().__init__(size, embedding=embedding, dim=dim)
@@ -58,13 +58,13 @@ class ConvolutionalLetters(Letters):
     def read(
         self, letters: Float[Tensor, "words letters letter"], mask: Bool[Tensor, "words letters"]
     ) -> Float[Tensor, "words dim"]:
-        """Answers are at least zero, so those of padding count for nothing."""
-        answers = torch.cat([each(letters.transpose(1, 2)) for each in self.filters], dim=1)
-        return (functional.relu(answers) * mask.unsqueeze(1)).amax(-1)
+        """The maxima; outputs are at least 0 after the relu, so those at padding, set to 0, cannot win."""
+        outputs = torch.cat([convolution(letters.transpose(1, 2)) for convolution in self.filters], dim=1)
+        return (functional.relu(outputs) * mask.unsqueeze(1)).amax(-1)
 
 
 class RecurrentLetters(Letters):
-    """Ling et al. 2015; Lample et al. 2016: the last states of an LSTM in both directions."""
+    """Ling et al. 2015; Lample et al. 2016: the final states of a bidirectional LSTM over the letters."""
 
     def __init__(self, size: int, *, embedding: int, dim: int) -> None:
         super().__init__(size, embedding=embedding, dim=dim)
@@ -73,7 +73,7 @@ class RecurrentLetters(Letters):
     def read(
         self, letters: Float[Tensor, "words letters letter"], mask: Bool[Tensor, "words letters"]
     ) -> Float[Tensor, "words dim"]:
-        """The state after the last letter, and that after the first, read backwards."""
+        """The final states of both directions, concatenated."""
         _, summary = self.recurrence.read(letters, mask)
         return summary.hidden.squeeze(1)
 

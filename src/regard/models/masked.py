@@ -1,4 +1,4 @@
-"""Masked language models: an encoder that says what stood where something is hidden."""
+"""Masked language models: an encoder that predicts the tokens that were masked out of a text."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,16 +12,17 @@ from regard.types import PAD, Padded
 
 
 class MaskedLM(nn.Module):
-    """Devlin et al. 2019: reads a text with holes in both directions, and predicts what is asked for.
+    """Devlin et al. 2019: encodes a text in which some tokens are masked, and predicts the tokens at chosen positions.
 
-    MASK, the sign for a hole, is the first id after the vocabulary, and its vector stands beside those of the words:
-    so the encoder is, name by name and shape by shape, that of a classifier or tagger with the same tokens.
+    The id of the mask token is the first after the vocabulary, and its vector is a parameter of this model, not of the
+    encoder. So the encoder's parameters have the names and shapes of those of a classifier or tagger with the same
+    tokens, which can start from them.
     """
 
     def __init__(self, encoder: Encoder, *, tied: bool) -> None:
         super().__init__()
         self.encoder = encoder
-        self.mask_id, width = encoder.embedding.num_embeddings, encoder.embedding.embedding_dim
+        self.mask_id, width = encoder.words.num_embeddings, encoder.words.embedding_dim
         self.mask = nn.Parameter(torch.empty(width).normal_(std=width**-0.5))
         self.inner = nn.Linear(encoder.dim, width)
         self.norm = nn.LayerNorm(width)
@@ -29,22 +30,22 @@ class MaskedLM(nn.Module):
         self.bias = nn.Parameter(torch.zeros(self.mask_id)) if tied else None
 
     def forward(self, source: Padded, asked: Bool[Tensor, "batch length"]) -> Float[Tensor, "places vocabulary"]:
-        """A number for every word of the vocabulary at each place that is asked for, row after row."""
+        """The logits of the vocabulary at each position where `asked` is True, row by row."""
         states = self.encoder.read(self.embed(source.ids), source.mask).states[asked]
         return self.predict(self.norm(functional.gelu(self.inner(states))))
 
     def embed(self, ids: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length word"]:
-        """The vectors of words and holes."""
-        hole = ids == self.mask_id
-        words = self.encoder.embedding(ids.masked_fill(hole, PAD))
-        return torch.where(hole.unsqueeze(-1), self.mask.to(words.dtype), words)
+        """The vectors of the tokens and of mask tokens."""
+        masked = ids == self.mask_id
+        words = self.encoder.words(ids.masked_fill(masked, PAD))
+        return torch.where(masked.unsqueeze(-1), self.mask.to(words.dtype), words)
 
     def predict(self, states: Float[Tensor, "places word"]) -> Float[Tensor, "places vocabulary"]:
-        """A number for every word; where tied, with the matrix that embeds them (Press and Wolf 2017)."""
-        words = self.encoder.embedding.weight
+        """The logits of the vocabulary; if tied, the embedding matrix is the output matrix (Press and Wolf 2017)."""
+        words = self.encoder.words.weight
         return functional.linear(states, words, self.bias) if self.out is None else self.out(states)
 
 
 def build(recipe: recipes.Model, *, size: int) -> MaskedLM:
-    """The masked language model of a recipe for a vocabulary of that size."""
-    return MaskedLM(core.encoder(recipe, size), tied=recipe.tied)
+    """Build the masked language model of a recipe for a vocabulary of `size` tokens."""
+    return MaskedLM(core.text_encoder(recipe, size), tied=recipe.tied)

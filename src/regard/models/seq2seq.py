@@ -1,4 +1,4 @@
-"""Sequence to sequence: an encoder and a decoder."""
+"""Sequence-to-sequence models: an encoder and a decoder."""
 
 from dataclasses import replace
 
@@ -9,11 +9,12 @@ from regard.decoders import AnyDecoder
 from regard.encoders import Encoder
 from regard.errors import RecipeError
 from regard.models import core
+from regard.sources import Front, SourceBatch, TokenEmbedding, token_embedding
 from regard.types import Batch, Memory, Padded, Step
 
 
 class Seq2Seq(nn.Module):
-    """Reads a source into a memory, writes the target from it."""
+    """Encodes a source into a memory, from which the decoder predicts the target."""
 
     def __init__(self, encoder: Encoder, decoder: AnyDecoder) -> None:
         super().__init__()
@@ -21,21 +22,33 @@ class Seq2Seq(nn.Module):
         self.decoder = decoder
 
     def forward(self, batch: Batch) -> Step:
-        """Teacher forcing: what is predicted after each target token but the last."""
+        """Teacher forcing: the predictions after each target token but the last."""
         return self.decoder(batch.target.ids[:, :-1], self.read(batch.source))
 
-    def read(self, source: Padded) -> Memory:
-        """The memory of a source, with its tokens where the decoder copies them."""
-        memory = self.encoder(source)
-        return replace(memory, ids=source.ids) if self.decoder.copies else memory
+    def read(self, source: SourceBatch) -> Memory:
+        """Encode a source; the memory has its token ids if the decoder may copy them."""
+        memory: Memory = self.encoder(source)
+        if not self.decoder.copies:
+            return memory
+        assert isinstance(source, Padded)
+        return replace(memory, ids=source.ids)
 
 
 def build(recipe: recipes.Model, *, source_size: int, target_size: int, shared: bool = False) -> Seq2Seq:
-    """The model of a recipe for vocabularies of these sizes; `shared` where they are one vocabulary."""
-    encoder = core.encoder(core.beside_decoder(recipe), source_size)
+    """Build a text-to-text model of a recipe for vocabularies of these sizes; `shared` if they are the same."""
+    front = token_embedding(recipe, source_size, recipe.encoder.kind, recipe.encoder.dim)
+    return assemble(recipe, front, target_size=target_size, shared=shared)
+
+
+def assemble(recipe: recipes.Model, front: Front, *, target_size: int, shared: bool = False) -> Seq2Seq:
+    """Build a model of a recipe from any source to text.
+
+    If the vocabulary is `shared` and `model.tied` is set, encoder and decoder share one embedding matrix.
+    """
+    encoder = core.encoder(core.beside_decoder(recipe), front)
     decoder = core.decoder(recipe, target_size, encoder)
-    if shared and recipe.tied:
-        if encoder.embedding.weight.shape != decoder.embedding.weight.shape:
+    if shared and recipe.tied and isinstance(front, TokenEmbedding):
+        if front.weight.shape != decoder.embedding.weight.shape:
             raise RecipeError("model.tied with tokens.shared needs encoder and decoder of one width")
         encoder.embedding = decoder.embedding
     return Seq2Seq(encoder, decoder)

@@ -1,4 +1,4 @@
-"""A model that has learned, laid out for being asked."""
+"""Changes the memory layout of a trained model's matrices, so that predictions on the CPU are faster."""
 
 from torch import nn
 
@@ -10,10 +10,11 @@ from regard.layers.recurrence import CELLS, Recurrence
 
 
 def settle(model: nn.Module) -> None:
-    """Lay the matrices of linear layers and recurrent decoders out by columns: products with few rows are faster so.
+    """Store the matrices of linear layers and recurrent decoders by columns.
 
-    That is on the CPU. Every parameter stays the one it was, so that ties and the keys of `state_dict` stay too. The
-    rows of an embedding are read as well: one that also predicts words keeps its layout and gets a copy by columns.
+    On the CPU this makes products with few rows faster. The parameters stay the same objects, so that ties and the keys
+    of `state_dict` stay. A tied embedding keeps its layout, because its rows are read too: the decoder gets a copy by
+    columns.
     """
     for part in model.modules():
         if isinstance(part, TransformerDecoder | RecurrentDecoder) and part.out is None:

@@ -1,4 +1,4 @@
-"""Taggers: a label for every word, from the word, its letters and what stands around it."""
+"""Taggers: predict a tag for every word from the word, its letters and the words around it."""
 
 import torch
 from jaxtyping import Float
@@ -12,16 +12,16 @@ from regard.models.letters import LETTERS, Letters, Spelled
 
 
 class Tagger(nn.Module):
-    """Ling et al. 2015; Lample et al. 2016: reads words with their letters, then says a tag for each.
+    """Ling et al. 2015; Lample et al. 2016: encodes words with their letters, then predicts a tag for each word.
 
-    The vector of a word is its own plus what its letters say.
+    The vector of a word is its embedding plus a projection of the vector of its letters.
     """
 
     def __init__(self, encoder: Encoder, letters: Letters | None, *, tags: int) -> None:
         super().__init__()
         self.encoder = encoder
         self.letters = letters
-        self.spelling = None if letters is None else _spelling(letters.dim, encoder.embedding)
+        self.spelling = None if letters is None else _spelling(letters.dim, encoder.words)
         self.tags = nn.Linear(encoder.dim, tags)
 
     def forward(self, source: Spelled) -> Float[Tensor, "batch length tags"]:
@@ -29,15 +29,15 @@ class Tagger(nn.Module):
         return self.tags(self.encoder.read(self.words(source), source.mask).states)
 
     def words(self, source: Spelled) -> Float[Tensor, "batch length word"]:
-        """The vector of every word."""
-        words = self.encoder.embedding(source.ids)
+        """The vector of every word, before the encoder."""
+        words = self.encoder.words(source.ids)
         if self.letters is None or self.spelling is None:
             return words
         return words + self.spelling(self.letters(source))
 
 
 def _spelling(dim: int, words: nn.Embedding) -> nn.Linear:
-    """From what letters say to the width of words, at first with numbers of the size of theirs."""
+    """A linear layer from letter vectors to the width of words, initialised on the scale of the word embeddings."""
     spelling = nn.Linear(dim, words.embedding_dim)
     with torch.no_grad():
         for parameter in spelling.parameters():
@@ -46,10 +46,10 @@ def _spelling(dim: int, words: nn.Embedding) -> nn.Linear:
 
 
 def build(recipe: recipes.Model, *, words: int, letters: int, tags: int) -> Tagger:
-    """The tagger of a recipe for so many words, letters and tags."""
+    """Build the tagger of a recipe for vocabularies of these numbers of words, letters and tags."""
     settings = recipe.letters
     kind = pick(LETTERS, settings.kind, "reader of letters")
     if settings.dim % 2:
-        raise RecipeError(f"model.letters.dim is split in two halves, so it is even, not {settings.dim}")
+        raise RecipeError(f"model.letters.dim is split in two halves, so it must be even, not {settings.dim}")
     reader = kind(letters, embedding=settings.embedding, dim=settings.dim) if settings.dim else None
-    return Tagger(core.encoder(recipe, words), reader, tags=tags)
+    return Tagger(core.text_encoder(recipe, words), reader, tags=tags)

@@ -1,4 +1,4 @@
-"""The weights of a model: out of it, into it, and those that a run keeps."""
+"""The weights of a model: read them from a model, load them into a model, load those that a run has stored."""
 
 from collections.abc import Mapping
 
@@ -11,13 +11,13 @@ from regard.storage import MODEL, Run
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """All that a model has learned, each tensor once though two parts may share it."""
-    own = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
-    return {name: each.contiguous() for name, each in model.state_dict().items() if name in own}
+    """The tensors of a model's `state_dict` by name; a tensor that two parts share occurs once."""
+    names = {name for name, _ in [*model.named_parameters(), *model.named_buffers()]}
+    return {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in names}
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Take up what `weights` gave; RuntimeError where it does not fit."""
+    """Load tensors that `weights` returned into a model; RuntimeError if names or shapes do not fit."""
     shared = model.state_dict().keys() - weights(model).keys()
     missing, unexpected = model.load_state_dict(dict(tensors), strict=False)
     if unexpected or set(missing) - shared:
@@ -25,7 +25,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def kept_weights(run: Run) -> dict[str, Tensor]:
-    """The weights of a run that are kept so far."""
+    """Load the weights that a run has stored; CorruptError if there are none or the file is damaged."""
     if not run.holds(MODEL):
         how = f"go on with: regard train --resume {run.path}"
         raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")

@@ -1,4 +1,4 @@
-"""Decoder + Memory -> Hypotheses with their maps."""
+"""Search: from a decoder and a Memory to hypotheses with their attention maps."""
 
 from regard.search.beam import beam
 from regard.search.find import find

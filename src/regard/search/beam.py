@@ -1,4 +1,4 @@
-"""Beam search over the verbs of any decoder; greedy is width 1."""
+"""Beam search with the methods that every decoder has: `prepare`, `start`, `step`. Greedy search is width 1."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from regard.types import END, Hypothesis, Memory
 
 
 class Candidate(NamedTuple):
-    """A live hypothesis, by its row in the batch, and one more word."""
+    """A live hypothesis, given by its row in the batch, extended by one word."""
 
     score: float  # log-probability
     row: int
@@ -28,33 +28,33 @@ class Candidate(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """The likeliest continuations of each sentence's live hypotheses, the best first."""
+    """The most likely continuations of each sentence's live hypotheses, sorted by score, best first."""
 
     scores: Float[Tensor, "sentences count"]
-    rows: Int[Tensor, "sentences count"]  # the live hypotheses that are continued
+    rows: Int[Tensor, "sentences count"]  # of the live hypotheses that are continued
     words: Int[Tensor, "sentences count"]
-    stops: list[Candidate]  # the live hypotheses whose own likeliest word is END
+    stops: list[Candidate]  # the live hypotheses whose most likely next word is END
 
     def ends(self, width: int) -> bool:
-        """Whether any hypothesis ends here: END is its likeliest word, or among the best `width` of its sentence."""
+        """Whether any hypothesis ends now: its most likely word is END, or END is among its sentence's `width` best."""
         return bool(self.stops) or END in self.words[:, :width].flatten().tolist()
 
     def candidates(self, width: int) -> Iterator[tuple[list[Candidate], list[Candidate]]]:
-        """For each sentence, the candidates that end, and those that live on; both the best first.
+        """Yield for each sentence the candidates that end and those that stay live, both sorted best first.
 
-        END counts if it is among the `width` best continuations of the sentence, or the likeliest word of its row.
+        END counts if it is among the `width` best continuations of the sentence, or the most likely word of its row.
         """
         groups = zip(self.scores.tolist(), self.rows.tolist(), self.words.tolist(), strict=True)
         for number, group in enumerate(groups):
-            best = [Candidate(*each) for each in zip(*group, strict=True)]
-            ending = [each for each in best[:width] if each.word == END]
-            ending += [each for each in self.stops if each.row // width == number and each not in ending]
-            yield ending, [each for each in best if each.word != END][:width]
+            best = [Candidate(*fields) for fields in zip(*group, strict=True)]
+            ending = [candidate for candidate in best[:width] if candidate.word == END]
+            ending += [stop for stop in self.stops if stop.row // width == number and stop not in ending]
+            yield ending, [candidate for candidate in best if candidate.word != END][:width]
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """How finished hypotheses are compared: log P / length penalty + coverage penalty."""
+    """Computes the score that ranks finished hypotheses: log P / length penalty + coverage penalty."""
 
     length_penalty: float
     coverage_penalty: float
@@ -66,15 +66,15 @@ class Scorer:
         attention: Float[Tensor, "tokens source"] | None,
         real: Bool[Tensor, " source"],
     ) -> float:
-        """The score of a hypothesis of so many tokens; `real` is True where the source is not padding."""
+        """The score of a hypothesis of `tokens` tokens, END included; `real` is the source mask, False at padding."""
         score = self.bound(log_probability, tokens)
         return score + penalties.coverage(attention, real, self.coverage_penalty) if self.coverage_penalty else score
 
     def bound(self, log_probability: float, tokens: int) -> float:
-        """An upper bound of the score of any continuation of at most so many tokens.
+        """An upper bound of the score of any continuation that has at most `tokens` tokens.
 
-        It is sound because log P is at most 0 and only falls, the length penalty grows with the length, and the
-        coverage penalty is at most 0.
+        The bound holds because log P is at most 0 and never rises, the length penalty grows with the length, and
+        the coverage penalty is at most 0.
         """
         return log_probability / penalties.length(tokens, self.length_penalty)
 
@@ -91,13 +91,14 @@ def beam(
     prefix: Int[Tensor, "batch prefix"] | None = None,
     n_best: int = 1,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` hypotheses of every sentence, finished ones first, then by score; never none.
+    """Find the best hypotheses of every sentence, at least 1 and at most `n_best`, by beam search.
 
-    `limits` are the most tokens of each sentence, END counted; a hypothesis that is cut there is only the beginning of
-    an output, so it comes after all that ended, however likely. A sentence is done at its limit, or as soon as no live
-    hypothesis can still enter its `n_best` by an upper bound of its score (`Scorer.bound`); so a larger `n_best` adds
-    hypotheses and leaves the first ones as they are. Other sentences of the batch change nothing. `no_repeat` forbids
-    to write any n-gram of that length twice; every output begins with its `prefix`.
+    `limits` holds the maximum number of tokens of each sentence, END included. A hypothesis that is cut at its limit
+    is only the beginning of an output, so it is listed after all finished ones, even if it is more likely; within both
+    groups the higher score comes first. The search of a sentence stops at its limit, or as soon as no live hypothesis
+    can still enter its `n_best` by the upper bound of its score (`Scorer.bound`). So a larger `n_best` adds hypotheses
+    and does not change the first ones. The other sentences of the batch do not change the result. `no_repeat` is the
+    length of n-grams that no output may contain twice (0: no restriction). Every output begins with its `prefix`.
     """
     if not 1 <= n_best <= width:
         raise RecipeError(f"a beam of width {width} finds 1 to {width} hypotheses, not {n_best}")
@@ -108,17 +109,17 @@ def beam(
         _search(decoder, memory, results, no_repeat, prefix)
     if not all(results.hypotheses):
         raise NotFiniteError("a sentence has no output of a probability above 0; it cannot be searched")
-    return [[_outside_inference_mode(each) for each in found] for found in results.hypotheses]
+    return [[_outside_inference_mode(hypothesis) for hypothesis in group] for group in results.hypotheses]
 
 
 def _outside_inference_mode(hypothesis: Hypothesis) -> Hypothesis:
-    """The same with a copy of its map that autograd accepts; it refuses tensors made in inference mode."""
+    """The hypothesis with a copy of its map: autograd refuses tensors that were created in inference mode."""
     return hypothesis if hypothesis.map is None else hypothesis._replace(map=hypothesis.map.clone())
 
 
 @dataclass(frozen=True)
 class Results:
-    """The best finished hypotheses of every sentence so far, at most `n_best`, and the rule that ends a sentence."""
+    """The best complete hypotheses of every sentence so far, at most `n_best`, and the rule that stops its search."""
 
     scorer: Scorer
     width: int
@@ -128,36 +129,36 @@ class Results:
     hypotheses: list[list[Hypothesis]]
 
     def can_improve(self, sentence: int, log_probability: float, length: int) -> bool:
-        """Whether a live hypothesis of that log-probability and length may still enter the sentence's `n_best`."""
-        found, limit = self.hypotheses[sentence], self.limits[sentence]
+        """Whether a live hypothesis of this log-probability and length may still enter the sentence's `n_best`."""
+        best, limit = self.hypotheses[sentence], self.limits[sentence]
         if length >= limit or log_probability == -math.inf:
             return False
-        return len(found) < self.n_best or self.scorer.bound(log_probability, limit) > found[-1].score
+        return len(best) < self.n_best or self.scorer.bound(log_probability, limit) > best[-1].score
 
     def update(
         self, sentence: int, ending: list[Candidate], living: list[Candidate], beams: Beams, length: int
     ) -> list[Candidate]:
-        """Keep the candidates that end; returns those that live on, none if the sentence is done."""
+        """Add the candidates that end; return those that stay live, or none if the search of the sentence is over."""
         self._add(sentence, ending, beams)
         if length == self.limits[sentence] and len(self.hypotheses[sentence]) < self.n_best:
             self._add(sentence, living, beams)
         return living if living and self.can_improve(sentence, living[0].score, length) else []
 
     def _add(self, sentence: int, candidates: list[Candidate], beams: Beams) -> None:
-        """Sort candidates that go no further into the results; what does not enter the best is not built at all."""
-        found = self.hypotheses[sentence]
+        """Insert complete candidates in order; a `Hypothesis` is built only if it can enter the `n_best`."""
+        best = self.hypotheses[sentence]
         for candidate in candidates:
             length = beams.tokens.shape[1]  # without BEGIN, with the candidate's word
-            full = len(found) == self.n_best
-            worse = full and self.scorer.bound(candidate.score, length) <= found[-1].score
+            full = len(best) == self.n_best
+            worse = full and self.scorer.bound(candidate.score, length) <= best[-1].score
             if worse or candidate.score == -math.inf:
                 continue
-            found.append(self._hypothesis(sentence, candidate, beams))
-            found.sort(key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
-            del found[self.n_best :]
+            best.append(self._hypothesis(sentence, candidate, beams))
+            best.sort(key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score))
+            del best[self.n_best :]
 
     def _hypothesis(self, sentence: int, last: Candidate, beams: Beams) -> Hypothesis:
-        """A hypothesis that goes no further: its last word is END, or it reached its limit."""
+        """Build a complete hypothesis: its last word is END, or it reached the length limit."""
         finished = last.word == END
         tokens = beams.tokens[last.row, 1:].tolist() + ([] if finished else [last.word])
         attention = None if beams.maps is None else beams.maps[last.row].clone()
@@ -168,11 +169,11 @@ class Results:
 def _search(
     decoder: Decoder[Any, Any], memory: Memory, results: Results, no_repeat: int, prefix: Tensor | None
 ) -> None:
-    """Fill the results."""
+    """Run the beam search of a batch; the hypotheses are added to `results`."""
     width, device = results.width, memory.mask.device
     ready = decoder.prepare(memory)
     beams, logits = begin(decoder, ready, memory, prefix, width)
-    alive = list(range(len(results.limits)))  # the sentence behind each group of rows
+    alive = list(range(len(results.limits)))  # the sentence of each group of `width` rows
     for length in range(beams.tokens.shape[1], max(results.limits) + 1):
         expansion = _expand(beams, logits, width, no_repeat)
         best = expansion.scores[:, 0].tolist()
@@ -181,7 +182,7 @@ def _search(
         whole = not expansion.ends(width) and all(
             results.can_improve(sentence, score, length) for sentence, score in zip(alive, best, strict=True)
         )
-        if takes("whole_beams", whole):  # as at most steps: all rows go on, and none is looked at by itself
+        if takes("whole_beams", whole):  # the usual step: every sentence stays live
             rows, words = expansion.rows[:, :width], expansion.words[:, :width]
             beams = _advance(beams, expansion.scores[:, :width], rows, words, moved=width > 1)
         else:
@@ -189,47 +190,48 @@ def _search(
                 results.update(alive[group], *candidates, beams, length)
                 for group, candidates in enumerate(expansion.candidates(width))
             ]
-            kept = [group for group, candidates in enumerate(living) if candidates]
-            if not kept:
+            live_groups = [group for group, candidates in enumerate(living) if candidates]
+            if not live_groups:
                 break
-            if len(kept) < len(alive):
-                alive = [alive[group] for group in kept]
-                ready = ready.select(torch.tensor(kept, device=device))
-            chosen = [each for group in kept for each in living[group]]
-            moved = [each.row for each in chosen] != list(range(len(beams.tokens)))
-            scores = torch.tensor([each.score for each in chosen], device=device, dtype=beams.scores.dtype)
-            places = (torch.tensor([each[part] for each in chosen], device=device) for part in (1, 2))
-            beams = _advance(beams, scores, *places, moved=moved)
+            if len(live_groups) < len(alive):
+                alive = [alive[group] for group in live_groups]
+                ready = ready.select(torch.tensor(live_groups, device=device))
+            chosen = [candidate for group in live_groups for candidate in living[group]]
+            moved = [candidate.row for candidate in chosen] != list(range(len(beams.tokens)))
+            scores = torch.tensor([candidate.score for candidate in chosen], device=device, dtype=beams.scores.dtype)
+            rows = torch.tensor([candidate.row for candidate in chosen], device=device)
+            words = torch.tensor([candidate.word for candidate in chosen], device=device)
+            beams = _advance(beams, scores, rows, words, moved=moved)
         check_cancelled()
         step = decoder.step(beams.tokens[:, -1:], beams.state, ready)
         beams, logits = beams.follow(step), step.logits[:, -1]
 
 
 def _expand(beams: Beams, logits: Float[Tensor, "rows vocabulary"], width: int, no_repeat: int) -> Expansion:
-    """The 2 x width best continuations of each sentence: enough, since each live row has but one END.
+    """The 2 x width best continuations of each sentence; enough, because at most `width` of them are END.
 
-    A width of 1 needs the best alone: if it is END, the search is over.
+    A width of 1 needs only the best one: if it is END, the search is over.
     """
     log_probs = torch.log_softmax(logits.to(beams.scores.dtype), dim=-1)
-    for never in NEVER:
-        log_probs.select(-1, never).fill_(-math.inf)
+    for token in NEVER:
+        log_probs.select(-1, token).fill_(-math.inf)
     log_probs = penalties.forbid_repeats(log_probs, beams.tokens[:, 1:], no_repeat)
     rows, vocabulary = log_probs.shape
     count = 1 if width == 1 else min(2 * width, vocabulary)
-    scores, words = topk(log_probs, count)  # the best of each row first, so that few are left to compare
+    scores, words = topk(log_probs, count)  # the best of each row first, so that the second topk compares few
     scores = scores + beams.scores.unsqueeze(-1)
-    first = torch.arange(0, rows, width, device=logits.device).unsqueeze(1)
+    first_rows = torch.arange(0, rows, width, device=logits.device).unsqueeze(1)
     if width == 1:
-        return Expansion(scores, first.expand_as(words), words, [])
-    firsts = enumerate(zip(scores[:, 0].tolist(), words[:, 0].tolist(), strict=True))
-    stops = [Candidate(score, row, END) for row, (score, word) in firsts if word == END and score > -math.inf]
+        return Expansion(scores, first_rows.expand_as(words), words, [])
+    most_likely = enumerate(zip(scores[:, 0].tolist(), words[:, 0].tolist(), strict=True))
+    stops = [Candidate(score, row, END) for row, (score, word) in most_likely if word == END and score > -math.inf]
     best = scores.view(-1, width * count).topk(min(2 * width, width * count))
     chosen = words.view(-1, width * count).gather(1, best.indices)
-    return Expansion(best.values, first + best.indices.div(count, rounding_mode="floor"), chosen, stops)
+    return Expansion(best.values, first_rows + best.indices.div(count, rounding_mode="floor"), chosen, stops)
 
 
 def _advance(beams: Beams, scores: Tensor, rows: Tensor, words: Tensor, *, moved: bool) -> Beams:
-    """The rows that live on, each with its new word; unless `moved`, they are all of them, in order."""
+    """Select the rows that stay live and append a word to each; if not `moved`, all rows stay, in their order."""
     beams = beams.select(rows.flatten()) if moved else beams
     tokens = torch.cat([beams.tokens, words.flatten().unsqueeze(1)], dim=1)
     return Beams(tokens, scores.flatten(), beams.maps, beams.state)

@@ -1,4 +1,4 @@
-"""Search as a recipe says: the likeliest outputs by beam search, or outputs drawn at random."""
+"""Search with the settings of a recipe: beam search, or sampling if `search.temperature` is set."""
 
 from collections.abc import Sequence
 
@@ -22,10 +22,10 @@ def find(
     n_best: int,
     prefix: Int[Tensor, "batch prefix"] | None = None,
 ) -> list[list[Hypothesis]]:
-    """`n_best` outputs for every sentence, drawn at random if there is a temperature; `seeds` are for those drawn.
+    """Find `n_best` outputs for every sentence: by beam search, or by sampling with `seeds` if a temperature is set.
 
-    A larger `n_best` leaves the first ones as they are. If more are wanted than the beam is wide, the rest come from a
-    second search with a beam of `n_best`, and one of them may score higher than the first.
+    A larger `n_best` does not change the first outputs. If `n_best` is larger than the beam width, the additional ones
+    come from a second search of width `n_best`, and one of them may score higher than the first output.
     """
     if settings.temperature:
         return sample(
@@ -53,13 +53,14 @@ def find(
             n_best=count,
         )
 
-    found = search(settings.beam, min(n_best, settings.beam))
+    narrow = search(settings.beam, min(n_best, settings.beam))
     if n_best <= settings.beam:
-        return found
-    return [_joined(mine, wider, n_best) for mine, wider in zip(found, search(n_best, n_best), strict=True)]
+        return narrow
+    return [_joined(first, wider, n_best) for first, wider in zip(narrow, search(n_best, n_best), strict=True)]
 
 
-def _joined(mine: list[Hypothesis], wider: list[Hypothesis], n_best: int) -> list[Hypothesis]:
-    """The hypotheses of a search, then those of a wider one that are others."""
-    known = [(each.tokens, each.finished) for each in mine]
-    return [*mine, *(each for each in wider if (each.tokens, each.finished) not in known)][:n_best]
+def _joined(first: list[Hypothesis], wider: list[Hypothesis], n_best: int) -> list[Hypothesis]:
+    """The hypotheses of the first search, then those that only the wider search found; at most `n_best`."""
+    known = [(hypothesis.tokens, hypothesis.finished) for hypothesis in first]
+    new = (hypothesis for hypothesis in wider if (hypothesis.tokens, hypothesis.finished) not in known)
+    return [*first, *new][:n_best]

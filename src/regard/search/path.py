@@ -1,4 +1,4 @@
-"""The best sequence of tags under rules of what may follow what."""
+"""Viterbi search: the best sequence of tags, if rules say which tag may follow which."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,34 +11,34 @@ FORBIDDEN = float("-inf")
 
 
 class Rules(NamedTuple):
-    """Which tag may come first, and which may follow which."""
+    """Which tags may come first, and which tag may follow which."""
 
     first: Bool[Tensor, " tags"]
-    after: Bool[Tensor, "tags tags"]  # row, then column
+    after: Bool[Tensor, "tags tags"]  # [a, b]: tag b may follow tag a
 
 
 def bio(tags: Sequence[str]) -> Rules | None:
-    """The rules of BIO tags: I-X comes only after B-X or I-X. None where the tags are not BIO.
+    """The rules of BIO tags: I-X comes only after B-X or I-X. None if the tags are not BIO.
 
-    They are where all but O begin with B- or I-, and every I-X has its B-X (Ramshaw and Marcus 1995, as IOB2).
+    Tags are BIO if all but O begin with B- or I-, and every I-X has its B-X (Ramshaw and Marcus 1995, as IOB2).
     """
-    named = set(tags) - {"O"}
-    if not named or not all(tag[:2] in ("B-", "I-") and "B-" + tag[2:] in named for tag in named):
+    chunk_tags = set(tags) - {"O"}
+    if not chunk_tags or not all(tag[:2] in ("B-", "I-") and "B-" + tag[2:] in chunk_tags for tag in chunk_tags):
         return None
     inside = [tag.startswith("I-") for tag in tags]
-    after = [[not into or before[1:] == tag[1:] for tag, into in zip(tags, inside, strict=True)] for before in tags]
+    after = [[not is_i or before[1:] == tag[1:] for tag, is_i in zip(tags, inside, strict=True)] for before in tags]
     return Rules(~torch.tensor(inside), torch.tensor(after))
 
 
 class Path(NamedTuple):
-    """The best tag of every word, and the summed score of each row."""
+    """The best tag of every word, and the sum of their scores for each sentence."""
 
-    tags: Int[Tensor, "batch time"]  # what stands under padding says nothing
+    tags: Int[Tensor, "batch time"]  # arbitrary at padding
     scores: Float[Tensor, " batch"]
 
 
 def best_path(scores: Float[Tensor, "batch time tags"], mask: Bool[Tensor, "batch time"], rules: Rules | None) -> Path:
-    """Viterbi 1967: of all sequences that the rules allow, that with the highest sum of scores."""
+    """Viterbi 1967: the sequence with the highest sum of scores, of all that the rules allow."""
     scores = scores.masked_fill(~mask.unsqueeze(-1), 0.0)
     if rules is None:
         best = scores.max(-1)

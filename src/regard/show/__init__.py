@@ -1,1 +1,1 @@
-"""AttentionMap to terminal, SVG, PNG, HTML, CSV and Pharaoh."""
+"""Drawings of attention maps: for the terminal, as SVG, PNG, HTML, CSV and in the Pharaoh format."""

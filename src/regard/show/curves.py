@@ -1,4 +1,4 @@
-"""Quality against length, a curve for each of those that are compared, as SVG and PNG."""
+"""Line chart of a metric by source length, with one curve for each compared run, as SVG and PNG."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,16 +12,17 @@ from regard.show.png import paint as paint_png
 from regard.show.svg import paint as paint_svg
 
 WIDTH, HEIGHT = 480.0, 260.0  # of the plot, in pixels
-SMALL, APART = 11.0, 18.0  # the type of the axes, and the least from one label of a curve to the next
-NAME = 48  # letters of a curve's name at most
-ACROSS = 60  # of a line of the title, which may take several
-# Okabe and Ito 2008: colours that the colour-blind tell apart; their yellow is too pale for a line.
+SMALL, APART = 11.0, 18.0  # font size of the axes, and least distance between the names of two curves, in pixels
+NAME = 48  # maximum width of a curve's name, in characters
+ACROSS = 60  # maximum characters in a line of the title; longer titles are wrapped
+# Okabe and Ito 2008: colours that colour-blind people can tell apart; their yellow is too pale for a line.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#24303f")
-CORNERS = ((24, 0), (4, 45), (3, 30), (4, 0), (3, 90))  # of marks: how many, and the turn of the first in degrees
+# The shapes of the marks: number of corners, and the angle of the first in degrees.
+CORNERS = ((24, 0), (4, 45), (3, 30), (4, 0), (3, 90))
 
 
 class Point(NamedTuple):
-    """Texts of about one length, and how well they were answered."""
+    """One point of a curve: the score of the examples in one bin of lengths."""
 
     length: float  # the mean, in tokens
     value: float
@@ -29,28 +30,28 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """What one of the compared reaches by length, the shortest first."""
+    """The scores of one run by length, shortest first."""
 
     name: str
     points: tuple[Point, ...]
 
 
 class Labels(NamedTuple):
-    """What a chart says besides the names of its curves."""
+    """The texts of a chart besides the names of its curves."""
 
     title: str
-    across: str
-    upward: str
+    across: str  # label of the x axis
+    upward: str  # label of the y axis
 
 
-Spell = Callable[[str], str]
+Spell = Callable[[str], str]  # replaces characters that no installed font has
 Drawing = Callable[[Sequence[Curve], Labels], bytes]
 
 
 def svg(curves: Sequence[Curve], labels: Labels) -> bytes:
-    """The chart as a self-contained SVG; resting on a mark tells its numbers."""
-    said = f"{labels.title}: {labels.upward} by {labels.across}, for {', '.join(curve.name for curve in curves)}"
-    return paint_svg(lay_out(curves, labels), said).encode()
+    """The chart as a self-contained SVG; a tooltip on each mark shows its numbers."""
+    description = f"{labels.title}: {labels.upward} by {labels.across}, for {', '.join(curve.name for curve in curves)}"
+    return paint_svg(lay_out(curves, labels), description).encode()
 
 
 def png(curves: Sequence[Curve], labels: Labels) -> bytes:
@@ -62,12 +63,12 @@ DRAWINGS: dict[str, Drawing] = {".svg": svg, ".png": png}
 
 
 def draw(curves: Sequence[Curve], ending: str, labels: Labels) -> bytes:
-    """The bytes of a picture file, in the form that the file's ending names."""
+    """The chart as the content of a picture file; the file's ending chooses the format."""
     return pick(DRAWINGS, ending.lower(), "picture ending")(curves, labels)
 
 
 def lay_out(curves: Sequence[Curve], labels: Labels, spell: Spell = str) -> Picture:
-    """Lays the chart out; every curve has its name at its end, with its mark, and names keep clear of each other."""
+    """Place all parts of the chart; the name of each curve stands at its right end, and names do not overlap."""
     height = max(HEIGHT, APART * len(curves))
     lengths = sorted({point.length for curve in curves for point in curve.points})
     left, right, _ = _range(lengths)
@@ -88,9 +89,9 @@ def lay_out(curves: Sequence[Curve], labels: Labels, spell: Spell = str) -> Pict
         ink = COLOURS[number % len(COLOURS)]
         places = list(map(place, curve.points))
         lines += [Line(tuple(places), ink, 2)] if len(places) > 1 else []
-        for point, at in zip(curve.points, places, strict=True):
+        for point, center in zip(curve.points, places, strict=True):
             note = f"{curve.name}: {point.value:.4g} at {point.length:.3g} tokens, {point.examples:,} examples"
-            lines.append(_mark(number, at, ink, legible(note)))
+            lines.append(_mark(number, center, ink, legible(note)))
         lines.append(_mark(number, (WIDTH + 18, y), ink, ""))
         words.append(Word(WIDTH + 28, y + 4, spell(clipped(legible(curve.name), NAME))))
     words.append(Word(WIDTH / 2, height + 40, spell(legible(labels.across)), SMALL, "center", ink=PALE))
@@ -105,7 +106,7 @@ def lay_out(curves: Sequence[Curve], labels: Labels, spell: Spell = str) -> Pict
 
 
 def _range(values: Sequence[float]) -> tuple[float, float, float]:
-    """Where an axis begins and ends, and a round step on it; it begins at 0 unless that would squeeze the values."""
+    """Begin and end of an axis, and a round step; it begins at 0 unless that would crowd the values."""
     high = max(values, default=0.0) or 1.0
     low = min(values, default=0.0)
     low = 0.0 if low <= high / 2 or low == high else low
@@ -115,7 +116,7 @@ def _range(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _upward(low: float, high: float, step: float, height: float) -> tuple[list[Line], list[Word]]:
-    """The level lines of the chart, with their values."""
+    """The horizontal grid lines of the chart, with the labels of the y axis."""
     digits = max(0, -math.floor(math.log10(step)))
     lines, words = [], []
     for number in range(round((high - low) / step) + 1):
@@ -126,19 +127,19 @@ def _upward(low: float, high: float, step: float, height: float) -> tuple[list[L
 
 
 def _ticks(lengths: Sequence[float], places: Sequence[float]) -> list[tuple[float, str]]:
-    """Where the bins stand, each with its mean length, unless that would touch the one before."""
+    """The ticks of the x axis, one for each bin; the label is empty if it would touch the one before."""
     whole = all(length == round(length) for length in lengths)
-    free, told = -math.inf, []
+    free, ticks = -math.inf, []
     for length, x in zip(lengths, places, strict=True):
         word = Word(x, 0, f"{length:.0f}" if whole else f"{length:.1f}", SMALL)
         fits = x - word.length / 2 > free
-        told.append((x, word.text if fits else ""))
+        ticks.append((x, word.text if fits else ""))
         free = x + word.length / 2 + 4 if fits else free
-    return told
+    return ticks
 
 
 def _apart(wanted: Sequence[float], height: float) -> list[float]:
-    """Places as near to those wanted as they can be that far from each other."""
+    """Positions near the wanted ones, at least `APART` from each other, so that names do not overlap."""
     placed = list(wanted)
     order = sorted(range(len(placed)), key=lambda index: placed[index])
     free = 0.0
@@ -153,7 +154,7 @@ def _apart(wanted: Sequence[float], height: float) -> list[float]:
 
 
 def _mark(number: int, place: tuple[float, float], ink: str, note: str) -> Line:
-    """A mark of a curve; its shape tells curves apart where colours do not."""
+    """The mark of a curve at a point; curves of the same colour have marks of different shapes."""
     corners, turn = CORNERS[number % len(CORNERS)]
     radius = 4 if corners == 24 else 5
     angles = [math.radians(turn + 360 * corner / corners) for corner in range(corners)]

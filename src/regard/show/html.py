@@ -1,4 +1,4 @@
-"""The map as one HTML file that needs nothing else: the viewer, its style and the numbers are all inside."""
+"""The map as one self-contained HTML file: the viewer script, its style sheet and the numbers are inside."""
 
 import json
 import math
@@ -30,25 +30,25 @@ PAGE = """<!doctype html>
 
 
 def html(attention: AttentionMap, title: str = "") -> bytes:
-    """The map as a page to explore: heat map and word-to-word lines, in tokens and, where they differ, in words."""
+    """The map as an interactive page: heat map and word-to-word lines, by tokens and, if they differ, by words."""
     style, script = (files("regard.show").joinpath(name).read_text("utf-8") for name in ("viewer.css", "viewer.js"))
     maps = {"tokens": attention, "words": attention.words()}
     if maps["words"].rows == attention.rows and maps["words"].columns == attention.columns:
         del maps["words"]
-    told = {"title": legible(title), "maps": [_told(name, each) for name, each in maps.items()]}
+    content = {"title": legible(title), "maps": [_content(name, shown_map) for name, shown_map in maps.items()]}
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'"
     page = PAGE.format(
         policy=policy,
         title=escape(legible(title) or "attention map"),
         style=style,
-        content=_inert(told),
+        content=_safe_json(content),
         script=script,
     )
     return page.encode()
 
 
-def _told(name: str, attention: AttentionMap) -> dict[str, Any]:
-    """What the viewer needs of one map; its labels are spelled as in every other picture."""
+def _content(name: str, attention: AttentionMap) -> dict[str, Any]:
+    """The data of one map for the viewer; labels are written as in every other picture."""
     return {
         "name": name,
         "rows": list(map(shown, attention.rows)),
@@ -61,15 +61,15 @@ def _told(name: str, attention: AttentionMap) -> dict[str, Any]:
 
 
 def _numbers(values: list[float]) -> list[float | None]:
-    """Six digits, twice what the page shows; JSON has no word for what is not finite."""
+    """Numbers for JSON: rounded to 6 digits (the page shows 3), None if not finite, which JSON cannot write."""
     return [round(value, 6) if math.isfinite(value) else None for value in values]
 
 
-def _inert(told: dict[str, Any]) -> str:
-    """JSON in ASCII without any `<`: no label can end the block that it stands in."""
-    return json.dumps(told, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+def _safe_json(content: dict[str, Any]) -> str:
+    """JSON in ASCII with every `<` escaped, so that no label can close the script element around it."""
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _digest(content: str) -> str:
-    """How a page's policy names the one script or style that may take effect."""
+    """The hash by which the page's Content-Security-Policy allows this one script or style."""
     return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""Where every square, line and word of a picture stands; SVG and PNG draw the same."""
+"""The layout of a picture: positions of its squares, lines and words, used for both SVG and PNG."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from regard.show.labels import LONGEST, clipped, legible, letters, shown
 
 INK, PALE, HAIRLINE = "#24303f", "#6b7788", "#e3e9f0"
 CELL, SIZE, MARGIN = 24.0, 13.0, 20.0  # pixels
-SINE, COSINE = 0.866, 0.5  # of the 60 degrees at which long column labels stand
+SINE, COSINE = 0.866, 0.5  # of 60 degrees, the angle of long column labels
 FONTS = (
     *("DejaVu Sans Mono", "DejaVu Sans", "Noto Sans Mono CJK JP", "Noto Sans CJK JP", "Hiragino Sans"),
     *("Yu Gothic", "Meiryo", "Apple SD Gothic Neo", "Malgun Gothic", "PingFang SC", "Microsoft YaHei"),
@@ -30,7 +30,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points, or, where it is filled, the area within them."""
+    """A line through points or, if `filled`, the polygon with these corners."""
 
     points: tuple[tuple[float, float], ...]
     ink: str
@@ -41,7 +41,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Word:
-    """A text of a picture, placed by its baseline; it lies level, or rises to the right at 60 degrees."""
+    """A text of a picture, placed by its baseline; horizontal, or rising to the right at 60 degrees."""
 
     x: float
     y: float
@@ -53,13 +53,13 @@ class Word:
 
     @property
     def length(self) -> float:
-        """How long it is drawn at most: the letters of monospaced fonts are 0.6 of their size wide."""
+        """Upper bound of the drawn length: a letter of a monospaced font is 0.6 of the font size wide."""
         return 0.61 * self.size * cell_len(self.text)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What a file shows, in pixels right of and below the upper left corner of the first cell, or of the plot."""
+    """All parts of a picture, in pixels; the origin is the upper left corner of the first cell, or of the plot."""
 
     squares: list[Square]
     words: list[Word]
@@ -71,7 +71,7 @@ class Picture:
 
 
 def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = str) -> Picture:
-    """Lays the map out; what `spell` replaces, because no font holds it, is set in small type."""
+    """Place all parts of a map; a label that `spell` changes, because no font has its letters, is set in small type."""
 
     def word(x: float, y: float, label: str, anchor: str = "left", angle: int = 0) -> Word:
         text = spell(label)
@@ -99,6 +99,7 @@ def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = s
 
 
 def _cells(attention: AttentionMap) -> list[Square]:
+    """A square for each weight, with a note that names row, column and weight."""
     return [
         Square(column * CELL, row * CELL, CELL, weight, f"{shown(output)} ← {shown(source)} {weight:.2f}")
         for row, (output, weights) in enumerate(attention)

@@ -1,4 +1,4 @@
-"""Every form an AttentionMap takes as a file, by the file's ending; `terminal` is the one on the screen."""
+"""The file formats of attention maps, chosen by the file's ending; `terminal` draws on the screen."""
 
 from collections.abc import Callable
 
@@ -26,15 +26,15 @@ DRAWINGS: dict[str, Drawing] = {
 
 
 def drawing(ending: str) -> Drawing:
-    """What draws a file of that ending."""
+    """The function that draws a file with that ending."""
     return pick(DRAWINGS, ending.lower(), "picture ending")
 
 
 def drawable(ending: str) -> None:
-    """Refuse an ending that no picture has, or for which a package is missing."""
+    """Raise an error if no format has that ending, or if a package that it needs is not installed."""
     draw(AttentionMap(torch.ones(1, 1), ("",), ("",)), ending)
 
 
 def draw(attention: AttentionMap, ending: str, title: str = "") -> bytes:
-    """The bytes of a picture file, in the form that the file's ending names."""
+    """The map as the content of a file; the file's ending chooses the format."""
     return drawing(ending)(attention, title)

@@ -1,4 +1,4 @@
-"""Maps, and any other picture that is laid out, as PNG, through matplotlib."""
+"""Attention maps and charts as PNG, drawn with matplotlib."""
 
 from collections.abc import Callable, Iterable
 from io import BytesIO
@@ -11,20 +11,23 @@ from regard.show.ramp import tint
 
 
 def png(attention: AttentionMap, title: str = "") -> bytes:
-    """The map as a PNG that looks like the SVG; a character no installed font holds is told by its code."""
-    drawn = (title, *attention.rows, *attention.columns)
-    return paint(drawn, lambda spell: lay_out(attention, title, spell))
+    """The map as a PNG that looks like the SVG; a character that no installed font has is shown by its code point."""
+    texts = (title, *attention.rows, *attention.columns)
+    return paint(texts, lambda spell: lay_out(attention, title, spell))
 
 
-def paint(drawn: Iterable[str], arrange: Callable[[Callable[[str], str]], Picture]) -> bytes:
-    """A picture of these words as a PNG; `arrange` lays it out, given what spells a word so that a font holds it."""
+def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Picture]) -> bytes:
+    """Draw a picture that contains these texts as a PNG.
+
+    `arrange` returns its layout; its argument is a function that replaces characters that no installed font has.
+    """
     try:
         from matplotlib import collections, figure, patches
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "drawing a PNG") from error
-    families, missing = _fonts(set("".join(map(legible, drawn))) | set("␣…"))
-    picture = arrange(lambda text: _coded(text, missing))
-    dots = min(200, 100 * 8000 / max(picture.width, picture.height))  # a long map becomes fine, not huge
+    families, missing = _fonts(set("".join(map(legible, texts))) | set("␣…"))
+    picture = arrange(lambda text: _with_codes(text, missing))
+    dots = min(200, 100 * 8000 / max(picture.width, picture.height))  # dots per inch: at most 8000 dots a side
     canvas = figure.Figure((picture.width / 100, picture.height / 100), dpi=dots, facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[])
     axes.set_xlim(picture.left, picture.left + picture.width)
@@ -37,11 +40,11 @@ def paint(drawn: Iterable[str], arrange: Callable[[Callable[[str], str]], Pictur
         shape.set(linewidth=0 if line.filled else line.width * 0.72, joinstyle="round")
         axes.add_patch(shape)
     for word in picture.words:
-        place, points = (word.x, word.y, word.text), word.size * 0.72  # 100 pixels of ours are an inch
+        place, points = (word.x, word.y, word.text), word.size * 0.72  # 100 pixels of the layout are an inch
         style = axes.text(*place, color=word.ink, fontsize=points, fontfamily=families, ha=word.anchor)
-        style.set(rotation=word.angle, rotation_mode="anchor", parse_math=False)  # a dollar is a dollar
+        style.set(rotation=word.angle, rotation_mode="anchor", parse_math=False)  # else a $ would start a formula
     file = BytesIO()
-    canvas.savefig(file, format="png", metadata={"Software": None})  # no stamp: equal maps, equal bytes
+    canvas.savefig(file, format="png", metadata={"Software": None})  # no version, so that equal maps give equal bytes
     return file.getvalue()
 
 
@@ -50,33 +53,36 @@ def _corners(square: Square) -> list[tuple[float, float]]:
     return [(square.x, square.y), (right, square.y), (right, bottom), (square.x, bottom)]
 
 
-def _coded(text: str, missing: set[str]) -> str:
+def _with_codes(text: str, missing: set[str]) -> str:
+    """The text with every missing character replaced by its code point, such as U+65E5."""
     if missing.isdisjoint(text):
         return text
-    return " ".join("".join(f" U+{ord(one):04X} " if one in missing else one for one in text).split())
+    parts = (f" U+{ord(character):04X} " if character in missing else character for character in text)
+    return " ".join("".join(parts).split())
 
 
 def _fonts(characters: set[str]) -> tuple[list[str], set[str]]:
-    """Installed families that together hold the characters, and the characters that none holds."""
+    """Installed font families that together have the characters, and the characters that no family has."""
     from matplotlib import font_manager, get_data_path
 
     regular = [f for f in font_manager.fontManager.ttflist if (f.style, f.weight) == ("normal", 400)]
-    # Most fonts that come with matplotlib are for formulas; one, the Last Resort, has a box for everything.
+    # Of matplotlib's own fonts most are for formulas, and Last Resort has a box for every character: leave them out.
     others = {f.name for f in regular if not f.fname.startswith(get_data_path()) and "Resort" not in f.name}
     names = [name for name in FONTS if name in {f.name for f in regular}] + sorted(others - set(FONTS))
     families, missing = names[:1], set(characters) - _glyphs(names[0])
     for name in names[1:]:
-        if held := missing and missing & _glyphs(name):
+        if supplied := missing and missing & _glyphs(name):
             families.append(name)
-            missing -= held
+            missing -= supplied
     return families, missing
 
 
 def _glyphs(name: str) -> set[str]:
+    """The characters that a font family has."""
     from matplotlib import font_manager
 
     try:
         font = font_manager.get_font(font_manager.findfont(name))
-    except (OSError, RuntimeError):  # gone since the list was made, or damaged: as if it held nothing
+    except (OSError, RuntimeError):  # the file was removed since matplotlib listed it, or is damaged
         return set()
     return set(map(chr, font.get_charmap())) if font.scalable else set()

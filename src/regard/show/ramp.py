@@ -1,10 +1,10 @@
-"""The colours of weights."""
+"""The colour scale of attention weights."""
 
 RAMP = ((255, 255, 255), (208, 224, 243), (146, 182, 225), (78, 130, 196), (20, 62, 125))
 
 
 def tint(weight: float) -> tuple[int, int, int]:
-    """The ramp's colour, even in lightness from paper to deep blue."""
+    """The RGB colour of a weight, from white (0) to dark blue (1); lightness falls evenly."""
     place = min(max(weight, 0.0), 1.0) * (len(RAMP) - 1)
     lower = min(int(place), len(RAMP) - 2)
     ends = zip(RAMP[lower], RAMP[lower + 1], strict=True)

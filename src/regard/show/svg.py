@@ -1,4 +1,4 @@
-"""Maps, and any other picture that is laid out, as SVG."""
+"""Attention maps and charts as SVG."""
 
 from html import escape
 
@@ -11,19 +11,19 @@ FAMILY = ", ".join(["ui-monospace", "Menlo", "Consolas", *(f"'{name}'" for name 
 
 
 def svg(attention: AttentionMap, title: str = "") -> str:
-    """The map as a self-contained SVG; resting on a cell tells its labels and weight."""
-    said = title or f"attention map: {len(attention.rows)} outputs over {len(attention.columns)} sources"
-    return paint(lay_out(attention, title), said)
+    """The map as a self-contained SVG; a tooltip on each cell shows its labels and weight."""
+    description = title or f"attention map: {len(attention.rows)} outputs over {len(attention.columns)} sources"
+    return paint(lay_out(attention, title), description)
 
 
-def paint(picture: Picture, said: str) -> str:
-    """A picture as a self-contained SVG; `said` is what it is for those who cannot see it."""
-    place = f"{picture.left:.1f} {picture.top:.1f} {picture.width:.1f} {picture.height:.1f}"
-    x, y, width, height = place.split()
+def paint(picture: Picture, description: str) -> str:
+    """Draw a picture as a self-contained SVG; screen readers read the description."""
+    view_box = f"{picture.left:.1f} {picture.top:.1f} {picture.width:.1f} {picture.height:.1f}"
+    x, y, width, height = view_box.split()
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{place}" width="{width}" height="{height}" '
-            f'role="img" aria-label="{escape(legible(said))}" font-family="{FAMILY}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view_box}" width="{width}" height="{height}" '
+            f'role="img" aria-label="{escape(legible(description))}" font-family="{FAMILY}">',
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="10" fill="#ffffff"/>',
             *map(_rectangle, picture.squares),
             *map(_line, picture.lines),
@@ -51,7 +51,7 @@ def _line(line: Line) -> str:
 
 
 def _note(text: str) -> str:
-    """What resting on a shape tells."""
+    """The title element of a shape, which browsers show as a tooltip."""
     return f"<title>{escape(text)}</title>" if text else ""
 
 

@@ -8,11 +8,11 @@ from regard.maps import AttentionMap
 from regard.show.labels import LONGEST, clipped, letters, shown
 from regard.show.ramp import tint
 
-SHADES = "·░▒▓█"  # a dot, not a blank, leads the eye along a row to its column
+SHADES = "·░▒▓█"  # a dot, not a blank, so that the eye can follow a row to its column
 
 
 def terminal(attention: AttentionMap, *, width: int, colour: bool) -> str:
-    """The map as text for a terminal of so many columns; a wider map comes in several blocks."""
+    """The map as text for a terminal of that width; a wider map is split into blocks of columns."""
     rows = [clipped(shown(row), max(1, min(LONGEST, width // 3))) for row in attention.rows]
     margin = max(map(cell_len, rows), default=0)
     room = width - margin - 1
@@ -33,11 +33,11 @@ def terminal(attention: AttentionMap, *, width: int, colour: bool) -> str:
 
 
 def _header(columns: Iterable[str], room: int) -> tuple[list[list[str]], list[int]]:
-    """The lines of column labels, each label filled up to the width of its column, and those widths."""
+    """The lines of column labels, each label padded to the width of its column, and these widths."""
     labels = [clipped(shown(column), LONGEST) for column in columns]
     widths = [max(2, cell_len(label) + (len(letters(label)) > 1)) for label in labels]
     stacks = [[label] for label in labels]
-    if sum(widths) > room:  # lying they are too wide: let them stand, one letter under the other
+    if sum(widths) > room:  # too wide side by side: write each label downward, one letter a line
         widths, stacks = [2] * len(labels), [letters(label) for label in labels]
     height = max(map(len, stacks), default=0)
     lines = zip(*([""] * (height - len(stack)) + stack for stack in stacks), strict=True)
@@ -45,6 +45,7 @@ def _header(columns: Iterable[str], room: int) -> tuple[list[list[str]], list[in
 
 
 def _blocks(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
+    """Ranges of columns (first, last + 1) that each fit into the room; every range has at least one column."""
     start = used = 0
     for index, cells in enumerate(widths):
         if index > start and used + cells > room:
@@ -55,7 +56,7 @@ def _blocks(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
 
 
 def _painted(weight: float, cells: int) -> str:
-    red, green, blue = tint(0.08 + 0.92 * weight)  # zero is tinted, to be seen on a white terminal too
+    red, green, blue = tint(0.08 + 0.92 * weight)  # zero gets a light tint, to be visible on a white terminal
     return f"\x1b[48;2;{red};{green};{blue}m{' ' * cells}\x1b[0m"
 
 

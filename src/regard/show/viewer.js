@@ -1,14 +1,14 @@
-// The viewer of attention maps: a heat map and word-to-word lines, with the numbers at hand.
-// One plain module, no dependencies. Labels are data: they go in as text, never as markup.
+// Interactive viewer of an attention map: a heat map and word-to-word lines, with the numbers of each cell or word.
+// One module without dependencies. Labels are inserted as text, never as markup.
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
-const LONGEST = 24; // the letters of a label that are drawn; the readout tells it whole
-const SINE = 0.866, COSINE = 0.5; // of the 60 degrees at which long column labels stand
-const FAINTEST = 0.01; // a lighter line could not be seen
-const NOTABLE = 0.05; // partners below it stay in the background when a word is lit
-const TABLE_CELLS = 40000; // beyond, a table of all numbers is more than a screen reader can use
-const SEEN = 4; // partners that the readout names
-const HINT = "Rest on a cell or a word for its numbers, or focus the picture and use the arrow keys.";
+const LONGEST = 24; // longest label that is drawn, in letters; the readout shows the whole label
+const SINE = 0.866, COSINE = 0.5; // of 60 degrees, the angle of long column labels
+const FAINTEST = 0.01; // weights below it get no line, because it would be invisible
+const NOTABLE = 0.05; // if a word is selected, partners with a smaller weight are not highlighted
+const TABLE_CELLS = 40000; // a larger table of numbers is of no use in a screen reader, so it is left out
+const NAMED = 4; // number of partners that the readout names
+const HINT = "Point at a cell or a word to see its numbers, or focus the picture and use the arrow keys.";
 const VIEWS = { heat: "Heat map", lines: "Lines" };
 
 /** Shows `page` ({title, maps: [{name, rows, columns, weights, entropy, coverage, monotonicity}]}) inside `root`. */
@@ -44,7 +44,7 @@ export function view(root, page, start = "heat") {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 }
 
-// What both views are made of.
+// Parts of both views.
 
 function make(name, attributes = {}, children = [], namespace = "http://www.w3.org/1999/xhtml") {
   const element = document.createElementNS(namespace, name);
@@ -110,8 +110,8 @@ function table(map) {
   return body;
 }
 
-/** What there is to say of a place: {row, column} is a cell, {row} an output, {column} a source. */
-function told(map, { row, column }) {
+/** Describes a place for the readout: {row, column} is a cell, {row} an output, {column} a source. */
+function describe(map, { row, column }) {
   const strong = (text) => make("strong", {}, [text]);
   const number = (value) => make("b", { class: "number" }, [digits(value)]);
   if (row !== null && column !== null) {
@@ -120,15 +120,15 @@ function told(map, { row, column }) {
   const outward = row !== null;
   const labels = outward ? map.columns : map.rows;
   const weights = outward ? map.weights[row] : map.weights.map((each) => each[column]);
-  const order = [...weights.keys()].sort((one, other) => weights[other] - weights[one]).slice(0, SEEN);
+  const order = [...weights.keys()].sort((one, other) => weights[other] - weights[one]).slice(0, NAMED);
   const partners = order.flatMap((index) => ["  ", labels[index], " ", number(weights[index])]);
-  const rest = weights.length > SEEN ? "  …" : "";
+  const rest = weights.length > NAMED ? "  …" : "";
   return outward
     ? [strong(map.rows[row]), " ←", ...partners, rest, "  · entropy ", number(map.entropy[row])]
     : [strong(map.columns[column]), " →", ...partners, rest, "  · coverage ", number(map.coverage[column])];
 }
 
-/** Makes a picture answer to pointer and keyboard: `find` places an event, `move` a key, `mark` shows the place. */
+/** Adds pointer and keyboard control: `find` maps an event to a place, `move` a key, `mark` highlights the place. */
 function explore(picture, { find, move, mark }) {
   let here = null;
   const go = (place) => {
@@ -153,7 +153,7 @@ function labelled(target) {
   return place.row === null && place.column === null ? null : place;
 }
 
-// The heat map: cells on a canvas, labels and marks in an SVG above it.
+// The heat map: cells on a canvas, labels and highlights in an SVG on top of it.
 
 function heatMap(map, say) {
   const [rows, columns] = [map.rows.length, map.columns.length];
@@ -215,7 +215,7 @@ function heatMap(map, say) {
       tip.textContent = digits(map.weights[row][column]);
       Object.assign(tip.style, { left: `${box.x + cell / 2}px`, top: `${box.y - 6}px` });
     }
-    say(place && told(map, place));
+    say(place && describe(map, place));
   };
   explore(picture, { find, move, mark });
   return make("figure", { "data-view": "heat" }, [make("div", { class: "scroll" }, [picture]), legend()]);
@@ -224,7 +224,7 @@ function heatMap(map, say) {
 function paint(map, cell) {
   const [across, down] = [map.columns.length * cell, map.rows.length * cell];
   const canvas = make("canvas", { role: "img", "aria-label": `Heat map of attention weights, ${counted(map)}` });
-  const dots = Math.min(devicePixelRatio, 16000 / Math.max(across, down, 1)); // browsers refuse larger ones
+  const dots = Math.min(devicePixelRatio, 16000 / Math.max(across, down, 1)); // browsers refuse larger canvases
   [canvas.width, canvas.height] = [Math.ceil(across * dots), Math.ceil(down * dots)];
   const pen = canvas.getContext("2d");
   const style = getComputedStyle(document.documentElement);
@@ -253,12 +253,12 @@ function legend() {
   return make("figcaption", { class: "legend" }, ["rows: outputs · columns: sources", make("span"), "0", make("span", { class: "ramp" }), "1"]);
 }
 
-// The lines: sources on the left, outputs on the right; a line is as thick as its weight.
+// The line view: sources on the left, outputs on the right; the thickness of a line is its weight.
 
 function lineDrawing(map, say) {
   const [size, pitch, gap, edge, top] = [15, 28, 260, 70, 34];
   const height = top + pitch * Math.max(map.rows.length, map.columns.length, 1) + 8;
-  const start = edge + Math.ceil(widest(map.columns, size)) + 12; // where lines leave the sources
+  const start = edge + Math.ceil(widest(map.columns, size)) + 12; // x of the lines' left ends
   const stop = start + gap;
   const width = stop + 12 + Math.ceil(widest(map.rows, size)) + edge;
   const level = (index, count) => top + (height - 8 - top - pitch * count) / 2 + (index + 0.5) * pitch;
@@ -276,7 +276,7 @@ function lineDrawing(map, say) {
       lines.push([weight, line]);
     }),
   );
-  lines.sort(([one], [other]) => one - other); // the strongest lie on top
+  lines.sort(([one], [other]) => one - other); // so that the strongest are drawn last, on top
   const paths = lines.map(([, line]) => line);
 
   const side = (labels, axis, x, anchor, outer) =>
@@ -332,13 +332,13 @@ function lineDrawing(map, say) {
       const partner = column !== null && meets(index, row);
       light(each, index === row, partner, partner ? map.weights[index][column] : 0);
     });
-    say(place && told(map, place));
+    say(place && describe(map, place));
   };
   explore(picture, { find: (event) => labelled(event.target), move, mark });
   return make("figure", { "data-view": "lines" }, [make("div", { class: "scroll" }, [picture])]);
 }
 
-// A page of ours carries its map as JSON, and the viewer shows it there.
+// Pages written by regard contain the map as JSON; the viewer shows it there.
 
 for (const block of document.querySelectorAll("script.regard-map")) {
   const root = document.createElement("main");

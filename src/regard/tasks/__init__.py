@@ -1,15 +1,16 @@
 """Tasks: what an example is, what is lost on it, and what an answer looks like."""
 
+from regard import plugins
 from regard.tasks.answer import Answer
 from regard.tasks.classify import Classify
 from regard.tasks.core import AnyTask, Scored, Task
 from regard.tasks.language_model import Continue
 from regard.tasks.masked_lm import MaskedText
 from regard.tasks.tag import Tag
-from regard.tasks.translate import Translate
+from regard.tasks.transduce import Transduce
 
 TASKS: dict[str, type[AnyTask]] = {
-    "translate": Translate,
+    "translate": Transduce,
     "classify": Classify,
     "language_model": Continue,
     "tag": Tag,
@@ -17,4 +18,22 @@ TASKS: dict[str, type[AnyTask]] = {
     "answer": Answer,
 }
 
-__all__ = ["TASKS", "Answer", "AnyTask", "Classify", "Continue", "MaskedText", "Scored", "Tag", "Task", "Translate"]
+
+def task_class(name: str) -> type[AnyTask]:
+    """The class of a task, from the table or from an installed package."""
+    return plugins.pick(TASKS, name, "task", Task)
+
+
+__all__ = [
+    "TASKS",
+    "Answer",
+    "AnyTask",
+    "Classify",
+    "Continue",
+    "MaskedText",
+    "Scored",
+    "Tag",
+    "Task",
+    "Transduce",
+    "task_class",
+]

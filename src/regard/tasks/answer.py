@@ -17,9 +17,10 @@ from regard.maps import AttentionMap
 from regard.models import span
 from regard.models.span import Pointed, SpanModel
 from regard.recipe import Recipe, Search
+from regard.sources.text import SOURCE, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import SOURCE, Encoded, Task
+from regard.tasks.core import Encoded, Task
 from regard.types import END, SPECIALS, BatchFirst, Example, Padded, Prediction
 
 READ_TOKENS = 16_000  # that are read at once
@@ -83,7 +84,7 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Answer":
         """Build the tokenizer on questions and contexts, unless the run one starts from has it."""
         texts = [part for each in examples for part in parts(each.source)]
-        return cls(recipe, core.tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
+        return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Answer":

@@ -1,6 +1,6 @@
-"""The seam between tasks and the rest: all that the loop and the predictor ask of a task, and what tasks share.
+"""The interface of tasks, as the training loop and the predictor use it, and functions that tasks share.
 
-A new task is one file with one subclass of `Task` and one line in `TASKS`; nothing else knows it by name.
+A new task is one file with one subclass of `Task` and one line in `TASKS`; no other code depends on its name.
 """
 
 import hashlib
@@ -9,7 +9,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from importlib import metadata
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -17,11 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard import __version__, storage
 from regard.data import batching, files
 from regard.data.corpora import CORPORA
 from regard.data.files import Loaded
-from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.metrics import CLOSEST, METRICS, Measured
@@ -29,12 +26,11 @@ from regard.recipe import Model, Recipe, Search
 from regard.storage import Run
 from regard.types import PAD, UNKNOWN, Example, Prediction
 
-SOURCE, TARGET = "source.tokens", "target.tokens"  # a run's tokenizers; a task with one kind of text has the first
-LONGEST = 5000  # tokens of a text that is answered, or data.max_length where that is more: maps grow with the square
+LONGEST = 5000  # tokens of an input at most, unless data.max_length is higher: the memory of maps grows as the square
 
 
 class Examples(NamedTuple):
-    """The examples of a run, and what is to be said about them."""
+    """The examples of a run, and notes about them to print before training."""
 
     train: list[Example]
     dev: list[Example]
@@ -42,81 +38,85 @@ class Examples(NamedTuple):
     notes: list[str]
 
     def digest(self) -> bytes:
-        """As JSON: how many examples are learned from and judged by, and a SHA-256 of them all."""
-        told = {}
+        """JSON with the number and the SHA-256 of the training and dev examples: shows if the data of a run changed."""
+        digests = {}
         for name, examples in (("train", self.train), ("dev", self.dev)):
-            found = hashlib.sha256()
-            for each in examples:
-                found.update(json.dumps([each.source, each.target]).encode())
-            told[name] = {"examples": len(examples), "sha256": found.hexdigest()}
-        return json.dumps(told, indent=1).encode()
+            sha256 = hashlib.sha256()
+            for example in examples:
+                sha256.update(json.dumps([example.source, example.target]).encode())
+            digests[name] = {"examples": len(examples), "sha256": sha256.hexdigest()}
+        return json.dumps(digests, indent=1).encode()
 
 
-AnyEncoded = TypeVar("AnyEncoded", bound="Encoded")  # not Self: the check of types in tests refuses it
+AnyEncoded = TypeVar("AnyEncoded", bound="Encoded")  # not Self: the type checker of the tests refuses it
 
 
 @dataclass(frozen=True)
 class Encoded(ABC):
-    """Examples as numbers: each field is a list with one entry for every example."""
+    """Encoded examples: each field is a list with one entry per example."""
 
     examples: list[Example]
 
     @abstractmethod
     def lengths(self) -> list[tuple[int, int]]:
-        """The room each example takes on either side, one mark (BEGIN or END) counted with each."""
+        """The positions that each example takes as (source, target), with one for BEGIN or END on each side."""
 
     def only(self: AnyEncoded, indices: Sequence[int]) -> AnyEncoded:
-        """Those of these examples."""
+        """The data of the examples at these indices."""
         rows = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: [row[index] for index in indices] for name, row in rows.items()})
 
 
 @dataclass(frozen=True)
 class Pairs(Encoded):
-    """Examples as ids on both sides, without BEGIN and END."""
+    """Encoded pairs: encoded sources, and targets as token ids without BEGIN and END."""
 
-    sources: list[list[int]]
+    sources: list[Any]
     targets: list[list[int]]
+    sizes: list[int]  # positions that each source takes in a batch
 
     def lengths(self) -> list[tuple[int, int]]:
-        """The room each example takes on either side."""
-        return [(len(source) + 1, len(target) + 1) for source, target in zip(self.sources, self.targets, strict=True)]
+        """The positions that each example takes as (source, target)."""
+        return [(size, len(target) + 1) for size, target in zip(self.sizes, self.targets, strict=True)]
 
 
-AnyBatched = TypeVar("AnyBatched", bound="Batched")
+OwnBatch = TypeVar("OwnBatch", bound="Batched")
 
 
 @runtime_checkable
 class Batched(Protocol):
-    """A batch of any task: a frozen `BatchFirst` dataclass that says where its rows stand in the data."""
+    """A batch of any task: a frozen `BatchFirst` dataclass that knows the example of each row."""
 
     @property
     def examples(self) -> Int[Tensor, " batch"]:
-        """The number of each row's example."""
+        """The index of each row's example in the data."""
 
-    def select(self: AnyBatched, index: Int[Tensor, " rows"]) -> AnyBatched:
-        """The rows that `index` names."""
+    def select(self: OwnBatch, index: Int[Tensor, " rows"]) -> OwnBatch:
+        """The batch of the rows at these indices."""
 
-    def to(self: AnyBatched, device: torch.device) -> AnyBatched:
-        """The same on another device."""
+    def to(self: OwnBatch, device: torch.device) -> OwnBatch:
+        """The batch on another device."""
+
+
+AnyBatched = TypeVar("AnyBatched", bound=Batched)
 
 
 class Judged(NamedTuple):
-    """What a batch costs, and where the model looked."""
+    """The loss of a batch, and the attention weights if the model has them."""
 
     loss: Float[Tensor, ""]  # summed over `Task.tokens`
-    attention: Float[Tensor, "batch tokens source"] | None  # only of a `Batch`, a row for every target token
+    attention: Float[Tensor, "batch tokens source"] | None  # only for a `Batch`; one row per target token
 
 
 class Scored(NamedTuple):
-    """A run's score on examples, and on each group of them."""
+    """The score of a run on examples, in total and for each group of them."""
 
     metric: str
     measured: Measured
     groups: dict[str, float]
-    others: Mapping[str, Measured] = MappingProxyType({})  # by metric: what the same work says besides
-    answers: Sequence[Prediction] = ()  # if the task answers texts: one for each of `asked`
-    asked: Sequence[Example] = ()
+    others: Mapping[str, Measured] = MappingProxyType({})  # by metric: other scores that come from the same computation
+    answers: Sequence[Prediction] = ()  # if the score is computed from predictions: one for each of `asked`
+    asked: Sequence[Example] = ()  # the examples whose sources were predicted from
 
 
 ModelKind = TypeVar("ModelKind", bound=nn.Module)
@@ -125,44 +125,44 @@ BatchKind = TypeVar("BatchKind", bound=Batched)
 
 
 class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
-    """What an example is, what is lost on it, and what an answer looks like."""
+    """Base class of tasks: reads and encodes examples, builds the model, computes loss, predictions and scores."""
 
-    metrics: ClassVar[tuple[str, ...]]  # the names in METRICS that say something of its answers
-    noun: ClassVar[str] = "pair"  # what one example is called in messages
-    shows: ClassVar[bool] = True  # whether its answers have maps to look at
+    metrics: ClassVar[tuple[str, ...]]  # the names in METRICS that fit its predictions
+    noun: ClassVar[str] = "pair"  # the word for one example in messages
+    shows: ClassVar[bool] = True  # whether its predictions have attention maps
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
 
-    # before anything is trained
+    # before training
 
     @staticmethod
     @abstractmethod
     def check(recipe: Recipe) -> None:
-        """Refuse a recipe that names what is not there, before any data is read."""
+        """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
 
     @classmethod
     def check_metric(cls, name: str) -> None:
-        """Refuse a metric that there is not, or that says nothing of this task's answers."""
+        """Refuse a metric that does not exist or does not fit this task."""
         pick(METRICS, name, "metric")
         if name not in cls.metrics:
             raise RecipeError(f"the metric {name!r} does not fit this task; choose from {', '.join(cls.metrics)}")
 
     @staticmethod
     def read(names: tuple[str, ...]) -> Loaded:
-        """The examples of files that a recipe or the command line names."""
+        """Reads the examples of files that are named in a recipe or on the command line."""
         return files.pairs(names)
 
     @classmethod
     def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
-        """What reads such files as the recipe says: `read`, where there is but one way."""
+        """Returns the function that reads files as the recipe says: `read`, unless a task has several formats."""
         if recipe.data.format != "pairs":
             raise RecipeError(f"data.format = {recipe.data.format!r} is for the task 'tag'; leave it out")
         return cls.read
 
     @classmethod
     def examples(cls, recipe: Recipe) -> Examples:
-        """Read or generate all examples; where there is no dev set, one is split off."""
+        """Reads or generates all examples; if there is no dev set, one is split off the training set."""
         data, notes, read = recipe.data, [], cls.reader(recipe)
         test = read(data.test).examples if data.test else []
         dev = read(data.dev).examples if data.dev else []
@@ -186,29 +186,29 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def learn(
         cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None
     ) -> "Task[ModelKind, DataKind, BatchKind]":
-        """The task with tokenizers built on the training examples, or taken from the run it starts from."""
+        """Builds the task with tokenizers from the training examples, or with those of the run `origin`."""
 
     @classmethod
     @abstractmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Task[ModelKind, DataKind, BatchKind]":
-        """The task of a stored run; `read` gives what `files` had."""
+        """Builds the task of a stored run; `read` returns the content of one of its `files` by name."""
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:
-        """What a run must keep besides the weights."""
+        """The files that a run must store besides the weights, by name."""
 
     @abstractmethod
     def build(self) -> ModelKind:
-        """A model with fresh weights."""
+        """Builds the model with newly initialised weights."""
 
-    # from examples to what is lost on them
+    # from examples to the loss
 
     @abstractmethod
     def encode(self, examples: Sequence[Example]) -> DataKind:
-        """All examples as numbers."""
+        """Encodes all examples."""
 
     def within_length(self, data: DataKind) -> DataKind:
-        """The examples that are short enough to learn from."""
+        """The examples that are short enough for training; DataError if there are none."""
         longest = min(self.recipe.data.max_length, places(self.recipe.model) - 1)
         kept = [index for index, room in enumerate(data.lengths()) if max(room) <= longest + 1]
         if not kept:
@@ -219,46 +219,46 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     @abstractmethod
     def told(self, data: DataKind, dev: DataKind) -> Iterator[str]:
-        """What is to be said of tokens and labels before training."""
+        """The lines about vocabularies and labels that are printed before training."""
 
     @abstractmethod
     def collate(self, data: DataKind, indices: Sequence[int]) -> BatchKind:
-        """The batch of these examples."""
+        """Makes the batch of the examples at these indices."""
 
     @abstractmethod
     def tokens(self, batch: BatchKind) -> int:
-        """How many things are predicted in a batch: what the mean loss is over."""
+        """The number of predictions in a batch (tokens, tags or labels), which the mean loss is divided by."""
 
     @abstractmethod
     def loss(
         self, model: ModelKind, batch: BatchKind, smoothing: float = 0.0, sampling: float = 0.0
     ) -> Float[Tensor, ""]:
-        """What is lost on a batch, summed over its `tokens`; labels smoothed, own guesses fed, by these shares."""
+        """The loss of a batch, summed over its `tokens`, with label smoothing and scheduled sampling."""
 
     def judge(self, model: ModelKind, batch: BatchKind) -> Judged:
-        """The same on dev, plain, and the attention where there is one."""
+        """The loss of a dev batch, without smoothing and sampling, and the attention weights if there are any."""
         return Judged(self.loss(model, batch), None)
 
-    # from texts to answers
+    # from texts to predictions
 
     @abstractmethod
     def answer(
         self, model: ModelKind, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
     ) -> list[Prediction]:
-        """The best answers to each text, with their maps; a blank text, or one too long, gets a blank answer."""
+        """Predicts the best outputs for each text, with maps; a blank or too long text gets a blank prediction."""
 
     def measure(self, model: ModelKind, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
-        """How well the answers to the examples' sources match their targets, in all and by group.
+        """Computes a metric of the predictions for the examples' sources against their targets, in total and by group.
 
-        A metric of `CLOSEST` asks for every source once and takes all its targets as right; then the others of them
-        are told besides, for they cost nothing more.
+        For a metric of `CLOSEST`, each different source is predicted once, and all its targets are references; the
+        other metrics of `CLOSEST` are then computed too, since they need no further predictions.
         """
         self.check_metric(metric)
         several = metric in CLOSEST
-        questions = by_source(examples) if several else [[example] for example in examples]
-        asked = [same[0] for same in questions]
-        right = [[each.target for each in same] if several else same[0].target for same in questions]
-        answers = self.answer(model, [each.source for each in asked], settings)
+        sets = by_source(examples) if several else [[example] for example in examples]
+        asked = [same_source[0] for same_source in sets]
+        right = [[example.target for example in same] if several else same[0].target for same in sets]
+        answers = self.answer(model, [example.source for example in asked], settings)
         outputs = [answer.text for answer in answers]
         grouped: dict[str, list[tuple[str, str | list[str]]]] = {}
         for output, example, references in zip(outputs, asked, right, strict=True):
@@ -270,74 +270,72 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     @property
     def longest(self) -> float:
-        """The tokens of a text that is still answered: no more than there are positions, one of them for END."""
+        """The largest number of tokens of an input; with learned positions at most their number, less one for END."""
         return min(max(LONGEST, self.recipe.data.max_length), places(self.recipe.model) - 1)
 
     @abstractmethod
     def too_long(self, text: str) -> bool:
-        """Whether a text is answered with nothing because of its length."""
+        """Whether a text is too long, so that its prediction is blank."""
 
 
 AnyTask = Task[Any, Any, Any]
 
 
 def places(model: Model) -> float:
-    """The tokens that a model can tell the positions of."""
+    """The number of positions that a model has: model.longest if positions are learned, otherwise infinite."""
     learned = model.positions == "learned" and "transformer" in (model.encoder.kind, model.decoder.kind)
     return model.longest if learned else math.inf
 
 
-def tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origin: Run | None = None) -> Tokenizer:
-    """The tokenizer of that name of the run one starts from, else one of that kind for these texts, built once."""
-    builder = pick(TOKENIZERS, kind, "tokenizer")
-    if origin is not None and origin.holds(name):
-        tokens = origin.recipe().tokens
-        stored = tokens.target if name == TARGET else tokens.source
-        if stored != kind:
-            raise RecipeError(f"{origin.path / name} is a tokenizer of kind {stored!r}, not {kind!r}; take that kind")
-        return builder.from_bytes(origin.read(name))
-    versions = [__version__, metadata.version("sentencepiece")]  # another one may build another tokenizer
-    digest = hashlib.sha256(json.dumps([versions, kind, size, texts]).encode()).hexdigest()
-    return builder.from_bytes(storage.cached("tokenizers", digest, lambda: builder.build(texts, size).to_bytes()))
-
-
 def unknown(rows: Sequence[Sequence[int]]) -> float:
-    """The share of tokens that the vocabulary does not hold."""
+    """The share of tokens that are not in the vocabulary."""
     return sum(token == UNKNOWN for row in rows for token in row) / max(1, sum(map(len, rows)))
 
 
 def cross_entropy(
     logits: Float[Tensor, "*rows classes"], wanted: Int[Tensor, "*rows"], smoothing: float, ignore: int = PAD
 ) -> Float[Tensor, ""]:
-    """What the logits cost, summed over all rows but those where `ignore` is wanted."""
+    """Cross-entropy in float32 or more, summed over all rows except those whose target is `ignore`."""
     precise = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     return kernels.cross_entropy(precise, wanted.flatten(), smoothing, ignore)
 
 
 def by_source(examples: Sequence[Example]) -> list[list[Example]]:
-    """The examples of equal source (and group) together, in the order in which their first stands."""
-    found: dict[tuple[str, str], list[Example]] = {}
+    """Groups examples of equal source (and group), in the order of the first example of each."""
+    sets: dict[tuple[str, str], list[Example]] = {}
     for example in examples:
-        found.setdefault((example.source, example.group), []).append(example)
-    return list(found.values())
+        sets.setdefault((example.source, example.group), []).append(example)
+    return list(sets.values())
 
 
 class Asked(NamedTuple):
-    """Texts of like length: where each stands among all, and its ids."""
+    """A batch of inputs of similar size: the index of each among all inputs, and its encoded form."""
 
     places: list[int]
-    ids: list[list[int]]
+    items: list[Any]
 
 
-def ask(texts: Sequence[str], encode: Callable[[str], list[int]], longest: float, budget: int) -> Iterator[Asked]:
-    """The texts in batches of at most `budget` tokens; blank ones, and those over `longest` tokens, are left out."""
+def with_end(ids: Sequence[int]) -> int:
+    """The size of an encoded text in positions: its tokens, and END."""
+    return len(ids) + 1
+
+
+def ask(
+    texts: Sequence[str],
+    encode: Callable[[str], Any],
+    longest: float,
+    budget: int,
+    size: Callable[[Any], int] = with_end,
+) -> Iterator[Asked]:
+    """Encodes texts and yields batches of at most `budget` positions, without blank texts and those over `longest`."""
     encoded = {place: encode(text) for place, text in enumerate(texts) if text.strip()}
-    answered = [place for place, row in encoded.items() if len(row) <= longest]
-    for group in batching.in_order([(len(encoded[place]) + 1, 0) for place in answered], budget):
+    sizes = {place: size(item) for place, item in encoded.items()}
+    answered = [place for place, positions in sizes.items() if positions <= longest + 1]
+    for group in batching.in_order([(sizes[place], 0) for place in answered], budget):
         places = [answered[index] for index in group]
         yield Asked(places, [encoded[place] for place in places])
 
 
 def blank(text: str) -> Prediction:
-    """The answer to a text that is not answered."""
+    """The empty prediction for a text that is blank or too long."""
     return Prediction(text, "", 0.0, (), None)

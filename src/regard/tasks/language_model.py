@@ -20,9 +20,10 @@ from regard.models import language
 from regard.models.language import LanguageModel
 from regard.recipe import Recipe, Search
 from regard.search.sample import DRAW
+from regard.sources.text import SOURCE, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import SOURCE, Encoded, Examples, Scored, Task
+from regard.tasks.core import Encoded, Examples, Scored, Task
 from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN, Batch, Example, Hypothesis, Memory, Padded, Prediction
 
 SEARCH_TOKENS = 8000  # tokens times beams that are continued at once
@@ -149,7 +150,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Continue":
         """Build the tokenizer on the training text, unless the run one starts from has it."""
         texts = [each.target for each in examples]
-        return cls(recipe, core.tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
+        return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Continue":

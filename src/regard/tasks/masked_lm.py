@@ -20,9 +20,10 @@ from regard.metrics import METRICS, Cost, Measured
 from regard.models import masked
 from regard.models.masked import MaskedLM
 from regard.recipe import Recipe, Search
+from regard.sources.text import SOURCE, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import SOURCE, Encoded, Scored, Task
+from regard.tasks.core import Encoded, Scored, Task
 from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction
 
 BLANK = "___"  # a hole in a text that is to be filled with one token
@@ -109,7 +110,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "MaskedText":
         """Build the tokenizer on the training texts, unless the run one starts from has it."""
         texts = [_cased(_text(each), recipe) for each in examples]
-        return cls(recipe, core.tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
+        return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "MaskedText":

@@ -22,9 +22,10 @@ from regard.models.letters import Spelled
 from regard.models.tagger import Tagger
 from regard.recipe import Recipe, Search
 from regard.search.path import best_path, bio
+from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import SOURCE, TARGET, Encoded, Task
+from regard.tasks.core import Encoded, Task
 from regard.types import BEGIN, END, SPECIALS, UNKNOWN, BatchFirst, Example, Prediction
 
 LETTERS = "letters.tokens"
@@ -91,10 +92,10 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         tokens = recipe.tokens
         sources, targets = [each.source for each in examples], [each.target for each in examples]
         kept = _frequent([_cased(source, recipe) for source in sources], tokens.least)
-        words = core.tokenizer(tokens.source, kept, tokens.size, SOURCE, origin)
-        tags = core.tokenizer(tokens.target, targets, 0, TARGET, origin)
+        words = build_tokenizer(tokens.source, kept, tokens.size, SOURCE, origin)
+        tags = build_tokenizer(tokens.target, targets, 0, TARGET, origin)
         if core.unknown([tags.encode(target) for target in targets]):  # the run before had others to learn
-            tags = core.tokenizer(tokens.target, targets, 0, TARGET)
+            tags = build_tokenizer(tokens.target, targets, 0, TARGET)
         given = origin.read(LETTERS) if origin is not None and origin.holds(LETTERS) else None
         letters = Character.build(sources, 0) if given is None else Character.from_bytes(given)
         return cls(recipe, words, letters, tags)

@@ -1,4 +1,4 @@
-"""Examples to a trained run."""
+"""Training: from a recipe and examples to a trained run."""
 
 from regard.training.loop import check, resume, train
 

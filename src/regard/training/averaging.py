@@ -1,4 +1,4 @@
-"""The weights that are judged and kept: those of now, or a mean over time."""
+"""Weight averaging: the weights that are validated and stored are the current ones, or a mean over time."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ Weights = dict[str, Tensor]
 
 
 class Averager:
-    """An exponential mean over updates (`decay` above 0), a mean over the last validations (`last` above 1), or both.
+    """Exponential moving average over updates (`decay` > 0), mean of the last validations (`last` > 1), or both.
 
     Polyak and Juditsky 1992 average over updates; Vaswani et al. 2017 average the last checkpoints.
     """
@@ -23,7 +23,7 @@ class Averager:
 
     @torch.no_grad()
     def after_update(self, model: nn.Module, *, judged: bool) -> None:
-        """Take in the weights of one more update; those about to be judged count for the mean of validations."""
+        """Update the moving average; if a validation follows (`judged`), also take a snapshot for their mean."""
         if self.moving is not None:
             now = model.state_dict()
             torch._foreach_lerp_(list(self.moving.values()), [now[name] for name in self.moving], 1.0 - self.decay)
@@ -33,10 +33,10 @@ class Averager:
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """The model with its mean weights, while in the block."""
+        """In the block, the model has the mean weights; after it, its own again."""
         own = _copy(model)
         if self.snapshots:
-            rows = {name: torch.stack([each[name].to(own[name]) for each in self.snapshots]) for name in own}
+            rows = {name: torch.stack([snapshot[name].to(own[name]) for snapshot in self.snapshots]) for name in own}
             model.load_state_dict({name: row.mean(0) for name, row in rows.items()})
         elif self.moving is not None:
             model.load_state_dict(self.moving)
@@ -46,14 +46,14 @@ class Averager:
             model.load_state_dict(own)
 
     def tensors(self) -> Weights:
-        """What a checkpoint must keep."""
-        kept = {f"moving.{name}": value for name, value in (self.moving or {}).items()}
+        """The tensors to store in a checkpoint, by name."""
+        tensors = {f"moving.{name}": value for name, value in (self.moving or {}).items()}
         for index, snapshot in enumerate(self.snapshots):
-            kept |= {f"snapshot.{index}.{name}": value for name, value in snapshot.items()}
-        return kept
+            tensors |= {f"snapshot.{index}.{name}": value for name, value in snapshot.items()}
+        return tensors
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint, whose tensors are where the model is."""
+        """Restore from the tensors of a checkpoint, which must be on the device of the model."""
         if self.moving is not None:
             self.moving = {name: tensors[f"moving.{name}"] for name in self.moving}
         index = 0
@@ -63,9 +63,10 @@ class Averager:
 
 
 def under(start: str, tensors: Mapping[str, Tensor]) -> Weights:
-    """The tensors whose names start so, without that start."""
-    return {name.removeprefix(start): each for name, each in tensors.items() if name.startswith(start)}
+    """The tensors whose names begin with `start`, which is removed from the names."""
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 def _copy(model: nn.Module) -> Weights:
+    """A copy of all weights and buffers of a model's state dict."""
     return {name: value.detach().clone() for name, value in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Is the attention looking at anything? Said at every validation, so that one sees early that it does not form."""
+"""Attention statistics, reported at every validation: they show early if attention stays flat."""
 
 import math
 from collections.abc import Sequence
@@ -10,28 +10,28 @@ from torch import Tensor
 
 from regard.types import Batch
 
-FLAT = 0.9  # the share of the highest possible entropy from which on a map is called flat
+FLAT = 0.9  # attention is called flat if its entropy is above this share of the highest possible entropy
 
 
 class Health(NamedTuple):
-    """How a model looks, on average over all target tokens."""
+    """Statistics of the attention, averaged over all target tokens."""
 
-    attention_entropy: float  # as a share of the highest possible: 1 looks at everything alike
+    attention_entropy: float  # as a share of the highest possible; 1: uniform weights
     attention_on_end: float  # the weight on the source's END
-    attention_near_end: float  # the weight on the token just before it
+    attention_near_end: float  # the weight on the last token before END
 
     def flat(self) -> bool:
-        """Whether it looks at everything alike."""
+        """Whether the attention is close to uniform."""
         return self.attention_entropy > FLAT
 
     def told(self) -> str:
-        """In words."""
+        """The statistics as a sentence for the report of a validation."""
         end = f"{self.attention_on_end:.0%} on the end, {self.attention_near_end:.0%} just before it"
         return f"attention entropy {self.attention_entropy:.2f} of 1, {end}"
 
 
 def health(seen: Sequence[tuple[Float[Tensor, "_batch _tokens _source"], Batch]]) -> Health | None:
-    """The health of maps and the batches they belong to; None where nothing was looked at."""
+    """Computes the statistics of attention maps, each with its batch; None if there are no maps."""
     if not seen:
         return None
     sums = torch.zeros(4, dtype=torch.float64)

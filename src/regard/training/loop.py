@@ -1,4 +1,4 @@
-"""The one loop in which models learn."""
+"""The training loop, the same for all tasks: `train` starts a run, `resume` continues one."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from regard import models, storage
+from regard import models, plugins, storage
 from regard import recipe as recipes
 from regard.console import Teller
 from regard.data.batching import Batches, in_order
@@ -26,7 +26,7 @@ from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, 
 from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
-from regard.tasks import TASKS, AnyTask
+from regard.tasks import AnyTask, task_class
 from regard.tasks.core import AnyBatched, Encoded, Examples, Judged
 from regard.training import engine
 from regard.training.engine import SMALLER
@@ -36,30 +36,33 @@ from regard.training.schedules import SCHEDULES, learning_rate
 from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
 
-FLAT_AFTER = 1000  # updates after which attention should have found something
-KEPT = ("best", "last")  # weights that end in a run
+FLAT_AFTER = 1000  # updates after which flat attention is reported
+KEPT = ("best", "last")  # values of train.keep: which weights are stored in the run
 
 
 def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
-    """Train what the recipe says, with `a.b=c` overrides, and keep it in a new directory under `runs`.
+    """Train a model by a recipe, with `a.b=c` overrides, and store the run in a new directory under `runs`.
 
-    Nothing is written before the recipe and all data are found to be good.
+    Nothing is written until the recipe and all data have been checked.
     """
     if not isinstance(recipe, Recipe):
         recipe = recipes.load(recipe)
     for text in overrides:
         recipe = recipes.override(recipe, text)
-    check(recipe)
-    kind = TASKS[recipe.task]
+    origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
+    with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
+        check(recipe)
+        kind = task_class(recipe.task)
     with Stopper().listening() as stopper, Teller(quiet=quiet) as teller:
         stopper.say = teller.say
-        origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
         examples = kind.examples(recipe)
         task = kind.learn(recipe, examples.train, origin)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
+        if packages:
+            files[storage.PLUGINS] = plugins.to_json(packages)
         data = task.within_length(task.encode(examples.train))
         if origin is not None:
-            with torch.device("meta"):  # the shapes alone
+            with torch.device("meta"):  # only the shapes are needed, no memory for weights
                 _fitting(origin, task.build())
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
@@ -68,10 +71,11 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
 
 
 def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
-    """Go on with a run that was stopped or killed; it ends with the same bits as if it never had been."""
+    """Continue a run that was stopped or killed; the result is bit for bit that of an uninterrupted run."""
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
-    check(recipe)
+    with plugins.loading(run.needs()):
+        check(recipe)
     with (
         Stopper().listening() as stopper,
         Teller(quiet=quiet) as teller,
@@ -83,7 +87,7 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
         if run.finished():
             teller.say(f"the run {run.path} is finished already")
             return run
-        task = TASKS[recipe.task].restore(recipe, run.read)
+        task = task_class(recipe.task).restore(recipe, run.read)
         examples = task.examples(recipe)
         if examples.digest() != run.read(storage.DATA):
             names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
@@ -98,7 +102,7 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
 
 @contextmanager
 def _resumable(run: Run) -> Iterator[None]:
-    """Let the word that training was stopped say how to go on."""
+    """In the block, add to a StoppedError how many updates are saved and the command that resumes the run."""
     try:
         yield
     except StoppedError as stopped:
@@ -108,8 +112,8 @@ def _resumable(run: Run) -> Iterator[None]:
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse what cannot be trained before anything is read or written."""
-    task = pick(TASKS, recipe.task, "task")
+    """Refuse a recipe that cannot be trained, before any data is read or any file is written."""
+    task = task_class(recipe.task)
     task.check_metric(recipe.metric)
     pick(SCHEDULES, recipe.train.schedule, "schedule")
     task.check(recipe)
@@ -119,7 +123,7 @@ def check(recipe: Recipe) -> None:
 
 
 def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: Teller, stopper: Stopper) -> Run:
-    """Train to the end, from the newest checkpoint if there is one, and measure what came of it."""
+    """Train to the end, from the newest checkpoint if there is one, then compute the metric on dev."""
     recipe = task.recipe
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
@@ -128,17 +132,17 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
     with stopper.undoable():  # nothing is written yet
         dev = task.encode(examples.dev)
         model = task.build()
-    started = _start_from(recipe.train.start_from, model, run)
+    start_notes = _start_from(recipe.train.start_from, model, run)
     device = choose_device(recipe.train.device)
     session = Session.begin(model.to(device), recipe.train)
-    intent = _intent(task, session.model, data, dev, len(examples.train))
-    for line in (*examples.notes, *intent, *started, f"run {run.path}"):
+    overview = _overview(task, session.model, data, dev, len(examples.train))
+    for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
         teller.say(line)
     _take_up(run, session, teller)
-    if started:
-        run.save(0, session.files())  # from now on the other run may change, or go
+    if start_notes:
+        run.save(0, session.files())  # after this, the run it started from may be changed or deleted
     clock = Clock()
-    on_gpu = device.type == "cuda"  # where eager updates take the paths of captured ones too: they wait for nothing
+    on_gpu = device.type == "cuda"  # then eager updates use the capturable paths too, which never wait for the GPU
     with memory_kept(), current(device), capturable(on_gpu), stopper.heard_in_backward(model):
         fit(task, session, data, dev, run, teller, stopper, clock)
     seconds = clock.seconds()
@@ -147,15 +151,18 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
         measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
     precision = choose_precision(recipe.train.precision, device)
-    done = {"signature": measured.signature, "train_seconds": seconds, "precision": precision}
-    run.record({recipe.metric: measured.value} | done)
+    details = {"signature": measured.signature, "train_seconds": seconds, "precision": precision}
+    run.record({recipe.metric: measured.value} | details)
     run.finish()
     teller.say(f"learned in {seconds:.1f} s; on dev: {measured.value:.4f} ({measured.signature})")
     return run
 
 
 def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
-    """Let a new model begin with the weights of another run, and say so; one with a checkpoint has begun already."""
+    """Load the fitting weights of another run into a new model; returns what to report about it.
+
+    If this run has a checkpoint, its training has begun already, and nothing is loaded.
+    """
     if not path or run.checkpoints():
         return []
     fitting = _fitting(Run.open(path), model)
@@ -164,9 +171,10 @@ def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
 
 
 def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
-    """The weights of a run whose names and shapes are those of a model."""
-    wanted = {name: each.shape for name, each in models.weights(model).items()}
-    fitting = {name: each for name, each in models.kept_weights(origin).items() if wanted.get(name) == each.shape}
+    """The weights of a run that have the name and the shape of a weight of the model; at least one must."""
+    shapes = {name: weight.shape for name, weight in models.weights(model).items()}
+    stored = models.kept_weights(origin)
+    fitting = {name: weight for name, weight in stored.items() if shapes.get(name) == weight.shape}
     if not fitting:
         raise RecipeError(
             f"train.start_from: no tensor of {origin.path} has the name and shape of one of this model; "
@@ -176,7 +184,10 @@ def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
 
 
 def _take_up(run: Run, session: Session, teller: Teller) -> None:
-    """Go on from the newest checkpoint that is whole."""
+    """Restore the session from the newest checkpoint that is not damaged; damaged ones are set aside.
+
+    Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised.
+    """
     damaged: list[tuple[Folder, CorruptError]] = []
     for checkpoint in run.checkpoints():
         try:
@@ -188,7 +199,7 @@ def _take_up(run: Run, session: Session, teller: Teller) -> None:
             aside = run.set_aside(broken)
             teller.warn(f"{why}; it is set aside as {aside.name}; an older checkpoint is used instead")
         if session.progress.validated:
-            run.read(storage.MODEL)  # the best weights so far: better to know now if they are damaged
+            run.read(storage.MODEL)  # the best weights so far; if they are damaged, this fails now and not at the end
         run.cut_metrics(session.progress.metrics_size)
         teller.say(f"going on after update {session.progress.update:,}")
         return
@@ -207,7 +218,10 @@ def fit(
     stopper: Stopper,
     clock: Clock,
 ) -> None:
-    """Let the model learn; the weights with the lowest dev loss end in the run, or the last."""
+    """Run updates and validations until train.updates or train.patience is reached, or a signal stops training.
+
+    The weights with the lowest dev loss are stored in the run, or the last ones if train.keep = last.
+    """
     settings, progress = task.recipe.train, session.progress
     running = engine.choose(task, session, data)
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
@@ -230,7 +244,7 @@ def fit(
             teller.advance(progress.total / max(1, progress.tokens), clock.rate(progress.tokens))
     except StoppedError:
         running.collect()
-        if not stopper.hurried:  # else an update may be half done: the last checkpoint is the better one
+        if not stopper.hurried:  # after a second signal an update may be half done: the last checkpoint is used instead
             run.save(progress.update, session.files())
         raise
 
@@ -238,14 +252,14 @@ def fit(
 def validate(
     task: AnyTask, session: Session, dev: Encoded, run: Run, teller: Teller, stopper: Stopper, clock: Clock
 ) -> None:
-    """Judge the weights on dev, keep them if they are the best so far, or wanted as the last, and write it all down."""
+    """Compute the dev loss, store the weights if they are the best so far or train.keep = last, and record metrics."""
     settings, progress, model = task.recipe.train, session.progress, session.model
     with session.averager.applied(model):
         with session.undone_if_stopped(), stopper.undoable():
-            dev_loss, seen = evaluate(task, model, dev, stopper)
+            dev_loss, attention_health = evaluate(task, model, dev, stopper)
         if not math.isfinite(dev_loss):
-            told = f"update {progress.update}: the dev loss is {dev_loss}"
-            raise NotFiniteError(f"{told}; a lower train.learning_rate may help")
+            problem = f"update {progress.update}: the dev loss is {dev_loss}"
+            raise NotFiniteError(f"{problem}; a lower train.learning_rate may help")
         best = dev_loss < progress.lowest
         if best or settings.keep == "last":
             run.replace(storage.MODEL, save_tensors(models.weights(model)))
@@ -257,10 +271,10 @@ def validate(
         "tokens_per_second": clock.rate(progress.tokens),
         "seconds": clock.seconds(),
     }
-    run.record(entry | (seen._asdict() if seen else {}))
-    told = f"update {progress.update:,}: loss {entry['loss']:.4f}, dev loss {dev_loss:.4f}"
-    teller.say(told + (f", {seen.told()}" if seen else ""))
-    if seen and seen.flat() and progress.update >= FLAT_AFTER:
+    run.record(entry | (attention_health._asdict() if attention_health else {}))
+    losses = f"update {progress.update:,}: loss {entry['loss']:.4f}, dev loss {dev_loss:.4f}"
+    teller.say(losses + (f", {attention_health.told()}" if attention_health else ""))
+    if attention_health and attention_health.flat() and progress.update >= FLAT_AFTER:
         teller.say(f"attention still flat after {progress.update:,} updates: it may be of no use to this model yet")
     progress.waited = 0 if best else progress.waited + 1
     progress.lowest = min(progress.lowest, dev_loss)
@@ -270,22 +284,22 @@ def validate(
 
 @torch.no_grad()
 def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -> tuple[float, Health | None]:
-    """The mean loss of a target token, in nats, and how the attention looks."""
+    """The mean loss per target token, in nats, and the health of the attention if the model has a map."""
     model.eval()
     device = next(model.parameters()).device
-    total, tokens, seen = 0.0, 0, []
+    total, tokens, maps = 0.0, 0, []
     for indices in in_order(data.lengths(), task.recipe.train.batch_tokens):
         stopper.check()
         for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
             total += judged.loss.item()
             tokens += task.tokens(batch)
             if judged.attention is not None:
-                seen.append((judged.attention, batch))
-    return total / tokens, health(seen)
+                maps.append((judged.attention, batch))
+    return total / tokens, health(maps)
 
 
 def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, Judged]]:
-    """A batch and what it costs; one that does not fit into memory is split in two."""
+    """The loss and attention of a batch; a batch that does not fit into memory is split in two, again if needed."""
     try:
         return [(batch, task.judge(model, batch))]
     except (MemoryError, RuntimeError) as error:
@@ -295,14 +309,14 @@ def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[Any
 
 
 def _due(settings: Train, update: int) -> bool:
-    """Whether the weights are judged after this update."""
+    """Whether a validation follows this update."""
     return update % settings.validate == 0 or update == settings.updates
 
 
-def _intent(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, given: int) -> Iterator[str]:
-    """What is going to be done, in a few lines."""
+def _overview(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, examples: int) -> Iterator[str]:
+    """The lines printed before training: data, vocabulary, parameters, device, updates, precision."""
     settings, noun = task.recipe.train, task.noun
-    too_long = given - len(data.examples)
+    too_long = examples - len(data.examples)
     dropped = f" ({too_long:,} over {task.recipe.data.max_length} tokens dropped)" if too_long else ""
     yield f"{len(data.examples):,} {noun}s to learn from{dropped}, {len(dev.examples):,} dev {noun}s"
     yield from task.told(data, dev)
@@ -310,11 +324,11 @@ def _intent(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, given:
     device = next(model.parameters()).device
     updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
     yield f"{parameters:,} parameters on {device}, {updates}"
-    yield from _told_precision(settings.precision, device)
+    yield from _precision_notes(settings.precision, device)
 
 
-def _told_precision(name: str, device: torch.device) -> Iterator[str]:
-    """Reports what `auto` chose, and what forcing bfloat16 may cost; plain float32 goes without saying."""
+def _precision_notes(name: str, device: torch.device) -> Iterator[str]:
+    """Reports what `auto` chose, and that forced bfloat16 may be slow; nothing is reported for float32."""
     automatic = choose_precision("auto", device)
     if name == "auto":
         rule = "train.precision=auto is bfloat16 on a GPU that computes in it, else float32"

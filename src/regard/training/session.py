@@ -1,4 +1,4 @@
-"""All that training changes as it goes on, to be saved and taken up again bit for bit."""
+"""The state of training: model, optimizer, averages, random generators, progress; saved and restored bit for bit."""
 
 import json
 import math
@@ -24,20 +24,20 @@ OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 
 @dataclass
 class Progress:
-    """Where training stands."""
+    """Counters of training, stored in every checkpoint."""
 
-    update: int = 0  # updates done
-    validated: int = 0  # the last update that was validated
-    lowest: float = math.inf  # dev loss so far
-    waited: int = 0  # validations since then
-    total: float = 0.0  # loss since the last validation
-    tokens: int = 0  # target tokens since then
-    metrics_size: int = 0  # bytes of metrics that belong to all this
+    update: int = 0  # number of updates done
+    validated: int = 0  # update of the last validation
+    lowest: float = math.inf  # lowest dev loss so far
+    waited: int = 0  # validations since the lowest dev loss
+    total: float = 0.0  # summed loss since the last validation
+    tokens: int = 0  # target tokens since the last validation
+    metrics_size: int = 0  # size of the metrics file in bytes; on resume, what was written later is cut off
 
 
 @dataclass
 class Session:
-    """A model that learns."""
+    """A model in training with its optimizer, weight averages and progress."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -46,12 +46,12 @@ class Session:
 
     @staticmethod
     def begin(model: nn.Module, settings: Train) -> "Session":
-        """Before the first update."""
+        """A session before its first update, with a new AdamW optimizer."""
         device = next(model.parameters()).device
         on_gpu = device.type == "cuda"
         optimizer = torch.optim.AdamW(
             model.parameters(),
-            lr=torch.zeros((), device=device) if on_gpu else 0.0,  # a captured update reads it anew each time
+            lr=torch.zeros((), device=device) if on_gpu else 0.0,  # a tensor: a captured update reads its current value
             betas=(0.9, 0.98),
             weight_decay=settings.weight_decay,
             fused=True,
@@ -61,7 +61,7 @@ class Session:
 
     @contextmanager
     def undone_if_stopped(self) -> Iterator[None]:
-        """Undo what a block that is stopped has drawn and summed up: generators and buffers; weights are not its."""
+        """If the block raises StoppedError, restore random generators and buffers; weights must not change in it."""
         generators = _generators()
         buffers = [(buffer, buffer.clone()) for buffer in _stored_buffers(self.model)]
         try:
@@ -73,7 +73,7 @@ class Session:
             raise
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate from now on."""
+        """Set the learning rate of all parameter groups."""
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -81,19 +81,18 @@ class Session:
                 group["lr"] = rate
 
     def files(self) -> dict[str, bytes]:
-        """The whole session, for a checkpoint."""
-        tensors = self._optimizer_tensors() | {
-            f"average.{name}": each for name, each in self.averager.tensors().items()
-        }
-        tensors |= {f"generator.{name}": each for name, each in _generators().items()}
+        """The files of a checkpoint, by name, with the whole state of the session."""
+        averages = {f"average.{name}": average for name, average in self.averager.tensors().items()}
+        generators = {f"generator.{name}": state for name, state in _generators().items()}
+        tensors = self._optimizer_tensors() | averages | generators
         return {
             MODEL: save_tensors(models.weights(self.model)),
-            OPTIMIZER: save_tensors({name: each.contiguous().clone() for name, each in tensors.items()}),
+            OPTIMIZER: save_tensors({name: tensor.contiguous().clone() for name, tensor in tensors.items()}),
             STATE: json.dumps(asdict(self.progress)).encode(),
         }
 
     def restore(self, checkpoint: Folder) -> None:
-        """Go on from a checkpoint."""
+        """Load the whole state from a checkpoint; CorruptError if one of its files is damaged."""
         content = {name: checkpoint.read(name) for name in (MODEL, OPTIMIZER, STATE)}  # all checked before any is used
         progress = Progress(**json.loads(content[STATE]))
         if progress.update != int(checkpoint.path.name):
@@ -102,16 +101,18 @@ class Session:
         device = next(self.model.parameters()).device
         models.load_weights(self.model, load_tensors(content[MODEL]))
         self._load_optimizer(tensors)
-        self.averager.load({name: each.to(device) for name, each in under("average.", tensors).items()})
+        self.averager.load({name: average.to(device) for name, average in under("average.", tensors).items()})
         _set_generators(under("generator.", tensors))
         self.progress = progress
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
+        """The optimizer's state as tensors, each named by the parameter it belongs to."""
         names = dict(enumerate(name for name, _ in self.model.named_parameters()))
         state: Mapping[int, Mapping[str, Any]] = self.optimizer.state_dict()["state"]
-        return {f"optimizer.{names[index]}.{key}": each for index, row in state.items() for key, each in row.items()}
+        return {f"optimizer.{names[index]}.{key}": value for index, row in state.items() for key, value in row.items()}
 
     def _load_optimizer(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the optimizer's state from tensors that `_optimizer_tensors` named."""
         state = self.optimizer.state_dict()
         rows = enumerate(name for name, _ in self.model.named_parameters())
         state["state"] = {index: row for index, name in rows if (row := under(f"optimizer.{name}.", tensors))}
@@ -120,26 +121,26 @@ class Session:
 
 @dataclass
 class Clock:
-    """Wall-clock figures; they are told, and play no part in training."""
+    """Measures wall-clock time for reports; training does not depend on it."""
 
     began: float = field(default_factory=time.perf_counter)
     interval: float = field(default_factory=time.perf_counter)
 
     def start_interval(self) -> None:
-        """A validation is over."""
+        """Begin a new interval for `rate`, after a validation."""
         self.interval = time.perf_counter()
 
     def seconds(self) -> float:
-        """Since training began, in this process."""
+        """Seconds since training began in this process."""
         return time.perf_counter() - self.began
 
     def rate(self, tokens: int) -> float:
-        """Tokens a second since the last validation."""
+        """Tokens per second, for this number of tokens since the last validation."""
         return tokens / (time.perf_counter() - self.interval)
 
 
 def _stored_buffers(model: nn.Module) -> list[Tensor]:
-    """The buffers that a checkpoint holds; tables that are computed anew are not among them."""
+    """The persistent buffers of a model, which checkpoints hold; non-persistent ones are computed again on load."""
     return [
         buffer
         for module in model.modules()
@@ -149,6 +150,7 @@ def _stored_buffers(model: nn.Module) -> list[Tensor]:
 
 
 def _generators() -> dict[str, Tensor]:
+    """The states of torch's random generators, of the CPU and of all GPUs."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states |= {f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
@@ -156,14 +158,15 @@ def _generators() -> dict[str, Tensor]:
 
 
 def _set_generators(states: Mapping[str, Tensor]) -> None:
+    """Set torch's random generators to states from `_generators`."""
     torch.set_rng_state(states["cpu"])
     if torch.cuda.is_available():
-        here = range(torch.cuda.device_count())  # there may be fewer GPUs than when they were saved, or more
-        for index, state in _of_gpus(states).items():
-            if index in here:
+        gpus = range(torch.cuda.device_count())  # there may be fewer or more GPUs than when the states were saved
+        for index, state in _gpu_states(states).items():
+            if index in gpus:
                 torch.cuda.set_rng_state(state, index)
 
 
-def _of_gpus(states: Mapping[str, Tensor]) -> dict[int, Tensor]:
-    """The states of generators by the number of their GPU."""
+def _gpu_states(states: Mapping[str, Tensor]) -> dict[int, Tensor]:
+    """The generator states of GPUs, by GPU number."""
     return {int(name.removeprefix("cuda")): state for name, state in states.items() if name.startswith("cuda")}

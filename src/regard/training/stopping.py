@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: training stops at the next safe place, or abandons a slow update, with everything saved."""
+"""Signals: on Ctrl-C or SIGTERM, training stops at the next safe point, or abandons a slow update, and saves."""
 
 import signal
 import threading
@@ -11,21 +11,21 @@ from torch import Tensor, nn
 from regard.errors import StoppedError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-GRACE, RETRY = 1.0, 0.1  # seconds until work that can be undone is abandoned, and between further tries
-LARGE = 1 << 16  # numbers in a parameter whose gradient may take long
+GRACE, RETRY = 1.0, 0.1  # seconds until undoable work is abandoned, and between further attempts
+LARGE = 1 << 16  # elements of a parameter from which on its gradient may take long
 HEARD = "stopping; a signal once more stops at once"
 
 
 class Stopper:
-    """Turns signals into a StoppedError: at once, or inside `deferred()` at the next `check()`.
+    """Raises StoppedError when a signal arrives: at once, or inside `deferred()` at the next `check()`.
 
-    If that takes longer than `GRACE`, it is raised inside `undoable()`, wherever the work is. A second signal is obeyed
-    at once in any case; `hurried` tells that it was, and that work may be half done.
+    If no `check()` comes within `GRACE` seconds, the error is raised at any point inside `undoable()`. A second signal
+    always raises it at once; then `hurried` is True, because work may be half done.
     """
 
     def __init__(self) -> None:
         self.hurried = False
-        self.say: Callable[[str], None] = lambda text: None  # what a first signal is answered with
+        self.say: Callable[[str], None] = lambda text: None  # called with a message at the first signal
         self._deferring = False
         self._undoable = False
         self._saying: threading.Thread | None = None
@@ -33,7 +33,7 @@ class Stopper:
 
     @contextmanager
     def listening(self) -> Iterator["Stopper"]:
-        """Obey signals while in the block; only the main thread can."""
+        """Install the signal handlers for the block; in other threads than the main one, Python allows none."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -42,7 +42,7 @@ class Stopper:
         try:
             yield self
         finally:
-            if self._saying is not None:  # else no alarm was set
+            if self._saying is not None:  # set together with the alarm
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, alarm)
                 self._saying.join()
@@ -51,7 +51,7 @@ class Stopper:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Only note signals while in the block."""
+        """In the block, a first signal is only noted; the next `check()` raises StoppedError."""
         before, self._deferring = self._deferring, True
         try:
             yield
@@ -60,7 +60,7 @@ class Stopper:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Obey the signals noted so far, and all that come while in the block."""
+        """In the block, signals raise StoppedError at once; so does one that was noted before."""
         before, self._deferring = self._deferring, False
         try:
             self.check()
@@ -70,7 +70,7 @@ class Stopper:
 
     @contextmanager
     def undoable(self) -> Iterator[None]:
-        """Work that may be abandoned in the middle; the caller that catches the StoppedError must undo it."""
+        """In the block, StoppedError may be raised at any point; the caller that catches it must undo the work."""
         before, self._undoable = self._undoable, True
         try:
             yield
@@ -79,7 +79,10 @@ class Stopper:
 
     @contextmanager
     def heard_in_backward(self, model: nn.Module) -> Iterator[None]:
-        """Let Python see signals while gradients are computed, which is one call into C++: after each large one."""
+        """In the block, signals are handled during the backward pass too, after each large gradient.
+
+        Backward is one call into C++, and Python handles signals only while Python code runs: so hooks are registered.
+        """
         large = [parameter for parameter in model.parameters() if parameter.numel() >= LARGE]
         hooks = [parameter.register_post_accumulate_grad_hook(_hear) for parameter in large]
         try:
@@ -89,21 +92,23 @@ class Stopper:
                 hook.remove()
 
     def check(self) -> None:
-        """A safe place to stop."""
+        """Raise StoppedError if a signal was noted: called where it is safe to stop."""
         if self._signal is not None:
             raise StoppedError(self._signal)
 
     def _obey(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: raise StoppedError, or note the signal, answer it and set the alarm."""
         if not self._deferring or self._signal is not None:
             self.hurried = True
             raise StoppedError(number)
         self._signal = number
-        self._saying = threading.Thread(target=self.say, args=(HEARD,))  # this one may be within a print
+        self._saying = threading.Thread(target=self.say, args=(HEARD,))  # this thread may be inside a print
         self._saying.start()
         signal.signal(signal.SIGALRM, self._abandon)
         signal.setitimer(signal.ITIMER_REAL, GRACE, RETRY)
 
     def _abandon(self, number: int, frame: FrameType | None) -> None:
+        """Handle the alarm: raise StoppedError if the current work can be undone; else the alarm comes again."""
         if self._undoable:
             signal.setitimer(signal.ITIMER_REAL, 0)
             assert self._signal is not None
@@ -111,4 +116,4 @@ class Stopper:
 
 
 def _hear(parameter: Tensor) -> None:
-    """Do nothing: that Python runs at all is enough for a signal's handler to be called."""
+    """A hook that does nothing: Python calls pending signal handlers when it runs any Python code."""

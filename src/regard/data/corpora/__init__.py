@@ -1,4 +1,4 @@
-"""Embedded corpora: made, not downloaded, and the same everywhere for the same seed and size."""
+"""Embedded corpora: generated, not downloaded; the same seed and size give the same corpus on every machine."""
 
 from regard.data.corpora.clues import clues
 from regard.data.corpora.core import Corpus, Splits

@@ -1,4 +1,4 @@
-"""Sentences in which some words give others away: what a masked language model can learn to fill in."""
+"""Sentences in which some words determine others: data for a masked language model."""
 
 import random
 import zlib
@@ -8,7 +8,7 @@ from regard.data.corpora.core import Splits
 from regard.types import Example
 
 TEST, DEV = 1000, 500
-SHARES = ("test", "test", "dev", *["train"] * 7)  # who owns how many tenths of all sentences
+SHARES = ("test", "test", "dev", *["train"] * 7)  # a sentence's checksum selects its split
 
 ROWS = (
     ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
@@ -30,12 +30,12 @@ VERBS = ("says", "knows", "thinks", "hears")
 
 
 def clues(seed: int, size: int) -> Splits:
-    """Sentences in which some words give others away: `emma says that after monday comes tuesday`.
+    """Sentences in which some words determine others: `emma says that after monday comes tuesday`.
 
-    It teaches what a masked language model reads out of both sides of a hole: `group` is the kind of clue: what
-    comes next in a row (`order`), opposites (`contrast`), who did it (`person`), how many (`number`). Other words
-    are drawn freely, so that no model fills all holes. No sentence of one split is in another; source and target
-    are the same. Dev and test are the same for every seed and size.
+    They teach a masked language model to use the words on both sides of a masked token. `group` is the kind of clue:
+    the next or previous item of a series (`order`), opposites (`contrast`), pronouns (`person`), singular and plural
+    (`number`). Other words are random, so no model can predict all masked tokens. No sentence is in two splits; source
+    and target are the same text. Dev and test are the same for every seed and size.
     """
     return Splits(
         train=_examples("train", size, random.Random(f"clues:train:{seed}")),
@@ -55,7 +55,7 @@ def _examples(split: str, count: int, generator: random.Random) -> list[Example]
 
 
 def _sentence(split: str, group: str, generator: random.Random) -> str:
-    """A sentence that belongs to the split, drawn until one does."""
+    """A random sentence of that group whose checksum assigns it to the split."""
     while True:
         _, name = _person(generator)
         text = f"{name} {generator.choice(VERBS)} that {KINDS[group](generator)}"

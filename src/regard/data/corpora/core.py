@@ -1,4 +1,4 @@
-"""What every corpus gives."""
+"""The interface of every embedded corpus."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,7 +8,7 @@ from regard.types import Example
 
 @dataclass(frozen=True)
 class Splits:
-    """The three parts of a corpus: to learn from, to choose by, to be judged on."""
+    """The three parts of a corpus: training, validation and test examples."""
 
     train: list[Example]
     dev: list[Example]
@@ -16,7 +16,7 @@ class Splits:
 
 
 class Corpus(Protocol):
-    """A generator of a corpus with `size` training examples: a pure function of its arguments."""
+    """A function that generates a corpus with `size` training examples; pure: equal arguments give equal results."""
 
     def __call__(self, seed: int, size: int) -> Splits:
-        """The corpus; `seed` and `size` change its train only, and a smaller train begins a larger."""
+        """Generates the corpus; `seed` and `size` change only train, and a smaller train is the start of a larger."""

@@ -1,4 +1,4 @@
-"""Dates in words, in many languages, to their ISO form."""
+"""Dates written in many languages, to be converted to ISO format."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -11,8 +11,8 @@ from regard.types import Example
 FIRST_DAY, LAST_DAY = date(1900, 1, 1), date(2099, 12, 31)
 TEST_DAYS, DEV_DAYS = 1000, 500
 
-# CLDR patterns by language: every one spells four digits of the year and either names the month or puts
-# the year first, so that no reading needs the language or the century.
+# CLDR patterns by language. Each has a year of four digits, and either names the month or puts the year first, so that
+# a date can be read without knowing the language or the century.
 DATE_FORMATS: dict[str, tuple[str, ...]] = {
     "en": (
         "EEEE, MMMM d, y",
@@ -49,20 +49,20 @@ Render = Callable[[date, str, str], str]
 
 
 def dates(seed: int, size: int) -> Splits:
-    """A date in words, in fifteen languages and five scripts, to its ISO form: `1. Mai 1986` to `1986-05-01`.
+    """A date in one of fifteen languages and five scripts to its ISO format: `1. Mai 1986` to `1986-05-01`.
 
-    The split is by day, 1900 to 2099: no day of dev or test is in train in any language or format. Test is
-    1,000 days, each in every language; dev is 500 other days, each in one language. Both are the same for
-    every seed and size. The names of days and months are those of the installed Babel (CLDR).
+    Days from 1900 to 2099 are split: no day of dev or test is in train in any language or format. Test has 1,000 days,
+    each in every language; dev has 500 other days, each in one language. Both are the same for every seed and size. The
+    names of days and months come from the installed Babel (CLDR).
     """
     render = _babel()
     every_day = [FIRST_DAY + timedelta(number) for number in range((LAST_DAY - FIRST_DAY).days + 1)]
-    # A text seed is hashed by SHA-512, not by `hash`: the same in every process.
+    # Python hashes a string seed with SHA-512, not with `hash`, so it is the same in every process.
     held_out = random.Random("dates:held out").sample(every_day, TEST_DAYS + DEV_DAYS)
     free_days = sorted(set(every_day).difference(held_out))
     for_train, for_dev, for_test = (random.Random(f"dates:{part}") for part in (f"train:{seed}", "dev", "test"))
     languages = list(DATE_FORMATS)
-    # Drawn one by one as they are rendered, so that a smaller train is the beginning of a larger one.
+    # A generator: days are drawn one by one as they are rendered, so that a smaller train is the start of a larger one.
     train = ((for_train.choice(free_days), for_train.choice(languages)) for _ in range(size))
     dev = [(day, for_dev.choice(languages)) for day in held_out[TEST_DAYS:]]
     test = [(day, language) for day in held_out[:TEST_DAYS] for language in languages]
@@ -75,14 +75,14 @@ def dates(seed: int, size: int) -> Splits:
 
 def _babel() -> Render:
     try:
-        from babel.dates import format_date  # lazily: an optional package
+        from babel.dates import format_date  # imported here, because the package is optional
     except ImportError as missing:
         raise MissingExtraError("Babel", "corpora", "the corpus 'dates'") from missing
     return format_date
 
 
 def _dates(split: str, pairs: Iterable[tuple[date, str]], generator: random.Random, render: Render) -> list[Example]:
-    """The examples of a split: each day in its language, in a format drawn from that language's."""
+    """The examples of a split: each day in its language, in a random format of that language."""
     return [
         Example(
             source=render(day, generator.choice(DATE_FORMATS[language]), language),

@@ -1,4 +1,4 @@
-"""Strings of letters, to themselves or backwards: nothing to know, only where to look."""
+"""Random strings of letters, to be copied or reversed: only the alignment has to be learned."""
 
 import random
 import string
@@ -8,32 +8,32 @@ from collections.abc import Callable
 from regard.data.corpora.core import Splits
 from regard.types import Example
 
-LONGEST, RANGE = 30, 5  # the longest string, and how many lengths make a group
-TEST, DEV = 1200, 300  # multiples of LONGEST: every length equally often
-SHARES = ("test", "test", "dev", *["train"] * 7)  # who owns how many tenths of all strings
+LONGEST, RANGE = 30, 5  # the longest string, and the number of lengths in a group
+TEST, DEV = 1200, 300  # multiples of LONGEST, so that every length is equally frequent
+SHARES = ("test", "test", "dev", *["train"] * 7)  # a string's checksum selects its split
 
-Reorder = Callable[[range], range]  # the places of a string in the order in which the target takes them
+Reorder = Callable[[range], range]  # maps the positions of the source to their order in the target
 
 
 def reverse(seed: int, size: int) -> Splits:
-    """A string of letters to the same string backwards: `regard` to `drager`.
+    """A string of letters to the reversed string: `regard` to `drager`.
 
-    It teaches the bottleneck of a fixed summary: nothing can be guessed from what came before, so a model
-    without attention must carry the whole string in one vector and fails as strings grow, while attention
-    draws an antidiagonal. Every length from 1 to 30 is equally frequent, and `group` is a range of lengths.
-    No string of one split is in another, so the shortest, which are few, repeat within their own. Dev and
-    test are the same for every seed and size. `links` join every letter with itself.
+    It shows the bottleneck of a summary of fixed size: letters are random, so a model without attention must store the
+    whole string in one vector and fails on long strings, while attention forms an antidiagonal. Every length from 1 to
+    30 is equally frequent; `group` is a range of lengths. No string is in two splits, so the shortest strings, of which
+    there are few, repeat within their split. Dev and test are the same for every seed and size. `links` connect every
+    source letter with its copy in the target.
     """
-    return _corpus("reverse", seed, size, lambda places: places[::-1])
+    return _corpus("reverse", seed, size, lambda positions: positions[::-1])
 
 
 def copy(seed: int, size: int) -> Splits:
     """A string of letters to itself: `regard` to `regard`.
 
-    What is looked for stands where it is written, so that a window around the own position (local-m) is
-    enough, and attention draws the diagonal. Lengths, groups, splits and links are made as in `reverse`.
+    Each target letter is at the same position in the source, so that a window around the current position (local-m) is
+    enough, and attention forms a diagonal. Lengths, groups, splits and links are as in `reverse`.
     """
-    return _corpus("copy", seed, size, lambda places: places)
+    return _corpus("copy", seed, size, lambda positions: positions)
 
 
 def _corpus(name: str, seed: int, size: int, reorder: Reorder) -> Splits:
@@ -53,7 +53,7 @@ def _examples(name: str, split: str, count: int, generator: random.Random, reord
         examples.append(
             Example(
                 source=text,
-                target="".join(text[place] for place in order),
+                target="".join(text[position] for position in order),
                 group=f"{shortest}-{shortest + RANGE - 1}",
                 origin=f"{name}:{split}:{number + 1}",
                 links=tuple(zip(order, range(length), strict=True)),
@@ -63,7 +63,7 @@ def _examples(name: str, split: str, count: int, generator: random.Random, reord
 
 
 def _letters(split: str, length: int, generator: random.Random) -> str:
-    """A string that belongs to the split, drawn until one does."""
+    """A random string of that length that belongs to the split."""
     while True:
         text = "".join(generator.choices(string.ascii_lowercase, k=length))
         if _split_of(text) == split:
@@ -71,5 +71,5 @@ def _letters(split: str, length: int, generator: random.Random) -> str:
 
 
 def _split_of(text: str) -> str:
-    """The split that owns a string: short strings are few, so chance alone would share them."""
+    """The split of a string, by checksum: short strings are few, so independent draws would put them in all splits."""
     return SHARES[zlib.crc32(text.encode()) % len(SHARES)]

@@ -1,4 +1,4 @@
-"""Short sentences that praise or complain, in which what is said hangs on the order of the words."""
+"""Sentiment classification: short positive and negative sentences whose label depends on the order of the words."""
 
 import random
 import zlib
@@ -9,7 +9,7 @@ from regard.data.corpora.core import Splits
 from regard.types import Example
 
 TEST, DEV = 1000, 500
-SHARES = ("test", "test", "dev", *["train"] * 7)  # who owns how many tenths of all sentences
+SHARES = ("test", "test", "dev", *["train"] * 7)  # a sentence's checksum selects its split
 
 WORDS = {
     "positive": (
@@ -28,45 +28,45 @@ THINGS = (
 OWNERS = ("the", "this", "our", "that", "their")
 
 
-class Said(NamedTuple):
-    """The parts of a sentence: a word of its own mood, one of the other, and what is spoken of."""
+class Parts(NamedTuple):
+    """The parts of a sentence: a word of its own sentiment, one of the opposite, and the thing they describe."""
 
-    right: str
-    wrong: str
+    own: str
+    opposite: str
     thing: str
 
 
-PHRASES: dict[str, tuple[Callable[[Said], str], ...]] = {
+PHRASES: dict[str, tuple[Callable[[Parts], str], ...]] = {
     "plain": (
-        lambda said: f"{said.thing} was {said.right}",
-        lambda said: f"what a {said.right} day , and {said.thing} was {said.right} too",
+        lambda parts: f"{parts.thing} was {parts.own}",
+        lambda parts: f"what a {parts.own} day , and {parts.thing} was {parts.own} too",
     ),
     "negated": (
-        lambda said: f"{said.thing} was not {said.wrong}",
-        lambda said: f"{said.thing} was never {said.wrong}",
-        lambda said: f"nobody would call {said.thing} {said.wrong}",
-        lambda said: f"{said.thing} was anything but {said.wrong}",
+        lambda parts: f"{parts.thing} was not {parts.opposite}",
+        lambda parts: f"{parts.thing} was never {parts.opposite}",
+        lambda parts: f"nobody would call {parts.thing} {parts.opposite}",
+        lambda parts: f"{parts.thing} was anything but {parts.opposite}",
     ),
     "contrast": (
-        lambda said: f"{said.thing} was {said.right} , not {said.wrong}",
-        lambda said: f"{said.thing} was not {said.wrong} , but {said.right}",
-        lambda said: f"{said.thing} was {said.right} and not {said.wrong} at all",
+        lambda parts: f"{parts.thing} was {parts.own} , not {parts.opposite}",
+        lambda parts: f"{parts.thing} was not {parts.opposite} , but {parts.own}",
+        lambda parts: f"{parts.thing} was {parts.own} and not {parts.opposite} at all",
     ),
     "turn": (
-        lambda said: f"they said {said.thing} was {said.wrong} , but it was {said.right}",
-        lambda said: f"at first {said.thing} was {said.wrong} , then {said.right}",
-        lambda said: f"{said.thing} is {said.right} now , though it was {said.wrong} before",
+        lambda parts: f"they said {parts.thing} was {parts.opposite} , but it was {parts.own}",
+        lambda parts: f"at first {parts.thing} was {parts.opposite} , then {parts.own}",
+        lambda parts: f"{parts.thing} is {parts.own} now , though it was {parts.opposite} before",
     ),
 }
 
 
 def moods(seed: int, size: int) -> Splits:
-    """A sentence to its mood: `the soup was not bad , but great` is positive, with the words changed round negative.
+    """A sentence to its sentiment, positive or negative: `the soup was not bad , but great` to `positive`.
 
-    It teaches that a bag of words is not enough: in `negated` the one word of mood says the opposite of the
-    sentence, and each sentence of `contrast` and `turn` has a twin of the same words with the other label; `group`
-    is one of these. Labels are equally frequent, and no sentence of one split is in another. Dev and test are the
-    same for every seed and size.
+    It shows that a bag of words is not enough. `group` is the kind of sentence. In `plain`, all words of sentiment
+    agree with the label. In `negated`, the only one has the opposite sentiment. A sentence of `contrast` or `turn` gets
+    the other label if its two words of sentiment are swapped: `the soup was not great , but bad`. Labels are equally
+    frequent, and no sentence is in two splits. Dev and test are the same for every seed and size.
     """
     return Splits(
         train=_examples("train", size, random.Random(f"moods:train:{seed}")),
@@ -86,11 +86,11 @@ def _examples(split: str, count: int, generator: random.Random) -> list[Example]
 
 
 def _sentence(split: str, label: str, group: str, generator: random.Random) -> str:
-    """A sentence that belongs to the split, drawn until one does."""
-    other = next(each for each in WORDS if each != label)
+    """A random sentence of that label and group whose checksum assigns it to the split."""
+    opposite = next(sentiment for sentiment in WORDS if sentiment != label)
     while True:
         thing = f"{generator.choice(OWNERS)} {generator.choice(THINGS)}"
-        said = Said(generator.choice(WORDS[label]), generator.choice(WORDS[other]), thing)
-        text = generator.choice(PHRASES[group])(said)
+        parts = Parts(generator.choice(WORDS[label]), generator.choice(WORDS[opposite]), thing)
+        text = generator.choice(PHRASES[group])(parts)
         if SHARES[zlib.crc32(text.encode()) % len(SHARES)] == split:
             return text

@@ -1,4 +1,4 @@
-"""Sentences of an invented language with the part of speech of every word."""
+"""Part-of-speech tagging: sentences of an invented language with a tag for every word."""
 
 import random
 import zlib
@@ -8,29 +8,29 @@ from regard.data.corpora.core import Splits
 from regard.types import Example
 
 TEST, DEV = 1000, 500
-SHARES = ("test", "test", "dev", *["train"] * 7)  # who owns how many tenths of all new stems
-KNOWN = 60  # stems that all splits share
+SHARES = ("test", "test", "dev", *["train"] * 7)  # a new stem's checksum selects its split
+KNOWN = 60  # number of stems that all splits share
 
-# No stem ends in what an ending could begin with or be mistaken for, and none is one of the function words.
+# No stem ends like an ending or with the first letter of one, and none is a function word.
 ONSETS = ("b", "br", "d", "dr", "f", "fl", "g", "gl", "k", "kr", "l", "m", "n", "p", "pl", "r", "t", "tr", "v", "z")
 VOWELS = ("a", "e", "i", "o", "u")
 CODAS = ("b", "g", "k", "m", "n", "p", "t", "rk", "mp", "lt")
 
-ONE, SOME = ("a", "this", "every"), ("some", "these", "many")  # articles of one thing, of several
+ONE, SOME = ("a", "this", "every"), ("some", "these", "many")  # determiners of singular and of plural nouns
 PREPOSITIONS = ("in", "near", "with")
 
-Words = list[tuple[str, str]]  # each with its tag
+Words = list[tuple[str, str]]  # words with their tags
 Stem = Callable[[], str]
 
 
 def parts(seed: int, size: int) -> Splits:
     """Sentences of an invented language to parts of speech: `This gorb brimply mivs .` to `DET NOUN ADV VERB PUNCT`.
 
-    It teaches what a tagger needs. Endings: `-ly` is an adverb, `-ish` an adjective. What stands before: a bare stem
-    is a noun after `this` and a verb after a plural, `-s` the other way round, `-ed` an adjective before its noun
-    and a verb after it. What comes after: `Miv` is a name before a verb, else a verb itself. Any stem may be any of
-    these, so to know a word helps little. In half of the sentences, those of the group `new`, all stems are new: no
-    split has those of another. Dev and test are the same for every seed and size.
+    A tagger needs three kinds of evidence. Endings: `-ly` is an adverb, `-ish` an adjective. The words before: a bare
+    stem is a noun after `this` and a verb after a plural, a stem with `-s` the reverse; `-ed` is an adjective before
+    its noun and a verb after it. The words after: `Miv` is a name before a verb, otherwise a verb. Any stem may have
+    any of these tags, so memorised words help little. In half of the sentences, those of the group `new`, all stems are
+    new: each belongs to one split only. Dev and test are the same for every seed and size.
     """
     return Splits(
         train=_examples("train", size, random.Random(f"parts:train:{seed}")),
@@ -58,7 +58,7 @@ def _examples(split: str, count: int, generator: random.Random) -> list[Example]
 
 
 def _lexicon() -> list[str]:
-    """Stems of one syllable; new ones have two."""
+    """The known stems, which have one syllable; new stems have two."""
     generator = random.Random("parts:lexicon")
     return sorted({_syllable(generator) for _ in range(2 * KNOWN)})[:KNOWN]
 
@@ -68,7 +68,7 @@ def _syllable(generator: random.Random) -> str:
 
 
 def _new_stem(split: str, generator: random.Random) -> str:
-    """A stem that belongs to the split, drawn until one does."""
+    """A random stem whose checksum assigns it to the split."""
     while True:
         stem = _syllable(generator) + _syllable(generator)
         if SHARES[zlib.crc32(stem.encode()) % len(SHARES)] == split:
@@ -76,11 +76,11 @@ def _new_stem(split: str, generator: random.Random) -> str:
 
 
 def _sentence(stem: Stem, generator: random.Random) -> Words:
-    if generator.random() < 0.25:  # an order
+    if generator.random() < 0.25:  # an imperative
         words = [(stem(), "VERB"), *_noun_phrase(stem, generator)[0]]
     else:
-        subject, several = _noun_phrase(stem, generator)
-        ending = "ed" if generator.random() < 0.3 else "" if several else "s"
+        subject, plural = _noun_phrase(stem, generator)
+        ending = "ed" if generator.random() < 0.3 else "" if plural else "s"
         adverb = [(stem() + "ly", "ADV")] if generator.random() < 0.4 else []
         words = [*subject, *adverb, (stem() + ending, "VERB")]
         words += _noun_phrase(stem, generator)[0] if generator.random() < 0.5 else []
@@ -91,7 +91,7 @@ def _sentence(stem: Stem, generator: random.Random) -> Words:
 
 
 def _noun_phrase(stem: Stem, generator: random.Random) -> tuple[Words, bool]:
-    """A name, or a noun with what stands before it; and whether it means several."""
+    """A name, or a noun with determiner or number and perhaps an adjective; and whether it is plural."""
     kind = generator.choice(("name", "one", "one", "some", "number"))
     if kind == "name":
         return [(stem().capitalize(), "PROPN")], False

@@ -1,4 +1,4 @@
-"""Sentences of a small grammar, whose entropy is known: what a language model can reach, and no model can beat."""
+"""Language modelling: sentences of a small grammar with known entropy, the lowest loss that a model can reach."""
 
 import random
 
@@ -9,17 +9,17 @@ TEST, DEV = 1000, 300
 NOUNS = ("bird", "cat", "dog", "farmer", "king", "queen", "robot", "student")
 ADJECTIVES = ("angry", "big", "clever", "happy", "old", "quiet", "small", "young")
 PREPOSITIONS = ("behind", "beside", "near", "with")
-VERBS = ("dances", "dreams", "laughs", "reads", "runs", "sings", "sleeps", "waits")  # of one; of many without the s
+VERBS = ("dances", "dreams", "laughs", "reads", "runs", "sings", "sleeps", "waits")  # singular; the plural has no s
 
 
 def sentences(seed: int, size: int) -> Splits:
     """Sentences of a small grammar: `the old dogs near the king sleep.`
 
-    It teaches what a language model is measured by: every choice is fair, so a sentence holds 13.5 bits on average,
-    and a perfect model pays just that. The verb agrees with the first noun, which a second noun may stand before:
-    `group` says whether the verb is next to its noun, or after another of the same or the other number. `source` is
-    empty. Sentences are drawn independently, so that dev and test hold some that train has too; they are the same
-    for every seed and size.
+    Every choice is uniform, so that a sentence has 13.5 bits of entropy on average: the loss of a perfect model. The
+    verb agrees in number with the first noun, and a second noun may stand between them. `group` is `next` if the verb
+    follows its noun, `same` or `other` if a noun of the same or the other number is between. `source` is empty.
+    Sentences are drawn independently, so that some are in train and also in dev or test, which are the same for every
+    seed and size.
     """
     return Splits(
         train=_examples("train", size, random.Random(f"sentences:train:{seed}")),
@@ -33,19 +33,19 @@ def _examples(split: str, count: int, generator: random.Random) -> list[Example]
 
 
 def _example(generator: random.Random, origin: str) -> Example:
-    """Bits, choice by choice: number 1, noun 3, with an adjective 1 (3), with a phrase 1 (2 + 1 + 3), verb 3."""
-    many, group = generator.random() < 0.5, "next"
-    words = ["the", _noun(generator, many)]
+    """A random sentence. Bits: number 1, noun 3, adjective or not 1 (+ 3), phrase or not 1 (+ 2 + 1 + 3), verb 3."""
+    plural, group = generator.random() < 0.5, "next"
+    words = ["the", _noun(generator, plural)]
     if generator.random() < 0.5:
         words.insert(1, generator.choice(ADJECTIVES))
     if generator.random() < 0.5:
-        others = generator.random() < 0.5
-        group = "same" if others == many else "other"
-        words += [generator.choice(PREPOSITIONS), "the", _noun(generator, others)]
+        second_plural = generator.random() < 0.5
+        group = "same" if second_plural == plural else "other"
+        words += [generator.choice(PREPOSITIONS), "the", _noun(generator, second_plural)]
     verb = generator.choice(VERBS)
-    words.append(verb.removesuffix("s") if many else verb)
+    words.append(verb.removesuffix("s") if plural else verb)
     return Example("", " ".join(words) + ".", group, origin)
 
 
-def _noun(generator: random.Random, many: bool) -> str:
-    return generator.choice(NOUNS) + ("s" if many else "")
+def _noun(generator: random.Random, plural: bool) -> str:
+    return generator.choice(NOUNS) + ("s" if plural else "")

@@ -1,4 +1,4 @@
-"""Product titles as sellers type them, to records with few fields and few values."""
+"""Information extraction: product titles as sellers type them, to records with few fields and few values."""
 
 import random
 import zlib
@@ -8,13 +8,13 @@ from regard.data.corpora.core import Splits
 from regard.types import Example
 
 TEST, DEV = 1000, 500
-SHARES = ("test", "test", "dev", *["train"] * 7)  # who owns how many tenths of all titles
+SHARES = ("test", "test", "dev", *["train"] * 7)  # a title's checksum selects its split
 
 BRANDS = (
     *("acme", "borvik", "drumlo", "felzon", "gurrit", "jaspelo", "kremto", "mibaru", "nolvex", "purrido"),
     *("quarzel", "tovanna", "wexlin", "zibbu"),
 )
-COLOURS = {  # the record's value, and its spellings in titles
+COLOURS = {  # by the value in a record: the spellings in titles
     "black": ("black", "schwarz", "noir", "negro", "nero", "blk"),
     "blue": ("blue", "blau", "bleu", "azul", "blu"),
     "green": ("green", "grün", "vert", "verde", "grn"),
@@ -23,7 +23,7 @@ COLOURS = {  # the record's value, and its spellings in titles
     "white": ("white", "weiß", "blanc", "blanco", "bianco", "wht"),
     "yellow": ("yellow", "gelb", "jaune", "amarillo", "giallo"),
 }
-UNITS = {  # likewise
+UNITS = {  # by the value in a record: the spellings in titles
     "cm": ("cm", "CM", "centimetre", "Zentimeter"),
     "g": ("g", "gr", "Gramm", "grams"),
     "kg": ("kg", "KG", "kilo"),
@@ -39,8 +39,8 @@ AMOUNTS = {
 }
 LETTERS = ("XS", "S", "M", "L", "XL", "XXL")  # sizes of clothes
 PACKS = ("2", "3", "4", "6", "8", "10", "12")
-PACKED = ("{}er-Pack", "{}er Set", "pack of {}", "{}-pack", "{} Stück", "lot de {}", "x{}")
-PRODUCTS = {  # by the units in which they are sold; "" is for letters
+PACK_PHRASES = ("{}er-Pack", "{}er Set", "pack of {}", "{}-pack", "{} Stück", "lot de {}", "x{}")
+PRODUCTS = {  # by the units in which they are sold; "" means sizes in LETTERS
     ("",): ("T-Shirt", "Hoodie", "jacket", "Socken", "pullover", "Hose"),
     ("cm",): ("Kissen", "ruler", "Kabel", "shelf", "Lampe", "frame"),
     ("g", "kg"): ("coffee", "Reis", "flour", "Nudeln", "muesli", "sugar"),
@@ -50,11 +50,11 @@ NOISE = (
     *("NEU", "new", "top", "Sale", "Angebot", "original", "super", "gratis", "!!!", "***", "%", "|", "-", "+"),
     *("😊", "🔥", "✨", "🎁", "⭐", "👍", "🚚"),
 )
-TYPED = 6  # letters of a word that a typo still leaves readable
+SHORTEST_TYPO = 6  # letters; shorter words get no typos, which could turn one value into another
 
 
 class Record(NamedTuple):
-    """What a title says, in the order of the target; "" for what it leaves out."""
+    """The fields of a title in the order of the target; "" for a field that the title does not name."""
 
     brand: str
     size: str
@@ -68,10 +68,10 @@ class Record(NamedTuple):
 def titles(seed: int, size: int) -> Splits:
     """A product's title to its record: `Acme Seife BLAU 😊 500ml` to `brand=acme;size=500 ml;colour=blue`.
 
-    It tests search: most characters of a target are nearly certain, and a field that the title does not name is left
-    out, so that a target may end after any of its fields. Titles have colours and units in several languages,
-    abbreviations, typos, upper and lower case, emoji and noise words; values are few. `group` is the number of fields.
-    No title of one split is in another. Dev and test are the same for every seed and size. No brand is a real one.
+    It tests beam search: most characters of a target are nearly certain, and a field that the title does not name is
+    left out, so that a target may end after any of its fields. Titles have colours and units in several languages,
+    abbreviations, typos, upper and lower case, emoji and noise words; the values are few. `group` is the number of
+    fields. No title is in two splits. Dev and test are the same for every seed and size. All brands are invented.
     """
     return Splits(
         train=_examples("train", size, random.Random(f"titles:train:{seed}")),
@@ -90,7 +90,7 @@ def _examples(split: str, count: int, generator: random.Random) -> list[Example]
 
 
 def _title(split: str, generator: random.Random) -> tuple[str, Record]:
-    """A title that belongs to the split, drawn until one does, and its record."""
+    """A random title whose checksum assigns it to the split, and its record, which is not empty."""
     while True:
         text, record = _draw(generator)
         if SHARES[zlib.crc32(text.encode()) % len(SHARES)] == split and any(record):
@@ -103,19 +103,19 @@ def _draw(generator: random.Random) -> tuple[str, Record]:
     size, size_text = _size(units, generator) if generator.random() < 0.75 else ("", "")
     colour = generator.choice(tuple(COLOURS)) if generator.random() < 0.6 else ""
     pack = generator.choice(PACKS) if generator.random() < 0.4 else ""
-    named = [_spelled(brand.capitalize(), generator), _spelled(generator.choice(PRODUCTS[units]), generator)]
-    said = [
+    product = [_spelled(brand.capitalize(), generator), _spelled(generator.choice(PRODUCTS[units]), generator)]
+    details = [
         size_text,
         _spelled(generator.choice(COLOURS[colour]), generator) if colour else "",
-        generator.choice(PACKED).format(pack) if pack else "",
+        generator.choice(PACK_PHRASES).format(pack) if pack else "",
         *generator.choices(NOISE, k=generator.choice((0, 0, 1, 1, 2))),
     ]
-    generator.shuffle(said)
-    return " ".join(filter(None, [*named, *said])), Record(brand, size, colour, pack)
+    generator.shuffle(details)
+    return " ".join(filter(None, [*product, *details])), Record(brand, size, colour, pack)
 
 
 def _size(units: tuple[str, ...], generator: random.Random) -> tuple[str, str]:
-    """A size as the record has it, and as the title has it."""
+    """A random size, as written in the record and as written in the title."""
     unit = generator.choice(units)
     if not unit:
         letters = generator.choice(LETTERS)
@@ -126,10 +126,10 @@ def _size(units: tuple[str, ...], generator: random.Random) -> tuple[str, str]:
 
 
 def _spelled(word: str, generator: random.Random) -> str:
-    """The word with a typo at times, in any case."""
-    if len(word) >= TYPED and generator.random() < 0.15:
-        place = generator.randrange(1, len(word) - 1)  # neither the first letter nor the last
-        before, letter, after = word[:place], word[place], word[place + 1 :]
+    """The word as given, in lower or in upper case, sometimes with a typo: a letter doubled, dropped or swapped."""
+    if len(word) >= SHORTEST_TYPO and generator.random() < 0.15:
+        index = generator.randrange(1, len(word) - 1)  # neither the first letter nor the last
+        before, letter, after = word[:index], word[index], word[index + 1 :]
         doubled, dropped, swapped = letter * 2 + after, after, after[0] + letter + after[1:]
         word = before + generator.choice((doubled, dropped, swapped))
     return generator.choice((word, word, word.lower(), word.upper()))

@@ -1,1 +1,1 @@
-"""What the kernels of a GPU do, by torch's own operations on as many rows at a time as stay in a CPU's caches."""
+"""Kernels for the CPU: torch's own operations on blocks of rows that fit into the caches."""

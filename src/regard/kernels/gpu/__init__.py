@@ -1,12 +1,12 @@
-"""Kernels in Triton, which only a GPU runs; their modules are imported where there is one, and nowhere else."""
+"""Triton kernels for a GPU; their modules are imported only if there is a GPU and Triton is installed."""
 
 from importlib.util import find_spec
 
 import torch
 
-WIDEST_ROW = 4096  # that `add_norm` takes: one program holds a row as a whole
-FEW = 64  # queries, or keys, that `short_attention` takes: one program holds all of a head
-HEAD_WIDTHS = (16, 32, 64, 128)
+WIDEST_ROW = 4096  # widest row of `add_norm`: one program holds a whole row
+FEW = 64  # most queries, and most keys, of `short_attention`: one program holds a whole head
+HEAD_WIDTHS = (16, 32, 64, 128)  # of `short_attention`
 AVAILABLE = torch.cuda.is_available() and find_spec("triton") is not None
 
 if AVAILABLE:

@@ -1,4 +1,7 @@
-"""Residual, dropout and layer normalisation in one pass each way; the mask of the dropout is drawn twice, not kept."""
+"""Residual sum, dropout and layer normalisation, one kernel for forward and one for backward.
+
+The dropout mask is not stored: backward draws it again from the same seeds.
+"""
 
 from typing import Any
 
@@ -7,13 +10,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 2  # that a program holds at once
-PROGRAMS = 1056  # of the way back, eight for each multiprocessor of a large GPU: each sums up its rows' gradients
+ROWS = 2  # of one program at a time
+PROGRAMS = 1056  # of backward, eight for each multiprocessor of a large GPU: each sums the gradients of its rows
 
 
 @triton.jit
-def _mix(bits):
-    """A bijection of 32 bits in which every bit of the result depends on every bit given (C. Wellons, lowbias32)."""
+def _hash(bits):
+    """Hash of 32 bits, a bijection; every output bit depends on every input bit (C. Wellons, lowbias32)."""
     bits ^= bits >> 16
     bits *= 0x7FEB352D
     bits ^= bits >> 15
@@ -22,27 +25,28 @@ def _mix(bits):
 
 
 @triton.jit
-def _kept(seeds, row, column, DIM: tl.constexpr, threshold):
-    """Which numbers are kept: the same each time for the same seeds."""
-    place = (row[:, None] * DIM + column[None, :]).to(tl.uint32)
+def _mask(seeds, row, column, DIM: tl.constexpr, threshold):
+    """The dropout mask of these rows, a function of seeds and position only: True for numbers that are kept."""
+    offset = (row[:, None] * DIM + column[None, :]).to(tl.uint32)
     first, second = tl.load(seeds).to(tl.uint32), tl.load(seeds + 1).to(tl.uint32)
-    return _mix(_mix(place ^ first) + second) >= threshold
+    return _hash(_hash(offset ^ first) + second) >= threshold
 
 
 @triton.jit
 def _forward(
-    states, change, weight, bias, seeds, after, normed, means, scales, rows, threshold, grown, epsilon,
-    DIM: tl.constexpr, WIDTH: tl.constexpr, HELD: tl.constexpr, DROPS: tl.constexpr,
+    states, change, weight, bias, seeds, total, normed, means, scales, rows, threshold, keep_scale, epsilon,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS_HELD: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * HELD + tl.arange(0, HELD)
+    """One program computes ROWS_HELD rows: sum, normalised row, mean and 1 / deviation."""
+    row = tl.program_id(0) * ROWS_HELD + tl.arange(0, ROWS_HELD)
     column = tl.arange(0, WIDTH)
     real = (row[:, None] < rows) & (column[None, :] < DIM)
-    place = row[:, None].to(tl.int64) * DIM + column[None, :]
-    more = tl.load(change + place, mask=real, other=0.0).to(tl.float32)
+    offset = row[:, None].to(tl.int64) * DIM + column[None, :]
+    update = tl.load(change + offset, mask=real, other=0.0).to(tl.float32)
     if DROPS:
-        more = tl.where(_kept(seeds, row, column, DIM, threshold), more * grown, 0.0)
-    value = tl.load(states + place, mask=real, other=0.0).to(tl.float32) + more
-    tl.store(after + place, value, mask=real)
+        update = tl.where(_mask(seeds, row, column, DIM, threshold), update * keep_scale, 0.0)
+    value = tl.load(states + offset, mask=real, other=0.0).to(tl.float32) + update
+    tl.store(total + offset, value, mask=real)
     mean = tl.sum(value, 1) / DIM
     centred = tl.where(real, value - mean[:, None], 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / DIM + epsilon)
@@ -51,50 +55,52 @@ def _forward(
     factor = tl.load(weight + column, mask=column < DIM, other=0.0)
     shift = tl.load(bias + column, mask=column < DIM, other=0.0)
     result = centred * scale[:, None] * factor[None, :] + shift[None, :]
-    tl.store(normed + place, result.to(normed.dtype.element_ty), mask=real)
+    tl.store(normed + offset, result.to(normed.dtype.element_ty), mask=real)
 
 
 @triton.jit
 def _backward(
-    of_after, of_normed, after, weight, seeds, means, scales, of_states, of_change, of_weights,
-    rows, rounds, threshold, grown,
-    DIM: tl.constexpr, WIDTH: tl.constexpr, HELD: tl.constexpr, DROPS: tl.constexpr,
+    total_grad, normed_grad, total, weight, seeds, means, scales, states_grad, change_grad, partial_grads,
+    rows, steps, threshold, keep_scale,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS_HELD: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
+    """One program computes the gradients of ROWS_HELD rows at each step, and sums those of weight and bias."""
     column = tl.arange(0, WIDTH)
     inside = column < DIM
     factor = tl.load(weight + column, mask=inside, other=0.0)
-    of_weight = tl.zeros([HELD, WIDTH], tl.float32)
-    of_bias = tl.zeros([HELD, WIDTH], tl.float32)
-    for turn in range(rounds):
-        row = (turn * tl.num_programs(0) + tl.program_id(0)) * HELD + tl.arange(0, HELD)
+    weight_grad = tl.zeros([ROWS_HELD, WIDTH], tl.float32)
+    bias_grad = tl.zeros([ROWS_HELD, WIDTH], tl.float32)
+    for step in range(steps):
+        row = (step * tl.num_programs(0) + tl.program_id(0)) * ROWS_HELD + tl.arange(0, ROWS_HELD)
         real = (row[:, None] < rows) & inside[None, :]
-        place = row[:, None].to(tl.int64) * DIM + column[None, :]
+        offset = row[:, None].to(tl.int64) * DIM + column[None, :]
         mean = tl.load(means + row, mask=row < rows, other=0.0)
         scale = tl.load(scales + row, mask=row < rows, other=0.0)
-        value = tl.load(after + place, mask=real, other=0.0).to(tl.float32)
-        gradient = tl.load(of_normed + place, mask=real, other=0.0).to(tl.float32)
+        value = tl.load(total + offset, mask=real, other=0.0).to(tl.float32)
+        gradient = tl.load(normed_grad + offset, mask=real, other=0.0).to(tl.float32)
         unit = tl.where(real, (value - mean[:, None]) * scale[:, None], 0.0)
-        of_weight += gradient * unit
-        of_bias += gradient
+        weight_grad += gradient * unit
+        bias_grad += gradient
         inner = gradient * factor[None, :]
-        along, level = tl.sum(inner * unit, 1) / DIM, tl.sum(inner, 1) / DIM
-        found = (inner - unit * along[:, None] - level[:, None]) * scale[:, None]
-        found += tl.load(of_after + place, mask=real, other=0.0).to(tl.float32)
-        tl.store(of_states + place, found.to(of_states.dtype.element_ty), mask=real)
+        mean_product, mean_inner = tl.sum(inner * unit, 1) / DIM, tl.sum(inner, 1) / DIM
+        grad = (inner - unit * mean_product[:, None] - mean_inner[:, None]) * scale[:, None]
+        grad += tl.load(total_grad + offset, mask=real, other=0.0).to(tl.float32)
+        tl.store(states_grad + offset, grad.to(states_grad.dtype.element_ty), mask=real)
         if DROPS:
-            found = tl.where(_kept(seeds, row, column, DIM, threshold), found * grown, 0.0)
-        tl.store(of_change + place, found.to(of_change.dtype.element_ty), mask=real)
-    mine = of_weights + tl.program_id(0) * 2 * DIM + column
-    tl.store(mine, tl.sum(of_weight, 0), mask=inside)
-    tl.store(mine + DIM, tl.sum(of_bias, 0), mask=inside)
+            grad = tl.where(_mask(seeds, row, column, DIM, threshold), grad * keep_scale, 0.0)
+        tl.store(change_grad + offset, grad.to(change_grad.dtype.element_ty), mask=real)
+    partial = partial_grads + tl.program_id(0) * 2 * DIM + column
+    tl.store(partial, tl.sum(weight_grad, 0), mask=inside)
+    tl.store(partial + DIM, tl.sum(bias_grad, 0), mask=inside)
 
 
 def _warps(dim: int) -> int:
+    """How many warps a program has, for rows of this width."""
     return 2 if dim <= 1024 else 8
 
 
-def _choices(share: float) -> tuple[int, float]:
-    """Below which of 2^32 numbers one drops, and what the others grow by."""
+def _threshold_and_scale(share: float) -> tuple[int, float]:
+    """The threshold below which 32 random bits drop a number, and the scale of the numbers that are kept."""
     threshold = min(round(share * 2**32), 2**32 - 1)
     return threshold, 2**32 / (2**32 - threshold)
 
@@ -110,16 +116,16 @@ def add_norm(
     epsilon: float,
     half: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The sum of states and dropout(change), its rows normalised (in bfloat16 if `half`), their means and scales."""
+    """The sum of states and dropout(change), its normalised rows (in bfloat16 if `half`), their means and scales."""
     dim, rows = states.shape[-1], states.numel() // states.shape[-1]
-    after, normed = torch.empty_like(states), torch.empty_like(states, dtype=torch.bfloat16 if half else states.dtype)
+    total, normed = torch.empty_like(states), torch.empty_like(states, dtype=torch.bfloat16 if half else states.dtype)
     means, scales = states.new_empty(rows, dtype=torch.float32), states.new_empty(rows, dtype=torch.float32)
-    threshold, grown = _choices(share)
+    threshold, keep_scale = _threshold_and_scale(share)
     _forward[(triton.cdiv(rows, ROWS),)](
-        states, change, weight, bias, seeds, after, normed, means, scales, rows, threshold, grown, epsilon,
-        DIM=dim, WIDTH=triton.next_power_of_2(dim), HELD=ROWS, DROPS=share > 0, num_warps=_warps(dim),
+        states, change, weight, bias, seeds, total, normed, means, scales, rows, threshold, keep_scale, epsilon,
+        DIM=dim, WIDTH=triton.next_power_of_2(dim), ROWS_HELD=ROWS, DROPS=share > 0, num_warps=_warps(dim),
     )  # fmt: skip
-    return after, normed, means, scales
+    return total, normed, means, scales
 
 
 @add_norm.register_fake
@@ -127,15 +133,15 @@ def _(states: Tensor, change: Tensor, weight: Tensor, bias: Tensor, seeds: Tenso
       half: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     rows = states.numel() // states.shape[-1]
     normed = torch.empty_like(states, dtype=torch.bfloat16 if half else states.dtype)
-    one = states.new_empty(rows, dtype=torch.float32)
-    return torch.empty_like(states), normed, one, torch.empty_like(one)
+    means = states.new_empty(rows, dtype=torch.float32)
+    return torch.empty_like(states), normed, means, torch.empty_like(means)
 
 
 @torch.library.custom_op("regard::add_norm_backward", mutates_args=())
 def add_norm_backward(
-    of_after: Tensor,
-    of_normed: Tensor,
-    after: Tensor,
+    total_grad: Tensor,
+    normed_grad: Tensor,
+    total: Tensor,
     weight: Tensor,
     seeds: Tensor,
     means: Tensor,
@@ -143,41 +149,42 @@ def add_norm_backward(
     share: float,
     change_type: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of states, of change, and, on top of each other, of weight and bias."""
-    dim, rows = after.shape[-1], means.numel()
-    of_states, of_change = torch.empty_like(after), torch.empty_like(after, dtype=change_type)
+    """The gradients of states, of change, and of weight and bias, these two stacked."""
+    dim, rows = total.shape[-1], means.numel()
+    states_grad, change_grad = torch.empty_like(total), torch.empty_like(total, dtype=change_type)
     blocks = triton.cdiv(rows, ROWS)
     programs = min(PROGRAMS, blocks)
-    of_weights = after.new_empty(programs, 2, dim, dtype=torch.float32)
-    threshold, grown = _choices(share)
+    partial_grads = total.new_empty(programs, 2, dim, dtype=torch.float32)
+    threshold, keep_scale = _threshold_and_scale(share)
     _backward[(programs,)](
-        of_after, of_normed, after, weight, seeds, means, scales, of_states, of_change, of_weights,
-        rows, triton.cdiv(blocks, programs), threshold, grown,
-        DIM=dim, WIDTH=triton.next_power_of_2(dim), HELD=ROWS, DROPS=share > 0, num_warps=_warps(dim),
+        total_grad, normed_grad, total, weight, seeds, means, scales, states_grad, change_grad, partial_grads,
+        rows, triton.cdiv(blocks, programs), threshold, keep_scale,
+        DIM=dim, WIDTH=triton.next_power_of_2(dim), ROWS_HELD=ROWS, DROPS=share > 0, num_warps=_warps(dim),
     )  # fmt: skip
-    return of_states, of_change, of_weights.sum(0)
+    return states_grad, change_grad, partial_grads.sum(0)
 
 
 @add_norm_backward.register_fake
-def _(of_after: Tensor, of_normed: Tensor, after: Tensor, weight: Tensor, seeds: Tensor, means: Tensor, scales: Tensor,
-      share: float, change_type: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    both = after.new_empty(2, after.shape[-1], dtype=torch.float32)
-    return torch.empty_like(after), torch.empty_like(after, dtype=change_type), both
+def _(total_grad: Tensor, normed_grad: Tensor, total: Tensor, weight: Tensor, seeds: Tensor, means: Tensor,
+      scales: Tensor, share: float, change_type: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    params_grad = total.new_empty(2, total.shape[-1], dtype=torch.float32)
+    return torch.empty_like(total), torch.empty_like(total, dtype=change_type), params_grad
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Save what backward needs."""
     _, change, weight, _, seeds, ctx.share, _, _ = inputs
-    after, _, means, scales = output
-    ctx.change_type = change.dtype
-    ctx.save_for_backward(after, weight, seeds, means, scales)
+    total, _, means, scales = output
+    ctx.dtype = change.dtype
+    ctx.save_for_backward(total, weight, seeds, means, scales)
 
 
-def _back(ctx: Any, of_after: Tensor, of_normed: Tensor, _: Any, __: Any) -> tuple[Tensor | None, ...]:
-    after, weight, seeds, means, scales = ctx.saved_tensors
-    of_states, of_change, both = add_norm_backward(
-        of_after.contiguous(), of_normed.contiguous(), after, weight, seeds, means, scales, ctx.share, ctx.change_type
+def _backpropagate(ctx: Any, total_grad: Tensor, normed_grad: Tensor, _: Any, __: Any) -> tuple[Tensor | None, ...]:
+    total, weight, seeds, means, scales = ctx.saved_tensors
+    states_grad, change_grad, params = add_norm_backward(
+        total_grad.contiguous(), normed_grad.contiguous(), total, weight, seeds, means, scales, ctx.share, ctx.dtype
     )
-    return of_states, of_change, both[0].to(weight.dtype), both[1].to(weight.dtype), None, None, None, None
+    return states_grad, change_grad, params[0].to(weight.dtype), params[1].to(weight.dtype), None, None, None, None
 
 
-add_norm.register_autograd(_back, setup_context=_keep)
+add_norm.register_autograd(_backpropagate, setup_context=_save)

@@ -1,4 +1,4 @@
-"""Engines: the ways in which updates run. The loop knows `Engine` alone."""
+"""Engines: how updates run, eagerly or as captured CUDA graphs. The training loop uses only the interface `Engine`."""
 
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
@@ -11,7 +11,7 @@ __all__ = ["SMALLER", "Captured", "Eager", "Engine", "choose"]
 
 
 def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:
-    """Captured updates if they are possible here, else eager ones."""
+    """Returns the engine for this training: captured updates if they are possible, otherwise eager ones."""
     if Captured.fits(task, session, data):
         return Captured(task, session, data, next(session.model.parameters()).device)
     return Eager(task, session, data)

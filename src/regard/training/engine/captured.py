@@ -1,7 +1,8 @@
-"""Training at the speed of the GPU: one CUDA graph for each shape of batch, and few shapes.
+"""Captured updates: each update is one CUDA graph, with a graph for each shape of batch, and few shapes.
 
-A graph holds a whole update: gather the batch, forward, backward, clip, optimizer. The host gives it the numbers of
-the examples and the learning rate, and does not wait; whether all stayed finite is asked now and then.
+A graph holds a whole update: gather the batch, forward, backward, clip, optimizer. The host copies the indices of the
+examples and the learning rate to the GPU, and does not wait. It checks every `COLLECT_EVERY` updates, and before each
+validation, that all losses and gradients were finite.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,48 +23,44 @@ from regard.training.engine.core import SMALLER, Engine
 from regard.training.schedules import learning_rate
 from regard.training.session import Session
 from regard.training.stopping import Stopper
-from regard.types import Batch, Padded
+from regard.types import Batch
 
-WARM_UPS = 3  # runs of an update before its graph is taken: libraries choose their kernels in the first ones
-COLLECT_EVERY = 50  # updates between two looks at what the GPU has summed up
+WARM_UPS = 3  # runs of an update before its graph is captured: libraries choose their kernels in the first runs
+COLLECT_EVERY = 50  # updates after which the host reads the sums from the GPU
 
 
 @dataclass(frozen=True)
 class Table:
-    """All examples on the GPU, and an empty one at the end that fills up short batches."""
+    """All examples as tensors on the GPU, and an empty example at the end that fills up short batches."""
 
     batch: Batch
 
     @staticmethod
     def of(task: AnyTask, data: Encoded, device: torch.device) -> "Table":
-        """The examples of the data, each as wide as the longest."""
+        """The table of all examples of the data, padded to the longest."""
         whole: Batch = task.collate(data, range(len(data.lengths()))).to(device)
-        source = _with_empty(whole.source)
-        source.mask[-1, :1] = True  # an empty example has something to look at, and nothing to predict
-        return Table(Batch(source, _with_empty(whole.target), _with_last(whole.examples)))
+        source, target = whole.source.each(_with_empty_row), whole.target.each(_with_empty_row)
+        source.mask[-1, :1] = True  # the empty example has one key to attend to, and no token to predict
+        return Table(Batch(source, target, _with_empty_row(whole.examples)))
 
     @property
     def empty(self) -> int:
-        """The number of the empty example."""
+        """The index of the empty example."""
         return len(self.batch.examples) - 1
 
     def take(self, index: Tensor, width: int) -> Batch:
-        """The batch of these examples, so wide; a target has one token more, for the one it begins with."""
+        """The batch of these examples, cropped to `width` tokens; targets have one more, for BEGIN."""
         rows = self.batch.select(index)
         return Batch(rows.source.crop(width), rows.target.crop(width + 1), rows.examples)
 
 
-def _with_empty(side: Padded) -> Padded:
-    return Padded(_with_last(side.ids), _with_last(side.mask))
-
-
-def _with_last(rows: Tensor) -> Tensor:
-    """One more row of zeros: PAD, and False."""
+def _with_empty_row(rows: Tensor) -> Tensor:
+    """Appends a row of zeros: PAD for ids, False for masks."""
     return torch.cat([rows, torch.zeros_like(rows[:1])])
 
 
 class Captured(Engine):
-    """Learns as `Eager` does, but an update is one launch; loss and tokens are summed up on the GPU."""
+    """Runs the same updates as `Eager`, each as one graph launch; loss and tokens are summed on the GPU."""
 
     few_shapes = True
 
@@ -78,22 +75,24 @@ class Captured(Engine):
         self.bad = torch.zeros((), device=device)
         self.collected = session.progress.update
         self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self.pool = torch.cuda.graph_pool_handle()  # one for all: they run one after another
-        self.side = torch.cuda.Stream()  # where they are taken
-        session.optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]  # it then does not move
+        self.pool = torch.cuda.graph_pool_handle()  # one memory pool for all graphs, since they run one after another
+        self.side = torch.cuda.Stream()  # the stream on which graphs are captured
+        # if it is not 0, the fused optimizer skips its step
+        session.optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]
         self.forward = torch.compile(self._forward, dynamic=False) if self.settings.compile else self._forward
 
     @staticmethod
     def fits(task: AnyTask, session: Session, data: Encoded) -> bool:
-        """Whether updates can be captured: on a GPU, whole batches of pairs, nothing decided on the way."""
+        """Whether updates can be captured; the condition is in the table of `kernels/choose.py`."""
         return takes("captured_updates", task, session.model, data)
 
     def update(self, batches: Batches, stopper: Stopper) -> None:
-        """One update; the host does not wait for it."""
+        """Launch one update; the host does not wait for it."""
         with enough_memory("a captured update", f"{SMALLER}, or set train.capture=false"):
             self._launch(batches)
 
     def _launch(self, batches: Batches) -> None:
+        """Replay the graph of the batch's shape with the indices of its examples."""
         progress = self.session.progress
         examples, width = batches[progress.update], batches.width(progress.update)
         rows = max(len(examples), self.settings.batch_tokens // width)
@@ -106,7 +105,7 @@ class Captured(Engine):
             self.collect()
 
     def collect(self) -> None:
-        """Wait for the GPU and take over what it summed up; stop if anything was not finite."""
+        """Wait for the GPU and add its sums to the progress; NotFiniteError if a loss or gradient was not finite."""
         progress = self.session.progress
         first, self.collected = self.collected + 1, progress.update
         if self.bad.item():
@@ -119,16 +118,18 @@ class Captured(Engine):
         self.tokens.zero_()
 
     def _filled(self, examples: Sequence[int], rows: int) -> Tensor:
+        """The indices of the examples, filled up to `rows` with the empty example, in pinned memory."""
         filled = [*examples, *[self.table.empty] * (rows - len(examples))]
         return torch.tensor(filled).pin_memory()
 
     def _graph(self, rows: int, width: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """The graph of a shape, and where it reads the numbers of its examples."""
+        """The graph for a shape, captured at first use, and the tensor it reads the examples' indices from."""
         if (rows, width) not in self.graphs:
             self.graphs[rows, width] = self._capture(rows, width)
         return self.graphs[rows, width]
 
     def _capture(self, rows: int, width: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """Captures an update for batches of this shape, after warm-up runs that leave no trace."""
         index = torch.full((rows,), self.table.empty, device=self.device)
         index[: min(rows, self.table.empty)] = torch.arange(min(rows, self.table.empty), device=self.device)
         self.session.model.train()
@@ -145,20 +146,21 @@ class Captured(Engine):
         return graph, index
 
     def _update(self, index: Tensor, width: int) -> None:
-        """All that one update does."""
+        """The operations of one update, as a graph captures them."""
         optimizer, parameters = self.session.optimizer, list(self.session.model.parameters())
         optimizer.zero_grad(set_to_none=True)
         loss, tokens = self.forward(index, width)
         (loss / tokens.clamp(min=1)).backward()
         norm = nn.utils.clip_grad_norm_(parameters, self.settings.clip or float("inf"), foreach=True)
-        found: Tensor = optimizer.found_inf  # type: ignore[attr-defined]
-        found.copy_(~(norm + loss.detach()).isfinite())
+        not_finite: Tensor = optimizer.found_inf  # type: ignore[attr-defined]
+        not_finite.copy_(~(norm + loss.detach()).isfinite())
         optimizer.step()
-        self.bad += found
+        self.bad += not_finite
         self.total += loss.detach()
         self.tokens += tokens
 
     def _forward(self, index: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """The summed loss of a batch, and the number of its target tokens."""
         batch = self.table.take(index, width)
         with precision(self.precision, self.device):
             loss = self.task.loss(self.session.model, batch, self.settings.smoothing)
@@ -166,23 +168,24 @@ class Captured(Engine):
 
     @contextmanager
     def _untouched(self) -> Iterator[None]:
-        """Whatever is learned, summed up or drawn in the block is undone after it."""
-        drawn = torch.cuda.get_rng_state(self.device)
+        """After the block, restore weights, optimizer state, sums and the GPU's random generator."""
+        generator = torch.cuda.get_rng_state(self.device)
         with restored(self.session.model, self.session.optimizer, [self.total, self.tokens, self.bad]):
             yield
-        torch.cuda.set_rng_state(drawn, self.device)
+        torch.cuda.set_rng_state(generator, self.device)
 
 
 @contextmanager
 def restored(model: nn.Module, optimizer: torch.optim.Optimizer, sums: Sequence[Tensor]) -> Iterator[None]:
-    """In place, all parameters and buffers, the optimizer's state and the sums are after the block as before it."""
+    """After the block, restore parameters, buffers, the optimizer's state and the sums, in place."""
     tensors = [*model.parameters(), *model.buffers(), *sums]
-    kept = [each.detach().clone() for each in tensors]
-    state = {each: {key: value.clone() for key, value in row.items()} for each, row in optimizer.state.items()}
+    copies = [tensor.detach().clone() for tensor in tensors]
+    states = optimizer.state.items()
+    state = {parameter: {key: value.clone() for key, value in row.items()} for parameter, row in states}
     yield
     with torch.no_grad():
-        for each, before in zip(tensors, kept, strict=True):
-            each.copy_(before)
+        for tensor, before in zip(tensors, copies, strict=True):
+            tensor.copy_(before)
         for parameter, row in optimizer.state.items():
             for key, value in row.items():
                 value.copy_(state[parameter][key]) if parameter in state else value.zero_()

@@ -1,4 +1,4 @@
-"""What the training loop knows of the way in which updates run."""
+"""The interface between the training loop and the engines that run its updates."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -9,28 +9,29 @@ from regard.tasks.core import Encoded
 from regard.training.session import Session
 from regard.training.stopping import Stopper
 
-SMALLER = "lower train.batch_tokens, data.max_length or the sizes of the model"  # if memory does not suffice
+SMALLER = "lower train.batch_tokens, data.max_length or the sizes of the model"  # advice if memory is too small
 
 
 class Engine(ABC):
-    """Runs updates of a session's model on the batches of the data; `session.progress` counts them."""
+    """Runs the updates of a session's model on batches of the data, and counts them in `session.progress`."""
 
-    few_shapes: ClassVar[bool] = False  # whether it wants batches of few widths: each new one costs it time
+    few_shapes: ClassVar[bool] = False  # whether batches should have few widths, because each new width takes time
 
     def __init__(self, task: AnyTask, session: Session, data: Encoded) -> None:
         self.task, self.session, self.data = task, session, data
 
     @abstractmethod
     def update(self, batches: Batches, stopper: Stopper) -> None:
-        """One update. A loss or gradient that is not finite stops training, here or in `collect`."""
+        """Run one update. If loss or gradient is not finite, NotFiniteError is raised here or in `collect`."""
 
     @abstractmethod
     def collect(self) -> None:
-        """Wait for updates under way, and add the loss and the tokens they summed to `session.progress`."""
+        """Wait for unfinished updates, and add their summed loss and tokens to `session.progress`."""
 
     def global_tokens(self, tokens: int) -> int:
-        """The tokens of an update in all processes, of which `tokens` are this one's: the loss is divided by them.
+        """The tokens of an update in all processes; `tokens` is the number in this process.
 
-        So the gradients of several processes, summed, are the gradient of one process with all their batches.
+        The loss is divided by it: then the summed gradients of several processes are the gradient of one process
+        that has all their batches.
         """
         return tokens

@@ -1,4 +1,4 @@
-"""Updates one after another, each step run as it is written: on any device, with any batch."""
+"""Eager updates: ordinary PyTorch execution, on any device, with any batch."""
 
 import math
 from collections.abc import Sequence
@@ -16,21 +16,21 @@ from regard.training.stopping import Stopper
 
 
 class Eager(Engine):
-    """Collates the batches of an update on the host, and reads its loss before the next one begins."""
+    """Collates the batches of an update on the CPU, and reads the loss of an update before the next one begins."""
 
     def update(self, batches: Batches, stopper: Stopper) -> None:
-        """One update; until the optimizer moves, a stop may abandon it."""
+        """Run one update; a stop may abandon it until the optimizer's step."""
         learn_once(self, batches, stopper)
 
     def collect(self) -> None:
-        """Nothing: every update ended before the next began."""
+        """Do nothing: each update ends before the next one begins."""
 
 
 def learn_once(engine: Engine, batches: Batches, stopper: Stopper) -> None:
-    """One update, of one batch or more; its gradient is that of the mean loss of all its target tokens,
-    those of other processes included.
+    """Run one update on train.accumulate batches: the gradient is that of the mean loss per target token.
 
-    Until the optimizer moves, a stop may abandon it: the session is then as before the update.
+    The mean is over all batches of the update, in all processes. A stop may abandon the update until the optimizer's
+    step; the session is then as before the update.
     """
     task, session, data = engine.task, engine.session, engine.data
     settings, progress, model = task.recipe.train, session.progress, session.model
@@ -49,7 +49,10 @@ def learn_once(engine: Engine, batches: Batches, stopper: Stopper) -> None:
 
 
 def _gradient(engine: Engine, pieces: Sequence[Batched], sampling: float) -> tuple[float, int]:
-    """Backward through all pieces; one that does not fit into memory is split in two and all is tried again."""
+    """Forward and backward over all pieces (batches or parts of them); returns the summed loss and the tokens.
+
+    If a piece does not fit into memory, it is split in two, and all pieces are run again.
+    """
     task, session = engine.task, engine.session
     session.optimizer.zero_grad(set_to_none=True)
     tokens = engine.global_tokens(sum(task.tokens(piece) for piece in pieces))
@@ -66,12 +69,12 @@ def _gradient(engine: Engine, pieces: Sequence[Batched], sampling: float) -> tup
             split = [*pieces[:index], *halves(piece), *pieces[index + 1 :]]
         else:
             continue
-        return _gradient(engine, split, sampling)  # outside of `except`, which holds on to the failed tensors
+        return _gradient(engine, split, sampling)  # not inside `except`, which keeps the failed tensors alive
     return total, tokens
 
 
 def halves(piece: AnyBatched) -> list[AnyBatched]:
-    """A batch as two of half its rows; ResourceError if it has but one."""
+    """Splits a batch into two with half of its rows each; ResourceError if it has only one row."""
     rows = torch.arange(len(piece.examples), device=piece.examples.device)
     if len(rows) == 1:
         raise ResourceError("a single example does not fit into memory; lower data.max_length or the model's widths")
@@ -79,7 +82,7 @@ def halves(piece: AnyBatched) -> list[AnyBatched]:
 
 
 def _check_finite(update: int, loss: float, norm: Tensor, pieces: Sequence[Batched], data: Encoded) -> None:
-    """Stop before the optimizer moves, and say where to look."""
+    """Raise NotFiniteError if loss or gradient is not finite; the message names the examples of the batch."""
     if math.isfinite(loss) and math.isfinite(norm.item()):
         return
     origins = [data.examples[index].origin for piece in pieces for index in piece.examples.tolist()]

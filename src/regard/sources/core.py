@@ -1,0 +1,123 @@
+"""The interface between kinds of input (text, pictures, ...) and the tasks and models that use them.
+
+A new kind of source is one file with a subclass of `Source` and its `Front`, and one line in `SOURCES`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from regard.maps import Layout
+from regard.recipe import Model, Recipe
+from regard.storage import Run
+
+AnyBatch = TypeVar("AnyBatch", bound="SourceBatch")
+
+
+@runtime_checkable
+class SourceBatch(Protocol):
+    """The sources of a batch, padded to the same length: a frozen `BatchFirst` dataclass of tensors."""
+
+    @property
+    def mask(self) -> Bool[Tensor, "batch source"]:
+        """True at real positions, False at padding."""
+
+    def crop(self: AnyBatch, width: int) -> AnyBatch:
+        """The first `width` positions of every row."""
+
+    def select(self: AnyBatch, index: Int[Tensor, " rows"]) -> AnyBatch:
+        """The rows that `index` names."""
+
+    def each(self: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
+        """A copy in which a function was applied to every tensor."""
+
+    def to(self: AnyBatch, device: torch.device) -> AnyBatch:
+        """The batch on another device."""
+
+
+class Vectors(NamedTuple):
+    """The input of an encoder: a vector for every source position."""
+
+    vectors: Float[Tensor, "batch source width"]
+    mask: Bool[Tensor, "batch source"]
+    layout: Layout  # the kind of the positions, such as tokens
+
+
+class Front(ABC, nn.Module):
+    """The first part of a model: turns a source batch into vectors, before any encoder."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """The width of the vectors."""
+
+    @abstractmethod
+    def embed(self, source: Any) -> Vectors:
+        """A vector for every position of a batch from `Source.collate`."""
+
+
+Item = TypeVar("Item")  # one encoded source, such as a list of token ids
+
+
+class Source(ABC, Generic[Item]):
+    """Base class of kinds of input: encodes sources, and forms batches of them.
+
+    `Example.source` is always a string: a text, or the name of a picture or a recording.
+    """
+
+    @staticmethod
+    @abstractmethod
+    def check(recipe: Recipe) -> None:
+        """Raise RecipeError if the recipe names an unknown entry, before any data is read."""
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, recipe: Recipe, sources: Sequence[str], origin: Run | None = None) -> "Source[Item]":
+        """Build a source from the training sources, for instance its vocabulary.
+
+        If training starts from another run, `origin`, its files are used in place of new ones.
+        """
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Source[Item]":
+        """Load the source of a stored run; `read` returns the content of a file by the name that `files` gave it."""
+
+    @abstractmethod
+    def files(self) -> dict[str, bytes]:
+        """The files that a run must store besides the weights: content by file name."""
+
+    @abstractmethod
+    def encode(self, source: str) -> Item:
+        """Encode one source as numbers, such as token ids."""
+
+    @abstractmethod
+    def size(self, item: Item) -> int:
+        """The number of positions of an item in a batch, which limits how many items a batch holds."""
+
+    @abstractmethod
+    def collate(self, items: Sequence[Item]) -> Any:
+        """Form the `SourceBatch` of these items."""
+
+    @abstractmethod
+    def labels(self, item: Item) -> tuple[str, ...]:
+        """A label for each position, for the columns of an attention map."""
+
+    @abstractmethod
+    def layout(self, item: Item) -> Layout:
+        """The layout of the positions, which says how to draw an attention map over them."""
+
+    @abstractmethod
+    def front(self, model: Model) -> Front:
+        """Build the first part of a model, which turns batches of this source into vectors; its weights are new."""
+
+    def describe(self, items: Sequence[Item]) -> str:
+        """A message to print before training, from the encoded dev sources; empty for none."""
+        return ""
+
+
+AnySource = Source[Any]

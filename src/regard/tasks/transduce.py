@@ -1,0 +1,262 @@
+"""Sequence-to-sequence tasks: any source in `SOURCES` (text, pictures, speech, series) to text."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from regard import models, plugins, search
+from regard.attention import terms
+from regard.data import batching
+from regard.data.tokenizers import TOKENIZERS, Tokenizer
+from regard.decoders import ORDERS, Decoder
+from regard.device import side_by_side
+from regard.errors import DataError, RecipeError, pick
+from regard.maps import AttentionMap
+from regard.metrics import CLOSEST
+from regard.models import Seq2Seq
+from regard.recipe import Recipe, Search
+from regard.sources import SOURCES, AnySource, Source, Text
+from regard.sources.text import SOURCE, TARGET, build_tokenizer
+from regard.storage import Run
+from regard.tasks import core
+from regard.tasks.core import Judged, Pairs, Task
+from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step
+
+SEARCH_TOKENS = 8000  # size of a batch of a search: source tokens times beams
+FORCED_TOKENS = 2000  # tokens of a batch in `force`
+
+
+class Transduce(Task[Seq2Seq, Pairs, Batch]):
+    """Source to text: learns from pairs with cross-entropy; predicts by beam search or sampling."""
+
+    metrics = ("exact_match", "character_errors", "word_errors", "bleu", "bleu_tokenised", "chrf", *CLOSEST)
+
+    def __init__(self, recipe: Recipe, inputs: AnySource, target: Tokenizer) -> None:
+        super().__init__(recipe)
+        self.inputs, self.target = inputs, target
+        self.source = inputs.tokenizer if isinstance(inputs, Text) else None
+
+    @staticmethod
+    def check(recipe: Recipe) -> None:
+        """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
+        plugins.pick(SOURCES, recipe.source, "source", Source).check(recipe)
+        pick(TOKENIZERS, recipe.tokens.target, "tokenizer")
+        if recipe.tokens.shared and (recipe.source != "text" or recipe.tokens.source != recipe.tokens.target):
+            raise RecipeError("tokens.shared needs source = text, and tokens.source and tokens.target to be the same")
+        _check_copies(recipe)
+        _check_terms(recipe)
+        size = len(SPECIALS)
+        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
+            models.build(recipe.model, source_size=size, target_size=size, shared=recipe.tokens.shared)
+
+    @classmethod
+    def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Transduce":
+        """Builds the tokenizers (or other source encoding) from the training examples, or takes those of `origin`."""
+        tokens = recipe.tokens
+        sources, targets = [example.source for example in examples], [example.target for example in examples]
+        if tokens.shared:
+            if origin is not None and origin.holds(TARGET) and origin.read(SOURCE) != origin.read(TARGET):
+                raise RecipeError(f"tokens.shared is true, but {origin.path} has two vocabularies; write false")
+            both = Text.fit(recipe, sources + targets, origin)
+            return cls(recipe, both, both.tokenizer)
+        inputs = plugins.pick(SOURCES, recipe.source, "source", Source).fit(recipe, sources, origin)
+        return cls(recipe, inputs, build_tokenizer(tokens.target, targets, tokens.size, TARGET, origin))
+
+    @classmethod
+    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Transduce":
+        """Builds the task of a stored run."""
+        inputs = plugins.pick(SOURCES, recipe.source, "source", Source).restore(recipe, read)
+        return cls(recipe, inputs, pick(TOKENIZERS, recipe.tokens.target, "tokenizer").from_bytes(read(TARGET)))
+
+    def files(self) -> dict[str, bytes]:
+        """The files that a run must store besides the weights, by name."""
+        return self.inputs.files() | {TARGET: self.target.to_bytes()}
+
+    def build(self) -> Seq2Seq:
+        """Builds the model with newly initialised weights."""
+        model, shared = self.recipe.model, self.recipe.tokens.shared
+        return models.assemble(model, self.inputs.front(model), target_size=self.target.size, shared=shared)
+
+    def encode(self, examples: Sequence[Example]) -> Pairs:
+        """Encodes all examples."""
+        sources = [self.inputs.encode(example.source) for example in examples]
+        targets = [self.target.encode(example.target) for example in examples]
+        return Pairs(list(examples), sources, targets, [self.inputs.size(source) for source in sources])
+
+    def told(self, data: Pairs, dev: Pairs) -> Iterator[str]:
+        """Reports the sizes of the vocabularies and the share of unknown dev tokens."""
+        if self.source is None:
+            yield self.inputs.describe(dev.sources)
+            unknown = f"{core.unknown(dev.targets):.2%} of the dev tokens unknown"
+            yield f"a vocabulary of {self.target.size:,} target tokens, {unknown}"
+            return
+        unknown = f"{core.unknown(dev.sources + dev.targets):.2%} of the dev tokens unknown"
+        yield f"vocabularies of {self.source.size:,} and {self.target.size:,} tokens, {unknown}"
+
+    def collate(self, data: Pairs, indices: Sequence[int]) -> Batch:
+        """Makes the batch of the examples at these indices."""
+        source = self.inputs.collate([data.sources[index] for index in indices])
+        target = batching.pad([[BEGIN, *data.targets[index], END] for index in indices])
+        batch = Batch(source, target, torch.tensor(indices, dtype=torch.long))
+        if not self.recipe.train.guided:
+            return batch
+        links = torch.zeros(len(indices), target.ids.shape[1] - 1, source.mask.shape[1])
+        for row, index in enumerate(indices):
+            for column, token in data.examples[index].links:
+                links[row, token, column] = 1.0
+        return replace(batch, links=links)
+
+    def tokens(self, batch: Batch) -> int:
+        """The number of target tokens of a batch, with END."""
+        return int(batch.target.mask[:, 1:].sum())
+
+    def loss(self, model: Seq2Seq, batch: Batch, smoothing: float = 0.0, sampling: float = 0.0) -> Float[Tensor, ""]:
+        """The cross-entropy summed over target tokens; in training, plus the `terms` or with scheduled sampling."""
+        if sampling:
+            return self.cross_entropy(_sampled(model, batch, sampling), batch, smoothing)
+        step = model(batch)
+        loss = self.cross_entropy(step.logits, batch, smoothing)
+        return loss + sum(self.terms(model, step, batch)) if model.training else loss
+
+    def terms(self, model: Seq2Seq, step: Step, batch: Batch) -> Iterator[Float[Tensor, ""]]:
+        """The terms that the recipe adds to the loss for the attention weights; for hard attention, REINFORCE."""
+        settings, real, weights = self.recipe.train, batch.target.mask[:, 1:], step.attention
+        if weights is None:
+            return
+        if settings.coverage:
+            yield settings.coverage * terms.coverage(weights, real)
+        if settings.doubly_stochastic:
+            yield settings.doubly_stochastic * terms.doubly_stochastic(weights, real, batch.source.mask)
+        if batch.links is not None:
+            yield settings.guided * terms.guided(weights, batch.links)
+        if step.log_prob is not None:
+            wanted = batch.target.ids[:, 1:]
+            costs = functional.cross_entropy(step.logits.float().transpose(1, 2), wanted, reduction="none")
+            assert isinstance(model.decoder.baseline, Tensor)
+            yield terms.drawn(step.log_prob, costs, real, model.decoder.baseline, settings.entropy)
+
+    def judge(self, model: Seq2Seq, batch: Batch) -> Judged:
+        """The summed cross-entropy of a dev batch, and the attention weights."""
+        step = model(batch)
+        return Judged(self.cross_entropy(step.logits, batch, smoothing=0.0), step.attention)
+
+    def cross_entropy(
+        self, logits: Float[Tensor, "batch tokens vocabulary"], batch: Batch, smoothing: float
+    ) -> Float[Tensor, ""]:
+        """The cross-entropy of the logits, summed over all target tokens."""
+        return core.cross_entropy(logits, batch.target.ids[:, 1:], smoothing)
+
+    def answer(
+        self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+    ) -> list[Prediction]:
+        """Predicts the best outputs for each text, with maps; a blank or too long text gets a blank prediction."""
+        model.eval()
+        device = next(model.parameters()).device
+        answers = [core.blank(text) for text in texts]
+
+        def search_in(asked: core.Asked) -> list[list[Hypothesis]]:
+            source = self.inputs.collate(asked.items).to(device)
+            limits = [self.limit(self.inputs.size(item) - 1, settings) for item in asked.items]
+            seeds = [seed + place for place in asked.places]
+            memory = model.read(source)
+            return search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
+
+        rows = max(settings.beam, n_best)  # rows of a search for each text
+        budget = max(1, SEARCH_TOKENS // rows)
+        batches = list(core.ask(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
+        for asked, outputs in zip(batches, side_by_side(search_in, batches, model), strict=True):
+            for place, item, hypotheses in zip(*asked, outputs, strict=True):
+                best, *others = [self.tell(texts[place], item, hypothesis) for hypothesis in hypotheses]
+                answers[place] = replace(best, alternatives=tuple(others))
+        return answers
+
+    @torch.no_grad()
+    def force(self, model: Seq2Seq, examples: Sequence[Example]) -> list[Prediction]:
+        """Forced decoding: the log-probability and the map of each given target; the last row of a map is END's."""
+        model.eval()
+        device = next(model.parameters()).device
+        data = self.encode(examples)
+        for example, room in zip(examples, data.lengths(), strict=True):
+            if max(room) > self.longest + 1:
+                raise DataError(f"{example.origin}: a side has more than {self.longest:,} tokens; take the pair out")
+        forced: dict[int, Prediction] = {}
+        for indices in batching.in_order(data.lengths(), FORCED_TOKENS):
+            batch = self.collate(data, indices).to(device)
+            step = model(batch)
+            log_probs = step.logits.float().log_softmax(-1).gather(-1, batch.target.ids[:, 1:, None]).squeeze(-1)
+            scores = log_probs.masked_fill(~batch.target.mask[:, 1:], 0.0).sum(-1).tolist()
+            for row, index in enumerate(indices):
+                tokens = tuple(self.target.piece(token) for token in data.targets[index])
+                weights = None if step.attention is None else step.attention[row]
+                attention_map = self.map(weights, (*tokens, SPECIALS[END]), data.sources[index])
+                example = examples[index]
+                forced[index] = Prediction(example.source, example.target, scores[row], tokens, attention_map)
+        return [forced[index] for index in range(len(examples))]
+
+    def limit(self, length: int, settings: Search) -> int:
+        """The largest number of output tokens for a source of this length."""
+        return int(min(settings.max_ratio * length + settings.max_extra, core.places(self.recipe.model) - 1))
+
+    def too_long(self, text: str) -> bool:
+        """Whether a text is too long, so that its prediction is blank."""
+        return self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
+
+    def tell(self, text: str, item: Any, hypothesis: Hypothesis) -> Prediction:
+        """Makes the prediction of a hypothesis: its tokens as text, and its labelled map."""
+        tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
+        attention_map = self.map(hypothesis.map, tokens, item)
+        return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, attention_map)
+
+    def map(
+        self, weights: Float[Tensor, "tokens source"] | None, rows: tuple[str, ...], item: Any
+    ) -> AttentionMap | None:
+        """The labelled map of these rows over an encoded source, without padding; None without attention."""
+        if weights is None:
+            return None
+        columns = self.inputs.labels(item)
+        return AttentionMap(weights[: len(rows), : len(columns)].cpu(), rows, columns, self.inputs.layout(item))
+
+
+def _check_copies(recipe: Recipe) -> None:
+    """Refuse the copy mechanism if the vocabulary is not shared or the decoder does not attend to the source."""
+    decoder = recipe.model.decoder
+    if decoder.copies and not recipe.tokens.shared:
+        raise RecipeError("model.decoder.copies needs tokens.shared = true: what is copied is a word of the target")
+    if decoder.copies and (decoder.kind != "recurrent" or not pick(ORDERS, decoder.order, "order").looks()):
+        raise RecipeError("model.decoder.copies needs a recurrent decoder whose order looks at the source")
+
+
+def _check_terms(recipe: Recipe) -> None:
+    """Refuse terms of the loss that do not fit the model or the tokens."""
+    settings, model = recipe.train, recipe.model
+    wanted = [name for name in ("coverage", "doubly_stochastic", "guided") if getattr(settings, name)]
+    drawn = model.decoder.cross_attention.of(model.attention).normalizer == "hard"
+    if wanted and model.decoder.kind == "transformer":
+        raise RecipeError(f"train.{wanted[0]} is for recurrent decoders: a Transformer makes no map while it learns")
+    if (wanted or drawn) and settings.sampling:
+        what = f"train.{wanted[0]}" if wanted else "hard attention"
+        raise RecipeError(f"{what} and train.sampling do not go together; leave one of them out")
+    tokens = (recipe.source, recipe.tokens.source, recipe.tokens.target)
+    if settings.guided and tokens != ("text", "character", "character"):
+        raise RecipeError("train.guided needs tokens.source = tokens.target = character: links are known of characters")
+
+
+def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:
+    """Bengio et al. 2015, scheduled sampling: for this share of its inputs, the decoder gets its own prediction."""
+    decoder: Decoder[Any, Any] = model.decoder
+    ready = decoder.prepare(model.read(batch.source))
+    state = decoder.start(ready)
+    targets = batch.target.ids
+    tokens, logits = targets[:, :1], []
+    for place in range(1, targets.shape[1]):
+        step = decoder.step(tokens, state, ready)
+        state = step.state
+        logits.append(step.logits)
+        own = torch.rand(len(targets), 1, device=targets.device) < share
+        tokens = torch.where(own, step.logits.argmax(-1), targets[:, place : place + 1])
+    return torch.cat(logits, dim=1)
