@@ -11,6 +11,7 @@ SHARES = [0.05, 0.1, 0.3, 0.5, 0.95]
 MANY = (257, 1031)  # 264,967 numbers: not a multiple of the four that share one draw of 64 bits
 
 
+@pytest.mark.takes("dropout")
 @pytest.mark.parametrize("share", SHARES)
 def test_the_share_is_dropped_and_the_others_are_scaled_up(share):
     result = dropout(torch.ones(MANY), share, training=True)
@@ -34,6 +35,7 @@ def test_positions_are_dropped_independently(share):
         assert kept[lane::4].mean().item() == pytest.approx(1 - share, abs=5e-3)
 
 
+@pytest.mark.takes("dropout")
 def test_the_gradient_has_the_same_mask_and_scale():
     values = torch.randn(MANY, requires_grad=True)
     result = dropout(values, 0.3, training=True)

@@ -294,7 +294,8 @@ def test_junk_behind_the_memory_mask_changes_no_bit(case):
     for junk in JUNK:
         for clean, dirty in zip(cleans, learn(junk), strict=True):
             same(dirty, clean)
-            assert clean is not None or case.looks.normalizer == "hard"  # whose scores learn by what is drawn alone
+            # scores of hard learn by what is drawn alone; location asks where a key stands, and not what it is
+            assert clean is not None or case.looks.normalizer == "hard" or case.looks.score == "location"
             assert clean is None or clean.isfinite().all()
 
 

@@ -502,10 +502,10 @@ def test_every_parameter_learns_under_dropout(case):
     (said if step.log_prob is None else said + step.log_prob.sum()).backward()  # what is drawn learns by its chance
     reached = model.decoder if (case.order, case.start) == ("none", "zeros") else model
     for name, parameter in reached.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
         unread = case.looks.score == "location" and ".cross.key." in name  # it asks where a key stands, not what it is
-        assert parameter.grad.any() != unread, name
+        assert parameter.grad is not None or unread, name
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+        assert (parameter.grad is not None and parameter.grad.any()) != unread, name
 
 
 @every_kind()
