@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data import batching
-from regard.device import memory_kept
+from regard.device import keep_freed_memory
 from regard.kernels.topk import topk
 from regard.types import BEGIN, END
 
@@ -90,7 +90,7 @@ def main() -> None:
     rows = sorted(sources[: 1000 if size > 1 else 100], key=len)
     groups = [rows[start : start + size] for start in range(0, len(rows), size)]
     rates = []
-    with memory_kept(), ThreadPoolExecutor(2) as pool:
+    with keep_freed_memory(), ThreadPoolExecutor(2) as pool:
         bare.decode(groups[0])
         for _ in range(5):
             began = time.perf_counter()

@@ -14,8 +14,8 @@ from regard import recipe as recipes
 from regard import search
 from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS
-from regard.device import memory_kept, side_by_side
-from regard.models import settle
+from regard.device import keep_freed_memory, side_by_side
+from regard.models import store_by_columns
 from regard.sources import Text
 from regard.tasks.core import Pairs
 from regard.tasks.transduce import Transduce
@@ -106,7 +106,7 @@ def train(task: Transduce, warmup: int, updates: int, window: int) -> None:
 def infer(task: Transduce, sentences: int, batch: int, beam: int, length: int) -> None:
     """Encoder and search, sentences of like length together, no output shorter or longer than `length`."""
     model = task.build().eval()
-    settle(model)  # as `load` does
+    store_by_columns(model)  # as `load` does
     step = model.decoder.step
 
     def never_ending(*given: Any) -> Step:
@@ -138,7 +138,7 @@ def main() -> None:
     common.set_threads()
     torch.manual_seed(1)
     task = translate(asked.arch, asked.attention)
-    with memory_kept():  # as the loop and the predictor do
+    with keep_freed_memory():  # as the loop and the predictor do
         if asked.mode == "train":
             train(task, asked.warmup, asked.updates, asked.window)
         else:

@@ -15,21 +15,21 @@ import torch
 from torch import nn
 
 import regard
-from regard.device import check_cancelled, current, enough_memory, memory_kept, side_by_side
+from regard.device import check_cancelled, current, explain_out_of_memory, keep_freed_memory, map_in_parallel
 from regard.errors import ResourceError, StoppedError
 
 
 def test_keeping_memory_does_not_change_results():
     values = torch.arange(1 << 22, dtype=torch.float32)
-    with memory_kept():
+    with keep_freed_memory():
         sums = {(values * 2).sum().item() for _ in range(3)}
     assert sums == {(values * 2).sum().item()}
 
 
 def test_keeping_memory_can_be_nested_and_ends_with_an_error():
-    with pytest.raises(KeyError), memory_kept():
+    with pytest.raises(KeyError), keep_freed_memory():
         raise KeyError
-    with memory_kept(), memory_kept():
+    with keep_freed_memory(), keep_freed_memory():
         pass
 
 
@@ -49,14 +49,14 @@ def test_two_batches_run_in_parallel_and_results_keep_their_order():
         both.wait()  # passes only if another batch runs at the same time
         return batch, model(torch.ones(3)).requires_grad, torch.get_num_threads()
 
-    assert list(side_by_side(work, range(6), model)) == [(batch, False, 1) for batch in range(6)]
+    assert list(map_in_parallel(work, range(6), model)) == [(batch, False, 1) for batch in range(6)]
     assert torch.get_num_threads() == 2
 
 
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("batches", [0, 1])
 def test_a_single_batch_uses_all_threads(batches):
-    threads = list(side_by_side(lambda _: torch.get_num_threads(), range(batches), nn.Linear(3, 3)))
+    threads = list(map_in_parallel(lambda _: torch.get_num_threads(), range(batches), nn.Linear(3, 3)))
     assert threads == [2] * batches
 
 
@@ -70,7 +70,7 @@ def test_with_a_forward_hook_batches_run_one_after_another():
         model(torch.full((3,), float(batch)))
         return threading.get_ident(), torch.get_num_threads()
 
-    assert list(side_by_side(work, range(4), model)) == [(this_thread, 1)] * 4  # as many threads as without hooks
+    assert list(map_in_parallel(work, range(4), model)) == [(this_thread, 1)] * 4  # as many threads as without hooks
     assert hooked_batches == [0, 1, 2, 3]
 
 
@@ -98,7 +98,7 @@ def test_batches_are_cancelled_if_the_caller_is_stopped():
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
         with pytest.raises(StoppedError):
-            list(side_by_side(batch, range(4), nn.Linear(3, 3)))
+            list(map_in_parallel(batch, range(4), nn.Linear(3, 3)))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
@@ -113,7 +113,7 @@ def test_with_a_global_hook_batches_run_one_after_another():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        list(side_by_side(nn.Linear(3, 3), list(torch.ones(4, 3)), nn.Linear(3, 3)))
+        list(map_in_parallel(nn.Linear(3, 3), list(torch.ones(4, 3)), nn.Linear(3, 3)))
     finally:
         handle.remove()
         torch.set_num_threads(before)
@@ -136,7 +136,7 @@ def test_concurrent_calls_use_half_the_threads_and_restore_them(hooked):
             assert end.wait(20)
             return torch.get_num_threads()
 
-        return [*side_by_side(batch, range(2), model), torch.get_num_threads()]
+        return [*map_in_parallel(batch, range(2), model), torch.get_num_threads()]
 
     try:
         with ThreadPoolExecutor(2) as callers:
@@ -166,7 +166,7 @@ MEMORY_ERRORS = (
 @pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)
 def test_every_out_of_memory_error_becomes_a_resource_error(error):
     message = r"^there is not enough memory for it; lower x$"
-    with pytest.raises(ResourceError, match=message) as caught, enough_memory("it", "lower x"):
+    with pytest.raises(ResourceError, match=message) as caught, explain_out_of_memory("it", "lower x"):
         raise error
     assert caught.value.exit_code == 6
 
@@ -176,13 +176,13 @@ def test_every_out_of_memory_error_becomes_a_resource_error(error):
         finally:
             raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
 
-    with pytest.raises(ResourceError), enough_memory("it", "lower x"):
+    with pytest.raises(ResourceError), explain_out_of_memory("it", "lower x"):
         end_of_capture()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("CUDA error: an illegal memory access"), KeyError("out of memory")])
 def test_other_errors_are_not_changed(error):
-    with pytest.raises(type(error)) as caught, enough_memory("it", "lower x"):
+    with pytest.raises(type(error)) as caught, explain_out_of_memory("it", "lower x"):
         raise error
     assert caught.value is error
 
@@ -192,8 +192,8 @@ def test_an_out_of_memory_error_of_a_worker_thread_arrives():
     def work(batch):
         raise torch.OutOfMemoryError("out of memory")
 
-    with pytest.raises(ResourceError), enough_memory("it", "lower x"):
-        list(side_by_side(work, range(4), nn.Linear(3, 3)))
+    with pytest.raises(ResourceError), explain_out_of_memory("it", "lower x"):
+        list(map_in_parallel(work, range(4), nn.Linear(3, 3)))
 
 
 def test_the_given_gpu_becomes_the_current_one(monkeypatch):
@@ -212,7 +212,7 @@ def test_an_error_in_a_batch_arrives_and_threads_are_restored():
             raise KeyError(batch)
         return batch
 
-    results = side_by_side(work, range(50), nn.Linear(3, 3))
+    results = map_in_parallel(work, range(50), nn.Linear(3, 3))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(KeyError):
         next(results)

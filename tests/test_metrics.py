@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.metrics import (
-    CLOSEST,
     METRICS,
+    MULTI_REFERENCE,
     bleu,
     bleu_tokenised,
     character_errors,
@@ -34,7 +34,7 @@ several = st.lists(st.tuples(words, st.lists(words, min_size=1, max_size=3)), mi
 
 def references_of(name: str, texts: list[str]) -> list[str] | list[list[str]]:
     """References in the form that the metric takes: some metrics take several for each output."""
-    return [[text] for text in texts] if name in CLOSEST else texts
+    return [[text] for text in texts] if name in MULTI_REFERENCE else texts
 
 
 def distance(output: Sequence[str], reference: Sequence[str]) -> int:
@@ -173,7 +173,7 @@ def test_tokenised_bleu_does_not_split_words() -> None:
     )
 
 
-LOWER_IS_BETTER = {*CLOSEST, "character_errors", "word_errors"}
+LOWER_IS_BETTER = {*MULTI_REFERENCE, "character_errors", "word_errors"}
 SHARES = {"exact_match"}  # from 0 to 1
 
 
@@ -184,7 +184,7 @@ def test_a_perfect_output_has_the_best_score(name: str) -> None:
     assert measured.value == pytest.approx(perfect, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["exact_match", "character_errors", "word_errors", *CLOSEST])
+@pytest.mark.parametrize("name", ["exact_match", "character_errors", "word_errors", *MULTI_REFERENCE])
 def test_a_missing_output_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match="zip"):
         METRICS[name](OUTPUTS[:-1], references_of(name, REFERENCES))

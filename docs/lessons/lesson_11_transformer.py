@@ -27,7 +27,7 @@ from regard.types import BEGIN, END
 torch.manual_seed(11)
 
 # %% [markdown]
-# ## Around every sub-layer: a residual and a norm
+# ## Residual every sub-layer: a residual and a norm
 #
 # A layer of the encoder has two sub-layers. In **self-attention** words attend to each other. The **feed-forward**
 # layer processes each word by itself. Neither *replaces* a word's vector. The output of a sub-layer is **added** to it

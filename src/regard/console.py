@@ -11,7 +11,7 @@ from rich.progress import track as rich_track
 Item = TypeVar("Item")
 
 
-class Teller:
+class ProgressLog:
     """Prints messages of training and, in a terminal, shows a progress bar with loss, tokens/s and time left."""
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -47,7 +47,7 @@ class Teller:
         if self._task is not None:
             self._bar.update(self._task, advance=1, words=f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s, left")
 
-    def __enter__(self) -> "Teller":
+    def __enter__(self) -> "ProgressLog":
         self._bar.start()
         return self
 

@@ -47,7 +47,7 @@ def choose_precision(name: str, device: torch.device) -> str:
 
 
 @contextmanager
-def memory_kept() -> Iterator[None]:
+def keep_freed_memory() -> Iterator[None]:
     """Within the block, CPU memory that tensors free is kept for the next tensors, not returned to the system.
 
     By default the C library returns large blocks to the operating system and gets new ones page by page, at every
@@ -89,7 +89,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def enough_memory(doing: str, remedy: str) -> Iterator[None]:
+def explain_out_of_memory(doing: str, remedy: str) -> Iterator[None]:
     """Turn an out-of-memory error in the block into a ResourceError that names the work and the remedy."""
     try:
         yield
@@ -132,7 +132,7 @@ def check_cancelled() -> None:
         raise CancelledError
 
 
-def side_by_side(work: Callable[[Input], Output], batches: Sequence[Input], model: nn.Module) -> Iterator[Output]:
+def map_in_parallel(work: Callable[[Input], Output], batches: Sequence[Input], model: nn.Module) -> Iterator[Output]:
     """Call `work` with each batch, without gradients; on the CPU two batches run in parallel. Results keep the order.
 
     Each of the two batches uses half of torch's threads: a step of a search is small, so threads that share one step

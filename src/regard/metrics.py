@@ -241,7 +241,7 @@ METRICS: dict[str, Metric] = {
 }
 
 # Metrics that take several references per output: all targets of a source. Such a source counts once.
-CLOSEST = ("phoneme_errors", "word_error_share", "phoneme_errors_unstressed", "word_error_share_unstressed")
+MULTI_REFERENCE = ("phoneme_errors", "word_error_share", "phoneme_errors_unstressed", "word_error_share_unstressed")
 
 
 def better(metric: str) -> str:

@@ -9,7 +9,7 @@ from torch import nn
 
 from regard import models, plugins, storage
 from regard import recipe as recipes
-from regard.device import choose_device, current, enough_memory, memory_kept
+from regard.device import choose_device, current, explain_out_of_memory, keep_freed_memory
 from regard.errors import CorruptError, RecipeError
 from regard.recipe import Search
 from regard.storage import Run
@@ -61,8 +61,8 @@ class Predictor:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """The context in which the model runs: its GPU, `memory_kept`, and a clear error if memory runs out."""
-        with memory_kept(), current(next(self.model.parameters()).device), enough_memory(*ANSWERING):
+        """The context in which the model runs: its GPU, `keep_freed_memory`, and a clear error if memory runs out."""
+        with keep_freed_memory(), current(next(self.model.parameters()).device), explain_out_of_memory(*ANSWERING):
             yield
 
 
@@ -74,13 +74,13 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
         task = task_class(recipe.task).restore(recipe, run.read)
         model = task.build()
     try:
-        models.load_weights(model, models.kept_weights(run))
+        models.load_weights(model, models.stored_weights(run))
     except RuntimeError as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
     chosen = choose_device(device)
-    with enough_memory("the model", "use a device with more memory"):
+    with explain_out_of_memory("the model", "use a device with more memory"):
         model.to(chosen).eval()
-    models.settle(model)
+    models.store_by_columns(model)
     return Predictor(run, task, model)
 
 

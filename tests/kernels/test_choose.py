@@ -188,7 +188,7 @@ def outputs(model: Seq2Seq) -> list[Tensor]:
     step = model.decoder(TOKENS, model.encoder(sources))
     total = (step.logits * torch.arange(step.logits.numel()).view_as(step.logits).sin()).sum()
     results = [step.logits.detach(), *torch.autograd.grad(total, list(model.parameters()), allow_unused=True)]
-    models.settle(model)
+    models.store_by_columns(model)
     with torch.no_grad():
         memory = model.encoder(sources)
     for width in (1, 3):

@@ -117,28 +117,28 @@ def hard(scores: Vector) -> Vector:
 NORMALIZED = {"softmax": softmax, "sparsemax": sparsemax, "entmax15": entmax15, "sigmoid": sigmoid, "hard": hard}
 
 
-class Seen(NamedTuple):
+class KeyValues(NamedTuple):
     """The keys that a query sees, and what their normalised weights are multiplied by."""
 
     keys: list[int]
     factors: Vector
 
 
-def everywhere(query: Vector, at: int, allowed: list[int], part: Parts) -> Seen:
-    return Seen(allowed, [1.0] * len(allowed))
+def everywhere(query: Vector, at: int, allowed: list[int], part: Parts) -> KeyValues:
+    return KeyValues(allowed, [1.0] * len(allowed))
 
 
-def local_m(query: Vector, at: int, allowed: list[int], part: Parts) -> Seen:
+def local_m(query: Vector, at: int, allowed: list[int], part: Parts) -> KeyValues:
     near = [key for key in allowed if at - WINDOW <= key <= at + WINDOW]
-    return Seen(near, [1.0] * len(near))
+    return KeyValues(near, [1.0] * len(near))
 
 
-def local_p(query: Vector, at: int, allowed: list[int], part: Parts) -> Seen:
+def local_p(query: Vector, at: int, allowed: list[int], part: Parts) -> KeyValues:
     inner = [math.tanh(each) for each in product_of(part["query.weight"], query)]
     centre = len(allowed) / (1 + math.exp(-product_of(part["out.weight"], inner)[0]))
     near = [key for key in allowed if centre - WINDOW <= key <= centre + WINDOW]
     deviation = WINDOW / 2
-    return Seen(near, [math.exp(-((key - centre) ** 2) / (2 * deviation**2)) for key in near])
+    return KeyValues(near, [math.exp(-((key - centre) ** 2) / (2 * deviation**2)) for key in near])
 
 
 SEEN = {

@@ -203,7 +203,7 @@ def test_a_settled_model_keeps_its_changed_layers(case):
     for rnn in parts(model.decoder, nn.RNNBase):
         rnn.__class__ = Clipped
     before, weights = said(model), {name: id(each) for name, each in model.decoder.named_parameters()}
-    models.settle(model)
+    models.store_by_columns(model)
     near(said(model), before)
     assert {name: id(each) for name, each in model.decoder.named_parameters()} == weights
 

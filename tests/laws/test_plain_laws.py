@@ -149,7 +149,7 @@ def test_a_settled_model_says_the_same_and_leaves_the_chance_of_others_alone(tie
     sources = make_sources(*LENGTHS)
     memory = model.encoder(sources)
     before, chance = steps(model.decoder, memory, plain=True), torch.get_rng_state()
-    models.settle(model)
+    models.store_by_columns(model)
     assert torch.equal(torch.get_rng_state(), chance)
     assert all(part.weight.t().is_contiguous() for part in model.modules() if isinstance(part, Linear))
     assert model.decoder.embedding.weight.is_contiguous()
@@ -171,7 +171,7 @@ def make_tied(order: str | None) -> Seq2Seq:
 def test_settling_keeps_every_parameter_its_ties_and_its_keys(order):
     model = make_tied(order)
     parameters, keys = list(model.named_parameters()), list(model.state_dict())
-    models.settle(model)
+    models.store_by_columns(model)
     assert all(mine is other for (_, mine), (_, other) in zip(model.named_parameters(), parameters, strict=True))
     assert list(model.state_dict()) == keys
 
@@ -179,7 +179,7 @@ def test_settling_keeps_every_parameter_its_ties_and_its_keys(order):
 @pytest.mark.parametrize("order", [None, "bahdanau"])
 def test_a_settled_tied_model_predicts_with_what_embeds_words_after_every_change(order):
     model, memory_of = make_tied(order), make_sources(*LENGTHS)
-    models.settle(model)
+    models.store_by_columns(model)
     steps(model.decoder, model.encoder(memory_of), plain=True)
     other = make_tied(order)
     model.load_state_dict(other.state_dict())

@@ -278,7 +278,7 @@ def test_stopped_while_learning_or_validating(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_while_data_are_prepared(regard_train: Command, tmp_path: Path, number: signal.Signals) -> None:
-    said = regard_train("reverse", *TINY, act=["Teller", 1, [number]])
+    said = regard_train("reverse", *TINY, act=["ProgressLog", 1, [number]])
     assert said.code == 128 + number
     assert said.error == f"regard: stopped by {number.name}; nothing was written\n"
     assert not (tmp_path / "runs").exists()

@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard import recipe as recipes
-from regard.data.batching import Batches, fixed_width, widened
+from regard.data.batching import Batches, rounded_lengths, rounded_width
 from regard.device import choose_precision
 from regard.errors import NotFiniteError, RecipeError
 from regard.tasks import TASKS
@@ -40,12 +40,12 @@ def bench(*overrides: str, device: torch.device = CPU):
     ("length", "width"), [(1, 8), (8, 8), (9, 16), (64, 64), (65, 96), (256, 256), (257, 384), (600, 640)]
 )
 def test_widths_are_few(length, width):
-    assert fixed_width(length) == width
+    assert rounded_width(length) == width
 
 
 def test_no_batch_is_wider_than_the_longest_of_all():
-    assert widened([(3, 9), (257, 1)]) == [(16, 16), (257, 257)]
-    assert {fixed_width(length) for length in range(1, 257)} == {*range(8, 65, 8), *range(96, 257, 32)}
+    assert rounded_lengths([(3, 9), (257, 1)]) == [(16, 16), (257, 257)]
+    assert {rounded_width(length) for length in range(1, 257)} == {*range(8, 65, 8), *range(96, 257, 32)}
 
 
 def test_batches_of_few_shapes_hold_every_example_under_the_budget():

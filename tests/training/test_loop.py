@@ -14,7 +14,7 @@ from torch import Tensor
 import regard
 from regard import recipe as recipes
 from regard import storage
-from regard.console import Teller
+from regard.console import ProgressLog
 from regard.data.corpora import reverse
 from regard.errors import NotFiniteError, RecipeError
 from regard.models import Seq2Seq
@@ -65,8 +65,8 @@ class Bench:
         self.run = Run.create(folder, "bench", {})
 
     def fit(self) -> None:
-        with Teller(quiet=True) as teller:
-            loop.fit(self.task, self.session, self.data, self.dev, self.run, teller, Stopper(), Clock())
+        with ProgressLog(quiet=True) as log:
+            loop.fit(self.task, self.session, self.data, self.dev, self.run, log, Stopper(), Clock())
 
     def entries(self) -> list[dict[str, float]]:
         return self.run.metrics()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard import recipe as recipes
 from regard.attention import NORMALIZERS, SCOPES
-from regard.console import Teller
+from regard.console import ProgressLog
 from regard.data.batching import Batches, collate
 from regard.decoders import ORDERS
 from regard.errors import ResourceError
@@ -321,10 +321,10 @@ def test_a_captured_update_that_does_not_fit_is_said(monkeypatch, tmp_path, erro
     running = object.__new__(Captured)  # a whole one needs a GPU
     monkeypatch.setattr(Captured, "_launch", launch)
     monkeypatch.setattr(engine, "choose", lambda *_: running)
-    run, teller = Run.create(tmp_path, "bench", {}), Teller(quiet=True)
+    run, log = Run.create(tmp_path, "bench", {}), ProgressLog(quiet=True)
     run.save(0, bench.session.files())
     with pytest.raises(ResourceError, match=r"memory for a captured update; lower .*, or set train\.capture=false"):
-        loop.fit(bench.task, bench.session, bench.data, bench.data, run, teller, Stopper(), Clock())
+        loop.fit(bench.task, bench.session, bench.data, bench.data, run, log, Stopper(), Clock())
     assert [each.path.name for each in run.checkpoints()] == ["00000000"]
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from regard import plugins, storage, training
 from regard import recipe as recipes
-from regard.console import Teller
+from regard.console import ProgressLog
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import Measured, better
 from regard.predict import Predictor, load
@@ -139,16 +139,16 @@ def compare(
     that was trained before, under `runs`, is not trained again. The examples are those of the files `data`; without
     `data`, those of the test set that all share, or of their dev set if there is no test set.
     """
-    teller = Teller(quiet=quiet)
+    log = ProgressLog(quiet=quiet)
     named = _named(_entrants(arguments))
     metric = _common_metric(named, metric)
     read = lru_cache(_examples)
     examples, description = _judging(named, tuple(data), read)
-    trained = {name: _trained(name, entrant, Path(runs), read, teller) for name, entrant in named.items()}
+    trained = {name: _trained(name, entrant, Path(runs), read, log) for name, entrant in named.items()}
     lengths = _lengths(next(iter(trained.values())), examples)
     entries = []
     for name, run in trained.items():
-        teller.say(f"judging {name} on {description}")
+        log.say(f"judging {name} on {description}")
         entries.append(_judged(name, load(run), examples, lengths, metric, beam))
     return Comparison(metric, description, _counted(named), tuple(entries))
 
@@ -280,7 +280,7 @@ def _examples(source: Recipe) -> Examples:
 # from recipes to runs
 
 
-def _trained(name: str, entrant: Entrant, runs: Path, read: Read, teller: Teller) -> Run:
+def _trained(name: str, entrant: Entrant, runs: Path, read: Read, log: ProgressLog) -> Run:
     """The entrant's run; for a recipe, a run of the same recipe on the same data, or a newly trained one."""
     if entrant.run is not None:
         return entrant.run
@@ -290,12 +290,12 @@ def _trained(name: str, entrant: Entrant, runs: Path, read: Read, teller: Teller
         if not re.fullmatch(rf"{re.escape(recipe.name)}(-\d+)?", run.path.name) or not _same(run, recipe, read):
             continue
         if run.finished():
-            teller.say(f"{name}: trained before, on the same data; {run.path} is taken as it is")
+            log.say(f"{name}: trained before, on the same data; {run.path} is taken as it is")
             return run
-        teller.say(f"{name}: begun before, on the same data; resuming {run.path}")
-        return training.resume(run, quiet=teller.console.quiet)
-    teller.say(f"{name}: to be trained")
-    return training.train(recipe, runs=runs, quiet=teller.console.quiet)
+        log.say(f"{name}: begun before, on the same data; resuming {run.path}")
+        return training.resume(run, quiet=log.console.quiet)
+    log.say(f"{name}: to be trained")
+    return training.train(recipe, runs=runs, quiet=log.console.quiet)
 
 
 def _same(run: Run, recipe: Recipe, read: Read) -> bool:

@@ -14,7 +14,7 @@ import torch
 
 from regard import __version__
 from regard.data.batching import Batches
-from regard.device import choose_device, choose_precision, current, enough_memory, precision
+from regard.device import choose_device, choose_precision, current, explain_out_of_memory, precision
 from regard.errors import RegardError, pick
 from regard.kernels import choose, gpu
 from regard.kernels.choose import PATHS, Answers, capturable, takes, watched
@@ -207,7 +207,11 @@ def _learn(task: AnyTask, examples: list[Example]) -> None:
     settings = task.recipe.train
     device = choose_device(settings.device)
     data = task.within_length(task.encode(examples))
-    with current(device), capturable(device.type == "cuda"), enough_memory("a batch", "lower train.batch_tokens"):
+    with (
+        current(device),
+        capturable(device.type == "cuda"),
+        explain_out_of_memory("a batch", "lower train.batch_tokens"),
+    ):
         model = task.build().to(device).train()
         takes("captured_updates", task, model, data)
         first = Batches(data.lengths(), settings.batch_tokens, settings.seed)[0]

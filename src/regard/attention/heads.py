@@ -98,35 +98,35 @@ class MultiHead(nn.Module):
         return self.attention.weigh(queries, keys, mask=visible, start=start).mean(-3)
 
 
-def project_all(attentions: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
+def project_all(attentions: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[KeyValues]":
     """Keys and values of several attentions to the same states, such as the cross-attentions of all layers."""
     if takes("joint_projection", attentions, MultiHead, Linear):
         return project_jointly(attentions, states)
-    return [Seen(attention.project(states), attention.content(states)) for attention in attentions]
+    return [KeyValues(attention.project(states), attention.content(states)) for attention in attentions]
 
 
-def project_jointly(attentions: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[Seen]":
+def project_jointly(attentions: Sequence[MultiHead], states: Float[Tensor, "*batch key key_dim"]) -> "list[KeyValues]":
     """Compute `project_all` by one product with the concatenated weights of all attentions."""
     layers = [layer for attention in attentions for layer in (attention.key, attention.value)]
     weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
     parts = linear(states, weight, bias).split([layer.out_features for layer in layers], dim=-1)
     triples = zip(attentions, parts[0::2], parts[1::2], strict=True)
-    return [Seen(attention.keys(keys), attention.values(values)) for attention, keys, values in triples]
+    return [KeyValues(attention.keys(keys), attention.values(values)) for attention, keys, values in triples]
 
 
 @dataclass(frozen=True)
-class Seen(BatchFirst):
+class KeyValues(BatchFirst):
     """Keys and values of one layer's heads or groups, of a memory or of the tokens so far (the key-value cache)."""
 
     keys: Float[Tensor, "batch heads time projected"]
     values: Float[Tensor, "batch heads time part"]
     room: "Room | None" = None  # the buffer that holds them, with spare space for later tokens
 
-    def then(self, more: Float[Tensor, "batch heads 2 more part"]) -> "Seen":
+    def then(self, more: Float[Tensor, "batch heads 2 more part"]) -> "KeyValues":
         """A cache with `more` keys and values appended; this cache stays unchanged."""
         if not takes("cache_room"):
             keys, values = more.unbind(2)
-            return Seen(torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2))
+            return KeyValues(torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2))
         start, count = self.keys.shape[-2], more.shape[-2]
         room = self.room
         if room is None or room.filled != start or room.places.shape[-2] < start + count:
@@ -135,11 +135,11 @@ class Seen(BatchFirst):
         room.filled = start + count
         return room.seen()
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "Seen":
+    def each(self, change: Callable[[Tensor], Tensor]) -> "KeyValues":
         """Apply a function to keys and values (for example, select beams); the result has its own `room`, or none."""
         room = self.room
         if room is None or room.filled != self.keys.shape[-2]:
-            return Seen(change(self.keys), change(self.values))
+            return KeyValues(change(self.keys), change(self.values))
         return Room(change(room.places), room.filled).seen()
 
 
@@ -151,7 +151,7 @@ class Room:
     filled: int
 
     @staticmethod
-    def of(cache: Seen, needed: int) -> "Room":
+    def of(cache: KeyValues, needed: int) -> "Room":
         """Copy a cache into a new buffer, with space for a few more positions than needed."""
         batch, heads, start, part = cache.keys.shape
         places = cache.keys.new_empty(batch, heads, 2, needed + 7 + needed // 8, part)
@@ -159,10 +159,10 @@ class Room:
             torch.stack([cache.keys, cache.values], dim=2, out=places.narrow(-2, 0, start))
         return Room(places, start)
 
-    def seen(self) -> Seen:
+    def seen(self) -> KeyValues:
         """The filled part of the buffer, as a cache."""
         keys, values = self.places.narrow(-2, 0, self.filled).unbind(2)
-        return Seen(keys, values, self)
+        return KeyValues(keys, values, self)
 
 
 class SelfAttention(nn.Module):
@@ -186,8 +186,8 @@ class SelfAttention(nn.Module):
         bias: Float[Tensor, "heads time all"] | None,
         positions: Positions,
         start: int = 0,
-        before: Seen | None = None,
-    ) -> tuple[Float[Tensor, "batch time dim"], Seen]:
+        before: KeyValues | None = None,
+    ) -> tuple[Float[Tensor, "batch time dim"], KeyValues]:
         """Attend to these states and to the cache `before` them; returns the outputs and the extended cache."""
         counts = [self.heads, self.groups, self.groups]
         wide = self.all(states)
@@ -195,9 +195,9 @@ class SelfAttention(nn.Module):
         if takes("packed_attention", self, wide, mask, bias, before, positions.turns):
             scale = self.attention.plain_scale()
             assert scale is not None
-            return self.out(fused.packed(wide, self.heads, scale=scale, mask=mask)), Seen(keys, values)
+            return self.out(fused.packed(wide, self.heads, scale=scale, mask=mask)), KeyValues(keys, values)
         query, keys = positions.rotate(query, start), positions.rotate(keys, start)
-        cache = Seen(keys, values) if before is None else before.then(torch.stack([keys, values], dim=2))
+        cache = KeyValues(keys, values) if before is None else before.then(torch.stack([keys, values], dim=2))
         projected = self.attention.project(spread(cache.keys, self.heads))
         context, _, _ = self.attention(
             query, projected, spread(cache.values, self.heads), mask=mask, bias=bias, start=start, cleared=True

@@ -47,16 +47,16 @@ def _fill(order: Sequence[int], lengths: Lengths, budget: int) -> list[list[int]
     return batches
 
 
-def fixed_width(longest: int) -> int:
+def rounded_width(longest: int) -> int:
     """Rounds a length up to one of few batch widths: multiples of 8 up to 64, of 32 up to 256, of 128 above."""
     step = 8 if longest <= 64 else 32 if longest <= 256 else 128
     return max(1, -(-longest // step)) * step
 
 
-def widened(lengths: Lengths) -> list[tuple[int, int]]:
-    """Lengths rounded up by `fixed_width`, the same on both sides; none is larger than the longest given length."""
+def rounded_lengths(lengths: Lengths) -> list[tuple[int, int]]:
+    """Lengths rounded up by `rounded_width`, the same on both sides; none is larger than the longest given length."""
     longest = max(max(pair) for pair in lengths)
-    widths = [min(longest, fixed_width(max(pair))) for pair in lengths]
+    widths = [min(longest, rounded_width(max(pair))) for pair in lengths]
     return list(zip(widths, widths, strict=True))
 
 
@@ -64,14 +64,14 @@ class Batches:
     """The batch of every update, indexed by the update's number from 0 over all epochs, so that training can resume.
 
     Every epoch has `per_epoch` batches: the limits of batches depend only on the sorted lengths, which are the same in
-    every epoch. With `few_shapes`, lengths are rounded up by `widened`, so that batches have few different widths.
+    every epoch. With `few_shapes`, lengths are rounded up (`rounded_lengths`), so that batches have few widths.
     """
 
     def __init__(self, lengths: Lengths, budget: int, seed: int, *, few_shapes: bool = False) -> None:
         if not lengths:
             raise DataError("there are no examples to batch; give at least one")
         if few_shapes:
-            lengths = widened(lengths)
+            lengths = rounded_lengths(lengths)
         self._lengths = lengths
         self._budget = budget
         self._seed = seed

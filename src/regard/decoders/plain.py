@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from regard.attention.core import Attended
-from regard.attention.heads import MultiHead, Seen, SelfAttention
+from regard.attention.heads import KeyValues, MultiHead, SelfAttention
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Scope
 from regard.kernels.choose import is_observed, takes
-from regard.kernels.linear import of_one
+from regard.kernels.linear import linear_one_row
 from regard.layers.recurrence import Gates
 
 
@@ -37,21 +37,21 @@ class Affine(NamedTuple):
         return Affine(module.weight, module.bias)
 
 
-def unseen(mask: Bool[Tensor, "batch source"], dtype: torch.dtype) -> Float[Tensor, "batch 1 source"] | None:
+def mask_bias(mask: Bool[Tensor, "batch source"], dtype: torch.dtype) -> Float[Tensor, "batch 1 source"] | None:
     """The mask as a bias to add to scores: 0 if a position may be attended, else -inf; None if all may be attended."""
     if bool(mask.all()):
         return None
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -torch.inf).unsqueeze(1)
 
 
-def laid_out(memory: Seen) -> Seen:
+def keys_by_columns(memory: KeyValues) -> KeyValues:
     """The same keys and values, the keys stored by columns (transposed in memory) if there are many sources.
 
     Products of many sources' beams with such keys are four times as fast.
     """
     if not takes("keys_by_columns", len(memory.keys)):
         return memory
-    return Seen(memory.keys.transpose(-1, -2).contiguous().transpose(-1, -2), memory.values.contiguous())
+    return KeyValues(memory.keys.transpose(-1, -2).contiguous().transpose(-1, -2), memory.values.contiguous())
 
 
 class Norm(NamedTuple):
@@ -68,7 +68,7 @@ class Norm(NamedTuple):
         return Norm(norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
-class Look(NamedTuple):
+class SoftmaxAttention(NamedTuple):
     """One multi-head softmax attention over dot products; its module `scope` is called only for recording hooks."""
 
     heads: int
@@ -76,16 +76,16 @@ class Look(NamedTuple):
     scope: Scope
 
     @staticmethod
-    def of(module: SelfAttention | MultiHead) -> "Look":
+    def of(module: SelfAttention | MultiHead) -> "SoftmaxAttention":
         """The attention of a module, which must be a softmax over dot products, with keys for every head."""
         scale = module.attention.plain_scale()
         assert scale is not None
-        return Look(module.heads, scale, module.attention)
+        return SoftmaxAttention(module.heads, scale, module.attention)
 
-    def glance(
+    def context_only(
         self,
         query: Float[Tensor, "batch heads beams part"],
-        seen: Seen,
+        seen: KeyValues,
         bias: Float[Tensor, "batch heads 1 key"] | None,
         few: bool,
     ) -> Float[Tensor, "batch heads beams part"]:
@@ -97,7 +97,7 @@ class Look(NamedTuple):
     def context(
         self,
         query: Float[Tensor, "batch heads beams part"],
-        seen: Seen,
+        seen: KeyValues,
         bias: Float[Tensor, "batch heads 1 key"] | None,
     ) -> tuple[Float[Tensor, "batch heads beams part"], Float[Tensor, "batch_heads beams key"]]:
         """The context of every query, and its attention weights."""
@@ -114,7 +114,7 @@ class Look(NamedTuple):
 class Layer(NamedTuple):
     """The parameters of one decoder layer: self-attention, attention to the memory if there is one, feed-forward."""
 
-    look: Look
+    look: SoftmaxAttention
     all: Affine  # projects to queries, keys and values
     out: Affine
     after: Norm  # the norm of the self-attention, before or after it
@@ -128,14 +128,14 @@ class Layer(NamedTuple):
 class Cross(NamedTuple):
     """The parameters of a layer's attention to the memory."""
 
-    look: Look
+    look: SoftmaxAttention
     query: Affine
     out: Affine
     after: Norm
 
 
 @dataclass(frozen=True)
-class Plain:
+class TransformerStep:
     """The parameters of all layers of a Transformer decoder, and a step of one token that uses them."""
 
     layers: tuple[Layer, ...]
@@ -145,12 +145,12 @@ class Plain:
     def step(
         self,
         states: Float[Tensor, "rows dim"],
-        caches: tuple[Seen, ...],
-        memory: tuple[Seen, ...],
+        caches: tuple[KeyValues, ...],
+        memory: tuple[KeyValues, ...],
         hidden: Float[Tensor, "batch heads 1 source"] | None,
         mask: Bool[Tensor, "batch source"],
         positions: Positions,
-    ) -> tuple[Float[Tensor, "rows dim"], tuple[Seen, ...], Float[Tensor, "rows source"] | None]:
+    ) -> tuple[Float[Tensor, "rows dim"], tuple[KeyValues, ...], Float[Tensor, "rows source"] | None]:
         """One step of one token per row.
 
         Takes the embedded tokens, the cached keys and values of each layer, the memory's keys and values, and the
@@ -158,11 +158,11 @@ class Plain:
         caches, and the top layer's attention weights over the memory (the mean of its heads; None without a memory).
         """
         rows, start = states.shape[0], caches[0].keys.shape[-2]
-        states, product = (states[0], of_one) if takes("one_row_step", rows) else (states, linear)
+        states, product = (states[0], linear_one_row) if takes("one_row_step", rows) else (states, linear)
         few, few_sources = takes("few_queries", rows), takes("few_queries", mask.shape[0])
         bias = positions.bias(1, start + 1, start)
         row_bias = None if bias is None else bias.expand(rows, -1, -1, -1)
-        extended: list[Seen] = []
+        extended: list[KeyValues] = []
         weights = None
         for layer, cache in zip(self.layers, caches, strict=True):
             inputs = self._enter(states, layer.after)
@@ -176,7 +176,7 @@ class Plain:
                 layer.look.scope(
                     query, cache.keys, cache.values, mask=Causal(start), bias=bias, start=start, cleared=True
                 )
-            context = _rows(layer.look.glance(query, cache, row_bias, few))
+            context = _rows(layer.look.context_only(query, cache, row_bias, few))
             states = self._leave(states, product(context, *layer.out), layer.after)
             if layer.cross is not None:
                 look, source = layer.cross.look, memory[len(extended)]
@@ -186,7 +186,7 @@ class Plain:
                     visible = mask[:, None, None, None]
                     _call_hooks(look.scope, beams.unsqueeze(3), source.keys, source.values, visible, start)
                 if len(extended) < len(self.layers) - 1:  # only the top layer's weights are returned
-                    context = look.glance(beams.transpose(1, 2), source, hidden, few_sources)
+                    context = look.context_only(beams.transpose(1, 2), source, hidden, few_sources)
                 else:
                     context, weights = look.context(beams.transpose(1, 2), source, hidden)
                 states = self._leave(states, product(_rows(context), *layer.cross.out), layer.cross.after)
@@ -208,7 +208,7 @@ class Plain:
 
 
 def _rows(context: Float[Tensor, "batch heads beams part"]) -> Float[Tensor, "*rows dim"]:
-    """Concatenate the heads of each query, one row per query; a single query gets no row axis, as `of_one` needs it."""
+    """Concatenate the heads of each query; a single query gets no row axis, as `linear_one_row` needs it."""
     batch, _, beams, _ = context.shape
     return context.flatten() if batch * beams == 1 else context.transpose(1, 2).reshape(batch * beams, -1)
 
@@ -219,7 +219,7 @@ def _call_hooks(scope: Scope, beams: Tensor, keys: Tensor, values: Tensor, mask:
 
 
 @dataclass(frozen=True)
-class PlainLoop:
+class RecurrentStep:
     """The parts that a recurrent decoder uses for a step of one token without module calls."""
 
     gates: Gates

@@ -14,7 +14,7 @@ from regard.attention import Attended, Attention, Past
 from regard.attention.normalizers import hard, softmax
 from regard.attention.scopes import Global, Scope
 from regard.decoders.core import Decoder
-from regard.decoders.plain import PlainLoop, unseen
+from regard.decoders.plain import RecurrentStep, mask_bias
 from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
@@ -22,7 +22,7 @@ from regard.kernels.choose import takes, without_autocast
 from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear, one_gradient
-from regard.layers.recurrence import Cell, Gates, Pace, Recurrence, Tower, beside, joined, layer_of
+from regard.layers.recurrence import Cell, Gates, Recurrence, Stepper, Tower, beside, joined, layer_of
 from regard.sources import TokenEmbedding
 from regard.types import Memory, Ready, Recurrent, State, Step
 
@@ -38,7 +38,7 @@ class RecurrentReady(Ready):
     summary: Float[Tensor, "batch 1 read"]  # the final state of the encoder's top layer
     ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, if they may be copied
     hidden: Float[Tensor, "batch 1 source"] | None = None  # the mask as a bias, for steps without modules
-    plain: PlainLoop | None = None  # for steps of one token without modules, if possible
+    plain: RecurrentStep | None = None  # for steps of one token without modules, if possible
 
     def for_beams(self) -> "RecurrentReady":
         """A copy for module calls: keys and values get an axis of size 1, which is broadcast over the beams."""
@@ -149,19 +149,19 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         values = self._precise(self.attention.content(states)) if self.attention else None
         start = self.bridge(memory.summary).each(self._precise)
         plain = self.plain(memory)
-        hidden = None if plain is None else unseen(memory.mask, start.hidden.dtype)
+        hidden = None if plain is None else mask_bias(memory.mask, start.hidden.dtype)
         return RecurrentReady(keys, values, memory.mask, start, top, memory.ids, hidden, plain)
 
     def _precise(self, values: Tensor) -> Tensor:
         """The values with at least the precision of the parameters."""
         return values.to(torch.promote_types(values.dtype, self.embedding.weight.dtype))
 
-    def plain(self, memory: Memory) -> PlainLoop | None:
+    def plain(self, memory: Memory) -> RecurrentStep | None:
         """The parts for steps without modules, or None if steps must call the modules."""
         if not takes("plain_recurrent", self, memory.mask, Global, softmax):
             return None
         gates = Gates.of(self.lowest, self.embedding.embedding_dim)
-        return None if gates is None else PlainLoop(gates, cast(Scope | None, self.attention))
+        return None if gates is None else RecurrentStep(gates, cast(Scope | None, self.attention))
 
     def start(self, ready: RecurrentReady) -> RecurrentState:
         """The first state, computed from the source's summary; attentions that use past weights begin with zeros."""
@@ -212,7 +212,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
 
     def _walk(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> list[Advance]:
         """Advance word by word, for orders in which a step's input depends on the step before."""
-        pace = Pace(self.lowest, words)
+        pace = Stepper(self.lowest, words)
         advances: list[Advance] = []
         with without_autocast(words), one_gradient():
             for index in range(words.shape[1]):

@@ -8,18 +8,27 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import MultiHead, SelfAttention
-from regard.attention.heads import Seen, project_all
+from regard.attention.heads import KeyValues, project_all
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Global
 from regard.attention.scores import Dot, ScaledDot
 from regard.decoders.core import Decoder
-from regard.decoders.plain import Affine, Cross, Layer, Look, Norm, Plain, laid_out, unseen
+from regard.decoders.plain import (
+    Affine,
+    Cross,
+    Layer,
+    Norm,
+    SoftmaxAttention,
+    TransformerStep,
+    keys_by_columns,
+    mask_bias,
+)
 from regard.kernels.choose import takes
 from regard.kernels.columns import Columns
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
-from regard.layers.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
+from regard.layers.transformer import FeedForward, Residual, Shape, Stream, Top, start_weights
 from regard.sources import TokenEmbedding
 from regard.types import Memory, Ready, State, Step
 
@@ -28,17 +37,17 @@ from regard.types import Memory, Ready, State, Step
 class TransformerReady(Ready):
     """The memory as every layer attends to it: projected keys and values; no layers if the decoder has no memory."""
 
-    layers: tuple[Seen, ...]
+    layers: tuple[KeyValues, ...]
     mask: Bool[Tensor, "batch source"]
     hidden: Float[Tensor, "batch heads 1 source"] | None = None  # the mask as a bias, for steps without modules
-    plain: Plain | None = None  # for steps of one token without modules, if possible
+    plain: TransformerStep | None = None  # for steps of one token without modules, if possible
 
 
 @dataclass(frozen=True)
 class TransformerState(State):
     """The cache of every layer: keys and values of the tokens so far."""
 
-    layers: tuple[Seen, ...]
+    layers: tuple[KeyValues, ...]
     length: int = 0  # tokens read so far
 
 
@@ -47,20 +56,20 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, shape: Shape, memory_dim: int | None) -> None:
         super().__init__()
-        self.attention, self.around_attention = shape.self_attention(), Around(shape)
+        self.attention, self.around_attention = shape.self_attention(), Residual(shape)
         self.cross = shape.cross_attention(memory_dim) if memory_dim else None
-        self.around_cross = Around(shape) if memory_dim else None
-        self.feed, self.around_feed = FeedForward(shape), Around(shape)
+        self.around_cross = Residual(shape) if memory_dim else None
+        self.feed, self.around_feed = FeedForward(shape), Residual(shape)
 
     def forward(
         self,
         stream: Stream,
-        before: Seen,
-        memory: Seen | None,
+        before: KeyValues,
+        memory: KeyValues | None,
         memory_mask: Bool[Tensor, "batch source"],
         bias: Float[Tensor, "heads tokens all"] | None,
         positions: Positions,
-    ) -> tuple[Stream, Seen, Float[Tensor, "rows tokens dim"] | None]:
+    ) -> tuple[Stream, KeyValues, Float[Tensor, "rows tokens dim"] | None]:
         """Run the layer over new tokens; `before` is its cache.
 
         Returns the residual stream, the extended cache, and the input of the attention to the memory, from which `map`
@@ -89,7 +98,7 @@ class DecoderLayer(nn.Module):
     def plain(self) -> Layer:
         """Its parameters for steps without modules; call it only if `takes("plain_transformer", ...)`."""
         return Layer(
-            Look.of(self.attention),
+            SoftmaxAttention.of(self.attention),
             Affine.of(self.attention.all),
             Affine.of(self.attention.out),
             Norm.of(self.around_attention.norm),
@@ -105,17 +114,17 @@ class DecoderLayer(nn.Module):
         if self.cross is None or self.around_cross is None:
             return None
         norm = Norm.of(self.around_cross.norm)
-        return Cross(Look.of(self.cross), Affine.of(self.cross.query), Affine.of(self.cross.out), norm)
+        return Cross(SoftmaxAttention.of(self.cross), Affine.of(self.cross.query), Affine.of(self.cross.out), norm)
 
 
 # The only classes of modules whose parameters steps without modules may use.
 PLAIN: frozenset[type[nn.Module]] = frozenset(
-    (DecoderLayer, Around, nn.LayerNorm, SelfAttention, MultiHead, Global, Dot, ScaledDot, FeedForward, Linear)
+    (DecoderLayer, Residual, nn.LayerNorm, SelfAttention, MultiHead, Global, Dot, ScaledDot, FeedForward, Linear)
 )
 
 
 def look(
-    cross: MultiHead, asked: Float[Tensor, "rows tokens dim"], memory: Seen, mask: Tensor, start: int
+    cross: MultiHead, asked: Float[Tensor, "rows tokens dim"], memory: KeyValues, mask: Tensor, start: int
 ) -> Float[Tensor, "rows tokens dim"]:
     """Attend with every row to the memory of its source; beams share the memory without copies."""
     beams = asked.unflatten(0, (len(mask), -1))
@@ -155,23 +164,23 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         plain = self.plain(memory)
         if plain is None:
             return TransformerReady(layers, memory.mask)
-        hidden = unseen(memory.mask, states.dtype)
+        hidden = mask_bias(memory.mask, states.dtype)
         hidden = hidden if hidden is None else hidden.unsqueeze(1).repeat(1, self.shape.cross.heads, 1, 1)
-        return TransformerReady(tuple(map(laid_out, layers)), memory.mask, hidden, plain)
+        return TransformerReady(tuple(map(keys_by_columns, layers)), memory.mask, hidden, plain)
 
-    def plain(self, memory: Memory) -> Plain | None:
+    def plain(self, memory: Memory) -> TransformerStep | None:
         """The parameters for steps without modules, or None if steps must call the modules."""
         if not takes("plain_transformer", self, memory.mask, PLAIN):
             return None
         words = Affine(self.tied_weight(), None) if self.out is None else Affine(self.out.weight, self.out.bias)
-        return Plain(tuple(layer.plain() for layer in self.layers), words, before=self.shape.norm == "pre")
+        return TransformerStep(tuple(layer.plain() for layer in self.layers), words, before=self.shape.norm == "pre")
 
     def start(self, ready: TransformerReady) -> TransformerState:
         """Empty caches."""
         site = self.shape.attention
         groups, width = site.groups or site.heads, self.shape.dim // site.heads
         empty = self.embedding.weight.new_empty(len(ready.mask), groups, 0, width)
-        return TransformerState(tuple(Seen(empty, empty) for _ in self.stack))
+        return TransformerState(tuple(KeyValues(empty, empty) for _ in self.stack))
 
     def step(self, tokens: Int[Tensor, "rows tokens"], state: TransformerState, ready: TransformerReady) -> Step:
         """Read the tokens, all at once; the attention map is the mean of the top layer's heads."""
@@ -189,7 +198,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         return Step(self.predict(self.top(stream)), after, self.map(asked, state, ready))
 
     def plain_step(
-        self, tokens: Int[Tensor, "rows 1"], state: TransformerState, ready: TransformerReady, plain: Plain
+        self, tokens: Int[Tensor, "rows 1"], state: TransformerState, ready: TransformerReady, plain: TransformerStep
     ) -> Step:
         """A step of one token without module calls in the layers."""
         words = self.positions.embed(self.embedding(tokens) * math.sqrt(self.shape.dim), state.length).squeeze(1)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.attention.positions import Positions
 from regard.encoders.core import Encoder
 from regard.kernels.dropout import dropout
-from regard.layers.transformer import Around, FeedForward, Shape, Stream, Top, start_weights
+from regard.layers.transformer import FeedForward, Residual, Shape, Stream, Top, start_weights
 from regard.maps import TEXT, Layout
 from regard.sources import Front
 from regard.types import Memory, Recurrent
@@ -19,8 +19,8 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.attention, self.around_attention = shape.self_attention(), Around(shape)
-        self.feed, self.around_feed = FeedForward(shape), Around(shape)
+        self.attention, self.around_attention = shape.self_attention(), Residual(shape)
+        self.feed, self.around_feed = FeedForward(shape), Residual(shape)
 
     def forward(
         self,

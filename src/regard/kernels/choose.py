@@ -469,7 +469,7 @@ ATTEND = "regard.attention.core.attend"
 # fmt: off
 PATHS: dict[str, Path] = {
     # products
-    "one_row": Path(LINEAR, "regard.kernels.linear.of_one",
+    "one_row": Path(LINEAR, "regard.kernels.linear.linear_one_row",
         "a single row is multiplied on the CPU, and the weight gets no gradient",
         _one_row, "tests/kernels/test_linear.py"),
     "linear_gradient": Path(LINEAR, "regard.kernels.linear._Linear",
@@ -549,19 +549,22 @@ PATHS: dict[str, Path] = {
         "recurrent layers with dropout between them run in an update that a CUDA graph must capture",
         _recurrence_by_layers, "tests/test_recurrence.py", "gpu"),
     # steps of a search
-    "plain_transformer": Path("regard.decoders.transformer.DecoderLayer.forward", "regard.decoders.plain.Plain.step",
+    "plain_transformer": Path(
+        "regard.decoders.transformer.DecoderLayer.forward", "regard.decoders.plain.TransformerStep.step",
         "a search steps through a Transformer of dot-product attention in full precision, no module changed",
         _plain_transformer, "tests/laws/test_plain_laws.py"),
-    "plain_recurrent": Path("regard.decoders.recurrent.RecurrentDecoder.look", "regard.decoders.plain.PlainLoop.look",
+    "plain_recurrent": Path(
+        "regard.decoders.recurrent.RecurrentDecoder.look", "regard.decoders.plain.RecurrentStep.look",
         "a search steps through a recurrent decoder with a softmax over all keys in full precision, no module changed",
         _plain_recurrent, "tests/laws/test_plain_laws.py"),
-    "one_row_step": Path(LINEAR, "regard.kernels.linear.of_one",
+    "one_row_step": Path(LINEAR, "regard.kernels.linear.linear_one_row",
         "within plain_transformer, there is one row",
         _single_row, "tests/laws/test_plain_laws.py"),
-    "few_queries": Path("regard.decoders.plain.Look.context", "torch.nn.functional.scaled_dot_product_attention",
+    "few_queries": Path(
+        "regard.decoders.plain.SoftmaxAttention.context", "torch.nn.functional.scaled_dot_product_attention",
         f"within plain_transformer, an attention whose weights are not requested has at most {FEW_ROWS} rows",
         _few_rows, "tests/laws/test_plain_laws.py"),
-    "keys_by_columns": Path("regard.attention.heads.project_all", "regard.decoders.plain.laid_out",
+    "keys_by_columns": Path("regard.attention.heads.project_all", "regard.decoders.plain.keys_by_columns",
         f"within plain_transformer, more than {FEW_ROWS} sources are searched at once",
         _many_rows, "tests/laws/test_plain_laws.py"),
     "whole_beams": Path("regard.search.beam.Results.update", "regard.search.beam._advance",

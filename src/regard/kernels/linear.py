@@ -51,7 +51,7 @@ def linear(
 ) -> Float[Tensor, "*batch out"]:
     """`exact(states, weight, bias)`, by the fastest path that applies."""
     if takes("one_row", states, weight):
-        return of_one(states.flatten(), weight, bias).view(*states.shape[:-1], -1)
+        return linear_one_row(states.flatten(), weight, bias).view(*states.shape[:-1], -1)
     deferred = current_deferred()
     if deferred is not None and takes("summed_linear", states, weight):
         return deferred.shared(weight, bias).step(states)
@@ -61,7 +61,9 @@ def linear(
     return exact(states, weight, bias)
 
 
-def of_one(row: Float[Tensor, " in"], weight: Float[Tensor, "out in"], bias: Tensor | None) -> Float[Tensor, " out"]:
+def linear_one_row(
+    row: Float[Tensor, " in"], weight: Float[Tensor, "out in"], bias: Tensor | None
+) -> Float[Tensor, " out"]:
     """`functional.linear` of a single row, as a matrix-vector product, which is faster."""
     return torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
 

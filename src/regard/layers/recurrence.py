@@ -234,7 +234,7 @@ class Gates:
         return hiddens[-1].unsqueeze(1), Recurrent(_stacked(hiddens), _stacked(after) if after else None)
 
 
-class Pace:
+class Stepper:
     """Runs a recurrence step by step over known words, if each step also needs a result of the step before.
 
     The words' part of the lowest layer's gate inputs is computed for all steps at once. Weights that every step uses

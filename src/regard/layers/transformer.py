@@ -82,7 +82,7 @@ class Stream(NamedTuple):
     change: Float[Tensor, "*batch dim"] | None = None
 
 
-class Around(nn.Module):
+class Residual(nn.Module):
     """The residual connection and the norm around a sub-layer f.
 
     Pre-norm is x + dropout(f(norm(x))), post-norm is norm(x + dropout(f(x))).

@@ -2,9 +2,9 @@
 
 from regard.models.classifier import Classifier
 from regard.models.language import LanguageModel
+from regard.models.layout import store_by_columns
 from regard.models.seq2seq import Seq2Seq, assemble, build
-from regard.models.settled import settle
-from regard.models.weights import kept_weights, load_weights, weights
+from regard.models.weights import load_weights, stored_weights, weights
 
 __all__ = [
     "Classifier",
@@ -12,8 +12,8 @@ __all__ = [
     "Seq2Seq",
     "assemble",
     "build",
-    "kept_weights",
     "load_weights",
-    "settle",
+    "store_by_columns",
+    "stored_weights",
     "weights",
 ]

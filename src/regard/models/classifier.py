@@ -16,7 +16,7 @@ from regard.kernels.dropout import dropout
 from regard.models import core
 from regard.types import Padded
 
-QUIET = 0.05  # the standard deviation of the initial token embeddings
+EMBEDDING_STD = 0.05  # the standard deviation of the initial token embeddings
 
 
 class Classified(NamedTuple):
@@ -52,7 +52,7 @@ def build(recipe: recipes.Model, *, size: int, classes: int) -> Classifier:
 def _scale_embeddings(words: nn.Embedding) -> None:
     """Scale the initial embeddings down: a rare word keeps about its first vector, which should have little effect."""
     with torch.no_grad():
-        words.weight.mul_(QUIET / words.weight.std())
+        words.weight.mul_(EMBEDDING_STD / words.weight.std())
 
 
 def pooling(recipe: recipes.Model, dim: int) -> Pooling:

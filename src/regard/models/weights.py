@@ -24,7 +24,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise RuntimeError(f"missing {sorted(set(missing) - shared)}, unexpected {sorted(unexpected)}")
 
 
-def kept_weights(run: Run) -> dict[str, Tensor]:
+def stored_weights(run: Run) -> dict[str, Tensor]:
     """Load the weights that a run has stored; CorruptError if there are none or the file is damaged."""
     if not run.holds(MODEL):
         how = f"go on with: regard train --resume {run.path}"

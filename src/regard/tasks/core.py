@@ -21,7 +21,7 @@ from regard.data.corpora import CORPORA
 from regard.data.files import Loaded
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
-from regard.metrics import CLOSEST, METRICS, Measured
+from regard.metrics import METRICS, MULTI_REFERENCE, Measured
 from regard.recipe import Model, Recipe, Search
 from regard.storage import Run
 from regard.types import PAD, UNKNOWN, Example, Prediction
@@ -250,11 +250,11 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def measure(self, model: ModelKind, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
         """Computes a metric of the predictions for the examples' sources against their targets, in total and by group.
 
-        For a metric of `CLOSEST`, each different source is predicted once, and all its targets are references; the
-        other metrics of `CLOSEST` are then computed too, since they need no further predictions.
+        For a metric of `MULTI_REFERENCE`, each different source is predicted once, and all its targets are references; the
+        other metrics of `MULTI_REFERENCE` are then computed too, since they need no further predictions.
         """
         self.check_metric(metric)
-        several = metric in CLOSEST
+        several = metric in MULTI_REFERENCE
         sets = by_source(examples) if several else [[example] for example in examples]
         asked = [same_source[0] for same_source in sets]
         right = [[example.target for example in same] if several else same[0].target for same in sets]
@@ -264,7 +264,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         for output, example, references in zip(outputs, asked, right, strict=True):
             grouped.setdefault(example.group, []).append((output, references))
         groups = {group: METRICS[metric](*zip(*pairs, strict=True)).value for group, pairs in grouped.items() if group}
-        others = {name: METRICS[name](outputs, right) for name in CLOSEST if several and name != metric}
+        others = {name: METRICS[name](outputs, right) for name in MULTI_REFERENCE if several and name != metric}
         total = METRICS[metric](outputs, right)
         return Scored(metric, total, groups, others, answers, asked)
 

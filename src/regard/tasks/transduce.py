@@ -14,10 +14,10 @@ from regard.attention import terms
 from regard.data import batching
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
-from regard.device import side_by_side
+from regard.device import map_in_parallel
 from regard.errors import DataError, RecipeError, pick
 from regard.maps import AttentionMap
-from regard.metrics import CLOSEST
+from regard.metrics import MULTI_REFERENCE
 from regard.models import Seq2Seq
 from regard.recipe import Recipe, Search
 from regard.sources import SOURCES, AnySource, Source, Text
@@ -34,7 +34,7 @@ FORCED_TOKENS = 2000  # tokens of a batch in `force`
 class Transduce(Task[Seq2Seq, Pairs, Batch]):
     """Source to text: learns from pairs with cross-entropy; predicts by beam search or sampling."""
 
-    metrics = ("exact_match", "character_errors", "word_errors", "bleu", "bleu_tokenised", "chrf", *CLOSEST)
+    metrics = ("exact_match", "character_errors", "word_errors", "bleu", "bleu_tokenised", "chrf", *MULTI_REFERENCE)
 
     def __init__(self, recipe: Recipe, inputs: AnySource, target: Tokenizer) -> None:
         super().__init__(recipe)
@@ -169,7 +169,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         rows = max(settings.beam, n_best)  # rows of a search for each text
         budget = max(1, SEARCH_TOKENS // rows)
         batches = list(core.ask(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
-        for asked, outputs in zip(batches, side_by_side(search_in, batches, model), strict=True):
+        for asked, outputs in zip(batches, map_in_parallel(search_in, batches, model), strict=True):
             for place, item, hypotheses in zip(*asked, outputs, strict=True):
                 best, *others = [self.tell(texts[place], item, hypothesis) for hypothesis in hypotheses]
                 answers[place] = replace(best, alternatives=tuple(others))

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 from regard import models, plugins, storage
 from regard import recipe as recipes
-from regard.console import Teller
+from regard.console import ProgressLog
 from regard.data.batching import Batches, in_order
 from regard.device import (
     PRECISIONS,
     choose_device,
     choose_precision,
     current,
-    enough_memory,
-    memory_kept,
+    explain_out_of_memory,
+    keep_freed_memory,
     out_of_memory,
 )
 from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, StoppedError, pick
@@ -53,8 +53,8 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
     with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
         check(recipe)
         kind = task_class(recipe.task)
-    with Stopper().listening() as stopper, Teller(quiet=quiet) as teller:
-        stopper.say = teller.say
+    with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log:
+        stopper.say = log.say
         examples = kind.examples(recipe)
         task = kind.learn(recipe, examples.train, origin)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
@@ -66,8 +66,8 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
                 _fitting(origin, task.build())
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
-            with _resumable(run), run.training(), enough_memory("training", SMALLER):
-                return _learn(task, examples, data, run, teller, stopper)
+            with _resumable(run), run.training(), explain_out_of_memory("training", SMALLER):
+                return _learn(task, examples, data, run, log, stopper)
 
 
 def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
@@ -78,14 +78,14 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
         check(recipe)
     with (
         Stopper().listening() as stopper,
-        Teller(quiet=quiet) as teller,
+        ProgressLog(quiet=quiet) as log,
         _resumable(run),
         run.training(),
-        enough_memory("training", SMALLER),
+        explain_out_of_memory("training", SMALLER),
     ):
-        stopper.say = teller.say
+        stopper.say = log.say
         if run.finished():
-            teller.say(f"the run {run.path} is finished already")
+            log.say(f"the run {run.path} is finished already")
             return run
         task = task_class(recipe.task).restore(recipe, run.read)
         examples = task.examples(recipe)
@@ -97,7 +97,7 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
             )
         data = task.within_length(task.encode(examples.train))
         with stopper.deferred():
-            return _learn(task, examples, data, run, teller, stopper)
+            return _learn(task, examples, data, run, log, stopper)
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def check(recipe: Recipe) -> None:
     choose_device(recipe.train.device)
 
 
-def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: Teller, stopper: Stopper) -> Run:
+def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> Run:
     """Train to the end, from the newest checkpoint if there is one, then compute the metric on dev."""
     recipe = task.recipe
     if recipe.train.threads:
@@ -137,24 +137,24 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, teller: T
     session = Session.begin(model.to(device), recipe.train)
     overview = _overview(task, session.model, data, dev, len(examples.train))
     for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
-        teller.say(line)
-    _take_up(run, session, teller)
+        log.say(line)
+    _take_up(run, session, log)
     if start_notes:
         run.save(0, session.files())  # after this, the run it started from may be changed or deleted
     clock = Clock()
     on_gpu = device.type == "cuda"  # then eager updates use the capturable paths too, which never wait for the GPU
-    with memory_kept(), current(device), capturable(on_gpu), stopper.heard_in_backward(model):
-        fit(task, session, data, dev, run, teller, stopper, clock)
+    with keep_freed_memory(), current(device), capturable(on_gpu), stopper.heard_in_backward(model):
+        fit(task, session, data, dev, run, log, stopper, clock)
     seconds = clock.seconds()
     with stopper.at_once(), current(device):
-        models.load_weights(session.model, models.kept_weights(run))
+        models.load_weights(session.model, models.stored_weights(run))
         measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
     precision = choose_precision(recipe.train.precision, device)
     details = {"signature": measured.signature, "train_seconds": seconds, "precision": precision}
     run.record({recipe.metric: measured.value} | details)
     run.finish()
-    teller.say(f"learned in {seconds:.1f} s; on dev: {measured.value:.4f} ({measured.signature})")
+    log.say(f"learned in {seconds:.1f} s; on dev: {measured.value:.4f} ({measured.signature})")
     return run
 
 
@@ -173,7 +173,7 @@ def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
 def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
     """The weights of a run that have the name and the shape of a weight of the model; at least one must."""
     shapes = {name: weight.shape for name, weight in models.weights(model).items()}
-    stored = models.kept_weights(origin)
+    stored = models.stored_weights(origin)
     fitting = {name: weight for name, weight in stored.items() if shapes.get(name) == weight.shape}
     if not fitting:
         raise RecipeError(
@@ -183,7 +183,7 @@ def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
     return fitting
 
 
-def _take_up(run: Run, session: Session, teller: Teller) -> None:
+def _take_up(run: Run, session: Session, log: ProgressLog) -> None:
     """Restore the session from the newest checkpoint that is not damaged; damaged ones are set aside.
 
     Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised.
@@ -197,11 +197,11 @@ def _take_up(run: Run, session: Session, teller: Teller) -> None:
             continue
         for broken, why in damaged:
             aside = run.set_aside(broken)
-            teller.warn(f"{why}; it is set aside as {aside.name}; an older checkpoint is used instead")
+            log.warn(f"{why}; it is set aside as {aside.name}; an older checkpoint is used instead")
         if session.progress.validated:
             run.read(storage.MODEL)  # the best weights so far; if they are damaged, this fails now and not at the end
         run.cut_metrics(session.progress.metrics_size)
-        teller.say(f"going on after update {session.progress.update:,}")
+        log.say(f"going on after update {session.progress.update:,}")
         return
     if damaged:
         raise damaged[0][1]
@@ -214,7 +214,7 @@ def fit(
     data: Encoded,
     dev: Encoded,
     run: Run,
-    teller: Teller,
+    log: ProgressLog,
     stopper: Stopper,
     clock: Clock,
 ) -> None:
@@ -225,23 +225,23 @@ def fit(
     settings, progress = task.recipe.train, session.progress
     running = engine.choose(task, session, data)
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
-    teller.begin(settings.updates, progress.update)
+    log.begin(settings.updates, progress.update)
     try:
         while True:
             if _due(settings, progress.update) and progress.validated < progress.update:
                 running.collect()
-                validate(task, session, dev, run, teller, stopper, clock)
+                validate(task, session, dev, run, log, stopper, clock)
                 progress.metrics_size = run.metrics_size()
                 run.save(progress.update, session.files())
             if progress.update == settings.updates:
                 return
             if settings.patience and progress.waited >= settings.patience:
-                teller.say(f"stopping: the dev loss has not fallen for {progress.waited} validations")
+                log.say(f"stopping: the dev loss has not fallen for {progress.waited} validations")
                 return
             stopper.check()
             running.update(batches, stopper)
             session.averager.after_update(session.model, judged=_due(settings, progress.update))
-            teller.advance(progress.total / max(1, progress.tokens), clock.rate(progress.tokens))
+            log.advance(progress.total / max(1, progress.tokens), clock.rate(progress.tokens))
     except StoppedError:
         running.collect()
         if not stopper.hurried:  # after a second signal an update may be half done: the last checkpoint is used instead
@@ -250,7 +250,7 @@ def fit(
 
 
 def validate(
-    task: AnyTask, session: Session, dev: Encoded, run: Run, teller: Teller, stopper: Stopper, clock: Clock
+    task: AnyTask, session: Session, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper, clock: Clock
 ) -> None:
     """Compute the dev loss, store the weights if they are the best so far or train.keep = last, and record metrics."""
     settings, progress, model = task.recipe.train, session.progress, session.model
@@ -273,9 +273,9 @@ def validate(
     }
     run.record(entry | (attention_health._asdict() if attention_health else {}))
     losses = f"update {progress.update:,}: loss {entry['loss']:.4f}, dev loss {dev_loss:.4f}"
-    teller.say(losses + (f", {attention_health.told()}" if attention_health else ""))
+    log.say(losses + (f", {attention_health.told()}" if attention_health else ""))
     if attention_health and attention_health.flat() and progress.update >= FLAT_AFTER:
-        teller.say(f"attention still flat after {progress.update:,} updates: it may be of no use to this model yet")
+        log.say(f"attention still flat after {progress.update:,} updates: it may be of no use to this model yet")
     progress.waited = 0 if best else progress.waited + 1
     progress.lowest = min(progress.lowest, dev_loss)
     progress.validated, progress.total, progress.tokens = progress.update, 0.0, 0

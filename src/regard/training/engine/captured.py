@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.data.batching import Batches
-from regard.device import choose_precision, enough_memory, precision
+from regard.device import choose_precision, explain_out_of_memory, precision
 from regard.errors import NotFiniteError
 from regard.kernels.choose import capturable, takes
 from regard.recipe import Train
@@ -88,7 +88,7 @@ class Captured(Engine):
 
     def update(self, batches: Batches, stopper: Stopper) -> None:
         """Launch one update; the host does not wait for it."""
-        with enough_memory("a captured update", f"{SMALLER}, or set train.capture=false"):
+        with explain_out_of_memory("a captured update", f"{SMALLER}, or set train.capture=false"):
             self._launch(batches)
 
     def _launch(self, batches: Batches) -> None:

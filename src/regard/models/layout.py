@@ -9,7 +9,7 @@ from regard.kernels.linear import Linear
 from regard.layers.recurrence import CELLS, Recurrence
 
 
-def settle(model: nn.Module) -> None:
+def store_by_columns(model: nn.Module) -> None:
     """Store the matrices of linear layers and recurrent decoders by columns.
 
     On the CPU this makes products with few rows faster. The parameters stay the same objects, so that ties and the keys
