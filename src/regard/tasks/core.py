@@ -250,8 +250,8 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def measure(self, model: ModelKind, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
         """Computes a metric of the predictions for the examples' sources against their targets, in total and by group.
 
-        For a metric of `MULTI_REFERENCE`, each different source is predicted once, and all its targets are references; the
-        other metrics of `MULTI_REFERENCE` are then computed too, since they need no further predictions.
+        For a metric of `MULTI_REFERENCE`, each different source is predicted once, and all its targets are references;
+        the other metrics of `MULTI_REFERENCE` are then computed too, since they need no further predictions.
         """
         self.check_metric(metric)
         several = metric in MULTI_REFERENCE
