@@ -18,8 +18,8 @@ test: $(READY) lint types browser  ## ruff, mypy and all tests but the slow ones
 	$(MAKE) --no-print-directory -j2 --output-sync=target laws-avx2 laws-default
 
 # Processors and numbers of threads differ in the last bits of a sum. So the laws run twice more, side by side: as on a
-# processor with AVX2 (by two threads), and as on one without AVX (by one); all else ran once, as on this one. The first
-# of them runs definitions in place of all fast paths (REGARD_PLAIN=1, see kernels/choose.py), the second both. Left out,
+# processor with AVX2 (by two threads), and as on one without AVX (by one); all else ran once, as on this one. The second
+# of them runs definitions in place of all fast paths (REGARD_PLAIN=1, see kernels/choose.py), the first both. Left out,
 # for time, is what no processor changes: the checks of shapes (JAXTYPING_DISABLE), the laws of capture (fake tensors), of
 # conversion and of hooks (which module is called), of search and sampling (the laws of decoders hold their numbers), and
 # that every combination learns (whether a loss is halved).
@@ -27,10 +27,10 @@ LAWS := JAXTYPING_DISABLE=1 $(BIN)/pytest tests/laws tests/kernels tests/attenti
   $(foreach laws,capture conversion hook search sampling,--ignore tests/laws/test_$(laws)_laws.py)
 
 laws-avx2: $(READY)
-	REGARD_PLAIN=1 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2 $(LAWS)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 OMP_NUM_THREADS=2 $(LAWS)
 
 laws-default: $(READY)
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 OMP_NUM_THREADS=1 $(LAWS)
+	REGARD_PLAIN=1 ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2 OMP_NUM_THREADS=1 $(LAWS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

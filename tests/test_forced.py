@@ -174,7 +174,7 @@ def test_the_alignment_error_rate_of_toy_gold_by_hand(tmp_path: Path, monkeypatc
     assert measured["diagonal"].signature == f"{signature}|links:diagonal"
 
 
-@pytest.mark.parametrize("order", ["bahdanau", "luong"])
+@pytest.mark.parametrize("order", [pytest.param("bahdanau", marks=pytest.mark.slow), "luong"])
 def test_a_run_that_learned_to_reverse_sentences_aligns_them_in_reverse(tmp_path: Path, order: str) -> None:
     """The source is in words, the target in pieces: the attention of the output step finds the links, others do not."""
     generator = random.Random(3)

@@ -61,7 +61,7 @@ def test_a_lesson_calls_no_product_exactly_symmetric(lesson: Path) -> None:
     assert not re.search(r"torch\.equal\([^\n]*@[^\n]*\.T", lesson.read_text("utf-8"))
 
 
-SLOW = ("lesson_11_transformer", "lesson_13_lab")  # what they show, lessons 4, 9, 10 and 12 show in part
+SLOW = ("lesson_1_bottleneck", "lesson_11_transformer", "lesson_13_lab")  # what they show, others show in part
 RUN = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in LESSONS]
 
 

@@ -1,14 +1,11 @@
 """Small things to hold the laws against; sizes are all distinct, so that a swapped axis shows."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from jaxtyping import config
 from torch import Tensor, nn
 
 from regard import recipe as recipes
@@ -29,17 +26,6 @@ FORGETTING = [name for name, scope in SCOPES.items() if not scope.uses_past]
 LEARNED = [name for name, entry in NORMALIZERS.items() if entry.differentiable]
 LOOKING = [name for name, order in ORDERS.items() if order.looks()]
 DEFAULT = recipes.Model()
-
-
-@contextmanager
-def unchecked() -> Iterator[None]:
-    """Shapes go unchecked, for laws that ask a thousand times; others ask the same with the checks on."""
-    before = config.jaxtyping_disable
-    config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        config.update("jaxtyping_disable", before)
 
 
 def make_score(name: str, query_dim: int = 11, key_dim: int = 13, dim: int = 17) -> tuple[Score, int]:

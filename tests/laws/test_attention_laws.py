@@ -27,7 +27,6 @@ from small import (
     near,
     same,
     sums_to_one,
-    unchecked,
 )
 from torch import Tensor
 
@@ -37,6 +36,7 @@ from regard.attention.scores import Additive
 from regard.errors import RecipeError
 from regard.maps import TEXT
 from regard.types import Memory
+from shapes import unchecked
 
 JUNK = (1e30, math.inf, -math.inf, math.nan)
 WIDTHS = {"query_dim": 11, "key_dim": 13, "dim": 6}

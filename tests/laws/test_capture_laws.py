@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from small import ATTENTIONS, KINDS, Case, Looks, make_recipe, make_sources, transformer, unchecked
+from small import ATTENTIONS, KINDS, Case, Looks, make_recipe, make_sources, transformer
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
@@ -22,6 +22,7 @@ from regard.models import build
 from regard.tasks import TASKS
 from regard.tasks.core import AnyTask
 from regard.types import Batch, Padded
+from shapes import unchecked
 
 WORDS = 11
 CPU = torch.device("cpu")

@@ -19,7 +19,6 @@ from small import (
     near,
     same,
     transformer,
-    unchecked,
 )
 from torch import Tensor, nn
 
@@ -37,6 +36,7 @@ from regard.models import Seq2Seq
 from regard.models.letters import LETTERS, Spelled
 from regard.search import beam
 from regard.types import BEGIN, Memory, Padded, Recurrent, Step
+from shapes import unchecked
 
 LENGTHS = (7, 4, 2)
 TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5, 5]])

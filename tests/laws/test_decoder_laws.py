@@ -23,7 +23,6 @@ from small import (
     same,
     sums_to_one,
     transformer,
-    unchecked,
 )
 from torch import Tensor, nn
 from torch.nn import functional
@@ -37,6 +36,7 @@ from regard.layers.recurrence import CELLS, Recurrence
 from regard.layers.transformer import ACTIVATIONS, INITS, NORMS
 from regard.maps import TEXT
 from regard.types import BEGIN, Memory, Padded, Recurrent, Step
+from shapes import unchecked
 
 LENGTHS = (7, 4, 2)
 TARGET = 6

@@ -9,7 +9,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from small import Case, Looks, make_model, make_sources, near, same, transformer, unchecked
+from small import Case, Looks, make_model, make_sources, near, same, transformer
 from torch import Tensor, nn
 from worlds import LIMITS, LOOKERS, WRITERS, greedy, make_world
 
@@ -25,6 +25,7 @@ from regard.layers.recurrence import CELLS, Recurrence
 from regard.models import Seq2Seq
 from regard.search import beam
 from regard.types import BEGIN
+from shapes import unchecked
 
 LENGTHS = (7, 4, 2)
 TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5, 5]])

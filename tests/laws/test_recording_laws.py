@@ -17,7 +17,6 @@ from small import (
     near,
     same,
     transformer,
-    unchecked,
 )
 from torch import Tensor
 from worlds import LIMITS, make_world, worlds
@@ -28,6 +27,7 @@ from regard.decoders import ORDERS
 from regard.models import Seq2Seq
 from regard.search import beam, sample
 from regard.types import BEGIN, Step
+from shapes import unchecked
 
 LENGTHS = (7, 4, 2)
 TARGET = 6

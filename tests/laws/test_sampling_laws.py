@@ -5,12 +5,13 @@ from itertools import product
 
 import pytest
 import torch
-from small import leaves, near, unchecked
+from small import leaves, near
 from worlds import DTYPES, LENGTHS, LIMITS, LOOKERS, WRITERS, World, greedy, make_world, rescored, worlds
 
 from regard.errors import NotFiniteError, RecipeError
 from regard.search import beam, sample
 from regard.types import BEGIN, END, PAD, Hypothesis
+from shapes import unchecked
 
 DRAWS = (11, 22, 33)  # the seeds of the three sentences
 

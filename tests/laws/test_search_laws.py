@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from small import near, unchecked
+from small import near
 from worlds import (
     DTYPES,
     LENGTHS,
@@ -31,6 +31,7 @@ from regard.layers.transformer import NORMS
 from regard.models import Seq2Seq
 from regard.search import beam
 from regard.types import BEGIN, END, PAD, Memory
+from shapes import unchecked
 
 
 @pytest.fixture(autouse=True)

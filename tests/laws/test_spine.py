@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from small import LOOKING, TRANSFORMERS, Case, Looks, every_kind, make_model, near, unchecked
+from small import LOOKING, TRANSFORMERS, Case, Looks, every_kind, make_model, near
 from torch.nn import functional
 
 from regard.attention import NORMALIZERS, SCOPES, SCORES
@@ -12,6 +12,7 @@ from regard.data.batching import collate
 from regard.decoders import ORDERS, STARTS
 from regard.layers.recurrence import CELLS
 from regard.types import PAD
+from shapes import unchecked
 
 SOURCES = [[4, 5, 6], [6, 5], [7, 8, 4, 5], [8], [5, 5, 7, 4, 6]]
 TARGETS = [[9, 4], [5, 7, 10], [6], [8, 8, 4, 5], [10, 9, 8]]

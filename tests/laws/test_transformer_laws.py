@@ -27,7 +27,6 @@ from small import (
     same,
     spread,
     transformer,
-    unchecked,
 )
 from torch import Tensor, nn
 from torch.nn import functional
@@ -46,6 +45,7 @@ from regard.models.language import LanguageModel
 from regard.models.language import build as build_language_model
 from regard.search import beam, sample
 from regard.types import BEGIN, Memory, Padded
+from shapes import unchecked
 
 LENGTHS = (7, 4, 2)
 TARGET = 6

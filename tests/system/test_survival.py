@@ -202,13 +202,17 @@ def survives(run: Path) -> None:
     assert len(opened.checkpoints()) <= KEPT + 1
 
 
+EVERY = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])  # third operation, or all
+
+
+@EVERY
 def test_killed_at_every_operation_of_a_save(
-    mortals: Mortals, place: Path, killed: Path, tmp_path: Path, whole: tuple[Outcome, float]
+    mortals: Mortals, place: Path, killed: Path, tmp_path: Path, whole: tuple[Outcome, float], every: int
 ) -> None:
     """One replacing of the weights, one record, one checkpoint, the last record, the finish."""
     operation = 0
     while True:
-        operation += 1
+        operation += every
         folder = tmp_path / str(operation)
         run = shutil.copytree(killed, folder / "runs" / "tiny")
         die = ["validate", 1, operation]

@@ -467,6 +467,7 @@ def test_fine_tuning_begins_with_the_whole_encoder(task: str, tmp_path: Path) ->
     assert still.read("source.tokens") == origin.read("source.tokens")
 
 
+@pytest.mark.slow
 def test_fine_tuning_helps(tmp_path: Path) -> None:
     """Where few labels are known, but many texts, a reader of the texts needs fewer labels."""
     size = ["model.encoder.dim=32", "train.batch_tokens=1000"]

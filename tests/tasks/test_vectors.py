@@ -59,6 +59,7 @@ def test_nothing_is_near_a_blank_text(predictor: Predictor, blank: str) -> None:
         near(predictor, blank, TEXTS)
 
 
+@pytest.mark.slow
 def test_a_classifier_finds_sentences_of_the_same_mood(tmp_path: Path) -> None:
     settings = recipes.load("moods", ["train.device=cpu"])
     predictor = regard.load(regard.train(settings, runs=tmp_path, quiet=True))

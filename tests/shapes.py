@@ -1,0 +1,17 @@
+"""Shapes in signatures are checked by the tests, or not."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jaxtyping import config
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """In the block shapes are not checked: for code that runs a thousand times, or that other tests check."""
+    before = config.jaxtyping_disable
+    config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", before)
