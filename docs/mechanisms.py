@@ -445,7 +445,7 @@ def positions(figures: Figures) -> str:
 
 def poolings(figures: Figures) -> str:
     page = (
-        "\n## Poolings\n\n`model.pooling`: turns the states of a sentence into one vector, for classifiers and "
+        "\n## Poolings\n\n`classify.pooling`: turns the states of a sentence into one vector, for classifiers and "
         "sentence vectors. The picture shows how much that vector depends on each state of the toy (the norm of the "
         "derivative), divided by the largest. For `attention` it shows the map of its untrained query, with the score "
         "`dot`. Shapes are for states of 5 numbers.\n"

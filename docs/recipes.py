@@ -17,6 +17,10 @@ The run directory keeps the whole recipe in `recipe.toml`. A data file is search
 `model.encoder.self_attention`, `model.decoder.self_attention` and `model.decoder.cross_attention` change single keys
 for one site. The attention of a recurrent decoder is its cross-attention.
 
+**Keys of one task** are in a section with the name of the task: `classify`, `language_model`, `tag`, `masked_lm`,
+`answer`. A task refuses a key that it does not use, if its value is not the default. Runs that were stored before these
+sections existed still load; in a recipe, an old name is refused with its new name.
+
 This page is generated from `src/regard/recipe.py`.
 """
 

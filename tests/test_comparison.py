@@ -240,7 +240,7 @@ def test_a_language_model_has_a_curve_with_lines_and_none_with_windows(tmp_path:
     lines = regard.compare(*small, *sizes, "sentences", runs=tmp_path, quiet=True)
     assert lines.has_lengths()
     assert lines.metric in lines.table()
-    windows = regard.compare(*small, *sizes, "data.window=30", "sentences", runs=tmp_path, quiet=True)
+    windows = regard.compare(*small, *sizes, "language_model.window=30", "sentences", runs=tmp_path, quiet=True)
     assert windows.entries[0].curve.points == ()
     assert windows.pictures() == []
     assert windows._repr_svg_() is None

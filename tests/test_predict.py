@@ -78,14 +78,14 @@ def test_in_a_run_of_the_first_format_gnmt_means_gnmt_v2(tmp_path: Path) -> None
     run = regard.train(tiny("model.decoder.order=gnmt_v2", "model.decoder.layers=2"), runs=tmp_path, quiet=True)
     wanted = regard.load(run).predict(TEXTS)
     stored = run.read(RECIPE).decode()
-    assert stored.startswith("format = 2\n")
+    assert stored.startswith("format = 3\n")
 
     def answers(recipe: str) -> list[tuple[str, float]]:
         run.replace(RECIPE, recipe.encode())
         return [(prediction.text, prediction.score) for prediction in regard.load(run).predict(TEXTS)]
 
     papers = stored.replace('"gnmt_v2"', '"gnmt"')
-    first = papers.replace("format = 2\n", "")
+    first = papers.replace("format = 3\n", "")
     assert answers(first) == [(prediction.text, prediction.score) for prediction in wanted]
     assert run.recipe() == recipes.parse(stored, "it")
     assert answers(papers) != answers(first)

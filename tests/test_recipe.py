@@ -1,6 +1,7 @@
 """Recipes: TOML and back, overrides, and the sentences for all that cannot be used."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from regard.layers.recurrence import CELLS
 from regard.metrics import METRICS
 from regard.recipe import Recipe, load, override, parse, to_toml
 from regard.tasks import TASKS
+from regard.training.loop import check
 from regard.training.schedules import SCHEDULES
 
 
@@ -78,7 +80,7 @@ def test_every_key_is_written_out() -> None:
     assert to_toml(Recipe()).count(" = ") == len(given) + 1  # the format of the file itself
 
 
-@pytest.mark.parametrize("format", ["0", "3", "true", '"2"'])
+@pytest.mark.parametrize("format", ["0", "4", "true", '"2"'])
 def test_a_format_of_another_version_is_refused(format: str) -> None:
     assert "mine.toml is of format" in refused(f"format = {format}")
 
@@ -127,7 +129,7 @@ def test_an_embedded_recipe_names_what_there_is(name: str) -> None:
     assert recipe.model.attention.scope in SCOPES
     assert recipe.model.decoder.order in ORDERS
     assert recipe.train.schedule in SCHEDULES
-    TASKS[recipe.task].check(recipe)
+    check(recipe)
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -301,3 +303,55 @@ def test_a_missing_or_unreadable_recipe_file_is_a_sentence(tmp_path: Path) -> No
     (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"\n')
     with pytest.raises(RecipeError, match=r"latin\.toml cannot be read"):
         load(tmp_path / "latin.toml")
+
+
+# Keys of one task, and keys that a task ignores
+
+
+def test_keys_of_one_task_moved_to_its_section() -> None:
+    for old, new in recipes.MOVED.items():
+        message = refused("", f"{old}=1")
+        assert f"{old} in the command line is now called {new}" in message
+        value_at(Recipe(), new)
+
+
+@pytest.mark.parametrize("format", [1, 2])
+def test_an_older_recipe_is_read_into_the_sections_of_its_task(format: int) -> None:
+    text = "[data]\nheader = true\nwindow = 7\n[model]\npooling = 'max'\n[model.letters]\ndim = 8\n"
+    assert parse(f"format = {format}\ntask = 'classify'\n{text}", "it") == parse(
+        "task = 'classify'\n[classify]\nheader = true\npooling = 'max'\n", "it"
+    )
+    tagger = parse(f"format = {format}\ntask = 'tag'\n{text}", "it")
+    assert tagger == parse("task = 'tag'\n[tag.letters]\ndim = 8\n", "it")
+    assert parse(to_toml(tagger), "it") == tagger
+
+
+@pytest.mark.parametrize("format", [1, 2])
+@pytest.mark.parametrize("text", ["model = 7", "model.decoder = 7", "data = []"])
+def test_an_older_recipe_that_is_wrong_is_refused_like_a_new_one(text: str, format: int) -> None:
+    assert "is a section of keys" in refused(f"format = {format}\n{text}")
+
+
+@pytest.mark.parametrize(
+    ("task", "key", "message"),
+    [
+        ("translate", "classify.pooling=max", "classify.pooling is a key of task = classify, not of translate"),
+        ("tag", "language_model.window=8", "language_model.window is a key of task = language_model, not of tag"),
+        ("translate", "tokens.lower=true", "task = translate does not use tokens.lower; leave it out"),
+        ("classify", "model.decoder.order=luong", "task = classify does not use model.decoder.order"),
+        ("classify", "search.beam=4", "task = classify does not use search.beam"),
+        ("masked_lm", "model.decoder.cross_attention.heads=2", "does not use model.decoder.cross_attention.heads"),
+        ("language_model", "model.encoder.dim=12", "task = language_model does not use model.encoder.dim"),
+        ("answer", "search.beam=4", "task = answer does not use search.beam"),
+    ],
+)
+def test_a_key_that_a_task_ignores_is_refused(task: str, key: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        TASKS[task].check_keys(parse("", "it", [f"task={task}", key]))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_a_task_ignores_exists_and_defaults_are_never_refused(task: str) -> None:
+    for name in TASKS[task].ignores:
+        value_at(Recipe(), name)
+    TASKS[task].check_keys(parse("", "it", [f"task={task}"]))

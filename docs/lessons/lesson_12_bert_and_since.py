@@ -126,7 +126,7 @@ for candidate in (prediction, *prediction.alternatives):
 # The recipe decides the size of a model. So we can build BERT and GPT-2 as in their papers, without memory for the
 # weights (on the **meta device**), and count parameters. BERT-base has 12 layers, width 768, 30,522 tokens and 512
 # positions. The encoder built here lacks three parts of it, with 593,664 parameters: the vectors of its two segments
-# (in regard only the task `answer` has them, `model.segments`), the norm before the first layer, and the pooler. GPT-2
+# (in regard only the task `answer` has them, `answer.segments`), the norm before the first layer, and the pooler. GPT-2
 # has the same sizes, 50,257 tokens and 1,024 positions.
 
 

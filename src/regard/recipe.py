@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -14,7 +14,22 @@ from regard.errors import RecipeError, did_you_mean
 
 EMBEDDED = Path(__file__).parent / "recipes"
 SMALL = 0.02  # standard deviation of the weights with model.init = small
-FORMAT = 2  # version of the TOML format: in format 1, model.decoder.order = gnmt meant today's gnmt_v2
+FORMAT = 3  # version of the TOML format, see `_upgrade`
+
+# Keys that moved in format 3, to the section of the only task that uses them.
+MOVED = {
+    "data.format": "tag.format",
+    "data.header": "classify.header",
+    "data.window": "language_model.window",
+    "data.stride": "language_model.stride",
+    "tokens.least": "tag.least",
+    "model.pooling": "classify.pooling",
+    "model.segments": "answer.segments",
+    "model.overlap": "answer.overlap",
+    "model.letters": "tag.letters",
+    "train.masked": "masked_lm.masked",
+    "train.whole_words": "masked_lm.whole_words",
+}
 
 
 def _number(default: float | None, least: float, most: float | None = None) -> Any:
@@ -31,11 +46,7 @@ class Data:
     train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; plain or gz
     dev: tuple[str, ...] = ()  # if no file is given, a part of `train` is split off
     test: tuple[str, ...] = ()  # files that `regard score RUN` computes the score on
-    format: str = "pairs"  # file format of a tagger's data; `regard list formats`
-    header: bool = False  # for classifiers: the first line of each TSV file holds column names and is skipped
     max_length: int = _number(250, least=1)  # pairs with more tokens on either side are dropped from training
-    window: int = _number(0, least=0)  # for language models: tokens per window of text; 0: each line is its own text
-    stride: int = _number(0, least=0)  # tokens between the starts of two training windows; 0: as data.window
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,6 @@ class Tokens:
     target: str = "character"  # tokenizer of the target
     size: int = _number(8000, least=1)  # largest size of the vocabulary
     shared: bool = False  # one vocabulary for both sides
-    least: int = _number(1, least=1)  # for taggers: words that occur less often in the training data are unknown
     lower: bool = False  # lowercase the input of taggers (except their letters), classifiers, masked LMs
 
 
@@ -118,15 +128,6 @@ class Decoder:
 
 
 @dataclass(frozen=True)
-class Letters:
-    """How a tagger reads the letters of a word, in addition to the word's embedding."""
-
-    kind: str = "convolutional"  # type of the letter encoder; `regard list letters`
-    embedding: int = _number(32, least=1)  # width of a letter's embedding
-    dim: int = _number(64, least=0)  # width of the vector computed from a word's letters; 0: letters are not used
-
-
-@dataclass(frozen=True)
 class Model:
     """The parts of the model, and what they share."""
 
@@ -137,13 +138,9 @@ class Model:
     positions: str = "sinusoidal"  # positions of a Transformer; `regard list positions`
     init: str = "glorot"  # initial weights of a Transformer; `regard list inits`
     longest: int = _number(1024, least=1)  # number of learned positions, for positions = learned and the score location
-    pooling: str = "attention"  # for classifiers: how the states become one vector; `regard list poolings`
-    segments: bool = False  # for task = answer: add a learned vector to the question, and another to the context
-    overlap: bool = False  # for task = answer: add a learned vector to context tokens that are in the question
     encoder: Encoder = Encoder()
     attention: Attention = Attention()
     decoder: Decoder = Decoder()
-    letters: Letters = Letters()
 
 
 @dataclass(frozen=True)
@@ -159,8 +156,6 @@ class Train:
     weight_decay: float = _number(0.0, least=0.0, most=10.0)  # AdamW: weights shrink by this x rate at each update
     smoothing: float = _number(0.0, least=0.0, most=0.95)  # label smoothing
     word_dropout: float = _number(0.0, least=0.0, most=0.95)  # for classifiers, taggers: share of words made unknown
-    masked: float = _number(0.15, least=0.01, most=0.95)  # for masked LMs: share of tokens to predict
-    whole_words: bool = False  # for masked LMs: whole-word masking, all pieces of a word are predicted together
     validate: int = _number(250, least=1)  # updates between two validations on dev
     accumulate: int = _number(1, least=1)  # gradient accumulation: batches per update
     ema: float = _number(0.0, least=0.0, most=0.99999)  # decay of an exponential moving average of the weights; 0: none
@@ -199,8 +194,58 @@ class Search:
 
 
 @dataclass(frozen=True)
+class Classify:
+    """Settings of task = classify alone."""
+
+    header: bool = False  # the first line of each TSV file holds column names and is skipped
+    pooling: str = "attention"  # how the states become one vector; `regard list poolings`
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Settings of task = language_model alone."""
+
+    window: int = _number(0, least=0)  # tokens per window of text; 0: each line is its own text
+    stride: int = _number(0, least=0)  # tokens between the starts of two training windows; 0: as window
+
+
+@dataclass(frozen=True)
+class MaskedLM:
+    """Settings of task = masked_lm alone."""
+
+    masked: float = _number(0.15, least=0.01, most=0.95)  # share of tokens to predict
+    whole_words: bool = False  # whole-word masking: all pieces of a word are predicted together
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Settings of task = answer alone."""
+
+    segments: bool = False  # add a learned vector to the question, and another to the context
+    overlap: bool = False  # add a learned vector to context tokens that are in the question
+
+
+@dataclass(frozen=True)
+class Letters:
+    """How a tagger reads the letters of a word, in addition to the word's embedding."""
+
+    kind: str = "convolutional"  # type of the letter encoder; `regard list letters`
+    embedding: int = _number(32, least=1)  # width of a letter's embedding
+    dim: int = _number(64, least=0)  # width of the vector computed from a word's letters; 0: letters are not used
+
+
+@dataclass(frozen=True)
+class Tag:
+    """Settings of task = tag alone."""
+
+    format: str = "pairs"  # file format of the data; `regard list formats`
+    least: int = _number(1, least=1)  # words that occur less often in the training data are unknown
+    letters: Letters = Letters()
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """All settings of a run."""
+    """All settings of a run; a task refuses keys that it does not use."""
 
     name: str = "run"  # name of the run directory
     task: str = "translate"  # what is learned; `regard list tasks`
@@ -211,6 +256,11 @@ class Recipe:
     model: Model = Model()
     train: Train = Train()
     search: Search = Search()
+    classify: Classify = Classify()
+    language_model: LanguageModel = LanguageModel()
+    tag: Tag = Tag()
+    masked_lm: MaskedLM = MaskedLM()
+    answer: Answer = Answer()
 
 
 def names() -> list[str]:
@@ -256,19 +306,41 @@ def parse(content: str, origin: str, overrides: Iterable[str] = (), format: int 
     format = values.pop("format", format)
     if type(format) is not int or not 1 <= format <= FORMAT:
         raise RecipeError(f"{origin} is of format {format!r}, and this regard reads 1 to {FORMAT}; take one that fits")
-    recipe = fill(Recipe(), values, origin, "")
-    recipe = _upgraded(recipe) if format == 1 else recipe
+    recipe = fill(Recipe(), _upgrade(values, format), origin, "")
     for text in overrides:
         recipe = override(recipe, text)
     return recipe
 
 
-def _upgraded(recipe: Recipe) -> Recipe:
-    """Converts a recipe of format 1 to the current format."""
-    decoder = recipe.model.decoder
-    if decoder.order == "gnmt":
-        decoder = replace(decoder, order="gnmt_v2")
-    return replace(recipe, model=replace(recipe.model, decoder=decoder))
+def _upgrade(values: dict[str, Any], format: int) -> dict[str, Any]:
+    """Converts the values of a recipe of an older format; keys that its task did not use are dropped."""
+    if format == 1:  # model.decoder.order = gnmt meant today's gnmt_v2
+        decoder = _section(_section(values, "model"), "decoder")
+        if decoder.get("order") == "gnmt":
+            decoder["order"] = "gnmt_v2"
+    for old, new in MOVED.items() if format < 3 else ():
+        (section, key), (task, name) = old.split("."), new.split(".")
+        if key in _section(values, section):
+            value = values[section].pop(key)
+            if task == values.get("task"):
+                values.setdefault(task, {})[name] = value
+    return values
+
+
+def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """The values of a section; none if it is missing, or not a section, which `fill` refuses later."""
+    section = values.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def changed(section: Any, prefix: str = "") -> Iterator[str]:
+    """The names of the keys whose values are not the defaults."""
+    for item in dataclasses.fields(section):
+        value, name = getattr(section, item.name), prefix + item.name
+        if dataclasses.is_dataclass(value):
+            yield from changed(value, name + ".")
+        elif value != item.default:
+            yield name
 
 
 def override(recipe: Recipe, text: str) -> Recipe:
@@ -310,6 +382,8 @@ def fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) 
     for key, value in values.items():
         name = prefix + key
         if key not in known:
+            if name in MOVED:
+                raise RecipeError(f"{name} in {origin} is now called {MOVED[name]}, since only one task uses it")
             near = did_you_mean(name, [prefix + known_key for known_key in known]) or f"; there are {', '.join(known)}"
             raise RecipeError(f"unknown key {name!r} in {origin}{near}")
         if dataclasses.is_dataclass(kinds[key]):

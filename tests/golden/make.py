@@ -69,7 +69,7 @@ GOLDEN = {
         *("model.positions=rotary", "search.max_extra=5", *TRANSFORMER),
     ),
     "language_model_window": (
-        *("task=language_model", "data.corpus=sentences", "data.window=32", "data.stride=16"),
+        *("task=language_model", "data.corpus=sentences", "language_model.window=32", "language_model.stride=16"),
         *("metric=bits_per_character", "model.decoder.order=none", "model.decoder.start=zeros"),
         *("model.decoder.cell=lstm", "model.decoder.dim=12", "search.max_extra=12"),
     ),
@@ -83,13 +83,19 @@ GOLDEN = {
         *(*LONGER, "train.validate=300"),
     ),
     "tag": (
-        *("task=tag", "data.corpus=parts", "tokens.source=word", "tokens.target=word", "tokens.least=3"),
-        *("tokens.lower=true", "model.letters.embedding=4", "model.letters.dim=8", "metric=tag_accuracy"),
+        *("task=tag", "data.corpus=parts", "tokens.source=word", "tokens.target=word", "tag.least=3"),
+        *("tokens.lower=true", "tag.letters.embedding=4", "tag.letters.dim=8", "metric=tag_accuracy"),
         "train.validate=150",
     ),
     "answer": (
         *("task=answer", "data.corpus=facts", "tokens.source=sentencepiece", "tokens.size=90", "metric=answer_f1"),
-        *("model.activation=gelu", "model.positions=rotary", "model.segments=true", "model.overlap=true", *TRANSFORMER),
+        *(
+            "model.activation=gelu",
+            "model.positions=rotary",
+            "answer.segments=true",
+            "answer.overlap=true",
+            *TRANSFORMER,
+        ),
         *LONGER,
     ),
 }

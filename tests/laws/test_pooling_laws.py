@@ -141,22 +141,22 @@ def test_poolings_by_hand() -> None:
     assert both.tolist() == [[5.0, 8.0]]
 
 
-def recipe_of(kind: str, pooling: str) -> recipes.Model:
+def recipe_of(kind: str) -> recipes.Model:
     attention = recipes.Attention(score="scaled_dot", heads=2, dim=8)
-    return recipes.Model(embedding=10, pooling=pooling, encoder=ENCODERS[kind], attention=attention)
+    return recipes.Model(embedding=10, encoder=ENCODERS[kind], attention=attention)
 
 
 @pytest.mark.parametrize("kind", ["forward", "both"])
 def test_the_last_state_of_a_recurrent_encoder_is_its_summary(kind: str) -> None:
-    reader = text_encoder(recipe_of(kind, "last"), 9).double()
+    reader = text_encoder(recipe_of(kind), 9).double()
     memory = reader(make_sources(*LENGTHS))
-    near(classifier.pooling(recipe_of(kind, "last"), DIM)(memory).vector, memory.summary.hidden[:, -1])
+    near(classifier.make_pooling(recipe_of(kind), "last", DIM)(memory).vector, memory.summary.hidden[:, -1])
 
 
 def test_the_mean_of_a_transformer_is_its_summary() -> None:
-    reader = text_encoder(recipe_of("transformer", "mean"), 9).double()
+    reader = text_encoder(recipe_of("transformer"), 9).double()
     memory = reader(make_sources(*LENGTHS))
-    near(classifier.pooling(recipe_of("transformer", "mean"), DIM)(memory).vector, memory.summary.hidden[:, 0])
+    near(classifier.make_pooling(recipe_of("transformer"), "mean", DIM)(memory).vector, memory.summary.hidden[:, 0])
 
 
 @every_pooling
@@ -164,9 +164,9 @@ def test_the_mean_of_a_transformer_is_its_summary() -> None:
 def test_every_classifier_learns_on_every_encoder_and_batch_mates_change_nothing(kind: str, name: str) -> None:
     if (kind, name) == ("forward", "cls"):
         with pytest.raises(RecipeError, match=r"cls reads the first state.*choose last"):
-            classifier.build(recipe_of(kind, name), size=9, classes=5)
+            classifier.build(recipe_of(kind), name, size=9, classes=5)
         return
-    model = classifier.build(recipe_of(kind, name), size=9, classes=5).double()
+    model = classifier.build(recipe_of(kind), name, size=9, classes=5).double()
     sources = make_sources(*LENGTHS)
     together = model(sources)
     assert together.logits.shape == (BATCH, 5)
@@ -178,8 +178,8 @@ def test_every_classifier_learns_on_every_encoder_and_batch_mates_change_nothing
 
 
 def test_only_training_drops_out() -> None:
-    settings = replace(recipe_of("both", "attention"), encoder=replace(ENCODERS["both"], dropout=0.5))
-    model, sources = classifier.build(settings, size=9, classes=5), make_sources(*LENGTHS)
+    settings = replace(recipe_of("both"), encoder=replace(ENCODERS["both"], dropout=0.5))
+    model, sources = classifier.build(settings, "attention", size=9, classes=5), make_sources(*LENGTHS)
     assert not torch.equal(model(sources).logits, model(sources).logits)
     model.eval()
     same(model(sources).logits, model(sources).logits)

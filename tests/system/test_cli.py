@@ -318,8 +318,8 @@ def in_windows(tmp_path_factory: pytest.TempPathFactory, regard: Command) -> Pat
     text = (
         "name=ends",
         "data.train=ends.txt",
-        "data.window=16",
-        "data.stride=16",
+        "language_model.window=16",
+        "language_model.stride=16",
         "train.batch_tokens=64",
         "search.max_extra=12",
     )

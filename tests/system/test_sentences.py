@@ -11,7 +11,7 @@ from conftest import Command
 
 TINY = (
     *("name=small", "model.embedding=8", "model.encoder.dim=12", "model.attention.dim=6", "train.device=cpu"),
-    *("train.updates=4", "train.validate=2", "train.batch_tokens=100", "data.header=true"),
+    *("train.updates=4", "train.validate=2", "train.batch_tokens=100", "classify.header=true"),
 )
 TEXTS = ["the soup was bad", "", "our guide was not rude", "zebra"]
 

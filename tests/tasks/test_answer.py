@@ -119,7 +119,7 @@ def test_what_the_question_has_too_is_told_apart() -> None:
     context = torch.zeros(2, 9, dtype=torch.bool)
     context[0, 4:8] = context[1, 2:4] = True
     assert asked_for(ids, context).nonzero().tolist() == [[0, 4], [0, 7], [1, 2], [1, 3]]
-    task = a_task("model.overlap=true")
+    task = a_task("answer.overlap=true")
     model = task.build().eval()
     batch = task.collate(task.encode(facts(seed=1, size=5).train), range(5))
     before = model(batch.source, batch.context).first
@@ -133,7 +133,7 @@ def test_what_the_question_has_too_is_told_apart() -> None:
 @pytest.mark.parametrize("segments", ["true", "false"])
 @pytest.mark.parametrize("encoder", ["transformer", "recurrent"])
 def test_the_loss_is_the_cross_entropy_over_the_context(encoder: str, segments: str) -> None:
-    task = a_task(f"model.encoder.kind={encoder}", f"model.segments={segments}")
+    task = a_task(f"model.encoder.kind={encoder}", f"answer.segments={segments}")
     model = task.build().eval()
     assert any(name.startswith("segments") for name, _ in model.named_parameters()) == (segments == "true")
     batch = task.collate(task.encode(facts(seed=1, size=5).train), range(5))

@@ -117,7 +117,7 @@ def test_damaged_labels_are_refused(content: bytes, predictor: Predictor) -> Non
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("encoder", ["recurrent", "transformer"])
 def test_every_pooling_trains_is_stored_and_answers(pooling: str, encoder: str, tmp_path: Path) -> None:
-    settings = small(f"model.pooling={pooling}", f"model.encoder.kind={encoder}")
+    settings = small(f"classify.pooling={pooling}", f"model.encoder.kind={encoder}")
     predictor = regard.load(regard.train(settings, runs=tmp_path, quiet=True))
     [answer] = predictor.predict([NOT_GREAT])
     assert answer.text in WORDS
@@ -127,7 +127,7 @@ def test_every_pooling_trains_is_stored_and_answers(pooling: str, encoder: str, 
 def test_cls_puts_a_token_before_the_first_word() -> None:
     examples = [Example("a b", "x"), Example("b", "y")]
     for pooling, first in (("cls", [BEGIN]), ("mean", [])):
-        task = Classify.learn(small(f"model.pooling={pooling}"), examples)
+        task = Classify.learn(small(f"classify.pooling={pooling}"), examples)
         data = task.encode(examples)
         batch = task.collate(data, [0, 1])
         assert batch.source.ids[0].tolist() == [*first, *data.sources[0], END]
@@ -145,7 +145,7 @@ def test_training_tells_the_balance_of_the_labels(tmp_path: Path, capsys: pytest
 
 
 def test_a_header_is_skipped_where_the_recipe_says_so(sentences: str) -> None:
-    examples = Classify.examples(small(f"data.train={sentences}", "data.header=true"))
+    examples = Classify.examples(small(f"data.train={sentences}", "classify.header=true"))
     assert {each.target for each in examples.train + examples.dev} == set(WORDS)
     assert len(examples.train) + len(examples.dev) == sum(map(len, WORDS.values()))
     read = Classify.reader(small(f"data.train={sentences}"))
@@ -155,7 +155,7 @@ def test_a_header_is_skipped_where_the_recipe_says_so(sentences: str) -> None:
 @pytest.mark.parametrize("key", ["data.dev", "data.test"])
 def test_a_label_that_is_not_learned_is_a_sentence(key: str, sentences: str, tmp_path: Path) -> None:
     other = write(tmp_path / "other.tsv", "sentence\tlabel", "fine\tpositive", "so so\tmixed")
-    settings = small(f"data.train={sentences}", f"{key}={other}", "data.header=true")
+    settings = small(f"data.train={sentences}", f"{key}={other}", "classify.header=true")
     with pytest.raises(DataError, match=r"other\.tsv:3: no training example has the label 'mixed'; there are 'neg"):
         regard.train(settings, runs=tmp_path / "runs", quiet=True)
     assert not (tmp_path / "runs").exists()
@@ -175,7 +175,7 @@ def test_one_label_is_nothing_to_learn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("model.pooling=middle", "unknown pooling 'middle'; choose from mean, max, last, cls, attention"),
+        ("classify.pooling=middle", "unknown pooling 'middle'; choose from mean, max, last, cls, attention"),
         ("metric=bleu", "the metric 'bleu' does not fit this task; choose from accuracy, f1, exact_match"),
         ("tokens.source=wrd", "unknown tokenizer 'wrd'"),
         ("model.attention.heads=5", "5 heads share a width of 6 evenly"),
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_refused_before_data_is_read(override: str, sentenc
 
 
 def test_hard_is_no_matter_where_no_pooling_looks() -> None:
-    Classify.check(small("model.attention.normalizer=hard", "model.pooling=mean"))
+    Classify.check(small("model.attention.normalizer=hard", "classify.pooling=mean"))
 
 
 def test_word_dropout_hides_words_in_training_only() -> None:

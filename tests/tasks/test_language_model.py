@@ -89,7 +89,9 @@ def test_windows_cover_the_stream(tmp_path: Path, length: int, stride: int) -> N
     text = "".join(random.Random(length).choices("abcdefgh\n", k=length))
     train, dev = write(tmp_path / "train.txt", text), write(tmp_path / "dev.txt", text)
     task, data, dev_rows = learned(
-        recipe_of(f"data.train={train}", f"data.dev={dev}", "data.window=10", f"data.stride={stride}")
+        recipe_of(
+            f"data.train={train}", f"data.dev={dev}", "language_model.window=10", f"language_model.stride={stride}"
+        )
     )
     ids = task.source.encode(text)
     assert [row for start, end in zip(dev_rows.starts, dev_rows.ends, strict=True) for row in ids[start:end]] == ids
@@ -104,7 +106,7 @@ def test_windows_cover_the_stream(tmp_path: Path, length: int, stride: int) -> N
 
 def test_a_batch_holds_begin_and_the_stretch(tmp_path: Path) -> None:
     name = write(tmp_path / "it.txt", TEXT)
-    task, data, _ = learned(recipe_of(f"data.train={name}", f"data.dev={name}", "data.window=10"))
+    task, data, _ = learned(recipe_of(f"data.train={name}", f"data.dev={name}", "language_model.window=10"))
     batch = task.collate(data, [1, 4])
     ids = data.stream.tolist()
     assert batch.target.ids.tolist() == [[BEGIN, *ids[10:20]], [BEGIN, *ids[40:], *[PAD] * 3]]
@@ -137,7 +139,9 @@ def test_long_lines_are_dropped(tmp_path: Path) -> None:
 
 def test_the_last_tenth_of_a_stream_is_dev(tmp_path: Path) -> None:
     text = "".join(random.Random(3).choices("abcdefgh \n", k=1237))
-    recipe = recipe_of(f"data.train={write(tmp_path / 'it.txt', text)}", "data.window=50", "data.stride=7")
+    recipe = recipe_of(
+        f"data.train={write(tmp_path / 'it.txt', text)}", "language_model.window=50", "language_model.stride=7"
+    )
     examples = Continue.examples(recipe)
     assert (text_of(examples.train), text_of(examples.dev)) == (text[:1113], text[1113:])
     assert examples.notes[1] == "no data.dev given: the last tenth, 124 characters, is split off for it"
@@ -161,7 +165,13 @@ def test_no_line_of_dev_is_in_train(tmp_path: Path) -> None:
 def test_a_stream_comes_back_from_its_tokens(tmp_path: Path, kind: str) -> None:
     text = TEXT.replace("\r\n", "\n") * 3
     name = write(tmp_path / "it.txt", text)
-    keys = (f"data.train={name}", f"data.dev={name}", "data.window=16", f"tokens.source={kind}", "tokens.size=60")
+    keys = (
+        f"data.train={name}",
+        f"data.dev={name}",
+        "language_model.window=16",
+        f"tokens.source={kind}",
+        "tokens.size=60",
+    )
     task, data, _ = learned(recipe_of(*keys))
     assert task.source.decode(data.stream.tolist()) == text
 
@@ -182,19 +192,27 @@ def test_many_windows_are_planned_in_a_moment() -> None:
     ("text", "keys", "sentence"),
     [
         ("", (), "it.txt is empty; give a file with at least one line"),
-        ("", ("data.window=5",), "it.txt is empty; give a file with at least one line"),
+        ("", ("language_model.window=5",), "it.txt is empty; give a file with at least one line"),
         ("\n \n", (), "it.txt: no line is left, for all 2 are blank"),
         ("alone\n", (), "no dev part can be split off a single line; give more of them, or data.dev=FILE"),
-        ("a longer text", ("data.window=12",), "the training text has 11 tokens, fewer than one window of 12;"),
+        (
+            "a longer text",
+            ("language_model.window=12",),
+            "the training text has 11 tokens, fewer than one window of 12;",
+        ),
         ("ab\ncd\n", ("data.max_length=1",), "every line is longer than 1 tokens; raise data.max_length"),
-        ("text", ("data.window=3", "data.stride=4"), "data.stride is at most data.window = 3, not 4"),
-        ("text", ("data.stride=4",), "data.stride is at most data.window = 0, not 4"),
+        (
+            "text",
+            ("language_model.window=3", "language_model.stride=4"),
+            "language_model.stride is at most language_model.window = 3, not 4",
+        ),
+        ("text", ("language_model.stride=4",), "language_model.stride is at most language_model.window = 0, not 4"),
         ("text", ("train.sampling=0.5",), "train.sampling is for models with a source"),
         ("text", ("model.decoder.order=luong",), "a language model has no source to look at"),
         ("text", ("metric=bleu",), "the metric 'bleu' does not fit this task; choose from perplexity"),
         (
             "text",
-            ("data.window=9", *TRANSFORMER, "model.positions=learned", "model.longest=8"),
+            ("language_model.window=9", *TRANSFORMER, "model.positions=learned", "model.longest=8"),
             "model.longest = 8 positions are learned, but 9 tokens are read at once; raise it",
         ),
     ],
@@ -226,7 +244,7 @@ def test_the_metrics_by_hand() -> None:
 @pytest.mark.parametrize("window", [0, 7])
 def test_a_model_that_knows_nothing_is_in_doubt_among_all(tmp_path: Path, model: tuple[str, ...], window: int) -> None:
     name = write(tmp_path / "it.txt", TEXT)
-    task, _, _ = learned(recipe_of(f"data.train={name}", f"data.dev={name}", *model, f"data.window={window}"))
+    task, _, _ = learned(recipe_of(f"data.train={name}", f"data.dev={name}", *model, f"language_model.window={window}"))
     examples = task.reader(task.recipe)((name,)).examples
     tokens, characters = 47, 47 if window else 44  # three lines end with END, and three newlines are no part of them
     scored = task.measure(uniform(task), examples, "perplexity", task.recipe.search)
@@ -243,7 +261,9 @@ def test_the_measure_is_the_dev_loss_and_windows_know_nothing_of_each_other(
     tmp_path: Path, model: tuple[str, ...], window: int
 ) -> None:
     name = write(tmp_path / "it.txt", TEXT)
-    task, _, dev = learned(recipe_of(f"data.train={name}", f"data.dev={name}", *model, f"data.window={window}"))
+    task, _, dev = learned(
+        recipe_of(f"data.train={name}", f"data.dev={name}", *model, f"language_model.window={window}")
+    )
     network = task.build().eval()
     mean, _ = loop.evaluate(task, network, dev, Stopper())
     scored = task.measure(network, dev.examples, "perplexity", task.recipe.search)
@@ -280,7 +300,7 @@ def test_lines_are_scored_by_group_and_a_stream_is_not(tmp_path: Path) -> None:
 def window_run(tmp_path_factory: pytest.TempPathFactory) -> storage.Run:
     folder = tmp_path_factory.mktemp("window")
     name = write(folder / "it.txt", TEXT * 4)
-    keys = ("data.window=12", *TRANSFORMER, "model.positions=learned", "model.longest=12")
+    keys = ("language_model.window=12", *TRANSFORMER, "model.positions=learned", "model.longest=12")
     return regard.train(recipe_of(f"data.train={name}", *keys), runs=folder / "runs", quiet=True)
 
 
@@ -424,7 +444,7 @@ def test_the_recipe_of_sentences_comes_near_the_entropy(tmp_path: Path) -> None:
 def test_a_text_by_heart(tmp_path: Path, model: tuple[str, ...]) -> None:
     """A stream that goes round and round costs nothing once it is known but for where a window begins."""
     name = write(tmp_path / "it.txt", "abcdefgh\n" * 60)
-    keys = ("data.window=18", "train.updates=150", "train.validate=150", "train.batch_tokens=180")
+    keys = ("language_model.window=18", "train.updates=150", "train.validate=150", "train.batch_tokens=180")
     sizes = ("model.decoder.dim=24", "model.embedding=16", "train.learning_rate=0.02", "search.max_extra=40")
     run = regard.train(recipe_of(f"data.train={name}", *model, *keys, *sizes), runs=tmp_path, quiet=True)
     assert math.log(run.metrics()[-1]["perplexity"]) < (math.log(9) + 1) / 18
@@ -434,7 +454,9 @@ def test_a_text_by_heart(tmp_path: Path, model: tuple[str, ...]) -> None:
 
 def test_a_stopped_run_goes_on_as_if_it_never_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = write(tmp_path / "it.txt", TEXT * 6)
-    recipe = recipe_of(f"data.train={name}", "data.window=12", "data.stride=5", "model.decoder.dropout=0.2")
+    recipe = recipe_of(
+        f"data.train={name}", "language_model.window=12", "language_model.stride=5", "model.decoder.dropout=0.2"
+    )
     whole = regard.train(recipe, runs=tmp_path / "whole", quiet=True)
     learn_once, done = eager.learn_once, []
 
@@ -465,14 +487,14 @@ def test_the_shakespeare_recipes_look_for_their_text(tmp_path: Path, monkeypatch
     recipe = recipes.load("char_transformer")
     assert TASKS[recipe.task] is Continue
     task, data, _ = learned(recipe)
-    assert data.lengths()[0] == (0, recipe.data.window)
-    assert recipe.train.batch_tokens == 64 * recipe.data.window
+    assert data.lengths()[0] == (0, recipe.language_model.window)
+    assert recipe.train.batch_tokens == 64 * recipe.language_model.window
     assert isinstance(task, Continue)
 
 
 def test_sampling_is_refused_before_data_is_read() -> None:
-    with pytest.raises(RecipeError, match="a language model needs it to be 0"):
-        Continue.check(recipe_of("train.sampling=0.1"))
+    with pytest.raises(RecipeError, match=r"task = language_model does not use train.sampling"):
+        Continue.check_keys(recipe_of("train.sampling=0.1"))
 
 
 def test_through_the_command_line(tmp_path: Path) -> None:
@@ -484,7 +506,7 @@ def test_through_the_command_line(tmp_path: Path) -> None:
     train, test = write(tmp_path / "train.txt", TEXT * 4), write(tmp_path / "test.txt", "second line?\n")
     keys = [key for key in (*RECURRENT, *TINY) if not key.startswith("train.validate")]
     written = run(
-        *("train", "sentences", "name=it", f"data.train={train}", "data.window=8", "tokens.source=character"),
+        *("train", "sentences", "name=it", f"data.train={train}", "language_model.window=8", "tokens.source=character"),
         *("model.decoder.kind=recurrent", "search.temperature=0", *keys, "--runs", tmp_path / "runs", "-q"),
     )
     assert written == [str(tmp_path / "runs" / "it")]

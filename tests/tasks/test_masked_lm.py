@@ -91,7 +91,7 @@ def test_the_shares_over_many_draws() -> None:
 
 @pytest.mark.parametrize("share", [0.05, 0.4])
 def test_the_share_is_the_recipes(share: float) -> None:
-    task = a_task(f"train.masked={share}")
+    task = a_task(f"masked_lm.masked={share}")
     data = of_texts(task, ["anna says that one cat meows and two dogs bark " * 5] * 200)
     batch = task.collate(data, range(200))
     places = (batch.source.mask & (batch.wanted != UNKNOWN)).sum() - 200 - core_unknown(data.rows)
@@ -111,7 +111,7 @@ def test_every_place_is_asked_for_alike() -> None:
 
 
 def test_of_every_text_at_least_one_token_is_asked_for() -> None:
-    task = a_task("train.masked=0.01")
+    task = a_task("masked_lm.masked=0.01")
     data = of_texts(task, ["one", "one cat", "one cat meows", "unheardof", "unheardof unheardof"])
     for _ in range(20):
         batch = task.collate(data, range(5))
@@ -119,7 +119,7 @@ def test_of_every_text_at_least_one_token_is_asked_for() -> None:
 
 
 def test_what_the_vocabulary_does_not_hold_is_asked_for_only_where_nothing_else_is() -> None:
-    task = a_task("train.masked=0.9")
+    task = a_task("masked_lm.masked=0.9")
     data = of_texts(task, ["unheardof one unheardof", "unheardof unheardof"])
     wanted = task.collate(data, [0, 1]).wanted
     assert wanted[0].tolist() == [PAD, task.source.encode("one")[0], PAD, PAD]
@@ -135,7 +135,7 @@ def pieces_task(*overrides: str) -> MaskedText:
 @pytest.mark.parametrize("share", [0.15, 0.5])
 def test_whole_words_are_kept_together(share: float) -> None:
     text = "unbelievable grandmothers understand misunderstandings believe"
-    task = pieces_task("train.whole_words=true", f"train.masked={share}")
+    task = pieces_task("masked_lm.whole_words=true", f"masked_lm.masked={share}")
     row = task.source.encode(text)
     word_of = torch.tensor([task.source.begins(token) for token in row]).cumsum(0)
     assert len(row) > 5
@@ -145,14 +145,14 @@ def test_whole_words_are_kept_together(share: float) -> None:
     for word in range(1, 6):
         of_word = asked[:, word_of == word]
         assert torch.equal(of_word.all(1), of_word.any(1))
-    alone = pieces_task(f"train.masked={share}")
+    alone = pieces_task(f"masked_lm.masked={share}")
     apart = alone.collate(of_texts(alone, [text] * 500), range(500)).wanted[:, : len(row)] != PAD
     of_word = apart[:, word_of == 1]
     assert not torch.equal(of_word.all(1), of_word.any(1))
 
 
 def test_pieces_of_one_word_are_hidden_each_by_itself() -> None:
-    task = pieces_task("train.whole_words=true", "train.masked=0.9")
+    task = pieces_task("masked_lm.whole_words=true", "masked_lm.masked=0.9")
     text = "misunderstandings"
     batch = task.collate(of_texts(task, [text] * 300), range(300))
     hidden = (batch.source.ids == task.mask).sum(1)
@@ -378,10 +378,10 @@ def test_texts_of_a_corpus_for_language_models_are_read_too(tmp_path: Path) -> N
     ("override", "sentence"),
     [
         ("metric=bleu", "the metric 'bleu' does not fit this task; choose from perplexity, masked_accuracy"),
-        ("train.masked=0", "train.masked in the command line is at least 0.01 and at most 0.95, not 0.0"),
+        ("masked_lm.masked=0", "masked_lm.masked in the command line is at least 0.01 and at most 0.95, not 0.0"),
         (
-            "train.whole_words=true",
-            "train.whole_words is for words in pieces: it needs tokens.source = sentencepiece, ",
+            "masked_lm.whole_words=true",
+            "masked_lm.whole_words is for words in pieces: it needs tokens.source = sentencepiece, ",
         ),
         ("model.attention.heads=3", "3 heads share a width of 8 evenly only if 3 divides it"),
     ],
@@ -472,7 +472,7 @@ def test_fine_tuning_helps(tmp_path: Path) -> None:
     """Where few labels are known, but many texts, a reader of the texts needs fewer labels."""
     size = ["model.encoder.dim=32", "train.batch_tokens=1000"]
     texts = ["data.corpus=moods", "data.size=4000", "train.updates=200", "train.validate=200"]
-    origin = train(tiny(*size, *texts, "train.masked=0.3", "train.learning_rate=0.005"), runs=tmp_path, quiet=True)
+    origin = train(tiny(*size, *texts, "masked_lm.masked=0.3", "train.learning_rate=0.005"), runs=tmp_path, quiet=True)
     few = [*size, "data.size=200", "train.updates=30", "train.validate=5", "train.learning_rate=0.001"]
     alone, helped = (
         train(fine_tuned("classify", start, *few), runs=tmp_path, quiet=True).metrics()[-1]["accuracy"]

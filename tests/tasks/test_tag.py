@@ -47,8 +47,8 @@ def one_thread() -> Iterator[None]:
 
 
 def tiny(*overrides: str) -> Recipe:
-    sizes = ["model.embedding=12", "model.encoder.dim=16", "model.letters.embedding=6", "model.letters.dim=10"]
-    tokens = ["tokens.source=word", "tokens.target=word", "tokens.least=2", "tokens.lower=true"]
+    sizes = ["model.embedding=12", "model.encoder.dim=16", "tag.letters.embedding=6", "tag.letters.dim=10"]
+    tokens = ["tokens.source=word", "tokens.target=word", "tag.least=2", "tokens.lower=true"]
     data = ["name=tiny", "task=tag", "metric=tag_accuracy", "data.corpus=parts", "data.size=200", "train.device=cpu"]
     settings = ["train.updates=20", "train.validate=10", "train.batch_tokens=200", "train.learning_rate=0.01"]
     return recipes.parse("", "tiny", [*sizes, *tokens, *data, *settings, "train.word_dropout=0.1", *overrides])
@@ -143,9 +143,9 @@ def test_parallel_texts_are_pairs_too(tmp_path: Path) -> None:
 
 def test_unknown_formats_and_formats_of_others_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"unknown format 'conlu'; choose from pairs, conllu, columns"):
-        Tag.check(tiny("data.format=conlu"))
-    other = recipes.parse("", "other", ["data.format=conllu", "data.corpus=reverse"])
-    with pytest.raises(RecipeError, match="is for the task 'tag'"):
+        Tag.check(tiny("tag.format=conlu"))
+    other = recipes.parse("", "other", ["tag.format=conllu", "data.corpus=reverse"])
+    with pytest.raises(RecipeError, match=r"tag.format is a key of task = tag, not of translate"):
         regard.train(other, runs=tmp_path, quiet=True)
 
 
@@ -157,8 +157,8 @@ def test_unknown_formats_and_formats_of_others_are_refused(tmp_path: Path) -> No
     [
         ("tokens.source=character", "a tagger reads words and writes tags"),
         ("tokens.target=sentencepiece", "a tagger reads words and writes tags"),
-        ("model.letters.dim=7", "model.letters.dim is split in two halves, so it must be even, not 7"),
-        ("model.letters.kind=recurent", "unknown reader of letters 'recurent'.*did you mean 'recurrent'"),
+        ("tag.letters.dim=7", "tag.letters.dim is split in two halves, so it must be even, not 7"),
+        ("tag.letters.kind=recurent", "unknown reader of letters 'recurent'.*did you mean 'recurrent'"),
         ("model.encoder.dim=15", "split between two directions"),
     ],
 )
@@ -232,11 +232,11 @@ def test_padding_changes_no_letters_vector(kind: str) -> None:
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("kind", LETTERS)
 def test_letters_tell_unknown_words_apart(encoder: str, kind: str) -> None:
-    task, model = a_tagger(encoder, f"model.letters.kind={kind}")
+    task, model = a_tagger(encoder, f"tag.letters.kind={kind}")
     one, other = (task.collate(task.encode([Example(text, "X X")]), [0]).source for text in ("gnu zob", "gnu zobly"))
     assert one.ids.tolist() == other.ids.tolist() == [[UNKNOWN, UNKNOWN]]
     assert not torch.allclose(model(one), model(other), atol=1e-6)
-    _, model = a_tagger(encoder, "model.letters.dim=0")
+    _, model = a_tagger(encoder, "tag.letters.dim=0")
     assert torch.equal(model(one), model(other))
     assert not any("letters" in name or "spelling" in name for name, _ in model.named_parameters())
 
@@ -546,7 +546,7 @@ def command(*arguments: str) -> Any:
 def test_the_command_line_gives_words_and_tags_and_reads_the_formats_of_the_run(tmp_path: Path) -> None:
     sentences = "Ann\tB-PER\nLee\tI-PER\nslept\tO\n\nin\tO\nKobe\tB-LOC\n\n"
     train, test = write(tmp_path, "train.tsv", sentences * 5), write(tmp_path, "test.tsv", sentences)
-    files = [f"data.train={train}", f"data.dev={test}", "data.format=columns", "metric=entity_f1", "train.updates=60"]
+    files = [f"data.train={train}", f"data.dev={test}", "tag.format=columns", "metric=entity_f1", "train.updates=60"]
     run = str(regard.train(tiny(*files), runs=tmp_path, quiet=True).path)
     answer = command("predict", run, "--text", "in Kobe")
     assert answer["source_tokens"] == ["in", "Kobe"]

@@ -18,7 +18,7 @@ SIZES = ["model.embedding=8", "model.encoder.dim=12", "model.attention.dim=6", "
 SHORT = ["train.updates=60", "train.validate=60", "train.batch_tokens=600", "data.size=2000"]
 KINDS = {
     "classifier": [],
-    "cls": ["model.pooling=cls", "model.encoder.kind=transformer"],
+    "cls": ["classify.pooling=cls", "model.encoder.kind=transformer"],
     "translation": ["task=translate", "metric=exact_match", "tokens.target=word", "model.decoder.dim=10"],
 }
 TEXTS = ["the soup was bad", "our guide was not rude", "", "zebra", "the film was dull , not funny"]

@@ -1,7 +1,6 @@
 """Sentence vectors from the encoder of a run, and the texts that are nearest to a text by their cosine."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from regard.data.tokenizers import Tokenizer
 from regard.encoders import Encoder
 from regard.errors import DataError, RecipeError
 from regard.models import Classifier
-from regard.models.classifier import pooling
+from regard.models.classifier import make_pooling
 from regard.predict import Predictor
 from regard.tasks import Classify, core
 from regard.types import END, UNKNOWN, Padded
@@ -39,7 +38,7 @@ def vectors(predictor: Predictor, texts: Sequence[str]) -> Float[Tensor, "texts 
     encoder it is the mean of the encoder's states (Conneau et al. 2017 compare such poolings).
     """
     encoder, tokenizer, pool = _parts(predictor)
-    cased = [_cased(predictor, text) for text in texts]
+    cased = [lowered(text, predictor.task.recipe) for text in texts]
     device = next(encoder.parameters()).device
     rows = torch.zeros(len(texts), encoder.dim)
     with predictor.at_work():
@@ -64,14 +63,9 @@ def near(predictor: Predictor, text: str, texts: Sequence[str], count: int = 5) 
 def unknown(predictor: Predictor, text: str) -> list[str]:
     """The tokens of a text that are not in the run's vocabulary, each once, in their order."""
     _, tokenizer, _ = _parts(predictor)
-    cased = _cased(predictor, text)
+    cased = lowered(text, predictor.task.recipe)
     tokens = zip(tokenizer.encode(cased), tokenizer.places(cased), strict=True)
     return list(dict.fromkeys(cased[begin:end].strip() for token, (begin, end) in tokens if token == UNKNOWN))
-
-
-def _cased(predictor: Predictor, text: str) -> str:
-    """The text in lower case, if the run's tokenizer works in lower case."""
-    return text.lower() if predictor.task.recipe.tokens.lower else text
 
 
 def _parts(predictor: Predictor) -> tuple[Encoder, Tokenizer, Pooling]:
@@ -85,7 +79,7 @@ def _parts(predictor: Predictor) -> tuple[Encoder, Tokenizer, Pooling]:
         )
     if isinstance(model, Classifier):
         return encoder, tokenizer, model.pooling
-    return encoder, tokenizer, pooling(replace(task.recipe.model, pooling="mean"), encoder.dim)
+    return encoder, tokenizer, make_pooling(task.recipe.model, "mean", encoder.dim)
 
 
 def _padded(predictor: Predictor, ids: Sequence[Sequence[int]]) -> Padded:

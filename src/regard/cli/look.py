@@ -30,7 +30,7 @@ def look(
     if prediction.map is None:
         raise RecipeError(
             "there is no map: the text is blank, or the model has no attention (model.decoder.order = none, "
-            "or a classifier with a model.pooling other than attention)"
+            "or a classifier with a classify.pooling other than attention)"
         )
     title = f"{text} → {prediction.text}"
     drawings = [(path, maps.draw(prediction.map, path.suffix, title)) for path in out or []]

@@ -42,11 +42,11 @@ class Classifier(nn.Module):
         return Classified(self.out(dropout(pooled.vector, self.dropout, self.training)), pooled.weights)
 
 
-def build(recipe: recipes.Model, *, size: int, classes: int) -> Classifier:
+def build(recipe: recipes.Model, pooling: str, *, size: int, classes: int) -> Classifier:
     """Build the classifier of a recipe for a vocabulary of `size` tokens."""
     encoder = core.text_encoder(recipe, size)
     _scale_embeddings(encoder.words)
-    return Classifier(encoder, pooling(recipe, encoder.dim), classes, dropout=recipe.encoder.dropout)
+    return Classifier(encoder, make_pooling(recipe, pooling, encoder.dim), classes, dropout=recipe.encoder.dropout)
 
 
 def _scale_embeddings(words: nn.Embedding) -> None:
@@ -55,13 +55,13 @@ def _scale_embeddings(words: nn.Embedding) -> None:
         words.weight.mul_(EMBEDDING_STD / words.weight.std())
 
 
-def pooling(recipe: recipes.Model, dim: int) -> Pooling:
-    """Build the pooling of a recipe for states of width `dim`."""
-    kind = pick(POOLINGS, recipe.pooling, "pooling")
+def make_pooling(recipe: recipes.Model, name: str, dim: int) -> Pooling:
+    """Build a pooling of `POOLINGS` for the states of a recipe's encoder, of width `dim`."""
+    kind = pick(POOLINGS, name, "pooling")
     recurrent = recipe.encoder.kind == "recurrent"
-    if recurrent and recipe.pooling == "cls" and not recipe.encoder.bidirectional:
+    if recurrent and name == "cls" and not recipe.encoder.bidirectional:
         raise RecipeError(
-            "model.pooling = cls reads the first state, but a recurrent encoder of one direction has read nothing "
+            "classify.pooling = cls reads the first state, but a recurrent encoder of one direction has read nothing "
             "there yet; choose last, or model.encoder.bidirectional = true"
         )
     # The query has no position in the sentence, so local scopes have no meaning here.

@@ -63,7 +63,7 @@ def _two_vectors(width: int) -> nn.Embedding:
     return table
 
 
-def build(recipe: recipes.Model, *, size: int) -> SpanModel:
+def build(recipe: recipes.Model, vectors: recipes.Answer, *, size: int) -> SpanModel:
     """Build the span model of a recipe for a vocabulary of `size` tokens."""
     encoder = core.text_encoder(recipe, size)
-    return SpanModel(encoder, segments=recipe.segments, overlap=recipe.overlap, dropout=recipe.encoder.dropout)
+    return SpanModel(encoder, segments=vectors.segments, overlap=vectors.overlap, dropout=recipe.encoder.dropout)

@@ -45,11 +45,10 @@ def _spelling(dim: int, words: nn.Embedding) -> nn.Linear:
     return spelling
 
 
-def build(recipe: recipes.Model, *, words: int, letters: int, tags: int) -> Tagger:
+def build(recipe: recipes.Model, settings: recipes.Letters, *, words: int, letters: int, tags: int) -> Tagger:
     """Build the tagger of a recipe for vocabularies of these numbers of words, letters and tags."""
-    settings = recipe.letters
     kind = pick(LETTERS, settings.kind, "reader of letters")
     if settings.dim % 2:
-        raise RecipeError(f"model.letters.dim is split in two halves, so it must be even, not {settings.dim}")
+        raise RecipeError(f"tag.letters.dim is split in two halves, so it must be even, not {settings.dim}")
     reader = kind(letters, embedding=settings.embedding, dim=settings.dim) if settings.dim else None
     return Tagger(core.text_encoder(recipe, words), reader, tags=tags)

@@ -1,7 +1,7 @@
 """Extractive question answering: the answer is a span of the context; with any encoder."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import torch
@@ -63,6 +63,10 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
 
     metrics = ("exact_match", "answer_f1", "character_errors")
     noun = "question"
+    ignores = (
+        *(*core.NO_DECODER, "tokens.target", "tokens.lower", "model.tied", "train.word_dropout"),
+        *(f"search.{key.name}" for key in fields(Search) if key.name != "max_answer"),
+    )
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
         super().__init__(recipe)
@@ -73,7 +77,7 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
         with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
-            span.build(recipe.model, size=len(SPECIALS))
+            span.build(recipe.model, recipe.answer, size=len(SPECIALS))
 
     @staticmethod
     def read(names: tuple[str, ...]) -> Loaded:
@@ -97,7 +101,7 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
 
     def build(self) -> SpanModel:
         """Builds the model with newly initialised weights."""
-        return span.build(self.recipe.model, size=self.source.size)
+        return span.build(self.recipe.model, self.recipe.answer, size=self.source.size)
 
     def encode(self, examples: Sequence[Example]) -> Questions:
         """Encodes all examples as token ids, with the spans of their answers."""

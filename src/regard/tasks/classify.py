@@ -54,6 +54,7 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
 
     metrics = ("accuracy", "f1", "exact_match")
     noun = "sentence"
+    ignores = (*core.NO_DECODER, "tokens.target", "model.tied", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer, labels: tuple[str, ...]) -> None:
         super().__init__(recipe)
@@ -64,21 +65,21 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
     def check(recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
-        if recipe.model.pooling == "attention" and recipe.model.attention.normalizer == "hard":
+        if recipe.classify.pooling == "attention" and recipe.model.attention.normalizer == "hard":
             raise RecipeError(
                 "model.attention.normalizer = hard is learned with REINFORCE, which only recurrent decoders have: a "
-                "classifier's model.pooling = attention would never learn where to look; choose softmax, or sparsemax "
-                "or entmax15 for weights that are zero, or another model.pooling"
+                "classifier's classify.pooling = attention would never learn where to look; choose softmax, or "
+                "sparsemax or entmax15 for weights that are zero, or another classify.pooling"
             )
         with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
-            classifier.build(recipe.model, size=len(SPECIALS), classes=2)
+            classifier.build(recipe.model, recipe.classify.pooling, size=len(SPECIALS), classes=2)
 
     @classmethod
     def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
-        """Returns the function that reads labelled sentences; it strips labels and skips headers if data.header."""
+        """Returns the function that reads labelled sentences; it strips labels and skips headers if classify.header."""
 
         def read(names: tuple[str, ...]) -> Loaded:
-            examples, dropped = files.pairs(names, header=recipe.data.header)
+            examples, dropped = files.pairs(names, header=recipe.classify.header)
             return Loaded([replace(example, target=example.target.strip()) for example in examples], dropped)
 
         return read
@@ -96,7 +97,7 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Classify":
         """Collects the labels; builds the tokenizer, or takes that of `origin`."""
-        texts = [_cased(example.source, recipe) for example in examples]
+        texts = [core.lowered(example.source, recipe) for example in examples]
         source = build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin)
         return cls(recipe, source, tuple(sorted({example.target for example in examples})))
 
@@ -112,7 +113,8 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
 
     def build(self) -> Classifier:
         """Builds the model with newly initialised weights."""
-        return classifier.build(self.recipe.model, size=self.source.size, classes=len(self.labels))
+        recipe = self.recipe
+        return classifier.build(recipe.model, recipe.classify.pooling, size=self.source.size, classes=len(self.labels))
 
     def encode(self, examples: Sequence[Example]) -> Labelled:
         """Encodes all examples as token ids and label indices."""
@@ -123,7 +125,7 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
 
     def ids(self, text: str) -> list[int]:
         """The token ids of a text, without BEGIN and END."""
-        return self.source.encode(_cased(text, self.recipe))
+        return self.source.encode(core.lowered(text, self.recipe))
 
     def told(self, data: Labelled, dev: Labelled) -> Iterator[str]:
         """Reports the size of the vocabulary, the shares of the labels, and the accuracy of the most frequent one."""
@@ -145,12 +147,12 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
         )
 
     def padded(self, rows: Sequence[Sequence[int]]) -> Padded:
-        """Pads sentences to a batch, with END; BEGIN comes first if model.pooling = cls, which uses its state."""
+        """Pads sentences to a batch, with END; BEGIN comes first if classify.pooling = cls, which uses its state."""
         return batching.pad([[*self._first(), *row, END] for row in rows])
 
     def _first(self) -> list[int]:
-        """The tokens before a sentence: BEGIN if model.pooling = cls, otherwise none."""
-        return [BEGIN] if self.recipe.model.pooling == "cls" else []
+        """The tokens before a sentence: BEGIN if classify.pooling = cls, otherwise none."""
+        return [BEGIN] if self.recipe.classify.pooling == "cls" else []
 
     def tokens(self, batch: LabelledBatch) -> int:
         """The number of sentences of a batch, since each has one label."""
@@ -206,11 +208,6 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
             columns = tuple(self.source.piece(token) for token in [*self._first(), *ids, END])
             attention_map = AttentionMap(weights[None, : len(columns)].cpu(), (label,), columns)
         return Prediction(text, label, score, (label,), attention_map)
-
-
-def _cased(text: str, recipe: Recipe) -> str:
-    """The text, in lower case if tokens.lower is true."""
-    return text.lower() if recipe.tokens.lower else text
 
 
 def _hidden(source: Padded, share: float) -> Padded:

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard import recipe as recipes
 from regard.data import batching, files
 from regard.data.corpora import CORPORA
 from regard.data.files import Loaded
@@ -26,6 +27,14 @@ from regard.recipe import Model, Recipe, Search
 from regard.storage import Run
 from regard.types import PAD, UNKNOWN, Example, Prediction
 
+TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
+ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
+NO_DECODER = (
+    "source",
+    "tokens.shared",
+    "model.decoder",
+    *ATTENTION_TERMS,
+)  # keys that a task without a decoder ignores
 LONGEST = 5000  # tokens of an input at most, unless data.max_length is higher: the memory of maps grows as the square
 
 
@@ -130,6 +139,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     metrics: ClassVar[tuple[str, ...]]  # the names in METRICS that fit its predictions
     noun: ClassVar[str] = "pair"  # the word for one example in messages
     shows: ClassVar[bool] = True  # whether its predictions have attention maps
+    ignores: ClassVar[tuple[str, ...]] = ()  # keys and sections of a recipe that it does not use, which are refused
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -140,6 +150,16 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     @abstractmethod
     def check(recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
+
+    @classmethod
+    def check_keys(cls, recipe: Recipe) -> None:
+        """Refuse keys that are set but that this task ignores."""
+        for key in recipes.changed(recipe):
+            section = key.partition(".")[0]
+            if section in TASK_SECTIONS and section != recipe.task:
+                raise RecipeError(f"{key} is a key of task = {section}, not of {recipe.task}; leave it out")
+            if any(key == ignored or key.startswith(ignored + ".") for ignored in cls.ignores):
+                raise RecipeError(f"task = {recipe.task} does not use {key}; leave it out")
 
     @classmethod
     def check_metric(cls, name: str) -> None:
@@ -156,8 +176,6 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     @classmethod
     def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
         """Returns the function that reads files as the recipe says: `read`, unless a task has several formats."""
-        if recipe.data.format != "pairs":
-            raise RecipeError(f"data.format = {recipe.data.format!r} is for the task 'tag'; leave it out")
         return cls.read
 
     @classmethod
@@ -285,6 +303,11 @@ def places(model: Model) -> float:
     """The number of positions that a model has: model.longest if positions are learned, otherwise infinite."""
     learned = model.positions == "learned" and "transformer" in (model.encoder.kind, model.decoder.kind)
     return model.longest if learned else math.inf
+
+
+def lowered(text: str, recipe: Recipe) -> str:
+    """The text, in lower case if tokens.lower is true."""
+    return text.lower() if recipe.tokens.lower else text
 
 
 def unknown(rows: Sequence[Sequence[int]]) -> float:

@@ -76,13 +76,18 @@ class Written(NamedTuple):
 class Continue(Task[LanguageModel, Rows, Batch]):
     """Language modelling: learns from plain text with the cross-entropy of each next token; continues texts.
 
-    With data.window, all text is one stream, including newlines, cut into windows of this many tokens. Without it,
-    each line is a separate text that ends with END.
+    With language_model.window, all text is one stream, including newlines, cut into windows of this many tokens.
+    Without it, each line is a separate text that ends with END.
     """
 
     metrics = ("perplexity", "bits_per_character")
     shows = False
     noun = "line"
+    ignores = (
+        *("source", "tokens.target", "tokens.shared", "tokens.lower", "train.word_dropout", *core.ATTENTION_TERMS),
+        *("model.encoder", "model.decoder.copies", "model.decoder.cross_attention"),
+        *("search.max_ratio", "search.coverage_penalty", "search.max_answer"),
+    )
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
         super().__init__(recipe)
@@ -92,14 +97,13 @@ class Continue(Task[LanguageModel, Rows, Batch]):
     def check(recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or settings that do not fit together, before any data is read."""
         pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
-        data, model = recipe.data, recipe.model
-        if data.stride > data.window:
+        settings, model = recipe.language_model, recipe.model
+        if settings.stride > settings.window:
             raise RecipeError(
-                f"data.stride is at most data.window = {data.window}, not {data.stride}: text would be skipped"
+                f"language_model.stride is at most language_model.window = {settings.window}, not {settings.stride}: "
+                "text would be skipped"
             )
-        if recipe.train.sampling:
-            raise RecipeError("train.sampling is for models with a source; a language model needs it to be 0")
-        read = data.window or data.max_length + 1
+        read = settings.window or recipe.data.max_length + 1
         if model.decoder.kind == "transformer" and model.positions == "learned" and model.longest < read:
             raise RecipeError(
                 f"model.longest = {model.longest} positions are learned, but {read} tokens are read at once; raise it"
@@ -125,25 +129,24 @@ class Continue(Task[LanguageModel, Rows, Batch]):
 
     @classmethod
     def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
-        """Returns the function that reads a stream if data.window is set, otherwise lines."""
-        stream = super().reader(recipe)
-        return stream if recipe.data.window else cls.read_lines
+        """Returns the function that reads a stream if language_model.window is set, otherwise lines."""
+        return cls.read if recipe.language_model.window else cls.read_lines
 
     @classmethod
     def examples(cls, recipe: Recipe) -> Examples:
         """Reads or generates all text; without a dev file, dev is the last tenth of a stream, or some of the lines."""
-        data, read = recipe.data, cls.reader(recipe)
+        data, read, window = recipe.data, cls.reader(recipe), recipe.language_model.window
         if not data.train:
             train, dev, test, notes = super().examples(recipe)
-            convert = _ended if data.window else list
+            convert = _ended if window else list
             return Examples(convert(train), convert(dev), convert(test), notes)
         train, dropped = read(data.train)
         notes = [" and ".join(data.train) + (f", {dropped:,} blank lines dropped" if dropped else "")]
         test = read(data.test).examples if data.test else []
         if data.dev:
             return Examples(train, read(data.dev).examples, test, notes)
-        train, dev = _last_tenth(train) if data.window else _some_lines(train, recipe.train.seed)
-        part = f"the last tenth, {_characters(dev):,} characters, is" if data.window else f"{len(dev):,} lines are"
+        train, dev = _last_tenth(train) if window else _some_lines(train, recipe.train.seed)
+        part = f"the last tenth, {_characters(dev):,} characters, is" if window else f"{len(dev):,} lines are"
         return Examples(train, dev, test, [*notes, f"no data.dev given: {part} split off for it"])
 
     @classmethod
@@ -167,7 +170,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
 
     def encode(self, examples: Sequence[Example]) -> Rows:
         """Encodes all text as lines, or as windows that do not overlap."""
-        window = self.recipe.data.window
+        window = self.recipe.language_model.window
         return self._stream(examples).windows(window, window) if window else self._lines(examples)
 
     def _stream(self, examples: Sequence[Example]) -> Rows:
@@ -186,23 +189,23 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         return Rows(list(examples), ids, functional.pad(ends[:-1], (1, 0)), ends, torch.arange(len(rows)))
 
     def within_length(self, data: Rows) -> Rows:
-        """The rows for training: lines that are short enough, or windows, which may overlap (data.stride)."""
-        settings = self.recipe.data
+        """The rows for training: lines that are short enough, or windows, which may overlap (language_model.stride)."""
+        settings = self.recipe.language_model
         if not settings.window:
             return super().within_length(data)
         if len(data.stream) < settings.window:
             raise DataError(
                 f"the training text has {len(data.stream):,} tokens, fewer than one window of {settings.window:,}; "
-                "give more text or a smaller data.window"
+                "give more text or a smaller language_model.window"
             )
-        return data.windows(settings.window, settings.stride or settings.window)
+        return language_model.windows(settings.window, settings.stride or settings.window)
 
     def told(self, data: Rows, dev: Rows) -> Iterator[str]:
         """Reports the size of the vocabulary, the share of unknown dev tokens, and the number of windows."""
         unknown = int((dev.stream == UNKNOWN).sum()) / len(dev.stream)
         yield f"a vocabulary of {self.source.size:,} tokens, {unknown:.2%} of the dev tokens unknown"
-        if window := self.recipe.data.window:
-            stride = self.recipe.data.stride or window
+        if window := self.recipe.language_model.window:
+            stride = self.recipe.language_model.stride or window
             cut = f"{len(data.starts):,} windows of {window:,} tokens, one every {stride:,}"
             yield f"{cut}; {len(dev.starts):,} dev windows"
 
@@ -233,7 +236,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         self.check_metric(metric)
         if not examples:
             raise DataError("there is no text to score; give at least one line")
-        window = self.recipe.data.window
+        window = self.recipe.language_model.window
         grouped: dict[str, list[Example]] = {}
         for example in examples:
             grouped.setdefault("" if window else example.group, []).append(example)
@@ -270,8 +273,8 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         """Continues each text by at most search.max_extra tokens; a text may be empty.
 
         The `text` of a prediction begins with the given text; `tokens` and `score` are those of the new tokens only.
-        With data.window, the model sees at most one window: only the end of a longer text, and if the window is full,
-        generation goes on from its second half. Without it, a text that is too long gets a blank prediction.
+        With language_model.window, the model sees at most one window: only the end of a longer text, and if the window
+        is full, generation goes on from its second half. Without it, a text that is too long gets a blank prediction.
         """
         model.eval()
         answers = [core.blank(text) for text in texts]
@@ -289,7 +292,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         self, model: LanguageModel, prompts: list[list[int]], settings: Search, seeds: list[int], n_best: int
     ) -> list[list[Written]]:
         """Continues prompts whose contexts are equally long, in several turns if the window gets full."""
-        most, half = settings.max_extra, self.recipe.data.window // 2
+        most, half = settings.max_extra, self.recipe.language_model.window // 2
         first = self._turn(model, [self._context(prompt) for prompt in prompts], settings, most, seeds, n_best)
         written = {(row, draw): each for row, drawn in enumerate(first) for draw, each in enumerate(drawn)}
         turn = 0
@@ -313,7 +316,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         n_best: int,
     ) -> list[list[Written]]:
         """Generates continuations of equally long contexts, until the window is full."""
-        window, length = self.recipe.data.window, len(contexts[0])
+        window, length = self.recipe.language_model.window, len(contexts[0])
         limits = [length + (min(most, window - length) if window else most)] * len(contexts)
         device = next(model.parameters()).device
         prefix = torch.tensor(contexts, dtype=torch.long, device=device).view(len(contexts), length)
@@ -331,12 +334,12 @@ class Continue(Task[LanguageModel, Rows, Batch]):
 
     def _context(self, prompt: list[int]) -> list[int]:
         """The end of a prompt that the model sees; with a window, it leaves room for one new token."""
-        window = self.recipe.data.window
+        window = self.recipe.language_model.window
         return prompt[max(0, len(prompt) - window + 1) :] if window else prompt
 
     def too_long(self, text: str) -> bool:
-        """Whether a text is too long, so that its prediction is blank; with data.window, no text is."""
-        return not self.recipe.data.window and len(self.source.encode(text)) > self.longest
+        """Whether a text is too long, so that its prediction is blank; with language_model.window, no text is."""
+        return not self.recipe.language_model.window and len(self.source.encode(text)) > self.longest
 
     def tell(self, text: str, prompt: Sequence[int], written: Written) -> Prediction:
         """Makes the prediction of a continuation; it is decoded with the prompt, so that spaces are right."""

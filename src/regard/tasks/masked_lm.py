@@ -82,6 +82,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
 
     metrics = ("perplexity", "masked_accuracy")
     noun = "text"
+    ignores = (*core.NO_DECODER, "tokens.target", "train.word_dropout", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
         super().__init__(recipe)
@@ -93,9 +94,9 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
     def check(recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
-        if recipe.train.whole_words and recipe.tokens.source != "sentencepiece":
+        if recipe.masked_lm.whole_words and recipe.tokens.source != "sentencepiece":
             raise RecipeError(
-                "train.whole_words is for words in pieces: "
+                "masked_lm.whole_words is for words in pieces: "
                 f"it needs tokens.source = sentencepiece, not {recipe.tokens.source}"
             )
         with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
@@ -109,7 +110,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "MaskedText":
         """Builds the tokenizer from the training texts, or takes that of `origin`."""
-        texts = [_cased(_text(example), recipe) for example in examples]
+        texts = [core.lowered(_text(example), recipe) for example in examples]
         return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
 
     @classmethod
@@ -127,7 +128,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
 
     def encode(self, examples: Sequence[Example]) -> Texts:
         """Encodes all texts, each with a fixed seed of its mask, so that every validation predicts the same tokens."""
-        rows = [self.source.encode(_cased(_text(example), self.recipe)) for example in examples]
+        rows = [self.source.encode(core.lowered(_text(example), self.recipe)) for example in examples]
         seeds: list[int | None] = [self.recipe.train.seed * 1_000_003 + place for place in range(len(rows))]
         return Texts(list(examples), rows, seeds)
 
@@ -139,8 +140,8 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
     def told(self, data: Texts, dev: Texts) -> Iterator[str]:
         """Reports the size of the vocabulary and the share of tokens to predict."""
         yield f"a vocabulary of {self.source.size:,} tokens, {core.unknown(dev.rows):.2%} of the dev tokens unknown"
-        words = ", whole words at once" if self.recipe.train.whole_words else ""
-        yield f"{self.recipe.train.masked:.0%} of the tokens are asked for{words}"
+        words = ", whole words at once" if self.recipe.masked_lm.whole_words else ""
+        yield f"{self.recipe.masked_lm.masked:.0%} of the tokens are asked for{words}"
 
     def collate(self, data: Texts, indices: Sequence[int]) -> MaskedBatch:
         """Makes the batch of the texts at these indices, with masked tokens."""
@@ -155,18 +156,18 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
         """Masks texts: returns the input of the model, and the tokens to predict.
 
         `chances` are three random numbers for each token: whether it is predicted, how it is masked, and by which token
-        it is replaced. Each token, or each word if train.whole_words, is predicted with probability train.masked, and
-        at least one in each text. Of the tokens to predict, 80 % are masked, 10 % replaced by any token, 10 % left as
-        they are. Unknown tokens are not predicted, unless a text has no others.
+        it is replaced. Each token, or each word if masked_lm.whole_words, is predicted with probability
+        masked_lm.masked, and at least one in each text. Of the tokens to predict, 80 % are masked, 10 % replaced by any
+        token, 10 % left as they are. Unknown tokens are not predicted, unless a text has no others.
         """
         choice, kind, other = chances.unbind(-1)
-        if self.recipe.train.whole_words:
+        if self.recipe.masked_lm.whole_words:
             choice = choice.gather(1, self._word_beginnings(whole.ids))
         text = whole.mask & (whole.ids != END)
         known = text & (whole.ids != UNKNOWN)
         asked = torch.where(known.any(1, keepdim=True), known, text)
         choice = choice.masked_fill(~asked, 2.0)
-        asked &= choice <= choice.amin(1, keepdim=True).clamp(min=self.recipe.train.masked)
+        asked &= choice <= choice.amin(1, keepdim=True).clamp(min=self.recipe.masked_lm.masked)
         any_token = len(SPECIALS) + (other * (self.source.size - len(SPECIALS))).long()
         ids = whole.ids.where(~asked | (kind >= HIDDEN + EXCHANGED), any_token.clamp(max=self.source.size - 1))
         ids = ids.masked_fill(asked & (kind < HIDDEN), self.mask)
@@ -191,8 +192,8 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
     def measure(self, model: MaskedLM, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
         """Computes a metric of predicted masked tokens, in total and by group; the seed fixes the masks."""
         self.check_metric(metric)
-        train = self.recipe.train
-        how = f"masked:{train.masked}|whole_words:{'yes' if train.whole_words else 'no'}|seed:{train.seed}"
+        words = "yes" if self.recipe.masked_lm.whole_words else "no"
+        how = f"masked:{self.recipe.masked_lm.masked}|whole_words:{words}|seed:{self.recipe.train.seed}"
         judged = self._judged(model, self.encode(examples))
         grouped: dict[str, list[Judged]] = {}
         for token in judged:
@@ -249,7 +250,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
 
     def holed(self, text: str) -> Holed:
         """Encodes a text with the mask id for each blank; a space before a blank becomes part of the blank."""
-        first, *rest = _cased(text, self.recipe).split(BLANK)
+        first, *rest = core.lowered(text, self.recipe).split(BLANK)
         holed = Holed(self.source.encode(first), [], [])
         for before, after in pairwise([first or " ", *rest]):
             opening = before[-1:].isspace()
@@ -301,11 +302,6 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
 def _text(example: Example) -> str:
     """The text of an example of any corpus; examples of language models have only a target."""
     return example.source or example.target
-
-
-def _cased(text: str, recipe: Recipe) -> str:
-    """The text, in lower case if tokens.lower is true."""
-    return text.lower() if recipe.tokens.lower else text
 
 
 def _chances(lengths: Sequence[int], seeds: Sequence[int | None]) -> Float[Tensor, "batch length 3"]:

@@ -61,6 +61,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     metrics = ("tag_accuracy", "entity_f1", "exact_match")
     noun = "sentence"
+    ignores = (*core.NO_DECODER, "model.tied", "search")
 
     def __init__(self, recipe: Recipe, words: Tokenizer, letters: Tokenizer, tags: Tokenizer) -> None:
         super().__init__(recipe)
@@ -74,16 +75,18 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     @staticmethod
     def check(recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
-        pick(tagged.FORMATS, recipe.data.format, "format")
+        pick(tagged.FORMATS, recipe.tag.format, "format")
         if (recipe.tokens.source, recipe.tokens.target) != (Word.kind, Word.kind):
             raise RecipeError('a tagger reads words and writes tags; write tokens.source = tokens.target = "word"')
         with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
-            tagger.build(recipe.model, words=len(SPECIALS), letters=len(SPECIALS), tags=len(SPECIALS))
+            tagger.build(
+                recipe.model, recipe.tag.letters, words=len(SPECIALS), letters=len(SPECIALS), tags=len(SPECIALS)
+            )
 
     @classmethod
     def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
-        """Returns the function that reads files in data.format and checks that every word has a tag."""
-        read = pick(tagged.FORMATS, recipe.data.format, "format")
+        """Returns the function that reads files in tag.format and checks that every word has a tag."""
+        read = pick(tagged.FORMATS, recipe.tag.format, "format")
         return lambda names: tagged.check(read(names))
 
     @classmethod
@@ -91,7 +94,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         """Builds the vocabularies from the training examples, or takes those of `origin`."""
         tokens = recipe.tokens
         sources, targets = [example.source for example in examples], [example.target for example in examples]
-        frequent = _frequent([_cased(source, recipe) for source in sources], tokens.least)
+        frequent = _frequent([core.lowered(source, recipe) for source in sources], recipe.tag.least)
         words = build_tokenizer(tokens.source, frequent, tokens.size, SOURCE, origin)
         tags = build_tokenizer(tokens.target, targets, 0, TARGET, origin)
         if core.unknown([tags.encode(target) for target in targets]):  # the tags of `origin` are not those of this data
@@ -114,7 +117,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     def build(self) -> Tagger:
         """Builds the model with newly initialised weights."""
         sizes = {"words": self.words.size, "letters": self.letters.size, "tags": self.tags.size}
-        return tagger.build(self.recipe.model, **sizes)
+        return tagger.build(self.recipe.model, self.recipe.tag.letters, **sizes)
 
     def encode(self, examples: Sequence[Example]) -> Sentences:
         """Encodes all examples as ids of words, letters and tags."""
@@ -125,7 +128,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     def encode_words(self, text: str) -> list[int]:
         """The ids of the words of a text."""
-        return self.words.encode(_cased(text, self.recipe))
+        return self.words.encode(core.lowered(text, self.recipe))
 
     def encode_letters(self, text: str) -> Int[Tensor, "words letters"]:
         """The ids of the letters of the words of a text, padded to the longest word."""
@@ -223,11 +226,6 @@ def _hidden(source: Spelled, share: float) -> Spelled:
     """Word dropout: each word becomes UNKNOWN with this probability, as words outside the vocabulary are."""
     hidden = source.mask & (torch.rand(source.ids.shape, device=source.ids.device) < share)
     return replace(source, ids=source.ids.masked_fill(hidden, UNKNOWN))
-
-
-def _cased(text: str, recipe: Recipe) -> str:
-    """The text, in lower case if tokens.lower is true."""
-    return text.lower() if recipe.tokens.lower else text
 
 
 def _frequent(texts: Sequence[str], least: int) -> list[str]:

@@ -116,6 +116,7 @@ def check(recipe: Recipe) -> None:
     task = task_class(recipe.task)
     task.check_metric(recipe.metric)
     pick(SCHEDULES, recipe.train.schedule, "schedule")
+    task.check_keys(recipe)
     task.check(recipe)
     pick(dict.fromkeys(PRECISIONS), recipe.train.precision, "precision")
     pick(dict.fromkeys(KEPT), recipe.train.keep, "weights to keep")
