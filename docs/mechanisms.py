@@ -413,7 +413,7 @@ def positions(figures: Figures) -> str:
     words = torch.tensor([0.9, -0.4, 0.3, 0.8, -0.7, 0.5, 0.2, -0.6], dtype=torch.float64).expand(1, len(SOURCE), -1)
     labels = [f"w{number}" for number in range(1, len(SOURCE) + 1)]
     for name, kind in POSITIONS.items():
-        place = fix_parameters(kind(dim=width, heads=4, longest=32, onward=False))
+        place = fix_parameters(kind(dim=width, heads=4, longest=32, causal=False))
 
         def look(start: int = 0, place: Positions = place) -> Tensor:
             vectors = place.rotate(place.embed(words, start), start)[0]
@@ -429,7 +429,7 @@ def positions(figures: Figures) -> str:
                 "scores": place.bias(1, 1, 0) is not None,
             }
             laws = {
-                "parameters": parts(kind(dim=6, heads=2, longest=5, onward=False)),
+                "parameters": parts(kind(dim=6, heads=2, longest=5, causal=False)),
                 "changes": ", ".join(part for part, changed in changes.items() if changed) or "nothing",
                 "weights between equal words depend on their distance alone": yes_or_no(
                     torch.allclose(weights, look(apart))
@@ -481,7 +481,7 @@ def decoder(kind: type[RecurrentDecoder]) -> tuple[RecurrentDecoder, Memory]:
     """A decoder of an order, and the memory of the toy; token n is target word n, token 0 is BEGIN."""
     embedding = TokenEmbedding(1 + len(TARGET), WIDTH)
     attention = None
-    if kind.looks():
+    if kind.attends():
         additive = SCORES["additive"](query_dim=WIDTH, key_dim=WIDTH, dim=WIDTH)
         attention = SCOPES["global"](additive, query_dim=WIDTH)
     made = kind(embedding, attention, reader=Recurrence(nn.GRU, input_dim=1, dim=WIDTH), cell=nn.GRU, dim=WIDTH)
@@ -505,7 +505,7 @@ def orders(figures: Figures) -> str:
         made, memory = decoder(kind)
         query: tuple[str, ...] = ()
         drawn = {f"order_{name}_reads": f"The inputs of attention, cell and prediction in {name}"}
-        if kind.looks():
+        if kind.attends():
             figures[f"order_{name}"] = picture(fit(made, lambda: made(tokens, memory).attention[0]))  # noqa: B023
             drawn[f"order_{name}"] = f"The map of {name}"
             other = tokens.clone()

@@ -13,7 +13,7 @@ import pytest
 import regard
 from regard import Comparison, Run
 from regard import recipe as recipes
-from regard.analysis.comparison import LEAST, MOST, bins
+from regard.analysis.comparison import MAX_BINS, MIN_BIN_SIZE, bins
 from regard.errors import DataError, RecipeError, StorageError
 from regard.metrics import METRICS, better
 from regard.storage import METRICS as METRICS_FILE
@@ -65,14 +65,14 @@ def test_bins_are_full_and_ordered_and_never_split_equal_lengths(count: int, lon
     assert len(bin_numbers) == count
     sizes = Counter(bin_numbers)
     assert sorted(sizes) == list(range(len(sizes)))
-    assert len(sizes) <= MOST
-    assert count < LEAST or min(sizes.values()) >= LEAST
+    assert len(sizes) <= MAX_BINS
+    assert count < MIN_BIN_SIZE or min(sizes.values()) >= MIN_BIN_SIZE
     by_length = sorted(zip(lengths, bin_numbers, strict=True))
     assert [number for _, number in by_length] == sorted(bin_numbers)
     assert len({length for length, _ in by_length}) == len(set(by_length))
     if longest == 5000 and count >= 400:  # hardly any lengths are equal, so bins can be about equally full
-        assert len(sizes) >= MOST - 1
-        assert max(sizes.values()) <= 1.2 * count / MOST + LEAST
+        assert len(sizes) >= MAX_BINS - 1
+        assert max(sizes.values()) <= 1.2 * count / MAX_BINS + MIN_BIN_SIZE
 
 
 def test_no_lengths_have_no_bins() -> None:
@@ -131,7 +131,7 @@ def test_a_picture_names_the_runs_and_the_axes(compared: Comparison) -> None:
 
 
 def test_the_results_as_json(compared: Comparison, runs: Path) -> None:
-    first, *_ = results = list(compared.told())
+    first, *_ = results = list(compared.to_dicts())
     assert len(results) == 3
     assert first["run"] == str(runs / "reverse")
     assert first["exact_match"] == compared.entries[0].measured.value
@@ -209,7 +209,7 @@ def test_a_run_that_was_stopped_is_resumed(compared: Comparison, runs: Path, tmp
         regard.compare(begun)
     (entry,) = regard.compare(recipe, runs=tmp_path, quiet=True).entries
     assert entry.run == begun
-    assert begun.holds(METRICS_FILE)
+    assert begun.has_file(METRICS_FILE)
     assert entry.measured == compared.entries[0].measured
 
 
@@ -254,7 +254,7 @@ def test_every_task_has_its_curve(recipe: str, tmp_path: Path) -> None:
     result = regard.compare(*small, recipe, recipe, "train.seed=2", runs=tmp_path, quiet=True)
     for entry in result.entries:
         assert entry.measured.signature.startswith(result.metric)
-        assert all(point.examples >= LEAST for point in entry.curve.points)
+        assert all(point.examples >= MIN_BIN_SIZE for point in entry.curve.points)
         assert [point.length for point in entry.curve.points] == sorted({point.length for point in entry.curve.points})
     assert result.draw(".svg")
 

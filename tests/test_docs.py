@@ -223,7 +223,7 @@ def small_decoder(order: str) -> tuple[RecurrentEncoder, Any]:
     )
 
 
-@pytest.mark.parametrize("order", [name for name, order in ORDERS.items() if order.looks()])
+@pytest.mark.parametrize("order", [name for name, order in ORDERS.items() if order.attends()])
 def test_padding_gets_no_attention(order: str) -> None:
     encoder, decoder = small_decoder(order)
     source = pad([[4, 5, 6, 7, 3], [8, 9, 3]])
@@ -271,12 +271,12 @@ def test_bahdanau_feeds_word_and_context() -> None:
     encoder, decoder = small_decoder("bahdanau")
     cell_inputs: list[tuple[Tensor, Tensor]] = []
     decoder.recurrence.rnn.register_forward_hook(lambda module, inputs, _: cell_inputs.append(inputs))
-    ready = decoder.prepare(encoder(pad([[4, 5, 6, 3]])))
-    state = decoder.start(ready)
-    decoder.step(torch.tensor([[7]]), state, ready)
+    prepared = decoder.prepare(encoder(pad([[4, 5, 6, 3]])))
+    state = decoder.start(prepared)
+    decoder.step(torch.tensor([[7]]), state, prepared)
     before = state.recurrent.hidden
     context = attend(
-        before, ready.keys, ready.values, score=decoder.attention.score, mask=masks.over_keys(ready.mask)
+        before, prepared.keys, prepared.values, score=decoder.attention.score, mask=masks.over_keys(prepared.mask)
     ).context
     word = decoder.embedding(torch.tensor([[7]]))
     assert torch.allclose(cell_inputs[0][0], torch.cat([word, context], dim=-1), atol=1e-6)

@@ -104,10 +104,10 @@ def teacher_forcing(target):
 
 
 def greedy(decoder, memory, limit):
-    ready = decoder.prepare(memory)
-    state, token, written = decoder.start(ready), BEGIN, []
+    prepared = decoder.prepare(memory)
+    state, token, written = decoder.start(prepared), BEGIN, []
     while len(written) < limit:
-        step = decoder.step(torch.tensor([[token]]), state, ready)
+        step = decoder.step(torch.tensor([[token]]), state, prepared)
         state, token = step.state, int(step.logits[0, -1].argmax())
         if token == END:
             break
@@ -275,10 +275,10 @@ def greedy_with(*, first=BEGIN, carry=True, feed=True, limited=True, keep_end=Fa
     """Greedy decoding with one mistake."""
 
     def answer(decoder, memory, limit):
-        ready = decoder.prepare(memory)
-        state, token, written = decoder.start(ready), first, []
+        prepared = decoder.prepare(memory)
+        state, token, written = decoder.start(prepared), first, []
         while len(written) < (limit if limited else 40):
-            step = decoder.step(torch.tensor([[token if feed else BEGIN]]), state, ready)
+            step = decoder.step(torch.tensor([[token if feed else BEGIN]]), state, prepared)
             state, token = (step.state if carry else state), int(step.logits[0, -1].argmax())
             if token == END and stop:
                 return [*written, token] if keep_end else written
@@ -511,11 +511,11 @@ def greedy_by(*, memory_for_ready=False, whole_prefix=False, fewer=0, rank=0):
     """Greedy decoding with a mistake that only a decoder which checks its inputs detects."""
 
     def answer(decoder, memory, limit):
-        ready = decoder.prepare(memory)
-        state, read, written = decoder.start(ready), [BEGIN], []
+        prepared = decoder.prepare(memory)
+        state, read, written = decoder.start(prepared), [BEGIN], []
         while len(written) < limit - fewer:
             tokens = torch.tensor([read if whole_prefix else read[-1:]])
-            step = decoder.step(tokens, state, memory if memory_for_ready else ready)
+            step = decoder.step(tokens, state, memory if memory_for_ready else prepared)
             ranked = step.logits[0, -1].argsort(descending=True)
             state, token = step.state, int(ranked[0])
             if token == END:

@@ -176,7 +176,7 @@ def test_starting_from_a_run_needs_only_what_the_new_recipe_names(run: Run, home
         regard.train(small(home, "model.attention.score=manhatan", start), runs=tmp_path)
     assert not list(tmp_path.iterdir())
     started = regard.train(small(home, start), runs=tmp_path, quiet=True)
-    assert not started.holds(storage.PLUGINS)
+    assert not started.has_file(storage.PLUGINS)
 
 
 def test_another_version_is_a_line_on_stderr(
@@ -216,7 +216,7 @@ def test_a_score_that_was_added_from_python_is_said_to_be_none_of_regards(
     with monkeypatch.context() as patch:
         patch.setitem(SCORES, "mine", Dot)
         run = regard.train(small(home, "model.attention.score=mine"), runs=tmp_path, quiet=True)
-    assert not run.holds(storage.PLUGINS)
+    assert not run.has_file(storage.PLUGINS)
     said = r"needs the score 'mine', which is not in this regard: it was added from Python.* \(docs/extend.md\)$"
     with pytest.raises(RecipeError, match=said):
         regard.load(run)

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from regard.kernels.choose import capturable, watched
+from regard.kernels.choose import capturable, count_answers
 from regard.layers.recurrence import CELLS, Recurrence
 from regard.types import Recurrent
 
@@ -73,7 +73,7 @@ def test_both_are_taken_in_updates_that_may_be_captured():
     recurrence = Recurrence(CELLS["gru"], input_dim=5, dim=14, layers=2, dropout=0.1)
     inputs, mask, start = torch.randn(3, 7, 5), torch.ones(3, 7, dtype=torch.bool), torch.zeros(3, 2, 14)
     for on in (True, False):
-        with capturable(on), watched() as answers:
+        with capturable(on), count_answers() as answers:
             recurrence(inputs, Recurrent(start, None))
             recurrence.read(inputs, mask)
         assert [answers[name].taken for name in ("recurrence_by_layers", "unpacked_reading")] == [int(on)] * 2

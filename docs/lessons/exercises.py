@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.decoders import Decoder
 from regard.maps import TEXT
-from regard.types import BEGIN, END, PAD, UNKNOWN, Memory, Ready, Recurrent, State, Step
+from regard.types import BEGIN, END, PAD, UNKNOWN, Memory, Prepared, Recurrent, State, Step
 
 Answer = Callable[..., Any]
 
@@ -47,7 +47,7 @@ def check(exercise: str, answer: Answer) -> Verdict:
         raise ValueError(f"there is no exercise {exercise!r}; choose from {', '.join(EXERCISES)}")
     for tested in EXERCISES[exercise]:
         try:
-            holds = tested.holds(answer)
+            holds = tested.has_file(answer)
         except _NothingError:
             return Verdict(exercise, "nothing returned", "Fill the function in, then run this cell again.")
         except Exception as error:  # the author of the answer should see any error in it
@@ -116,7 +116,7 @@ TEACHER_FORCING = (
 
 
 @dataclass(frozen=True)
-class _NoReady(Ready):
+class _NoReady(Prepared):
     pass
 
 
@@ -144,12 +144,12 @@ class _RecordingDecoder(Decoder[_NoReady, _StepCount]):
     def prepare(self, memory: Memory) -> _NoReady:
         return _NoReady()
 
-    def start(self, ready: _NoReady) -> _StepCount:
+    def start(self, prepared: _NoReady) -> _StepCount:
         return _StepCount(0)
 
-    def step(self, tokens: Tensor, state: _StepCount, ready: _NoReady) -> Step:
+    def step(self, tokens: Tensor, state: _StepCount, prepared: _NoReady) -> Step:
         last = int(tokens[0, -1])
-        self.calls.append(_Call(tokens[0].tolist(), state.steps, isinstance(ready, _NoReady)))
+        self.calls.append(_Call(tokens[0].tolist(), state.steps, isinstance(prepared, _NoReady)))
         word = END if state.steps == self.length else 4 + (5 * last + state.steps) % 7
         logits = torch.zeros(1, 1, 11)
         logits[0, 0, word] = 1.0
@@ -511,7 +511,7 @@ class _RecordingCell:
         self.after = torch.tanh(state + inputs.sum() / 2)
         return self.after.clone()
 
-    def holds(self, part: Tensor) -> bool:
+    def has_file(self, part: Tensor) -> bool:
         """Whether the input of the cell contains a vector, at any position."""
         places = range(len(self.inputs) - len(part) + 1)
         return any(_same(self.inputs[place : place + len(part)], part) for place in places)
@@ -546,12 +546,12 @@ BAHDANAU_STEP = (
     ),
     Property(
         "the word does not enter the cell",
-        lambda answer: _bahdanau(answer)[0].holds(WORD),
+        lambda answer: _bahdanau(answer)[0].has_file(WORD),
         "The input of the cell is [word; context]; the last state is its state, not its input.",
     ),
     Property(
         "the context does not enter the cell",
-        lambda answer: _bahdanau(answer)[0].holds(_bahdanau(answer)[0].context),
+        lambda answer: _bahdanau(answer)[0].has_file(_bahdanau(answer)[0].context),
         "The input of the cell is [word; context].",
     ),
     Property(

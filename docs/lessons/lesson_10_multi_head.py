@@ -84,7 +84,7 @@ class Neighbours(nn.Module):
     def __init__(self, heads):
         super().__init__()
         self.embedding = nn.Embedding(LETTERS, DIM)
-        self.positions = POSITIONS["sinusoidal"](dim=DIM, heads=heads, longest=LENGTH, onward=False)
+        self.positions = POSITIONS["sinusoidal"](dim=DIM, heads=heads, longest=LENGTH, causal=False)
         self.look = SelfAttention(scaled_dot, dim=DIM, heads=heads)
         self.read = nn.Linear(DIM, 2 * LETTERS)
 
@@ -163,7 +163,7 @@ keep(side_by_side(maps), "lesson_10_heads")
 
 # %%
 figure, (left, right) = panels("numbers kept for each word", "thousands of numbers to learn", height=2.8)
-positions = POSITIONS["none"](dim=WIDE, heads=HEADS, longest=1, onward=False)
+positions = POSITIONS["none"](dim=WIDE, heads=HEADS, longest=1, causal=False)
 for count in (8, 4, 2, 1):
     layer = SelfAttention(scaled_dot, dim=WIDE, heads=HEADS, groups=count)
     with torch.no_grad():

@@ -50,7 +50,7 @@ def likeness(states):
 
 
 layers = [SelfAttention(scaled_dot, dim=64, heads=4) for _ in range(12)]
-norm, nowhere = nn.LayerNorm(64), POSITIONS["none"](dim=64, heads=4, longest=1, onward=False)
+norm, nowhere = nn.LayerNorm(64), POSITIONS["none"](dim=64, heads=4, longest=1, causal=False)
 words = torch.randn(1, 10, 64)
 figure, axes = plot("Ten words through twelve layers", x="layers", y="mean cosine of two words")
 for name, share, colour in (("f(norm(x))", 0.0, ORANGE), ("x + f(norm(x))", 1.0, BLUE)):
@@ -96,10 +96,10 @@ tokens = torch.tensor([[BEGIN, 8, 7, 6, 5]])
 with torch.no_grad():
     at_once = model.decoder(tokens, memory).logits
     other = model.decoder(torch.tensor([[BEGIN, 8, 7, 6, 20]]), memory).logits
-    ready = model.decoder.prepare(memory)
-    state, steps = model.decoder.start(ready), []
+    prepared = model.decoder.prepare(memory)
+    state, steps = model.decoder.start(prepared), []
     for token in tokens[0]:
-        step = model.decoder.step(token.view(1, 1), state, ready)
+        step = model.decoder.step(token.view(1, 1), state, prepared)
         state, steps = step.state, [*steps, step.logits]
 print("another last word changes the rows", (at_once != other).any(-1)[0].nonzero().flatten().tolist())
 print(f"one by one differs from all at once by {(torch.cat(steps, dim=1) - at_once).abs().max():.0e}")

@@ -104,7 +104,7 @@ print("same context:", torch.allclose(*contexts))
 
 # %%
 LENGTH, WIDTH = 60, 32
-sinusoidal = POSITIONS["sinusoidal"](dim=WIDTH, heads=1, longest=LENGTH, onward=False)
+sinusoidal = POSITIONS["sinusoidal"](dim=WIDTH, heads=1, longest=LENGTH, causal=False)
 waves = sinusoidal.embed(torch.zeros(1, LENGTH, WIDTH, dtype=torch.float64), 0)[0]  # position, number
 print(f"wavelengths from {2 * math.pi:.2f} to {10000 ** ((WIDTH - 2) / WIDTH) * 2 * math.pi:.0f}", end=", ")
 print(f"not to {10000 * 2 * math.pi:.0f}")
@@ -142,7 +142,7 @@ def shifted(table, k):
     return (table[:-k] @ matrix - table[k:]).abs().max().item()
 
 
-many = POSITIONS["sinusoidal"](dim=8, heads=1, longest=500, onward=False)
+many = POSITIONS["sinusoidal"](dim=8, heads=1, longest=500, causal=False)
 print(f"shared exponent: off by {shifted(many.embed(torch.zeros(1, 500, 8).double(), 0)[0], 3):.0e}", end="; ")
 print(f"exponent (2i+1)/d: off by {shifted(misprinted(500, 8), 3):.2f}")
 
@@ -168,7 +168,7 @@ keep(figure, "lesson_8_distance")
 # both sentences. Only a nonlinear function, such as a softmax, a feed-forward layer or the maximum, can use the order.
 
 # %%
-place = POSITIONS["sinusoidal"](dim=6, heads=1, longest=9, onward=False)
+place = POSITIONS["sinusoidal"](dim=6, heads=1, longest=9, causal=False)
 first, second = place.embed(first.unsqueeze(0), 0)[0], place.embed(second.unsqueeze(0), 0)[0]
 print("same mean:", torch.allclose(first.mean(0), second.mean(0), atol=1e-6), end="; ")
 print("same maximum:", torch.allclose(first.amax(0), second.amax(0)))
@@ -180,7 +180,7 @@ print("same maximum:", torch.allclose(first.amax(0), second.amax(0)))
 # positions after the last learned one. Sinusoidal positions have no end.
 
 # %%
-learned = POSITIONS["learned"](dim=6, heads=1, longest=9, onward=False)
+learned = POSITIONS["learned"](dim=6, heads=1, longest=9, causal=False)
 try:
     learned.embed(torch.zeros(1, 10, 6), 0)
 except DataError as error:
@@ -198,7 +198,7 @@ print("waves at ten positions:", tuple(place.embed(torch.zeros(1, 10, 6), 0).sha
 # position depend on the distance alone.)
 
 # %%
-rotary = POSITIONS["rotary"](dim=WIDTH, heads=1, longest=LENGTH, onward=False)
+rotary = POSITIONS["rotary"](dim=WIDTH, heads=1, longest=LENGTH, causal=False)
 query, key = torch.randn(2, WIDTH, dtype=torch.float64)
 starts = range(LENGTH - 3)
 turned = [(rotary.rotate(query[None], at) * rotary.rotate(key[None], at + 3)).sum().item() for at in starts]

@@ -89,14 +89,14 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def explain_out_of_memory(doing: str, remedy: str) -> Iterator[None]:
-    """Turn an out-of-memory error in the block into a ResourceError that names the work and the remedy."""
+def explain_out_of_memory(doing: str, how_to_fix: str) -> Iterator[None]:
+    """Turn an out-of-memory error in the block into a ResourceError that names the work and the how_to_fix."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        raise ResourceError(f"there is not enough memory for {doing}; {remedy}") from error
+        raise ResourceError(f"there is not enough memory for {doing}; {how_to_fix}") from error
 
 
 _threads_lock = threading.Lock()  # held while the number of threads is being changed

@@ -49,18 +49,18 @@ class Predictor:
             raise RecipeError(f"n_best is the number of outputs for each text, 1 or more, not {n_best}")
         settings = recipes.fill(self.task.recipe.search, search or {}, "predict", "search.")
         settings = settings if beam is None else _with_beam(settings, beam)
-        with self.at_work():
+        with self.running():
             return self.task.answer(self.model, texts, settings, n_best, seed)
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """Score the run on examples, in total and by group, with its recipe's metric or another that fits the task."""
         recipe = self.task.recipe
         settings = recipe.search if beam is None else _with_beam(recipe.search, beam)
-        with self.at_work():
+        with self.running():
             return self.task.measure(self.model, examples, metric or recipe.metric, settings)
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def running(self) -> Iterator[None]:
         """The context in which the model runs: its GPU, `keep_freed_memory`, and a clear error if memory runs out."""
         with keep_freed_memory(), current(next(self.model.parameters()).device), explain_out_of_memory(*ANSWERING):
             yield

@@ -345,10 +345,10 @@ def changed(section: Any, prefix: str = "") -> Iterator[str]:
 
 def override(recipe: Recipe, text: str) -> Recipe:
     """Returns the recipe with one key changed; `text` is an override such as `model.attention.score=dot`."""
-    return fill(recipe, assigned(text), "the command line", "")
+    return fill(recipe, parse_override(text), "the command line", "")
 
 
-def assigned(text: str) -> dict[str, Any]:
+def parse_override(text: str) -> dict[str, Any]:
     """Parses `KEY=VALUE` into nested dicts, the form that `fill` takes."""
     key, equals, value = text.partition("=")
     if not equals:

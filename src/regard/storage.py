@@ -91,7 +91,7 @@ class Folder:
             )
         return content
 
-    def holds(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         """Whether the manifest lists a file of that name."""
         return name in self._manifest()
 
@@ -156,7 +156,7 @@ class Run(Folder):
 
     def needs(self) -> plugins.Needs:
         """The entries of installed packages that the run was trained with."""
-        return plugins.Needs.of(str(self.path), self.read(PLUGINS) if self.holds(PLUGINS) else b"{}")
+        return plugins.Needs.of(str(self.path), self.read(PLUGINS) if self.has_file(PLUGINS) else b"{}")
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
@@ -208,7 +208,7 @@ class Run(Folder):
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics recorded during training; an incomplete last line is left out."""
-        content = self.read(METRICS) if self.holds(METRICS) else self._recorded()
+        content = self.read(METRICS) if self.has_file(METRICS) else self._recorded()
         return [json.loads(line) for line in content.split(b"\n")[:-1]]
 
     def metrics_size(self) -> int:
@@ -237,7 +237,7 @@ class Run(Folder):
 
     def finished(self) -> bool:
         """Whether training is finished."""
-        return self.holds(METRICS)
+        return self.has_file(METRICS)
 
     # Checkpoints: one folder each, named by the number of the update.
 

@@ -33,17 +33,17 @@ class BatchFirst:
 
     def select(self: Rows, index: Int[Tensor, " rows"]) -> Rows:
         """The rows that `index` names, in that order; a row may be named several times or not at all."""
-        return self.each(lambda tensor: tensor.index_select(0, index))
+        return self.map_tensors(lambda tensor: tensor.index_select(0, index))
 
     def repeat(self: Rows, times: int) -> Rows:
         """Every row repeated `times` times, copies of a row next to each other."""
-        return self.each(lambda tensor: tensor.repeat_interleave(times, dim=0))
+        return self.map_tensors(lambda tensor: tensor.repeat_interleave(times, dim=0))
 
     def to(self: Rows, device: torch.device) -> Rows:
         """The same data on another device."""
-        return self.each(lambda tensor: tensor.to(device))
+        return self.map_tensors(lambda tensor: tensor.to(device))
 
-    def each(self: Rows, change: Callable[[Tensor], Tensor]) -> Rows:
+    def map_tensors(self: Rows, change: Callable[[Tensor], Tensor]) -> Rows:
         """A copy in which a function was applied to every tensor."""
         return type(self)(**{name: _apply(value, change) for name, value in vars(self).items()})
 
@@ -53,7 +53,7 @@ def _apply(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, BatchFirst):
-        return value.each(change)
+        return value.map_tensors(change)
     if isinstance(value, tuple):
         return tuple(_apply(item, change) for item in value)
     return value
@@ -111,7 +111,7 @@ class State(BatchFirst):
     """The state of a decoder between steps, which search reorders; each decoder has its own subclass."""
 
 
-class Ready(BatchFirst):
+class Prepared(BatchFirst):
     """What a decoder computes from the memory once per source, such as projected keys; shared by all beams."""
 
 

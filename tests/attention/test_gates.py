@@ -49,9 +49,9 @@ def test_a_gate_is_recorded_and_changes_no_bit(named):
 
     plain = run()
     with record(model) as seen:
-        looked = run()
-    assert torch.equal(looked[0], plain[0])
-    assert torch.equal(looked[1], plain[1])
+        attended = run()
+    assert torch.equal(attended[0], plain[0])
+    assert torch.equal(attended[1], plain[1])
     assert torch.equal(seen.weights["0"], layer.gate(inputs).unsqueeze(1))
     found = seen.map("0", 1, columns=[f"channel {number}" for number in range(8)])
     assert torch.equal(found.weights, layer.gate(inputs)[1:2])
@@ -217,7 +217,7 @@ def test_looking_at_an_lstm_changes_no_bit(packed):
 
     plain = run()
     with record(lstm) as seen:
-        looked = run()
+        attended = run()
     assert seen.weights
-    for mine, theirs in zip(looked, plain, strict=True):
+    for mine, theirs in zip(attended, plain, strict=True):
         assert torch.equal(mine, theirs)

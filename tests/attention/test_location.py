@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard import recipe as recipes
 from regard.attention import NORMALIZERS, SCOPES, Past, attend, masks
-from regard.attention.normalizers import draw, softmax
+from regard.attention.normalizers import sample, softmax
 from regard.attention.scores import Location
 from regard.data.batching import pad
 from regard.models import Seq2Seq, build
@@ -81,16 +81,16 @@ def test_what_is_beyond_is_as_if_it_were_not_there(scope, normalizer):
         mask[..., KNOWN:] = False
     before = random(2, BATCH, QUERY, KEY).abs() * (torch.arange(KEY) < KNOWN)
     past = Past(*before) if attention.uses_past else None
-    short, cut_past = states[:, :KNOWN], past and past.each(lambda each: each[..., :KNOWN])
+    short, cut_past = states[:, :KNOWN], past and past.map_tensors(lambda each: each[..., :KNOWN])
     for start in (0, KNOWN - 1):
-        looked = attention(query, attention.project(states), states, mask=mask, start=start, past=past)
+        attended = attention(query, attention.project(states), states, mask=mask, start=start, past=past)
         cut = attention(query, attention.project(short), short, mask=mask[..., :KNOWN], start=start, past=cut_past)
-        near(looked.context, cut.context)
-        near(looked.weights[..., :KNOWN], cut.weights)
-        assert not looked.weights[..., KNOWN:].any()
-        assert bool(looked.weights[:, 2:].any()) != (scope == "local_m" and start > 0)
+        near(attended.context, cut.context)
+        near(attended.weights[..., :KNOWN], cut.weights)
+        assert not attended.weights[..., KNOWN:].any()
+        assert bool(attended.weights[:, 2:].any()) != (scope == "local_m" and start > 0)
         with torch.autograd.set_detect_anomaly(True):
-            found = torch.autograd.grad(looked.context.square().sum(), (query, states), allow_unused=True)
+            found = torch.autograd.grad(attended.context.square().sum(), (query, states), allow_unused=True)
         assert all(each is None or each.isfinite().all() for each in found)
         assert not found[1][:, KNOWN:].any()
 
@@ -101,7 +101,7 @@ def test_nothing_beyond_is_drawn():
     mask = torch.ones(BATCH, 1, KEY, dtype=torch.bool)
     mask[1, :, :KNOWN] = False
     scores = score(query, score.project(states)).expand(500, BATCH, QUERY, KEY)
-    weights, log_prob = draw(scores, mask)
+    weights, log_prob = sample(scores, mask)
     assert not weights[..., KNOWN:].any()
     assert (weights[:, 0].sum(-1) == 1).all()
     assert not weights[:, 1].any()
@@ -131,10 +131,10 @@ def test_a_model_looks_at_as_many_places_as_the_recipe_says(kind):
     whole = model.decoder(tokens, memory)
     assert not whole.attention[..., KNOWN:].any()
     near(whole.attention.sum(-1), torch.ones(2, 8, dtype=torch.float64))
-    ready = model.decoder.prepare(memory)
-    state = model.decoder.start(ready)
+    prepared = model.decoder.prepare(memory)
+    state = model.decoder.start(prepared)
     for at in range(8):
-        step = model.decoder.step(tokens[:, at : at + 1], state, ready)
+        step = model.decoder.step(tokens[:, at : at + 1], state, prepared)
         near(step.logits[:, 0], whole.logits[:, at])
         near(step.attention[:, 0], whole.attention[:, at])
         state = step.state

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batching import Batches, collate, in_order, pad, plan
+from regard.data.batching import Batches, collate, pad, plan, sorted_batches
 from regard.errors import DataError, RecipeError
 from regard.types import BEGIN, END, PAD
 
@@ -32,7 +32,7 @@ def assert_complete_and_within_budget(batches, lengths, budget):
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 9))
 def test_a_plan_holds_every_example_once_under_the_budget(lengths, budget, seed, epoch):
     assert_complete_and_within_budget(plan(lengths, budget, seed, epoch), lengths, budget)
-    assert_complete_and_within_budget(in_order(lengths, budget), lengths, budget)
+    assert_complete_and_within_budget(sorted_batches(lengths, budget), lengths, budget)
 
 
 @laws
@@ -57,7 +57,7 @@ def test_batches_do_not_overlap_in_length(lengths, budget, seed):
 @given(lengths_of_examples, budgets, seeds)
 def test_no_two_neighbouring_batches_would_fit_into_one(lengths, budget, seed):
     batches = sorted(plan(lengths, budget, seed, 0), key=lambda batch: max(max(lengths[i]) for i in batch))
-    by_length = in_order(lengths, budget)
+    by_length = sorted_batches(lengths, budget)
     assert sorted(map(len, batches)) == sorted(map(len, by_length))
     for batch, following in pairwise(by_length):
         assert (len(batch) + 1) * max(1, *lengths[following[0]]) > budget
@@ -65,8 +65,8 @@ def test_no_two_neighbouring_batches_would_fit_into_one(lengths, budget, seed):
 
 def test_in_order_goes_from_short_to_long():
     lengths = [(3, 5), (9, 1), (2, 5), (1, 1), (5, 2), (3, 5)]
-    assert in_order(lengths, 10) == [[3, 2], [0, 5], [4], [1]]
-    assert in_order([], 10) == []
+    assert sorted_batches(lengths, 10) == [[3, 2], [0, 5], [4], [1]]
+    assert sorted_batches([], 10) == []
 
 
 def test_epochs_and_seeds_differ():

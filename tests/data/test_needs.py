@@ -7,7 +7,7 @@ import pytest
 
 from regard import recipe as recipes
 from regard.data.files import find
-from regard.data.needs import needs, remedy
+from regard.data.needs import how_to_fix, needs
 from regard.recipe import Data
 
 REAL = os.environ.get("REGARD_DATA", "")
@@ -32,19 +32,21 @@ def test_files_are_listed_in_the_order_train_dev_test(empty: Path, monkeypatch: 
         ("test", "c", True),
     ]
     assert files[1][2:] == (Path("corpora/b"), 8, 2, "")
-    assert remedy(files) == ("2 of 4 files are missing; put a under $REGARD_DATA, which is corpora, or under ./data")
-    assert remedy(files[1:3]) == ""
+    assert how_to_fix(files) == (
+        "2 of 4 files are missing; put a under $REGARD_DATA, which is corpora, or under ./data"
+    )
+    assert how_to_fix(files[1:3]) == ""
 
 
 def test_a_generated_corpus_needs_no_file() -> None:
     assert needs(Data(corpus="dates")) == []
-    assert remedy([]) == ""
+    assert how_to_fix([]) == ""
 
 
 def test_an_empty_file_and_a_folder_cannot_be_used(empty: Path) -> None:
     (empty / "none").write_bytes(b"")
     (empty / "folder").mkdir()
-    assert remedy(needs(Data(train=("none",)))).startswith("1 of 1 files cannot be used: none is empty")
+    assert how_to_fix(needs(Data(train=("none",)))).startswith("1 of 1 files cannot be used: none is empty")
     [folder] = needs(Data(train=("folder",)))
     assert folder.problem == "folder is a folder; name a file in it"
 

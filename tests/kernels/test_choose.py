@@ -21,7 +21,7 @@ from regard import recipe as recipes
 from regard.data.batching import pad
 from regard.decoders import ORDERS
 from regard.kernels import choose, gpu
-from regard.kernels.choose import PATHS, definitions_only, takes, watched
+from regard.kernels.choose import PATHS, count_answers, definitions_only, takes
 from regard.kernels.linear import linear
 from regard.layers.recurrence import CELLS
 from regard.models import Seq2Seq
@@ -83,7 +83,7 @@ def test_regard_plain_in_the_environment_turns_all_twins_off():
 @pytest.mark.takes("one_row")
 def test_watched_counts_answers_and_restores_the_conditions():
     states, weight, before = torch.randn(1, 3), torch.randn(2, 3), dict(choose._conditions)
-    with watched() as answers:
+    with count_answers() as answers:
         with torch.no_grad():
             linear(states, weight, None)
             linear(states.expand(4, -1), weight, None)
@@ -208,7 +208,7 @@ def test_training_and_search_equal_the_definitions(case):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.normal_(std=0.4)
-        with watched() as answers, definitions_only(plain):
+        with count_answers() as answers, definitions_only(plain):
             results.append(outputs(model))
         taken = {name for name, counts in answers.items() if counts.taken}
         kind = "transformer" if case in ("transformer", "tied") else "recurrent"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard.kernels import cross_entropy as kernels
-from regard.kernels.choose import watched
+from regard.kernels.choose import count_answers
 from regard.kernels.cross_entropy import cross_entropy, plain
 
 
@@ -64,7 +64,7 @@ def test_zero_rows_give_an_empty_gradient():
 @pytest.mark.takes("cross_entropy")
 def test_the_twin_runs_only_if_logits_need_a_gradient():
     logits, wanted = torch.randn(3, 17), torch.tensor([1, 2, 3])
-    with watched() as answers:
+    with count_answers() as answers:
         for needs_gradient in (True, False):
             cross_entropy(logits.requires_grad_(needs_gradient), wanted, 0.1, 0)
     assert (answers["cross_entropy"].taken, len(answers["cross_entropy"].against)) == (1, 1)

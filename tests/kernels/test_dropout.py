@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard.kernels.choose import LEAST_DROPPED, watched
+from regard.kernels.choose import LEAST_DROPPED, count_answers
 from regard.kernels.dropout import CHOICES, add_dropped, draw, dropout, dropped, relu_dropped
 
 SHARES = [0.05, 0.1, 0.3, 0.5, 0.95]
@@ -117,7 +117,7 @@ def test_other_devices_use_torch_dropout():
 @pytest.mark.takes("dropout", "add_dropped", "relu_dropped")
 def test_all_three_twins_run_only_in_training():
     values = torch.ones(MANY)
-    with watched() as answers:
+    with count_answers() as answers:
         for training in (True, False):
             dropout(values, 0.3, training)
             add_dropped(values, values, 0.3, training)

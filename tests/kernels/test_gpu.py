@@ -16,7 +16,7 @@ from regard.attention.scopes import Global
 from regard.attention.scores import Additive, ScaledDot
 from regard.device import precision
 from regard.kernels import add_norm as norms
-from regard.kernels.choose import definitions_only, takes, watched
+from regard.kernels.choose import count_answers, definitions_only, takes
 from regard.kernels.linear import one_gradient
 from regard.layers.recurrence import CELLS, Gates, Recurrence
 from regard.tasks import TASKS
@@ -78,7 +78,7 @@ def test_short_attention_equals_the_definition(queries, keys, width, causal):
     assert takes("short_attention", query, key, value, visible, causal, None, 0.0)
     fused_context = fused.dot(query, key, value, scale=scale, mask=visible, bias=None)
     exact = [tensor.detach().double().requires_grad_() for tensor in (query, key, value)]
-    boolean = visible.drawn(query, key) if causal else mask
+    boolean = visible.materialize(query, key) if causal else mask
     weights = softmax(exact[0] @ exact[1].transpose(-1, -2) * scale, boolean)
     context = weights @ exact[2]
     torch.testing.assert_close(fused_context.double(), context, rtol=0.03, atol=0.03)
@@ -128,13 +128,13 @@ def test_torch_compile_traces_one_graph():
     assert torch._dynamo.explain(loss)().break_reasons == []
 
 
-@pytest.mark.parametrize("flows", [True, False])
-def test_norm_is_float32_if_it_is_the_residual_stream_and_bfloat16_otherwise(flows):
+@pytest.mark.parametrize("is_residual", [True, False])
+def test_norm_is_float32_if_it_is_the_residual_stream_and_bfloat16_otherwise(is_residual):
     states, change, norm = drawn(4, 3, 64), drawn(4, 3, 64, kind=torch.bfloat16), nn.LayerNorm(64, device=GPU)
     with precision("bfloat16", GPU):
-        added, normed = norms.add_norm(states, change, norm, 0.1, True, flows=flows)
+        added, normed = norms.add_norm(states, change, norm, 0.1, True, is_residual=is_residual)
     assert added.dtype == torch.float32
-    assert normed.dtype == (torch.float32 if flows else torch.bfloat16)
+    assert normed.dtype == (torch.float32 if is_residual else torch.bfloat16)
 
 
 @pytest.mark.parametrize("block", [one_gradient, contextlib.nullcontext])
@@ -175,11 +175,11 @@ def test_self_attention_is_packed_only_if_nothing_prevents_it(obstacle):
     ).to(GPU)
     if obstacle == "hook":
         attention.attention.register_forward_hook(lambda *inputs: None)
-    states, positions = drawn(5, 20, 64), Positions(dim=64, heads=4, longest=30, onward=True)
+    states, positions = drawn(5, 20, 64), Positions(dim=64, heads=4, longest=30, causal=True)
     results = []
     for plain in (False, True):
         grad = torch.set_grad_enabled(obstacle != "grad")
-        with precision("bfloat16", GPU), grad, definitions_only(plain), watched() as answers:
+        with precision("bfloat16", GPU), grad, definitions_only(plain), count_answers() as answers:
             results.append(attention(states, mask=Causal(), bias=None, positions=positions)[0])
         if not plain:
             assert answers["packed_attention"].taken == (not obstacle)
@@ -194,7 +194,7 @@ def test_a_fused_cell_equals_the_definition(kind):
     word, start = drawn(3, 1, 6), drawn(3, 2, 8)
     results = []
     for plain in (False, True):
-        with watched() as answers:
+        with count_answers() as answers:
             gates = Gates.of(recurrence, 6)
         assert gates is not None
         assert answers["fused_cell"].taken == 1

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from regard.kernels.choose import watched
+from regard.kernels.choose import count_answers
 from regard.kernels.linear import Linear, linear
 
 
@@ -52,7 +52,7 @@ def test_under_autocast_the_result_is_in_half_precision():
 @pytest.mark.takes("one_row", "linear_gradient")
 def test_both_twins_run():
     layer = Linear(7, 11)
-    with watched() as answers:
+    with count_answers() as answers:
         layer(torch.randn(5, 7))
         with torch.no_grad():
             layer(torch.randn(1, 7))

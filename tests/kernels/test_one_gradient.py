@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.kernels import linear as kernels
-from regard.kernels.linear import linear, mix, one_gradient
+from regard.kernels.linear import linear, one_gradient, weighted_sum
 
 STEPS = 5
 
@@ -32,7 +32,7 @@ def loop(shared: list[Tensor], block: Callable[[], contextlib.AbstractContextMan
     with block():
         for _ in range(STEPS):
             weights = torch.softmax(linear(state, first, first_bias), -1)
-            state = torch.tanh(linear(mix(weights, values)[..., :4], second, second_bias))
+            state = torch.tanh(linear(weighted_sum(weights, values)[..., :4], second, second_bias))
             total = total + state.square().sum()
     return total
 

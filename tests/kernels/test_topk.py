@@ -40,7 +40,7 @@ def test_minus_infinity_comes_last_and_nan_first():
 
 @pytest.mark.takes("topk")
 def test_the_twin_runs_if_there_are_enough_blocks():
-    with choose.watched() as answers:
+    with choose.count_answers() as answers:
         topk(torch.randn(5, 10 * BLOCK), 2)
         topk(torch.randn(5, 10 * BLOCK), 5)
     assert answers["topk"].taken == 1

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from small import WINDOW, Looks
+from small import WINDOW, Variant
 
 Vector = list[float]
 Matrix = list[Vector]
@@ -151,7 +151,7 @@ SEEN = {
 
 
 def retold(
-    looks: Looks,
+    variant: Variant,
     part: Parts,
     queries: Matrix,
     keys: Matrix,
@@ -164,12 +164,12 @@ def retold(
     scored = {name.removeprefix("score."): each for name, each in part.items() if name.startswith("score.")}
     weights, contexts = [], []
     for row, (query, allowed) in enumerate(zip(queries, mask, strict=True)):
-        seen, factors = SEEN[looks.scope](query, start + row, [key for key, may in enumerate(allowed) if may], part)
+        seen, factors = SEEN[variant.scope](query, start + row, [key for key, may in enumerate(allowed) if may], part)
         shares = [0.0] * len(keys)
         if seen:
             added = [0.0] * len(keys) if bias is None else bias[row]
-            scores = [EQUATIONS[looks.score](query, keys[key], key, scored) + added[key] for key in seen]
-            normalized = NORMALIZED[looks.normalizer](scores)
+            scores = [EQUATIONS[variant.score](query, keys[key], key, scored) + added[key] for key in seen]
+            normalized = NORMALIZED[variant.normalizer](scores)
             for key, weight, factor in zip(seen, normalized, factors, strict=True):
                 shares[key] = weight * factor
         weights.append(shares)
@@ -199,14 +199,14 @@ def turned(vector: Vector, place: int) -> Vector:
     return said
 
 
-def bucket(ahead: int, onward: bool) -> int:
+def bucket(ahead: int, causal: bool) -> int:
     """Raffel et al. 2020, 2.1: of 32, half for near distances, the others by logarithms up to 128; in whole numbers.
 
     The step n of the far half is floor(far log(away / near) / log(128 / near)), so it is the largest with
     (128 / near)^n <= (away / near)^far.
     """
-    size, first = (32, 0) if onward else (16, 16 * (ahead > 0))
-    away = max(0, -ahead) if onward else abs(ahead)
+    size, first = (32, 0) if causal else (16, 16 * (ahead > 0))
+    away = max(0, -ahead) if causal else abs(ahead)
     near = far = size // 2
     if away < near:
         return first + away
@@ -224,7 +224,7 @@ class Places(NamedTuple):
 
     adds: Callable[[int, int, Parts], Vector] = lambda place, width, part: [0.0] * width
     turns: Callable[[Vector, int], Vector] = lambda vector, place: vector
-    favours: Callable[[int, int, int, bool, Parts], float] = lambda ahead, head, heads, onward, part: 0.0
+    favours: Callable[[int, int, int, bool, Parts], float] = lambda ahead, head, heads, causal, part: 0.0
 
 
 PLACES = {
@@ -233,7 +233,7 @@ PLACES = {
     "learned": Places(adds=lambda place, width, part: part["table.weight"][place]),
     "rotary": Places(turns=turned),
     "relative": Places(
-        favours=lambda ahead, head, heads, onward, part: part["weight.weight"][bucket(ahead, onward)][head]
+        favours=lambda ahead, head, heads, causal, part: part["weight.weight"][bucket(ahead, causal)][head]
     ),
-    "alibi": Places(favours=lambda ahead, head, heads, onward, part: -slope(head, heads) * abs(ahead)),
+    "alibi": Places(favours=lambda ahead, head, heads, causal, part: -slope(head, heads) * abs(ahead)),
 }

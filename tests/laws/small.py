@@ -24,7 +24,7 @@ WINDOW, PART = 2, 6  # how far local scopes see, how wide a head is
 LONGEST = 29  # positions that are learned, where they are
 FORGETTING = [name for name, scope in SCOPES.items() if not scope.uses_past]
 LEARNED = [name for name, entry in NORMALIZERS.items() if entry.differentiable]
-LOOKING = [name for name, order in ORDERS.items() if order.looks()]
+ATTENDING = [name for name, order in ORDERS.items() if order.attends()]
 DEFAULT = recipes.Model()
 
 
@@ -41,7 +41,7 @@ def make_score(name: str, query_dim: int = 11, key_dim: int = 13, dim: int = 17)
     return score, query_dim
 
 
-class Looks(NamedTuple):
+class Variant(NamedTuple):
     """One way to look; `WINDOW` is narrow, so that local scopes have something to hide."""
 
     score: str = DEFAULT.attention.score
@@ -58,17 +58,17 @@ class Looks(NamedTuple):
 ATTENTIONS = list(
     dict.fromkeys(
         [
-            *(Looks(score=score) for score in SCORES),
-            *(Looks(normalizer=normalizer) for normalizer in NORMALIZERS),
-            *(Looks(score=score, scope=scope) for score, scope in product(("additive", "dot"), SCOPES)),
-            Looks("dot", "sparsemax", "local_m"),
-            Looks("general", "entmax15", "local_p"),
-            Looks("linear_concat", "sigmoid", "local_p"),
-            *(Looks(score, heads=2) for score in ("scaled_dot", "additive")),
-            Looks("cosine", "sparsemax", "local_m", 2),
-            Looks("concat", "softmax", "local_p", 3),
-            Looks("scaled_dot", heads=4, groups=2),
-            Looks("general", "entmax15", "local_m", 3, 1),
+            *(Variant(score=score) for score in SCORES),
+            *(Variant(normalizer=normalizer) for normalizer in NORMALIZERS),
+            *(Variant(score=score, scope=scope) for score, scope in product(("additive", "dot"), SCOPES)),
+            Variant("dot", "sparsemax", "local_m"),
+            Variant("general", "entmax15", "local_p"),
+            Variant("linear_concat", "sigmoid", "local_p"),
+            *(Variant(score, heads=2) for score in ("scaled_dot", "additive")),
+            Variant("cosine", "sparsemax", "local_m", 2),
+            Variant("concat", "softmax", "local_p", 3),
+            Variant("scaled_dot", heads=4, groups=2),
+            Variant("general", "entmax15", "local_m", 3, 1),
         ]
     )
 )
@@ -76,27 +76,27 @@ ATTENTIONS = list(
 
 def every_attention() -> pytest.MarkDecorator:
     """Parametrize over the ways to look."""
-    return pytest.mark.parametrize("looks", ATTENTIONS, ids=str)
+    return pytest.mark.parametrize("variant", ATTENTIONS, ids=str)
 
 
-def make_attention(looks: Looks, query_dim: int = 11, key_dim: int = 13, dim: int = 17) -> tuple[Attention, int]:
+def make_attention(variant: Variant, query_dim: int = 11, key_dim: int = 13, dim: int = 17) -> tuple[Attention, int]:
     """The attention, its weights spread, and the width of a query."""
 
     def around(score: Score, query_dim: int) -> Attention:
-        function = NORMALIZERS[looks.normalizer].function
-        return SCOPES[looks.scope](score, function, query_dim=query_dim, window=WINDOW)
+        function = NORMALIZERS[variant.normalizer].function
+        return SCOPES[variant.scope](score, function, query_dim=query_dim, window=WINDOW)
 
-    if looks.heads == 1:
-        score, query_dim = make_score(looks.score, query_dim, key_dim, dim)
+    if variant.heads == 1:
+        score, query_dim = make_score(variant.score, query_dim, key_dim, dim)
         attention = around(score, query_dim)
     else:
         attention = MultiHead(
-            lambda width: around(make_score(looks.score, width, width, width)[0], width),
+            lambda width: around(make_score(variant.score, width, width, width)[0], width),
             query_dim=query_dim,
             key_dim=key_dim,
-            dim=looks.heads * PART,
-            heads=looks.heads,
-            groups=looks.groups or None,
+            dim=variant.heads * PART,
+            heads=variant.heads,
+            groups=variant.groups or None,
         )
     for parameter in attention.parameters():
         nn.init.normal_(parameter, std=0.5)
@@ -108,9 +108,9 @@ def inner(attention: Attention) -> Scope:
     return attention.attention if isinstance(attention, MultiHead) else attention
 
 
-def sums_to_one(looks: Looks) -> bool:
+def sums_to_one(variant: Variant) -> bool:
     """Whether weights sum to one wherever there is anything to see."""
-    return NORMALIZERS[looks.normalizer].sums_to_one and SCOPES[looks.scope].keeps_sum
+    return NORMALIZERS[variant.normalizer].sums_to_one and SCOPES[variant.scope].keeps_sum
 
 
 class Stack(NamedTuple):
@@ -130,7 +130,7 @@ class Case(NamedTuple):
     order: str = DEFAULT.decoder.order
     cell: str = DEFAULT.decoder.cell
     layers: int = 1
-    looks: Looks = Looks()
+    variant: Variant = Variant()
     start: str = DEFAULT.decoder.start
     inner: int = 0
     bias: bool = True
@@ -144,26 +144,28 @@ class Case(NamedTuple):
             other = f"-{self.encoder}" if self.encoder != "recurrent" else ""
             return "-".join(map(str, self[:7])) + other + "-tied" * self.tied
         part = "" if self.encoder == self.decoder else f"{self.encoder}-{self.decoder}-{self.order}-{self.cell}-"
-        return f"{part}{self.layers}-{self.looks}-{self.stack}" + "-tied" * self.tied
+        return f"{part}{self.layers}-{self.variant}-{self.stack}" + "-tied" * self.tied
 
     def stacked(self) -> bool:
         """Whether there is a Transformer in it."""
         return "transformer" in (self.encoder, self.decoder)
 
-    def looking(self) -> bool:
+    def attends(self) -> bool:
         """Whether its decoder looks at the source."""
-        return self.decoder == "transformer" or self.order in LOOKING
+        return self.decoder == "transformer" or self.order in ATTENDING
 
 
 PLAIN = Case()
-SCALED = Looks("scaled_dot", heads=2)
+SCALED = Variant("scaled_dot", heads=2)
 
 
-def transformer(positions: str = DEFAULT.positions, norm: str = "pre", looks: Looks = SCALED, **others: Any) -> Case:
+def transformer(
+    positions: str = DEFAULT.positions, norm: str = "pre", variant: Variant = SCALED, **others: Any
+) -> Case:
     """A Transformer of two layers, or with `encoder` or `decoder` half a one."""
     both = {"encoder": "transformer", "decoder": "transformer", "layers": 2}
     stack = Stack(positions, norm, others.pop("activation", "relu"))
-    return Case(looks=looks, stack=stack, **both | others)
+    return Case(variant=variant, stack=stack, **both | others)
 
 
 # Not the product, as above: every entry of every table at least once.
@@ -171,13 +173,13 @@ TRANSFORMERS = list(
     dict.fromkeys(
         [
             *(transformer(positions, NORMS[number % 2]) for number, positions in enumerate(POSITIONS)),
-            *(transformer(looks=Looks(score, heads=2), layers=1) for score in SCORES),
-            *(transformer("rotary", looks=Looks("scaled_dot", normalizer, heads=2)) for normalizer in LEARNED),
-            *(transformer("alibi", "post", Looks("scaled_dot", scope=scope, heads=4)) for scope in FORGETTING),
-            transformer("relative", "post", Looks("scaled_dot", heads=4, groups=2)),
-            transformer("rotary", looks=Looks("scaled_dot", "softmax", "local_m", 4, 1)),
-            transformer("relative", looks=Looks("additive", "entmax15", "local_p", 2, 1)),
-            transformer("none", "post", Looks("dot"), layers=1),
+            *(transformer(variant=Variant(score, heads=2), layers=1) for score in SCORES),
+            *(transformer("rotary", variant=Variant("scaled_dot", normalizer, heads=2)) for normalizer in LEARNED),
+            *(transformer("alibi", "post", Variant("scaled_dot", scope=scope, heads=4)) for scope in FORGETTING),
+            transformer("relative", "post", Variant("scaled_dot", heads=4, groups=2)),
+            transformer("rotary", variant=Variant("scaled_dot", "softmax", "local_m", 4, 1)),
+            transformer("relative", variant=Variant("additive", "entmax15", "local_p", 2, 1)),
+            transformer("none", "post", Variant("dot"), layers=1),
             *(transformer("learned", activation=activation) for activation in ACTIVATIONS),
             *(transformer("sinusoidal", norm, tied=True, layers=1) for norm in NORMS),
             transformer("alibi", encoder="recurrent", cell="lstm"),
@@ -196,10 +198,10 @@ def recurrent_cases() -> list[Case]:
     """All orders, cells, depths, starts and ways to look, each with some of the others."""
     cases = [Case(order=order, cell=cell) for order, cell in product(ORDERS, CELLS)]
     cases += [Case(order, tuple(CELLS)[number % len(CELLS)], 2) for number, order in enumerate(ORDERS)]
-    for number, looks in enumerate(ATTENTIONS):
-        cases.append(Case(LOOKING[number % len(LOOKING)], looks=looks))
+    for number, variant in enumerate(ATTENTIONS):
+        cases.append(Case(ATTENDING[number % len(ATTENDING)], variant=variant))
     for scope in SCOPES:
-        cases += [Case(order, looks=Looks(scope=scope)) for order in LOOKING]
+        cases += [Case(order, variant=Variant(scope=scope)) for order in ATTENDING]
     for number, start in enumerate(STARTS):
         cases += [Case("luong_feeding", "lstm", 1 + number % 2, start=start), Case("none", "rnn", start=start)]
     cases.append(Case("luong", "lstm", 2, inner=16))
@@ -236,7 +238,7 @@ def every_kind() -> pytest.MarkDecorator:
 
 def make_recipe(case: Case, *, bidirectional: bool = True, dropout: float = 0.0) -> recipes.Model:
     """The recipe of a case; no two sizes are equal that need not be."""
-    score, normalizer, scope, heads, groups = case.looks
+    score, normalizer, scope, heads, groups = case.variant
     widths = {"encoder": 14, "decoder": 12}
     for side, share in (("encoder", 10), ("decoder", PART)):
         if getattr(case, side) == "transformer":
@@ -318,7 +320,7 @@ def leaves(value: BatchFirst) -> list[Tensor]:
         found.append(tensor)
         return tensor
 
-    value.each(keep)
+    value.map_tensors(keep)
     return found
 
 

@@ -7,16 +7,16 @@ import pytest
 import torch
 from equations import EQUATIONS, NORMALIZED, SEEN, Matrix, retold
 from small import (
+    ATTENDING,
     ATTENTIONS,
     BATCH,
     KEY,
-    LOOKING,
     PART,
     QUERY,
     TRANSFORMERS,
     WINDOW,
     Case,
-    Looks,
+    Variant,
     every_attention,
     gradients,
     inner,
@@ -31,7 +31,7 @@ from small import (
 from torch import Tensor
 
 from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, Past, attend, masks, terms
-from regard.attention.normalizers import draw
+from regard.attention.normalizers import sample
 from regard.attention.scores import Additive
 from regard.errors import RecipeError
 from regard.maps import TEXT
@@ -42,7 +42,7 @@ JUNK = (1e30, math.inf, -math.inf, math.nan)
 WIDTHS = {"query_dim": 11, "key_dim": 13, "dim": 6}
 
 
-def looked(scores: Matrix, values: Matrix, mask: list[list[bool]], name: str) -> tuple[Matrix, Matrix]:
+def attended(scores: Matrix, values: Matrix, mask: list[list[bool]], name: str) -> tuple[Matrix, Matrix]:
     """Weights and contexts of one sentence: only what a query may see takes part at all."""
     weights, contexts = [], []
     for row, allowed in zip(scores, mask, strict=True):
@@ -99,19 +99,19 @@ def test_attend_is_its_definition(name, masked, biased):
     for row in range(BATCH):
         scores = query[row] @ states[row].T + (0.0 if bias is None else bias[0])
         allowed = torch.ones(QUERY, KEY, dtype=torch.bool) if mask is None else mask[row]
-        expected = looked(scores.tolist(), values[row].tolist(), allowed.tolist(), name)
+        expected = attended(scores.tolist(), values[row].tolist(), allowed.tolist(), name)
         near(weights[row], torch.tensor(expected[0], dtype=torch.float64))
         near(context[row], torch.tensor(expected[1], dtype=torch.float64))
 
 
-EVERY_HEAD = [*ATTENTIONS, *(Looks(score, heads=2) for score in SCORES if score not in ("additive", "scaled_dot"))]
+EVERY_HEAD = [*ATTENTIONS, *(Variant(score, heads=2) for score in SCORES if score not in ("additive", "scaled_dot"))]
 
 
-@pytest.mark.parametrize("looks", EVERY_HEAD, ids=str)
+@pytest.mark.parametrize("variant", EVERY_HEAD, ids=str)
 @pytest.mark.parametrize("start", [0, 4])
 @pytest.mark.parametrize("masked", [True, False])
-def test_an_attention_is_its_equations(looks, start, masked):
-    attention, query_dim = make_attention(looks)
+def test_an_attention_is_its_equations(variant, start, masked):
+    attention, query_dim = make_attention(variant)
     attention.double()
     query, states, _ = inputs(query_dim)
     mask = some_mask() if masked else None
@@ -120,7 +120,7 @@ def test_an_attention_is_its_equations(looks, start, masked):
     part = {name: value.tolist() for name, value in inner(attention).state_dict().items()}
     for row in range(BATCH):
         allowed = torch.ones(QUERY, KEY, dtype=torch.bool) if mask is None else mask[row]
-        if looks.heads == 1:
+        if variant.heads == 1:
             asked, answered, said = [query[row]], [states[row]], [states[row]]
         else:
             asked, answered, said = (
@@ -132,21 +132,21 @@ def test_an_attention_is_its_equations(looks, start, masked):
                 )
             )
             answered, said = (
-                [head for head in groups for _ in range(looks.heads // len(groups))] for groups in (answered, said)
+                [head for head in groups for _ in range(variant.heads // len(groups))] for groups in (answered, said)
             )
         told = [
-            retold(looks, part, *(each.tolist() for each in (*head, allowed)), start)
+            retold(variant, part, *(each.tolist() for each in (*head, allowed)), start)
             for head in zip(asked, answered, said, strict=True)
         ]
         contexts = torch.cat([torch.tensor(each[1], dtype=torch.float64) for each in told], dim=-1)
-        if looks.heads > 1:
+        if variant.heads > 1:
             contexts = contexts @ attention.out.weight.T + attention.out.bias
         near(weights[row], torch.tensor([each[0] for each in told], dtype=torch.float64).mean(0))
         near(context[row], contexts)
 
 
 def test_local_p_is_multiplied_after_the_softmax_and_not_normalised_again():
-    attention, query_dim = make_attention(Looks(scope="local_p"))
+    attention, query_dim = make_attention(Variant(scope="local_p"))
     attention.double()
     query, states, _ = inputs(query_dim)
     sums = attention(query, attention.project(states), states, mask=None).weights.sum(-1)
@@ -156,7 +156,7 @@ def test_local_p_is_multiplied_after_the_softmax_and_not_normalised_again():
 
 @pytest.mark.parametrize("start", [0, 3, KEY + WINDOW - 1, KEY + WINDOW, 100])
 def test_local_m_looks_where_the_target_stands(start):
-    attention, query_dim = make_attention(Looks(scope="local_m"))
+    attention, query_dim = make_attention(Variant(scope="local_m"))
     query, states, _ = inputs(query_dim, torch.float32)
     weights = attention(query, attention.project(states), states, mask=None, start=start).weights
     for row in range(QUERY):
@@ -175,16 +175,16 @@ def test_causal_mask_hides_what_comes_after(name, start):
     allowed = [[key <= start + row for key in range(KEY)] for row in range(QUERY)]
     for row in range(BATCH):
         scores = score(query[row], keys[row]).tolist()
-        expected = looked(scores, values[row].tolist(), allowed, "softmax")
+        expected = attended(scores, values[row].tolist(), allowed, "softmax")
         near(weights[row], torch.tensor(expected[0], dtype=torch.float64))
         near(context[row], torch.tensor(expected[1], dtype=torch.float64))
 
 
 @every_attention()
-def test_gradients_are_right(looks):
-    if not NORMALIZERS[looks.normalizer].differentiable:
-        pytest.skip(f"{looks.normalizer} is not differentiable")
-    attention, query_dim = make_attention(looks, query_dim=4, key_dim=6, dim=7)
+def test_gradients_are_right(variant):
+    if not NORMALIZERS[variant.normalizer].differentiable:
+        pytest.skip(f"{variant.normalizer} is not differentiable")
+    attention, query_dim = make_attention(variant, query_dim=4, key_dim=6, dim=7)
     attention.double()
     query = torch.randn(2, 3, query_dim, dtype=torch.float64, requires_grad=True)
     states = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
@@ -197,13 +197,13 @@ def test_gradients_are_right(looks):
 
     look(query, states)
     with unchecked():
-        quick = looks.heads > 1  # by random directions: heads have many parameters, their scopes are checked in full
+        quick = variant.heads > 1  # by random directions: heads have many parameters, their scopes are checked in full
         assert torch.autograd.gradcheck(look, (query, states, *attention.parameters()), fast_mode=quick)
 
 
 @every_attention()
-def test_weights_are_weights(looks):
-    attention, query_dim = make_attention(looks)
+def test_weights_are_weights(variant):
+    attention, query_dim = make_attention(variant)
     attention.double()
     query, states, _ = inputs(query_dim)
     mask = some_mask()
@@ -212,9 +212,9 @@ def test_weights_are_weights(looks):
     assert (weights >= 0).all()
     assert (weights[~mask] == 0).all()
     assert (weights > 0).any()
-    if NORMALIZERS[looks.normalizer].sums_to_one:
+    if NORMALIZERS[variant.normalizer].sums_to_one:
         assert (weights.sum(-1) <= 1 + 1e-10).all()  # a scope may narrow it afterwards
-    if sums_to_one(looks):
+    if sums_to_one(variant):
         sums = weights.sum(-1)
         near(sums, (sums > 0).double())
         near(sums[0, 3], torch.ones((), dtype=torch.float64))  # it may see all
@@ -242,8 +242,8 @@ def test_a_mask_that_hides_nothing_is_no_mask(name):
 
 @every_attention()
 @pytest.mark.parametrize("junk", JUNK)
-def test_junk_that_no_query_may_see_changes_no_bit(looks, junk):
-    attention, query_dim = make_attention(looks)
+def test_junk_that_no_query_may_see_changes_no_bit(variant, junk):
+    attention, query_dim = make_attention(variant)
     query, states, _ = inputs(query_dim, torch.float32)
     mask = some_mask()
     hidden = ~mask.any(dim=-2)
@@ -268,9 +268,9 @@ def test_junk_that_no_query_may_see_changes_no_bit(looks, junk):
 
 @pytest.mark.parametrize(
     "case",
-    [Case(LOOKING[number % len(LOOKING)], looks=looks) for number, looks in enumerate(ATTENTIONS)]
-    + [Case(order, looks=Looks(scope=scope)) for order, scope in product(LOOKING, SCOPES)]
-    + [case for case in TRANSFORMERS if case.looking()],
+    [Case(ATTENDING[number % len(ATTENDING)], variant=variant) for number, variant in enumerate(ATTENTIONS)]
+    + [Case(order, variant=Variant(scope=scope)) for order, scope in product(ATTENDING, SCOPES)]
+    + [case for case in TRANSFORMERS if case.attends()],
     ids=str,
 )
 def test_junk_behind_the_memory_mask_changes_no_bit(case):
@@ -284,7 +284,7 @@ def test_junk_behind_the_memory_mask_changes_no_bit(case):
         states = memory.states.detach().clone()
         states[~source.mask] = filling
         states.requires_grad_()
-        summary = memory.summary.each(Tensor.detach)
+        summary = memory.summary.map_tensors(Tensor.detach)
         step = decoder.decoder(tokens, Memory(states, source.mask, summary, TEXT))
         step.logits.logsumexp(-1).sum().backward()
         told = [step.logits.detach(), step.attention.detach(), states.grad]
@@ -295,13 +295,13 @@ def test_junk_behind_the_memory_mask_changes_no_bit(case):
         for clean, dirty in zip(cleans, learn(junk), strict=True):
             same(dirty, clean)
             # scores of hard learn by what is drawn alone; location asks where a key stands, and not what it is
-            assert clean is not None or case.looks.normalizer == "hard" or case.looks.score == "location"
+            assert clean is not None or case.variant.normalizer == "hard" or case.variant.score == "location"
             assert clean is None or clean.isfinite().all()
 
 
 @every_attention()
-def test_who_sees_nothing_gets_nothing_and_passes_nothing_back(looks):
-    attention, query_dim = make_attention(looks)
+def test_who_sees_nothing_gets_nothing_and_passes_nothing_back(variant):
+    attention, query_dim = make_attention(variant)
     query, states, _ = inputs(query_dim, torch.float32)
     for tensor in (query, states):
         tensor.requires_grad_()
@@ -313,12 +313,12 @@ def test_who_sees_nothing_gets_nothing_and_passes_nothing_back(looks):
         keys, values = attention.project(states), attention.content(states)
         context, weights, _ = attention(query, keys, values, mask=mask)
         (context.square().sum() + weights.square().sum() + context.sum()).backward()
-    nothing = attention.out.bias if looks.heads > 1 else torch.zeros(13)  # what heads join has a bias of its own
+    nothing = attention.out.bias if variant.heads > 1 else torch.zeros(13)  # what heads join has a bias of its own
     same(context[blind], nothing.expand_as(context[blind]))
     assert (weights[blind] == 0).all()
     assert query.grad is None or (query.grad[blind] == 0).all()
-    learns = NORMALIZERS[looks.normalizer].differentiable
-    for each in (states, *((query, *attention.score.parameters()) if learns and looks.heads == 1 else ())):
+    learns = NORMALIZERS[variant.normalizer].differentiable
+    for each in (states, *((query, *attention.score.parameters()) if learns and variant.heads == 1 else ())):
         assert each.grad.isfinite().all()
     for each in attention.parameters():  # nothing was remembered yet, so what remembers has no gradient
         assert each.grad is None or each.grad.isfinite().all()
@@ -402,8 +402,8 @@ def test_scores_beyond_half_precision_stay_finite(name):
 
 
 @every_attention()
-def test_autocast_changes_no_weight(looks):
-    attention, query_dim = make_attention(looks._replace(heads=1))
+def test_autocast_changes_no_weight(variant):
+    attention, query_dim = make_attention(variant._replace(heads=1))
     query, states, _ = inputs(query_dim, torch.float32)
     keys = attention.project(states)
     expected = attention(query, keys, states, mask=None).weights
@@ -412,8 +412,8 @@ def test_autocast_changes_no_weight(looks):
 
 
 @every_attention()
-def test_double_precision_stays_double(looks):
-    attention, query_dim = make_attention(looks)
+def test_double_precision_stays_double(variant):
+    attention, query_dim = make_attention(variant)
     attention.double()
     query, states, _ = inputs(query_dim)
     keys, values = attention.project(states), attention.content(states)
@@ -422,8 +422,8 @@ def test_double_precision_stays_double(looks):
 
 
 @every_attention()
-def test_leading_axes_broadcast(looks):
-    attention, query_dim = make_attention(looks)
+def test_leading_axes_broadcast(variant):
+    attention, query_dim = make_attention(variant)
     attention.double()
     width = 2
     query = torch.randn(BATCH, width, QUERY, query_dim, dtype=torch.float64)
@@ -439,8 +439,8 @@ def test_leading_axes_broadcast(looks):
 
 
 @every_attention()
-def test_rows_asked_alone_are_rows_asked_together(looks):
-    attention, query_dim = make_attention(looks)
+def test_rows_asked_alone_are_rows_asked_together(variant):
+    attention, query_dim = make_attention(variant)
     attention.double()
     query, states, _ = inputs(query_dim)
     mask = masks.over_keys(masks.from_lengths(torch.tensor([7, 4, 2]), KEY))
@@ -469,7 +469,7 @@ def test_heads_share_the_width_evenly(heads):
 
 @pytest.mark.parametrize("scope", [name for name, kind in SCOPES.items() if kind.uses_past])
 def test_every_query_has_its_own_past(scope):
-    attention, query_dim = make_attention(Looks(scope=scope))
+    attention, query_dim = make_attention(Variant(scope=scope))
     attention.double()
     query, states = (torch.randn(BATCH, length, dim).double() for length, dim in ((QUERY, query_dim), (KEY, 13)))
     given = [torch.rand(BATCH, QUERY, KEY).double() for _ in range(2)]
@@ -489,18 +489,18 @@ def test_every_query_has_its_own_past(scope):
 
 
 def test_attentions_are_attentions():
-    for looks in ATTENTIONS:
-        attention, _ = make_attention(looks)
+    for variant in ATTENTIONS:
+        attention, _ = make_attention(variant)
         assert isinstance(attention, Attention)
-        assert attention.uses_past is SCOPES[looks.scope].uses_past
+        assert attention.uses_past is SCOPES[variant.scope].uses_past
 
 
 def test_every_entry_meets_the_laws():
     tables = {"score": SCORES, "normalizer": NORMALIZERS, "scope": SCOPES}
     for field, table in tables.items():
-        assert {getattr(looks, field) for looks in ATTENTIONS} == set(table)
+        assert {getattr(variant, field) for variant in ATTENTIONS} == set(table)
         recurrent = {"hard", *(name for name, kind in SCOPES.items() if kind.uses_past)}  # Transformers refuse these
-        assert {getattr(case.looks, field) for case in TRANSFORMERS} == set(table) - recurrent
+        assert {getattr(case.variant, field) for case in TRANSFORMERS} == set(table) - recurrent
     assert set(EQUATIONS) == set(SCORES)
     assert set(NORMALIZED) == set(NORMALIZERS)
     assert set(SEEN) == set(SCOPES)
@@ -532,7 +532,7 @@ def test_draws_are_by_softmax_and_tell_their_chance():
     torch.manual_seed(5)
     scores = torch.randn(1, 2, KEY, dtype=torch.float64)
     mask = torch.tensor([[[True] * 5 + [False] * 2, [False] * KEY]])
-    weights, log_prob = draw(scores.expand(20_000, -1, -1), mask.expand(20_000, -1, -1))
+    weights, log_prob = sample(scores.expand(20_000, -1, -1), mask.expand(20_000, -1, -1))
     chances = NORMALIZERS["softmax"].function(scores, mask)
     near(weights[:, 0].mean(0), chances[0, 0], 0.02)
     near(log_prob[:, 0], (weights[:, 0] * chances[0, 0].clamp(min=1e-9).log()).sum(-1))
@@ -541,16 +541,16 @@ def test_draws_are_by_softmax_and_tell_their_chance():
 
 
 def test_hard_attention_draws_in_training_alone():
-    attention, query_dim = make_attention(Looks(normalizer="hard"))
+    attention, query_dim = make_attention(Variant(normalizer="hard"))
     query, states, _ = inputs(query_dim, torch.float32)
     given = query, attention.project(states), attention.content(states)
     calm = attention(*given, mask=None)
     assert calm.log_prob is None
     same(calm.weights, attention(*given, mask=None).weights)
     attention.train()
-    looks = [attention(*given, mask=None) for _ in range(20)]
-    assert any(not torch.equal(looks[0].weights, each.weights) for each in looks)
-    for each in looks:
+    variant = [attention(*given, mask=None) for _ in range(20)]
+    assert any(not torch.equal(variant[0].weights, each.weights) for each in variant)
+    for each in variant:
         near(each.context, torch.stack([row[at] for row, at in zip(given[2], each.weights.argmax(-1), strict=True)]))
         assert each.log_prob.requires_grad
 
@@ -566,7 +566,7 @@ def test_the_score_function_estimator_is_the_gradient_of_what_is_expected():
     for choice in range(4):
         log_prob = scores.log_softmax(0)[choice].view(1, 1)
         mean = torch.tensor(baseline, dtype=torch.float64)
-        loss = terms.drawn(log_prob, costs[choice].view(1, 1), torch.ones(1, 1, dtype=torch.bool), mean, entropy)
+        loss = terms.reinforce(log_prob, costs[choice].view(1, 1), torch.ones(1, 1, dtype=torch.bool), mean, entropy)
         found += chances[choice].detach() * torch.autograd.grad(loss, scores)[0]
         near(mean, baseline + (1 - terms.FORGETS) * (-costs[choice] - baseline))
     near(found, wanted)
@@ -575,7 +575,7 @@ def test_the_score_function_estimator_is_the_gradient_of_what_is_expected():
 def test_a_look_earns_what_comes_after_it():
     log_prob = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
     costs, real = torch.tensor([[1.0, 2.0, 4.0]]).double(), torch.tensor([[True, True, False]])
-    terms.drawn(log_prob, costs, real, torch.zeros((), dtype=torch.float64), 0.0).backward()
+    terms.reinforce(log_prob, costs, real, torch.zeros((), dtype=torch.float64), 0.0).backward()
     near(log_prob.grad, torch.tensor([[1.5, 2.0, 0.0]]).double())
 
 

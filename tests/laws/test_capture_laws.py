@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from small import ATTENTIONS, KINDS, Case, Looks, make_recipe, make_sources, transformer
+from small import ATTENTIONS, KINDS, Case, Variant, make_recipe, make_sources, transformer
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
@@ -32,8 +32,8 @@ CASES = list(
         [
             *KINDS,
             *(Case("luong_feeding", cell, 2) for cell in CELLS),
-            *(Case(looks=looks) for looks in ATTENTIONS),
-            *(transformer(looks=Looks(score, heads=2), layers=1) for score in SCORES),
+            *(Case(variant=variant) for variant in ATTENTIONS),
+            *(transformer(variant=Variant(score, heads=2), layers=1) for score in SCORES),
             transformer("rotary", decoder="recurrent"),
             transformer("alibi", encoder="recurrent", cell="lstm"),
             transformer("none", encoder="gnmt", cell="lstm", tied=True),
@@ -78,7 +78,7 @@ def fake_loss(model: recipes.Model, shared: bool = False, kind: str = "float32",
     task, examples = make_task(model, **train), batch()
     with FakeTensorMode(allow_non_fake_inputs=False) as mode:
         built = build(model, source_size=WORDS, target_size=WORDS, shared=shared)
-        given = learn(task, built, examples.each(mode.from_tensor), kind)
+        given = learn(task, built, examples.map_tensors(mode.from_tensor), kind)
     assert any(gradient is not None for gradient in given)
 
 
@@ -98,7 +98,7 @@ def test_the_loss_of_every_model_reads_nothing_on_the_host(case):
 TERMS = [
     Case("bahdanau"),
     Case("luong", "lstm", 2),
-    Case("bahdanau", looks=Looks(normalizer="hard")),
+    Case("bahdanau", variant=Variant(normalizer="hard")),
     transformer(),
 ]
 
@@ -128,7 +128,7 @@ def test_nor_does_a_language_model(corpus):
     data = task.within_length(task.encode(found))
     rows = task.collate(data, range(3))
     with FakeTensorMode(allow_non_fake_inputs=False) as mode:
-        given = learn(task, task.build(), rows.each(mode.from_tensor))
+        given = learn(task, task.build(), rows.map_tensors(mode.from_tensor))
     assert any(gradient is not None for gradient in given)
 
 
@@ -140,7 +140,7 @@ def test_the_law_sees_a_value_that_is_read():
         model = build(recipe, source_size=WORDS, target_size=WORDS).train()
         assert not is_capturable()
         with pytest.raises((DataDependentOutputException, RuntimeError)):
-            task.loss(model, examples.each(mode.from_tensor))
+            task.loss(model, examples.map_tensors(mode.from_tensor))
 
 
 @pytest.mark.parametrize("case", [Case("bahdanau", "lstm", 2), Case("luong", "gru"), Case("gnmt", "lstm", 3)], ids=str)

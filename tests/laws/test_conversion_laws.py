@@ -10,7 +10,7 @@ from small import (
     KEY,
     QUERY,
     Case,
-    Looks,
+    Variant,
     every_attention,
     make_attention,
     make_model,
@@ -44,12 +44,12 @@ HALVES = {torch.float16: 0.02, torch.bfloat16: 0.12}  # what rounding may do to 
 
 CASES = [
     *(Case(order, cell, 2) for order in ORDERS for cell in CELLS),
-    *(Case(looks=Looks(score)) for score in SCORES),
-    *(Case("luong", looks=Looks(scope=scope)) for scope in SCOPES),
-    Case("luong_feeding", looks=Looks("additive", heads=3)),
+    *(Case(variant=Variant(score)) for score in SCORES),
+    *(Case("luong", variant=Variant(scope=scope)) for scope in SCOPES),
+    Case("luong_feeding", variant=Variant("additive", heads=3)),
     *(transformer(positions) for positions in POSITIONS),
-    *(transformer(looks=Looks(score, heads=2), layers=1) for score in SCORES),
-    *(transformer(looks=Looks("scaled_dot", scope=scope, heads=2), layers=1) for scope in ("local_m", "local_p")),
+    *(transformer(variant=Variant(score, heads=2), layers=1) for score in SCORES),
+    *(transformer(variant=Variant("scaled_dot", scope=scope, heads=2), layers=1) for scope in ("local_m", "local_p")),
     transformer("learned", "post", order="luong", decoder="recurrent"),
     transformer("rotary", encoder="gnmt", cell="lstm"),
 ]
@@ -58,10 +58,10 @@ every_case = pytest.mark.parametrize("case", dict.fromkeys(CASES), ids=str)
 
 def stepped(model: Seq2Seq, memory: Memory) -> Tensor:
     """The logits of all tokens, one by one."""
-    ready = model.decoder.prepare(memory)
-    state, logits = model.decoder.start(ready), []
+    prepared = model.decoder.prepare(memory)
+    state, logits = model.decoder.start(prepared), []
     for token in TOKENS.split(1, dim=1):
-        step = model.decoder.step(token, state, ready)
+        step = model.decoder.step(token, state, prepared)
         state, logits = step.state, [*logits, step.logits]
     return torch.cat(logits, dim=1)
 
@@ -78,7 +78,7 @@ def test_half_a_model_says_nearly_the_same(case, dtype):
         assert whole.logits.dtype in (dtype, torch.float32)
         near(whole.logits.float(), expected.logits, HALVES[dtype])
         near(stepped(model, memory).float(), whole.logits.float(), HALVES[dtype])
-        if case.looking() and case.looks.scope != "local_p":  # whose window moves by whole keys
+        if case.attends() and case.variant.scope != "local_p":  # whose window moves by whole keys
             near(whole.attention.float(), expected.attention, HALVES[dtype])
         for found in beam(model.decoder, memory, width=3, limits=[5] * BATCH):
             assert found[0].score > -50
@@ -114,7 +114,7 @@ def test_models_have_shapes_on_the_meta_device(case):
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_poolings_have_shapes_on_the_meta_device(pooling):
-    pooled = POOLINGS[pooling](dim=14, directions=2, make=lambda width: make_attention(Looks("dot"), width, width)[0])
+    pooled = POOLINGS[pooling](dim=14, directions=2, make=lambda width: make_attention(Variant("dot"), width, width)[0])
     states, mask = torch.empty(BATCH, KEY, 14, device="meta"), torch.ones(BATCH, KEY, dtype=torch.bool, device="meta")
     rest = Recurrent(states[:, :1], None)
     assert pooled.to("meta")(Memory(states, mask, rest, TEXT)).vector.shape == (BATCH, 14)
@@ -151,8 +151,8 @@ def test_vmap_of_a_score_is_a_loop(name):
 
 
 @every_attention()
-def test_vmap_of_an_attention_is_a_loop(looks):
-    attention, query_dim = make_attention(looks)
+def test_vmap_of_an_attention_is_a_loop(variant):
+    attention, query_dim = make_attention(variant)
     query, states = (torch.randn(COUNT, BATCH, *size).double() for size in ((QUERY, query_dim), (KEY, 13)))
     mask = torch.ones(BATCH, 1, KEY, dtype=torch.bool)
     mask[1, :, 4:] = False
@@ -164,7 +164,7 @@ def test_vmap_of_an_attention_is_a_loop(looks):
         mapped(attention, look, query, states)
 
 
-@pytest.mark.parametrize("case", [transformer("rotary"), transformer("alibi", "post", Looks(heads=2))], ids=str)
+@pytest.mark.parametrize("case", [transformer("rotary"), transformer("alibi", "post", Variant(heads=2))], ids=str)
 def test_vmap_of_transformer_layers_is_a_loop(case):
     model = make_model(case)
     assert isinstance(model.encoder, TransformerEncoder)
@@ -178,11 +178,11 @@ def test_vmap_of_transformer_layers_is_a_loop(case):
         mapped(layer, layer.feed, states)
 
 
-@pytest.mark.parametrize("case", [Case(), transformer("sinusoidal", "post", Looks(heads=2))], ids=str)
+@pytest.mark.parametrize("case", [Case(), transformer("sinusoidal", "post", Variant(heads=2))], ids=str)
 def test_gradients_of_each_example_are_those_of_each_alone(case):
     """By functional_call, grad and vmap over the words of a decoder."""
     model = make_model(case)
-    memory = model.encoder(make_sources(5)).each(lambda rows: rows.detach())
+    memory = model.encoder(make_sources(5)).map_tensors(lambda rows: rows.detach())
     weights = dict(model.decoder.named_parameters())
     rows = TOKENS.unsqueeze(1)
 
@@ -213,15 +213,17 @@ def test_a_copy_of_a_model_says_the_same(case, way):
         same(stepped(other, other.encoder(source)), stepped(model, model.encoder(source)))
 
 
-@pytest.mark.parametrize("looks", [Looks(scope="coverage"), Looks(scope="location_aware"), Looks(normalizer="hard")])
-def test_a_transformer_reads_for_a_decoder_with_a_past_or_hard_looks(looks):
-    model = make_model(transformer(looks=looks, decoder="recurrent", order="bahdanau", layers=1))
+@pytest.mark.parametrize(
+    "variant", [Variant(scope="coverage"), Variant(scope="location_aware"), Variant(normalizer="hard")]
+)
+def test_a_transformer_reads_for_a_decoder_with_a_past_or_hard_looks(variant):
+    model = make_model(transformer(variant=variant, decoder="recurrent", order="bahdanau", layers=1))
     own = model.encoder.stack[0].attention.attention
     assert type(own) is Global
     assert own.normalize.__name__ == "softmax"
-    assert type(model.decoder.attention) is SCOPES[looks.scope]
-    assert model.decoder.attention.normalize.__name__ == looks.normalizer
+    assert type(model.decoder.attention) is SCOPES[variant.scope]
+    assert model.decoder.attention.normalize.__name__ == variant.normalizer
     step = model.decoder(TOKENS, model.encoder(make_sources(*LENGTHS)))
     assert step.logits.isfinite().all()
     with pytest.raises(RecipeError):
-        make_model(transformer(looks=looks))
+        make_model(transformer(variant=variant))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small import LOOKING, make_sources, near, spread
+from small import ATTENDING, make_sources, near, spread
 
 from regard import models
 from regard import recipe as recipes
@@ -28,7 +28,7 @@ def make(order: str) -> Seq2Seq:
     return model
 
 
-@pytest.mark.parametrize("order", LOOKING)
+@pytest.mark.parametrize("order", ATTENDING)
 def test_both_ways_together_are_the_equation(order):
     model, source = make(order), make_sources(*LENGTHS)
     memory = model.read(source)
@@ -47,15 +47,15 @@ def test_both_ways_together_are_the_equation(order):
             near(step.logits[row, at].exp(), chances)
 
 
-@pytest.mark.parametrize("order", LOOKING)
+@pytest.mark.parametrize("order", ATTENDING)
 def test_stepping_and_beams_copy_alike(order):
     model, source = make(order), make_sources(*LENGTHS)
     memory = model.read(source)
     whole = model.decoder(TOKENS, memory)
-    ready = model.decoder.prepare(memory)
-    state = model.decoder.start(ready).repeat(2)
+    prepared = model.decoder.prepare(memory)
+    state = model.decoder.start(prepared).repeat(2)
     for at in range(4):
-        step = model.decoder.step(TOKENS[:, at : at + 1].repeat_interleave(2, dim=0), state, ready)
+        step = model.decoder.step(TOKENS[:, at : at + 1].repeat_interleave(2, dim=0), state, prepared)
         state = step.state
         near(step.logits[::2], whole.logits[:, at : at + 1])
         near(step.logits[1::2], whole.logits[:, at : at + 1])

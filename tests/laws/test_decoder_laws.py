@@ -6,13 +6,13 @@ from itertools import product
 import pytest
 import torch
 from small import (
+    ATTENDING,
     BATCH,
     DEFAULT,
-    LOOKING,
     TRANSFORMERS,
     WINDOW,
     Case,
-    Looks,
+    Variant,
     every_decoder,
     every_kind,
     leaves,
@@ -215,7 +215,7 @@ def test_an_order_is_its_equations(case):
         retold = Retold(model.decoder, case, memory, row, length)
         logits = [getattr(retold, case.order)(model.decoder.embedding.weight[token]) for token in tokens[row]]
         near(step.logits[row], torch.stack(logits))
-        if case.order in LOOKING:
+        if case.order in ATTENDING:
             near(step.attention[row, :, :length], torch.stack(retold.map))
 
 
@@ -225,11 +225,11 @@ def test_stepping_retells_forward(case, chunks):
     model = make_model(case)
     memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH)
     expected = model.decoder(tokens, memory)
-    ready = model.decoder.prepare(memory)
-    state, at = model.decoder.start(ready), 0
+    prepared = model.decoder.prepare(memory)
+    state, at = model.decoder.start(prepared), 0
     for size in chunks:
         with unchecked() if size == 1 else nullcontext():
-            step = model.decoder.step(tokens[:, at : at + size], state, ready)
+            step = model.decoder.step(tokens[:, at : at + size], state, prepared)
         agree(step, expected, tokens=slice(at, at + size))
         state, at = step.state, at + size
     assert at == TARGET == state.length
@@ -274,7 +274,9 @@ def test_padding_changes_nothing_in_the_encoder(cell, layers, bidirectional):
 
 
 ENCODING = [case for case in TRANSFORMERS if case.encoder == "transformer"]
-ENCODING.append(transformer("none", looks=Looks("scaled_dot", "sigmoid", "local_m", 2)))  # padding sees nothing at all
+ENCODING.append(
+    transformer("none", variant=Variant("scaled_dot", "sigmoid", "local_m", 2))
+)  # padding sees nothing at all
 
 
 @pytest.mark.parametrize("case", ENCODING, ids=str)
@@ -370,10 +372,10 @@ def test_the_encoder_of_gnmt_is_its_equations_whatever_stands_beside_a_row(cell,
 
     for row, length in enumerate(LENGTHS):
         words = [model.encoder.embedding.weight[token] for token in source.ids[row, :length]]
-        onward, _ = run(words, ways[0])
+        causal, _ = run(words, ways[0])
         backward, _ = run(words[::-1], ways[1])
-        states = [torch.cat(pair) for pair in zip(onward, backward[::-1], strict=True)]
-        near(memory.summary.hidden[row, 0], torch.cat([onward[-1], backward[-1]]))
+        states = [torch.cat(pair) for pair in zip(causal, backward[::-1], strict=True)]
+        near(memory.summary.hidden[row, 0], torch.cat([causal[-1], backward[-1]]))
         for number, layer in enumerate(model.encoder.tower.stack):
             said, inner = run(states, layer.rnn.all_weights[0])
             near(memory.summary.hidden[row, number + 1], said[-1])
@@ -424,12 +426,12 @@ def test_the_start_last_needs_states_of_one_shape(reader, writer):
 def test_select_takes_the_whole_state(case):
     model = make_model(case)
     memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH)
-    ready = model.decoder.prepare(memory)
-    before = model.decoder.step(tokens, model.decoder.start(ready), ready).state
+    prepared = model.decoder.prepare(memory)
+    before = model.decoder.step(tokens, model.decoder.start(prepared), prepared).state
     index, more = torch.tensor([2, 0, 2, 1]), torch.randint(4, 11, (4, 3))
     for mine, others in zip(leaves(before.select(index)), leaves(before), strict=True):
         same(mine, others[index])
-    step = model.decoder.step(more, before.select(index), ready.select(index))
+    step = model.decoder.step(more, before.select(index), prepared.select(index))
     expected = model.decoder(torch.cat([tokens[index], more], dim=1), memory.select(index))
     agree(step, expected, tokens=slice(TARGET, None))
     states_agree(step, expected)
@@ -439,13 +441,13 @@ def test_select_takes_the_whole_state(case):
 def test_beams_share_what_is_ready(case):
     model, width = make_model(case), 2
     memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH * width)
-    ready = model.decoder.prepare(memory)
-    shared = model.decoder.step(tokens, model.decoder.start(ready).repeat(width), ready)
+    prepared = model.decoder.prepare(memory)
+    shared = model.decoder.step(tokens, model.decoder.start(prepared).repeat(width), prepared)
     repeated = model.decoder(tokens, memory.repeat(width))
     agree(shared, repeated)
     states_agree(shared, repeated)
     index, more = torch.tensor([1, 1, 3, 2, 4, 4]), torch.randint(4, 11, (BATCH * width, 1))
-    shared = model.decoder.step(more, shared.state.select(index), ready)
+    shared = model.decoder.step(more, shared.state.select(index), prepared)
     expected = model.decoder(torch.cat([tokens[index], more], dim=1), memory.repeat(width))
     agree(shared, expected, tokens=slice(TARGET, None))
 
@@ -464,22 +466,22 @@ def test_the_map_is_a_map(case):
     model, source = make_model(case), make_sources(*LENGTHS)
     step = model.decoder(make_tokens(BATCH), model.encoder(source))
     assert step.logits.shape == (BATCH, TARGET, 11)
-    if not case.looking():
+    if not case.attends():
         assert step.attention is None
         return
     assert step.attention.shape == (BATCH, TARGET, max(LENGTHS))
     sums = step.attention.sum(-1)
-    if sums_to_one(case.looks):
-        near(sums, ((sums > 0) if case.looks.scope == "local_m" else torch.ones_like(sums)).double())
-    elif case.looks.normalizer != "sigmoid":
+    if sums_to_one(case.variant):
+        near(sums, ((sums > 0) if case.variant.scope == "local_m" else torch.ones_like(sums)).double())
+    elif case.variant.normalizer != "sigmoid":
         assert (sums <= 1).all()
     assert (step.attention >= 0).all()
     assert (step.attention.transpose(1, 2)[~source.mask] == 0).all()
 
 
-@pytest.mark.parametrize("order", [order for order in ORDERS if order not in LOOKING])
+@pytest.mark.parametrize("order", [order for order in ORDERS if order not in ATTENDING])
 def test_who_never_looks_sees_the_summary_alone(order):
-    assert not ORDERS[order].looks()
+    assert not ORDERS[order].attends()
     model = make_model(Case(order))
     assert model.decoder.attention is None
     memory = model.encoder(make_sources(*LENGTHS))
@@ -502,7 +504,9 @@ def test_every_parameter_learns_under_dropout(case):
     (said if step.log_prob is None else said + step.log_prob.sum()).backward()  # what is drawn learns by its chance
     reached = model.decoder if (case.order, case.start) == ("none", "zeros") else model
     for name, parameter in reached.named_parameters():
-        unread = case.looks.score == "location" and ".cross.key." in name  # it asks where a key stands, not what it is
+        unread = (
+            case.variant.score == "location" and ".cross.key." in name
+        )  # it asks where a key stands, not what it is
         assert parameter.grad is not None or unread, name
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
         assert (parameter.grad is not None and parameter.grad.any()) != unread, name
@@ -532,12 +536,12 @@ def test_later_tokens_do_not_reach_earlier_predictions(case):
 @every_kind()
 def test_a_step_changes_no_argument(case):
     model = make_model(case)
-    ready = model.decoder.prepare(model.encoder(make_sources(*LENGTHS)))
-    state, tokens = model.decoder.start(ready), make_tokens(BATCH)
+    prepared = model.decoder.prepare(model.encoder(make_sources(*LENGTHS)))
+    state, tokens = model.decoder.start(prepared), make_tokens(BATCH)
     for chunk in (tokens[:, :4], tokens[:, 4:]):  # once with nothing before it, once with something
-        before = [leaf.clone() for noun in (ready, state) for leaf in leaves(noun)]
-        step = model.decoder.step(chunk, state, ready)
-        after = [leaf for noun in (ready, state) for leaf in leaves(noun)]
+        before = [leaf.clone() for noun in (prepared, state) for leaf in leaves(noun)]
+        step = model.decoder.step(chunk, state, prepared)
+        after = [leaf for noun in (prepared, state) for leaf in leaves(noun)]
         for mine, others in zip(after, before, strict=True):
             same(mine, others)
         state = step.state
@@ -549,18 +553,18 @@ def test_autocast_runs_and_keeps_the_map_in_full_precision(case):
     with torch.autocast("cpu", torch.bfloat16):
         memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH)
         whole = model.decoder(tokens, memory)
-        ready = model.decoder.prepare(memory)
-        first = model.decoder.step(tokens[:, :4], model.decoder.start(ready), ready)
-        steps = [first, model.decoder.step(tokens[:, 4:], first.state, ready)]
+        prepared = model.decoder.prepare(memory)
+        first = model.decoder.step(tokens[:, :4], model.decoder.start(prepared), prepared)
+        steps = [first, model.decoder.step(tokens[:, 4:], first.state, prepared)]
     assert whole.logits.isfinite().all()
     near(torch.cat([step.logits.float() for step in steps], dim=1), whole.logits.float(), 0.1)
-    if case.looking():
+    if case.attends():
         assert whole.attention.dtype == torch.float32
         near(whole.attention.sum(-1), torch.ones(BATCH, TARGET), 1e-5)
 
 
 def test_defaults_are_entries():
-    assert DEFAULT.decoder.order in LOOKING
+    assert DEFAULT.decoder.order in ATTENDING
     assert DEFAULT.decoder.cell in CELLS
     assert DEFAULT.decoder.start in STARTS
     assert DEFAULT.attention.scope in SCOPES

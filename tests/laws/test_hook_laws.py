@@ -9,7 +9,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from small import Case, Looks, make_model, make_sources, near, same, transformer
+from small import Case, Variant, make_model, make_sources, near, same, transformer
 from torch import Tensor, nn
 from worlds import LIMITS, LOOKERS, WRITERS, greedy, make_world
 
@@ -33,15 +33,18 @@ TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5
 FEW = [
     *(Case(order, cell, 2) for order, cell in zip(ORDERS, cycle(CELLS), strict=False)),
     transformer("learned"),
-    transformer("rotary", "post", Looks("dot", heads=2), layers=1),
+    transformer("rotary", "post", Variant("dot", heads=2), layers=1),
 ]
 CASES = [
     *FEW,
-    *(Case(looks=Looks(score)) for score in SCORES),
-    Case("luong_feeding", looks=Looks("additive", scope="location_aware")),
-    Case("luong", looks=Looks("scaled_dot", "softmax", "local_p", 2)),
-    *(transformer(looks=Looks(score, heads=2), layers=1) for score in ("general", "additive", "concat", "location")),
-    transformer("alibi", "post", Looks("scaled_dot", heads=4, groups=2), layers=1),
+    *(Case(variant=Variant(score)) for score in SCORES),
+    Case("luong_feeding", variant=Variant("additive", scope="location_aware")),
+    Case("luong", variant=Variant("scaled_dot", "softmax", "local_p", 2)),
+    *(
+        transformer(variant=Variant(score, heads=2), layers=1)
+        for score in ("general", "additive", "concat", "location")
+    ),
+    transformer("alibi", "post", Variant("scaled_dot", heads=4, groups=2), layers=1),
     transformer(tied=True, layers=1),
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -63,10 +66,10 @@ def in_all_ways(model: Seq2Seq, beams: int = 2) -> Tensor:
     for learns in (False, True):
         with torch.set_grad_enabled(learns):
             near(model.decoder(TOKENS, memory).logits, whole)
-            ready = model.decoder.prepare(memory)
-            state, logits = model.decoder.start(ready).repeat(beams), []
+            prepared = model.decoder.prepare(memory)
+            state, logits = model.decoder.start(prepared).repeat(beams), []
             for token in TOKENS.repeat_interleave(beams, dim=0).split(1, dim=1):
-                step = model.decoder.step(token, state, ready)
+                step = model.decoder.step(token, state, prepared)
                 state, logits = step.state, [*logits, step.logits]
             near(torch.cat(logits, dim=1)[::beams], whole)
     return whole.detach()
@@ -118,7 +121,7 @@ def test_a_hook_that_changes_what_a_scope_says_acts_everywhere(case):
 def test_a_hook_that_changes_what_a_scope_is_given_acts_everywhere(case):
     model, before = make_seeded(case)
     scopes = parts(model.decoder, Scope)
-    deaf = case.looks.score == "linear_concat"  # whose query cancels
+    deaf = case.variant.score == "linear_concat"  # whose query cancels
     with hooked(scopes, lambda module, given: (1.5 * given[0], 0.7 * given[1], *given[2:]), before=True):
         assert differs(said(model), before) == bool(scopes) or deaf
 
@@ -135,7 +138,7 @@ def test_a_hook_that_changes_what_recurrent_layers_say_acts_everywhere(case):
 @every_case
 def test_a_hook_on_any_layer_acts_everywhere(case):
     model, before = make_seeded(case)
-    unread = {"cross.key"} if case.looks.score == "location" else set()  # it asks where a key stands, not what it is
+    unread = {"cross.key"} if case.variant.score == "location" else set()  # it asks where a key stands, not what it is
     for name, module in model.decoder.named_modules():
         if isinstance(module, nn.Linear | nn.LayerNorm | nn.Embedding):
             with hooked([module], lambda module, given, result: 1.5 * result + 0.1 * result.square()):
@@ -238,7 +241,9 @@ class OwnAdditive(Additive):
         return super().forward(query, keys).square()
 
 
-@pytest.mark.parametrize("case", [transformer(looks=Looks("dot", heads=2)), Case(), Case("gnmt", "lstm", 2)], ids=str)
+@pytest.mark.parametrize(
+    "case", [transformer(variant=Variant("dot", heads=2)), Case(), Case("gnmt", "lstm", 2)], ids=str
+)
 def test_a_score_with_a_forward_of_its_own_is_called_everywhere(case):
     model, before = make_seeded(case)
     for scope in parts(model.decoder, Scope):
@@ -289,10 +294,10 @@ def test_what_records_is_no_change(writer):
     with torch.no_grad():
         alone = model.decoder.prepare(memory)
         with record(model):
-            ready = model.decoder.prepare(memory)
+            prepared = model.decoder.prepare(memory)
             assert alone.plain is not None
-            assert ready.plain is not None
-            seen = model.decoder.step(TOKENS[:, :1], model.decoder.start(ready), ready)
+            assert prepared.plain is not None
+            seen = model.decoder.step(TOKENS[:, :1], model.decoder.start(prepared), prepared)
     with torch.no_grad():
         same(seen.logits, model.decoder.step(TOKENS[:, :1], model.decoder.start(alone), alone).logits)
 
@@ -309,7 +314,7 @@ def test_dropout_between_changed_layers_is_that_of_the_layers(cell):
 
 @pytest.mark.parametrize("score", ["concat", "linear_concat", "location"])
 def test_a_past_needs_keys_that_are_sums(score):
-    model = make_model(Case(looks=Looks(score, scope="coverage")))
+    model = make_model(Case(variant=Variant(score, scope="coverage")))
     memory = model.encoder(make_sources(*LENGTHS))
     inner = model.decoder.attention.score
     layer = inner.query if isinstance(inner, Location) else inner.weight

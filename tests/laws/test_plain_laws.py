@@ -12,7 +12,7 @@ from regard import recipe as recipes
 from regard.attention import POSITIONS, SCORES
 from regard.attention.record import record
 from regard.decoders import ORDERS, AnyDecoder
-from regard.kernels.choose import FEW_ROWS, watched
+from regard.kernels.choose import FEW_ROWS, count_answers
 from regard.kernels.linear import Linear
 from regard.models import Seq2Seq
 from regard.recipe import Attention, Decoder, Encoder
@@ -55,11 +55,11 @@ def make(
 def steps(decoder: AnyDecoder, memory: Memory, *, plain: bool, width: int = 1) -> list[torch.Tensor]:
     """Logits and maps of all tokens, one by one."""
     with torch.no_grad():
-        ready = decoder.prepare(memory)
-        ready = ready if plain else replace(ready, plain=None)
-        state, found = decoder.start(ready).repeat(width), []
+        prepared = decoder.prepare(memory)
+        prepared = prepared if plain else replace(prepared, plain=None)
+        state, found = decoder.start(prepared).repeat(width), []
         for token in TOKENS.repeat_interleave(width, dim=0).unsqueeze(-1).unbind(1):
-            step = decoder.step(token, state, ready)
+            step = decoder.step(token, state, prepared)
             state = step.state
             found += [step.logits] if step.attention is None else [step.logits, step.attention]
     return found
@@ -112,9 +112,9 @@ def test_other_looks_and_watched_modules_go_the_general_way(look):
         model.decoder.readout.register_forward_hook(lambda *given: None)
     memory = model.encoder(make_sources(*LENGTHS))
     with torch.no_grad():
-        ready = model.decoder.prepare(memory)
-        assert ready.plain is None
-        assert model.decoder.step(TOKENS[:, :1], model.decoder.start(ready), ready).logits.isfinite().all()
+        prepared = model.decoder.prepare(memory)
+        assert prepared.plain is None
+        assert model.decoder.step(TOKENS[:, :1], model.decoder.start(prepared), prepared).logits.isfinite().all()
 
 
 @pytest.mark.takes("plain_transformer")
@@ -129,7 +129,7 @@ def test_a_plain_step_is_the_step_of_the_layers(norm, positions, width):
 @pytest.mark.parametrize("count", [1, FEW_ROWS, FEW_ROWS + 1])
 def test_any_number_of_sources_steps_alike(count, monkeypatch):
     monkeypatch.setitem(globals(), "TOKENS", TOKENS[:1].repeat(count, 1))
-    with watched() as answers:
+    with count_answers() as answers:
         assert steps_alike(make(), tuple(2 + place % 6 for place in range(count)), width=1)
     taken = [bool(answers[name].taken) for name in ("one_row_step", "few_queries", "keys_by_columns")]
     assert taken == [count == 1, count <= FEW_ROWS, count > FEW_ROWS]
@@ -228,13 +228,13 @@ def test_a_state_may_be_gone_on_with_twice():
     model = make()
     memory = model.encoder(make_sources(*LENGTHS))
     with torch.no_grad():
-        ready = model.decoder.prepare(memory)
-        state = model.decoder.step(TOKENS[:, :1], model.decoder.start(ready), ready).state
+        prepared = model.decoder.prepare(memory)
+        state = model.decoder.step(TOKENS[:, :1], model.decoder.start(prepared), prepared).state
         before = [each.keys.clone() for each in state.layers]
-        first = model.decoder.step(TOKENS[:, 1:2], state, ready)
+        first = model.decoder.step(TOKENS[:, 1:2], state, prepared)
         kept = [each.keys.clone() for each in first.state.layers]
-        other = model.decoder.step(TOKENS[:, 2:3], state, ready)
-        again = model.decoder.step(TOKENS[:, 1:2], state, ready)
+        other = model.decoder.step(TOKENS[:, 2:3], state, prepared)
+        again = model.decoder.step(TOKENS[:, 1:2], state, prepared)
     assert torch.equal(first.logits, again.logits)
     assert not torch.equal(first.logits, other.logits)
     assert all(torch.equal(each.keys, kept) for each, kept in zip(state.layers, before, strict=True))
@@ -252,9 +252,9 @@ def test_elsewhere_the_layers_step(why):
     if why == "nothing to see":
         memory.mask[1] = False
     with torch.set_grad_enabled(why == "grad"):
-        ready = model.decoder.prepare(memory)
-        assert ready.plain is None
-        step = model.decoder.step(TOKENS[:, :1], model.decoder.start(ready), ready)
+        prepared = model.decoder.prepare(memory)
+        assert prepared.plain is None
+        step = model.decoder.step(TOKENS[:, :1], model.decoder.start(prepared), prepared)
     assert step.logits.isfinite().all()
 
 

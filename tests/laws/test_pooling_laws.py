@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small import BATCH, KEY, Looks, make_attention, make_sources, near, same
+from small import BATCH, KEY, Variant, make_attention, make_sources, near, same
 from torch import Tensor, nn
 
 from regard import recipe as recipes
@@ -26,12 +26,12 @@ ENCODERS = {
 }
 every_pooling = pytest.mark.parametrize("name", POOLINGS)
 every_direction = pytest.mark.parametrize("directions", [1, 2])
-PLAIN = Looks()
+PLAIN = Variant()
 
 
-def make_pooling(name: str, directions: int = 1, looks: Looks = PLAIN) -> Pooling:
+def make_pooling(name: str, directions: int = 1, variant: Variant = PLAIN) -> Pooling:
     def make(width: int) -> nn.Module:
-        return make_attention(looks, width, width, DIM)[0]
+        return make_attention(variant, width, width, DIM)[0]
 
     return POOLINGS[name](dim=DIM, directions=directions, make=make).double()
 
@@ -82,7 +82,7 @@ def test_more_padding_changes_nothing(name: str, directions: int) -> None:
 @every_pooling
 @every_direction
 def test_nothing_to_see_gives_zeros_and_finite_gradients(name: str, directions: int) -> None:
-    pooling, mask = make_pooling(name, directions, Looks("scaled_dot", heads=2)), make_memory().mask.clone()
+    pooling, mask = make_pooling(name, directions, Variant("scaled_dot", heads=2)), make_memory().mask.clone()
     mask[1] = False
     states = torch.randn(BATCH, KEY, DIM, dtype=torch.float64, requires_grad=True)
     pooled = pooling(make_memory(states, mask))
@@ -110,7 +110,7 @@ def test_only_attention_says_where_it_looked(name: str) -> None:
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 @pytest.mark.parametrize("score", SCORES)
 def test_weights_are_zero_where_masked_and_make_the_vector(score: str, normalizer: str) -> None:
-    pooling, memory = make_pooling("attention", looks=Looks(score, normalizer)), make_memory()
+    pooling, memory = make_pooling("attention", variant=Variant(score, normalizer)), make_memory()
     with torch.no_grad():
         vector, weights = pooling(memory)
     assert weights is not None
@@ -125,8 +125,8 @@ def test_recording_changes_no_bit() -> None:
     pooling, memory = make_pooling("attention"), make_memory()
     plain = pooling(memory)
     with record(pooling) as seen:
-        watched = pooling(memory)
-    same(watched.vector, plain.vector)
+        count_answers = pooling(memory)
+    same(count_answers.vector, plain.vector)
     same(seen.weights["attention"].squeeze(1), plain.weights)
 
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from small import (
+    ATTENDING,
     BATCH,
     KINDS,
-    LOOKING,
     Case,
-    Looks,
+    Variant,
     every_decoder,
     every_transformer,
     gradients,
@@ -44,7 +44,7 @@ def name_of(case: Case) -> str:
     """The name of the attention whose map the decoder reports."""
     if case.decoder == "transformer":
         return f"decoder.stack.{case.layers - 1}.cross.attention"
-    return f"{NAME}.attention" if case.looks.heads > 1 else NAME
+    return f"{NAME}.attention" if case.variant.heads > 1 else NAME
 
 
 def names_of(case: Case) -> set[str]:
@@ -52,7 +52,7 @@ def names_of(case: Case) -> set[str]:
     parts = [("encoder", "attention")] * (case.encoder == "transformer")
     parts += [("decoder", "attention"), ("decoder", "cross")] * (case.decoder == "transformer")
     names = {f"{side}.stack.{layer}.{part}.attention" for side, part in parts for layer in range(case.layers)}
-    return names | ({name_of(case)} if case.looking() else set())
+    return names | ({name_of(case)} if case.attends() else set())
 
 
 def gates_of(case: Case, *, learning: bool = False) -> set[str]:
@@ -96,16 +96,16 @@ def test_looking_changes_no_bit(case):
     for name in expected:
         same(found[name], expected[name])
     assert set(seen.weights) == gates_of(case, learning=True) | names_of(case)
-    if not case.looking():
+    if not case.attends():
         return
     weights = seen.weights[name_of(case)]
-    several = case.looks.heads > 1 or case.decoder == "transformer"
-    assert weights.shape == (BATCH, 1, *[case.looks.heads] * several, TARGET, max(LENGTHS))
+    several = case.variant.heads > 1 or case.decoder == "transformer"
+    assert weights.shape == (BATCH, 1, *[case.variant.heads] * several, TARGET, max(LENGTHS))
     assert not weights.requires_grad
     if case.decoder == "transformer":  # its fused path gives no map in training
         assert step.attention is None
     else:
-        near(weights.flatten(1, -3).mean(1), step.attention.detach(), 0.0 if case.looks.heads == 1 else 1e-6)
+        near(weights.flatten(1, -3).mean(1), step.attention.detach(), 0.0 if case.variant.heads == 1 else 1e-6)
 
 
 @every_transformer()
@@ -130,7 +130,7 @@ def test_the_map_is_what_the_top_layer_recorded(case):
     model = make_model(case)
     with record(model) as seen:
         step = model.decoder(make_tokens(), model.encoder(make_sources(*LENGTHS)))
-    if case.looking():
+    if case.attends():
         near(seen.weights[name_of(case)].flatten(1, -3).mean(1), step.attention)
 
 
@@ -169,17 +169,17 @@ def test_what_a_search_recorded_is_no_one_map(order):
         _ = seen.weights
 
 
-@pytest.mark.parametrize("case", [case for case in KINDS if case.looking()], ids=str)
+@pytest.mark.parametrize("case", [case for case in KINDS if case.attends()], ids=str)
 def test_stepping_is_recorded_row_by_row(case):
     model, tokens = make_model(case), make_tokens()
     memory = model.encoder(make_sources(*LENGTHS))
     with record(model) as whole:
         expected = model.decoder(tokens, memory)
-    ready = model.decoder.prepare(memory)
-    state = model.decoder.start(ready)
+    prepared = model.decoder.prepare(memory)
+    state = model.decoder.start(prepared)
     with record(model) as stepped:
         for piece in tokens.split((1, 3, 2), dim=1):
-            state = model.decoder.step(piece, state, ready).state
+            state = model.decoder.step(piece, state, prepared).state
     assert set(stepped.weights) == {name for name in names_of(case) if name.startswith("decoder")}
     for name, weights in stepped.weights.items():
         near(weights, whole.weights[name])
@@ -204,11 +204,11 @@ def test_the_gates_of_every_order_are_recorded_in_whole_and_in_steps(order, laye
         memory = model.encoder(make_sources(*LENGTHS))
         model.decoder(tokens, memory)
     assert gates_of(case) == set(whole.weights) - {NAME}
-    ready = model.decoder.prepare(memory)
-    state = model.decoder.start(ready)
+    prepared = model.decoder.prepare(memory)
+    state = model.decoder.start(prepared)
     with record(model.decoder) as stepped:
         for piece in tokens.split((1, 3, 2), dim=1):
-            state = model.decoder.step(piece, state, ready).state
+            state = model.decoder.step(piece, state, prepared).state
     for name in gates_of(case):
         gate = whole.weights[name]
         if name.startswith("decoder"):
@@ -219,8 +219,8 @@ def test_the_gates_of_every_order_are_recorded_in_whole_and_in_steps(order, laye
             assert [int(row.any(-1).sum()) for row in gate] == list(LENGTHS)  # zeros at padding
 
 
-HEADED = [Case(order, looks=Looks(heads=3)) for order in LOOKING]
-HEADED += [transformer(positions, looks=Looks("scaled_dot", heads=3)) for positions in ("alibi", "rotary")]
+HEADED = [Case(order, variant=Variant(heads=3)) for order in ATTENDING]
+HEADED += [transformer(positions, variant=Variant("scaled_dot", heads=3)) for positions in ("alibi", "rotary")]
 
 
 @pytest.mark.parametrize("case", HEADED, ids=str)
@@ -286,7 +286,7 @@ def test_after_the_block_nothing_is_kept_even_after_an_error():
 
 
 def test_what_is_kept_is_a_copy():
-    attention, query_dim = make_attention(Looks())
+    attention, query_dim = make_attention(Variant())
     query, states = torch.randn(BATCH, TARGET, query_dim), torch.randn(BATCH, 7, 13)
     with torch.no_grad(), record(attention) as seen:
         weights = attention(query, attention.project(states), states, mask=None).weights

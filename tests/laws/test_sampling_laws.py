@@ -142,12 +142,12 @@ def test_a_prefix_that_greedy_writes_anyway_changes_nothing(order):
 def test_prefill_in_one_call_is_stepping(order, seed):
     world = make_world(order, seed)
     decoder = world.model.decoder
-    ready = decoder.prepare(world.memory)
+    prepared = decoder.prepare(world.memory)
     tokens = torch.cat([torch.full((3, 1), BEGIN), PREFIX], dim=1)
-    once = decoder.step(tokens, decoder.start(ready), ready)
-    state = decoder.start(ready)
+    once = decoder.step(tokens, decoder.start(prepared), prepared)
+    state = decoder.start(prepared)
     for token in tokens.split(1, dim=1):
-        step = decoder.step(token, state, ready)
+        step = decoder.step(token, state, prepared)
         state = step.state
     near(step.logits[:, -1], once.logits[:, -1])
     for mine, other in zip(leaves(state), leaves(once.state), strict=True):

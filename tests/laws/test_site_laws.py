@@ -54,10 +54,10 @@ def test_stepping_retells_forward_and_a_score_is_its_rescoring(site, score):
     tokens = torch.randint(4, WORDS, (2, 5))
     forward = model.decoder(tokens, memory)
     with torch.no_grad():
-        ready = model.decoder.prepare(memory)
-        state, logits, maps = model.decoder.start(ready), [], []
+        prepared = model.decoder.prepare(memory)
+        state, logits, maps = model.decoder.start(prepared), [], []
         for place in range(tokens.shape[1]):
-            step = model.decoder.step(tokens[:, place : place + 1], state, ready)
+            step = model.decoder.step(tokens[:, place : place + 1], state, prepared)
             state = step.state
             logits.append(step.logits)
             maps.append(step.attention)

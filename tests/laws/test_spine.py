@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from small import LOOKING, TRANSFORMERS, Case, Looks, every_kind, make_model, near
+from small import ATTENDING, TRANSFORMERS, Case, Variant, every_kind, make_model, near
 from torch.nn import functional
 
 from regard.attention import NORMALIZERS, SCOPES, SCORES
@@ -21,10 +21,13 @@ TARGETS = [[9, 4], [5, 7, 10], [6], [8, 8, 4, 5], [10, 9, 8]]
 def cases() -> list[Case]:
     """Every order with every cell, every looking order with every score, scope and normaliser."""
     found = [Case(order, cell) for order, cell in product(ORDERS, CELLS)]
-    found += [Case(order, looks=Looks(score)) for order, score in product(LOOKING, SCORES)]
-    found += [Case(order, "lstm", looks=Looks(scope=scope)) for order, scope in product(LOOKING, SCOPES)]
-    found += [Case("luong", looks=Looks(normalizer=normalizer)) for normalizer in NORMALIZERS]
-    found += [Case("bahdanau", looks=Looks("dot", "entmax15", "local_p", 2)), Case("luong", looks=Looks(heads=3))]
+    found += [Case(order, variant=Variant(score)) for order, score in product(ATTENDING, SCORES)]
+    found += [Case(order, "lstm", variant=Variant(scope=scope)) for order, scope in product(ATTENDING, SCOPES)]
+    found += [Case("luong", variant=Variant(normalizer=normalizer)) for normalizer in NORMALIZERS]
+    found += [
+        Case("bahdanau", variant=Variant("dot", "entmax15", "local_p", 2)),
+        Case("luong", variant=Variant(heads=3)),
+    ]
     found += [Case("luong_feeding", start=start) for start in STARTS]
     return list(dict.fromkeys(found + TRANSFORMERS))
 

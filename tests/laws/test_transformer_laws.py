@@ -16,7 +16,7 @@ from small import (
     QUERY,
     TRANSFORMERS,
     Case,
-    Looks,
+    Variant,
     every_transformer,
     leaves,
     make_model,
@@ -63,9 +63,9 @@ def make_tokens(rows: int, length: int = TARGET) -> Tensor:
     return tokens
 
 
-def place(name: str, *, dim: int = 10, heads: int = HEADS, longest: int = 29, onward: bool = False) -> Positions:
+def place(name: str, *, dim: int = 10, heads: int = HEADS, longest: int = 29, causal: bool = False) -> Positions:
     """Positions whose learned numbers are spread."""
-    positions = POSITIONS[name](dim=dim, heads=heads, longest=longest, onward=onward)
+    positions = POSITIONS[name](dim=dim, heads=heads, longest=longest, causal=causal)
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
     return positions.double()
@@ -93,8 +93,8 @@ def normed(norm: nn.LayerNorm, states: Tensor) -> Tensor:
 class Retold:
     """A stack of layers told again from its parameters, for one sentence without padding."""
 
-    def __init__(self, stack: nn.Module, case: Case, *, onward: bool) -> None:
-        self.stack, self.case, self.onward = stack, case, onward
+    def __init__(self, stack: nn.Module, case: Case, *, causal: bool) -> None:
+        self.stack, self.case, self.causal = stack, case, causal
         self.places = PLACES[case.stack.positions]
         self.learned = {name: each.tolist() for name, each in stack.positions.state_dict().items()}
         self.map: Tensor | None = None
@@ -122,8 +122,8 @@ class Retold:
         return affine(layer.out, ACTIVATED[self.case.stack.activation](affine(layer.inner, states)))
 
     def look(self, attention: SelfAttention, states: Tensor) -> Tensor:
-        heads = self.case.looks.heads
-        groups = self.case.looks.groups or heads
+        heads = self.case.variant.heads
+        groups = self.case.variant.groups or heads
         width = states.shape[-1] // heads
         all_of_it = affine(attention.all, states).split(width, dim=-1)
         asked, answered, said = all_of_it[:heads], all_of_it[heads:-groups], all_of_it[-groups:]
@@ -132,10 +132,10 @@ class Retold:
             for all_heads in (asked, answered)
         )
         time = range(len(states))
-        mask = [[key <= query or not self.onward for key in time] for query in time]
+        mask = [[key <= query or not self.causal for key in time] for query in time]
         bias = [
             [
-                [self.places.favours(key - query, head, heads, self.onward, self.learned) for key in time]
+                [self.places.favours(key - query, head, heads, self.causal, self.learned) for key in time]
                 for query in time
             ]
             for head in range(heads)
@@ -144,7 +144,7 @@ class Retold:
         return affine(attention.out, self.heads(attention.attention, asked, answered, said, mask, bias))
 
     def look_at(self, attention: MultiHead, states: Tensor, memory: Tensor) -> Tensor:
-        width = attention.query.out_features // self.case.looks.heads
+        width = attention.query.out_features // self.case.variant.heads
         asked, answered, said = (
             [head.tolist() for head in affine(layer, given).split(width, dim=-1)]
             for layer, given in ((attention.query, states), (attention.key, memory), (attention.value, memory))
@@ -159,7 +159,7 @@ class Retold:
         for head, query in enumerate(asked):
             group = head * len(answered) // len(asked)
             added = None if bias is None else bias[head]
-            told.append(retold(self.case.looks, part, query, answered[group], said[group], mask, 0, added))
+            told.append(retold(self.case.variant, part, query, answered[group], said[group], mask, 0, added))
         self.map = torch.tensor([each[0] for each in told], dtype=torch.float64).mean(0)
         return torch.cat([torch.tensor(each[1], dtype=torch.float64) for each in told], dim=-1)
 
@@ -173,11 +173,11 @@ def test_a_transformer_is_its_equations(case):
         step = model.decoder(tokens, memory)
         for row, length in enumerate(LENGTHS):
             if case.encoder == "transformer":
-                states = Retold(model.encoder, case, onward=False).read(source.ids[row, :length])
+                states = Retold(model.encoder, case, causal=False).read(source.ids[row, :length])
                 near(memory.states[row, :length], states)
                 near(memory.summary.hidden[row], states.mean(0, keepdim=True))
             if case.decoder == "transformer":
-                again = Retold(model.decoder, case, onward=True)
+                again = Retold(model.decoder, case, causal=True)
                 states = again.read(tokens[row], memory.states[row, :length])
                 words = model.decoder.embedding if case.tied else model.decoder.out
                 near(step.logits[row], states @ words.weight.T + getattr(words, "bias", 0.0))
@@ -185,7 +185,7 @@ def test_a_transformer_is_its_equations(case):
 
 
 def test_every_entry_meets_the_laws():
-    assert set(PLACES) == set(POSITIONS) == set(MOVES) == set(EXTRA)
+    assert set(PLACES) == set(POSITIONS) == set(STEPS) == set(EXTRA)
     assert set(ACTIVATED) == set(ACTIVATIONS)
     assert FUSED == ["dot", "scaled_dot", "general"]
     assert {case.stack.positions for case in LANGUAGE if case.decoder == "transformer"} == set(POSITIONS)
@@ -222,9 +222,9 @@ def test_groups_are_heads_whose_keys_and_values_are_equal(heads, groups):
             getattr(wide.all, kind).copy_(torch.cat([query, for_each_head(keys), for_each_head(values)]))
     query, states, own = random(BATCH, QUERY, 11), random(BATCH, KEY, 13), random(BATCH, QUERY, width)
     mask = masks.over_keys(masks.from_lengths(torch.tensor([7, 4, 2]), KEY))
-    looked = [each(query, each.project(states), each.content(states), mask=mask) for each in (shared, apart)]
-    near(looked[0].context, looked[1].context)
-    near(looked[0].weights, looked[1].weights)
+    attended = [each(query, each.project(states), each.content(states), mask=mask) for each in (shared, apart)]
+    near(attended[0].context, attended[1].context)
+    near(attended[0].weights, attended[1].weights)
     positions = place("rotary", heads=heads)
     told = [each(own, mask=Causal(), bias=None, positions=positions) for each in (alone, wide)]
     near(told[0][0], told[1][0])
@@ -272,7 +272,7 @@ def looks_alike(
     for mine, other in zip(*told, strict=True):
         assert mine.isfinite().all()
         near(other, mine)
-    seen = masks.drawn(mask, query, keys)
+    seen = masks.materialize(mask, query, keys)
     if seen is not None:
         blind = (~seen.any(-1)).expand(query.shape[:-1])
         assert (told[1][0][blind] == 0).all()
@@ -423,10 +423,10 @@ def test_the_weights_beside_a_fused_path_are_those_of_the_other(score, normalize
         given = {"mask": mask, "bias": added, "start": 2}
         expected = plain(query, keys, values, **given)
         same(quick.weigh(query, keys, **given), expected.weights)
-        looked = quick(query, keys, values, cleared=True, **given)
-        near(looked.context, expected.context)
+        attended = quick(query, keys, values, cleared=True, **given)
+        near(attended.context, expected.context)
         quickly = score in FUSED and normalizer == "softmax" and scope != "local_p" and not are_definitions_only()
-        assert (looked.weights is None) == quickly
+        assert (attended.weights is None) == quickly
 
 
 # Positions
@@ -516,22 +516,22 @@ def test_turned_products_depend_on_how_far_apart_alone():
     near(product_at(5, 5), query @ key)
 
 
-@pytest.mark.parametrize("onward", [True, False])
-def test_buckets_are_those_of_the_paper(onward):
-    positions = place("relative", onward=onward)
+@pytest.mark.parametrize("causal", [True, False])
+def test_buckets_are_those_of_the_paper(causal):
+    positions = place("relative", causal=causal)
     ahead = range(-300, 301)
-    expected = [bucket(each, onward) for each in ahead]
+    expected = [bucket(each, causal) for each in ahead]
     assert positions.bucket(torch.tensor([list(ahead)]))[0].tolist() == expected
-    assert set(expected) == set(range(32)) - (set() if onward else {16})  # 16 would be: ahead, and zero away
+    assert set(expected) == set(range(32)) - (set() if causal else {16})  # 16 would be: ahead, and zero away
     bias = positions.bias(QUERY, KEY, 2)
     assert bias.shape == (HEADS, QUERY, KEY)
     for head, query, key in product(range(HEADS), range(QUERY), range(KEY)):
-        near(bias[head, query, key], positions.weight.weight[bucket(key - query - 2, onward), head])
+        near(bias[head, query, key], positions.weight.weight[bucket(key - query - 2, causal), head])
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 8])
 def test_slopes_are_those_of_the_paper(heads):
-    positions = POSITIONS["alibi"](dim=24, heads=heads, longest=29, onward=False)
+    positions = POSITIONS["alibi"](dim=24, heads=heads, longest=29, causal=False)
     expected = torch.tensor([slope(head, heads) for head in range(heads)])
     torch.testing.assert_close(positions.slopes, expected, rtol=1e-6, atol=0.0)
     if heads == 8:
@@ -545,10 +545,10 @@ def test_slopes_are_those_of_the_paper(heads):
 
 
 @every_position
-@pytest.mark.parametrize("onward", [True, False])
-def test_a_later_start_is_a_later_part(name, onward):
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_later_start_is_a_later_part(name, causal):
     """Whatever positions do, tokens read from the middle on are where they stand in the whole."""
-    positions, words, vectors = place(name, onward=onward), random(BATCH, 8, 10), random(BATCH, HEADS, 8, PART)
+    positions, words, vectors = place(name, causal=causal), random(BATCH, 8, 10), random(BATCH, HEADS, 8, PART)
     near(positions.embed(words[:, 3:], 3), positions.embed(words, 0)[:, 3:])
     near(positions.rotate(vectors[:, :, 3:], 3), positions.rotate(vectors, 0)[:, :, 3:])
     whole, part = positions.bias(8, 8, 0), positions.bias(5, 8, 3)
@@ -556,7 +556,7 @@ def test_a_later_start_is_a_later_part(name, onward):
 
 
 # What a position changes: which of the three a new entry of the table moves, and what it learns.
-MOVES = {
+STEPS = {
     "none": set(),
     "sinusoidal": {"embed"},
     "learned": {"embed"},
@@ -575,7 +575,7 @@ def test_positions_change_what_they_say(name):
         "rotate": not torch.equal(positions.rotate(vectors, 0), vectors),
         "bias": positions.bias(8, 8, 0) is not None,
     }
-    assert {each for each, did in moved.items() if did} == MOVES[name]
+    assert {each for each, did in moved.items() if did} == STEPS[name]
     assert sum(each.numel() for each in positions.parameters()) == EXTRA[name]
     assert all(each.endswith("weight") for each in positions.state_dict())  # what is not learned is not stored
 
@@ -688,7 +688,7 @@ def test_one_matrix_needs_one_width():
 
 LANGUAGE = [
     *(transformer(positions, NORMS[number % 2], layers=1) for number, positions in enumerate(POSITIONS)),
-    transformer("rotary", looks=Looks("scaled_dot", "softmax", "local_m", 4, 2)),
+    transformer("rotary", variant=Variant("scaled_dot", "softmax", "local_m", 4, 2)),
     transformer("sinusoidal", tied=True),
     Case("none", "lstm", 2),
     Case("none", "gru", start="zeros"),
@@ -714,10 +714,10 @@ def test_stepping_retells_forward_with_nothing_to_look_at(case, chunks):
     expected = decoder(tokens, memory)
     assert expected.logits.shape == (BATCH, TARGET, 11)
     assert expected.attention is None
-    ready = decoder.prepare(memory)
-    state = decoder.start(ready)
+    prepared = decoder.prepare(memory)
+    state = decoder.start(prepared)
     for chunk, wanted in zip(tokens.split(chunks, dim=1), expected.logits.split(chunks, dim=1), strict=True):
-        step = decoder.step(chunk, state, ready)
+        step = decoder.step(chunk, state, prepared)
         near(step.logits, wanted)
         assert step.attention is None
         state = step.state

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from small import LOOKING, Case, Looks, make_model, make_sources, transformer
+from small import ATTENDING, Case, Variant, make_model, make_sources, transformer
 
 from regard.decoders import ORDERS
 from regard.models import Seq2Seq
@@ -15,27 +15,27 @@ LENGTHS = (7, 4, 2)
 LIMITS = (9, 6, 8)
 DTYPES = {torch.float64: 1e-10, torch.float32: 1e-5}
 VARIANTS = (
-    ("gru", Looks()),
-    ("lstm", Looks("general", "sparsemax", "local_m")),
-    ("gru", Looks("scaled_dot", "softmax", "local_p", 2)),
-    ("rnn", Looks("additive", "sigmoid")),
+    ("gru", Variant()),
+    ("lstm", Variant("general", "sparsemax", "local_m")),
+    ("gru", Variant("scaled_dot", "softmax", "local_p", 2)),
+    ("rnn", Variant("additive", "sigmoid")),
 )
 STACKED = {  # Transformers by their norm, as varied
     "transformer_pre": (
         transformer("sinusoidal", layers=1),
-        transformer("rotary", looks=Looks("scaled_dot", "sparsemax", "local_m", 4, 2)),
-        transformer("relative", looks=Looks("dot", "softmax", "local_m", 2), encoder="recurrent", layers=1),
-        transformer("alibi", looks=Looks("additive", "sigmoid", "global", 2), layers=1),
+        transformer("rotary", variant=Variant("scaled_dot", "sparsemax", "local_m", 4, 2)),
+        transformer("relative", variant=Variant("dot", "softmax", "local_m", 2), encoder="recurrent", layers=1),
+        transformer("alibi", variant=Variant("additive", "sigmoid", "global", 2), layers=1),
     ),
     "transformer_post": (
         transformer("alibi", "post", layers=1),
-        transformer("learned", "post", Looks("cosine", "entmax15", "global", 3, 1), layers=1),
-        transformer("none", "post", Looks("scaled_dot", "softmax", "local_p", 2), encoder="recurrent", layers=1),
-        transformer("rotary", "post", Looks("gaussian", "sigmoid", "global", 2), layers=1),
+        transformer("learned", "post", Variant("cosine", "entmax15", "global", 3, 1), layers=1),
+        transformer("none", "post", Variant("scaled_dot", "softmax", "local_p", 2), encoder="recurrent", layers=1),
+        transformer("rotary", "post", Variant("gaussian", "sigmoid", "global", 2), layers=1),
     ),
 }
 WRITERS = (*ORDERS, *STACKED)  # all that search can meet
-LOOKERS = (*LOOKING, *STACKED)
+LOOKERS = (*ATTENDING, *STACKED)
 SEEDS = range(3)  # an rnn has no gates: so spread, it is chaotic, and float32 is too coarse for it
 
 
@@ -54,8 +54,8 @@ def case_of(writer: str, seed: int) -> Case:
     """The case of an order or of a kind of Transformer."""
     if writer in STACKED:
         return STACKED[writer][seed]
-    cell, looks = VARIANTS[seed]
-    return Case(writer, cell, 1 + seed % 2, looks)
+    cell, variant = VARIANTS[seed]
+    return Case(writer, cell, 1 + seed % 2, variant)
 
 
 def make_world(order: str, seed: int = 0, dtype: torch.dtype = torch.float64, vocabulary: int = 10) -> World:

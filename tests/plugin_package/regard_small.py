@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from regard.attention import Score
-from regard.attention.masks import Causal, Mask, drawn
+from regard.attention.masks import Causal, Mask, materialize
 from regard.attention.normalizers import Entry
 from regard.attention.scopes import Focus, Scope
 from regard.data import files
@@ -41,7 +41,7 @@ class Before(Scope):
     """Query t sees the keys up to t."""
 
     def focus(self, query: Tensor, keys: Tensor, mask: Mask, start: int) -> Focus:
-        before, allowed = Causal(start).drawn(query, keys), drawn(mask, query, keys)
+        before, allowed = Causal(start).materialize(query, keys), materialize(mask, query, keys)
         return Focus(before if allowed is None else before & allowed, self.normalize)
 
 

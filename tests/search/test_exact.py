@@ -15,11 +15,11 @@ from regard.maps import TEXT
 from regard.search import beam, sample
 from regard.search.penalties import coverage, forbid_repeats, length
 from regard.search.sample import shape
-from regard.types import BEGIN, END, PAD, SPECIALS, Memory, Ready, Recurrent, State, Step
+from regard.types import BEGIN, END, PAD, SPECIALS, Memory, Prepared, Recurrent, State, Step
 
 
 @dataclass(frozen=True)
-class TableReady(Ready):
+class TableReady(Prepared):
     """Only the source mask."""
 
     mask: Tensor
@@ -42,11 +42,11 @@ class Table(Decoder[TableReady, TableState]):
     def prepare(self, memory: Memory) -> TableReady:
         return TableReady(memory.mask)
 
-    def start(self, ready: TableReady) -> TableState:
-        return TableState(torch.zeros(len(ready.mask), 1))
+    def start(self, prepared: TableReady) -> TableState:
+        return TableState(torch.zeros(len(prepared.mask), 1))
 
-    def step(self, tokens: Tensor, state: TableState, ready: TableReady) -> Step:
-        attention = torch.nn.functional.one_hot(tokens % ready.mask.shape[1], ready.mask.shape[1]).double()
+    def step(self, tokens: Tensor, state: TableState, prepared: TableReady) -> Step:
+        attention = torch.nn.functional.one_hot(tokens % prepared.mask.shape[1], prepared.mask.shape[1]).double()
         return Step(self.probabilities[tokens].log(), state, attention)
 
 
@@ -266,9 +266,9 @@ def test_search_stops_as_soon_as_no_live_hypothesis_can_win():
     decoder, steps = confident(), []
     original = decoder.step
 
-    def counted(tokens: Tensor, state: TableState, ready: TableReady) -> Step:
+    def counted(tokens: Tensor, state: TableState, prepared: TableReady) -> Step:
         steps.append(len(tokens))
-        return original(tokens, state, ready)
+        return original(tokens, state, prepared)
 
     decoder.step = counted
     beam(decoder, memory(5, 5), width=4, limits=[500, 500])

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from regard.errors import MissingExtraError, RecipeError
 from regard.maps import AttentionMap
-from regard.show.labels import legible
+from regard.show.labels import make_visible
 from regard.show.maps import DRAWINGS, draw, png, svg, terminal
 
 PAINT = re.compile(r"\x1b\[48;2;\d+;\d+;\d+m|\x1b\[0m")
@@ -159,7 +159,7 @@ def test_weights_outside_0_and_1_get_the_end_colours() -> None:
 @every_map
 def test_svg_holds_every_cell_and_label(attention: AttentionMap) -> None:
     drawing = svg(attention, title='a <title> & "more"')
-    rows, columns = list(map(legible, attention.rows)), list(map(legible, attention.columns))
+    rows, columns = list(map(make_visible, attention.rows)), list(map(make_visible, attention.columns))
     wanted = [
         f"{row} ← {column} {attention.weights[y, x]:.2f}"
         for y, row in enumerate(rows)
@@ -181,14 +181,14 @@ def test_svg_rotates_only_long_column_labels() -> None:
 
 @pytest.mark.parametrize("label", HOSTILE)
 def test_invisible_characters_are_replaced_by_visible_ones(label: str) -> None:
-    shown = legible(label)
+    shown = make_visible(label)
     assert shown.isprintable()
     assert cell_len(shown) > 0
 
 
 def test_visible_characters_stay_and_control_characters_become_symbols() -> None:
-    assert legible("plain 日本語 ▁й") == "plain 日本語 ▁й"
-    assert legible("\0\x1b\x7f\x9b\u2028\u3000") == "␀␛␡\\x9b\\u2028 "
+    assert make_visible("plain 日本語 ▁й") == "plain 日本語 ▁й"
+    assert make_visible("\0\x1b\x7f\x9b\u2028\u3000") == "␀␛␡\\x9b\\u2028 "
 
 
 @every_map

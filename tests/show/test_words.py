@@ -95,8 +95,8 @@ def test_monotonicity_equals_a_plain_loop(rows: tuple[str, ...], columns: tuple[
     expected_columns = [
         sum(place * weight for place, weight in enumerate(row)) / sum(row) for row in attention.weights.tolist() if row
     ]
-    onward = [after >= before - 1e-6 for before, after in pairwise(expected_columns)]
-    assert attention.monotonicity() == pytest.approx(sum(onward) / len(onward) if onward else 1.0)
+    causal = [after >= before - 1e-6 for before, after in pairwise(expected_columns)]
+    assert attention.monotonicity() == pytest.approx(sum(causal) / len(causal) if causal else 1.0)
 
 
 @pytest.mark.parametrize(

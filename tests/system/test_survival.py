@@ -57,14 +57,14 @@ class Mortals:
         environment = _environment(threads=1)
         self.server = subprocess.Popen([sys.executable, script], stdin=pipe, stdout=pipe, env=environment, text=True)
 
-    def tell(self, task: dict[str, object]) -> None:
+    def prediction(self, task: dict[str, object]) -> None:
         self.server.stdin.write(json.dumps(task) + "\n")
         self.server.stdin.flush()
 
     def start(self, *arguments: object, folder: Path, **fate: object) -> int:
         """Begin a command; gives its process."""
         task = {"arguments": list(map(str, arguments)), "folder": str(folder)} | fate
-        self.tell(task | {name: str(path) for name, path in self.streams.items()})
+        self.prediction(task | {name: str(path) for name, path in self.streams.items()})
         return int(self.server.stdout.readline())
 
     def end(self) -> Answer:
@@ -97,7 +97,7 @@ def mortals(place: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) 
     with found.server:
         data = [f"data.{part}={place}/{part}.tsv" for part in ("train", "dev")]
         warm = ["reverse", *TINY, *data, "train.updates=2"]
-        found.tell({"warm": warm, "runs": str(tmp_path_factory.mktemp("warm"))})
+        found.prediction({"warm": warm, "runs": str(tmp_path_factory.mktemp("warm"))})
         assert found.server.stdout.readline() == "warm\n"
         yield found
         found.server.stdin.close()

@@ -65,7 +65,7 @@ def built(name: str) -> Tokenizer:
 def test_tokens_know_their_places(name: str) -> None:
     tokenizer = built(name)
     for text in ("", " ", STORY, "  two  spaces ", "日本 Tobaburg\u3000x", "a▁b", "\0\0 Kelon", "Mira\tsang\n"):
-        places = tokenizer.places(text)
+        places = tokenizer.offsets(text)
         assert len(places) == len(tokenizer.encode(text))
         assert all(0 <= begin <= end <= len(text) for begin, end in places)
         assert all(left[1] <= right[0] for left, right in pairwise(places))
@@ -81,7 +81,7 @@ def test_an_answer_comes_back_as_it_stands_in_the_context(name: str) -> None:
         span = data.spans[0]
         certain = torch.full((2, len(data.contexts[0])), -30.0)
         certain[0, span.first] = certain[1, span.last] = 0.0
-        told = task.tell(example.source, data.contexts[0], Pointed(*certain), 30, 1)
+        told = task.prediction(example.source, data.contexts[0], Pointed(*certain), 30, 1)
         assert told.text == example.target
         assert told.score == 0.0
 

@@ -26,7 +26,7 @@ from regard.metrics import Cost, bits_per_character, perplexity
 from regard.models import LanguageModel
 from regard.recipe import Recipe
 from regard.tasks import TASKS
-from regard.tasks.language_model import Continue, Rows, Written
+from regard.tasks.language_model import LanguageModelling, Rows, Written
 from regard.training import loop
 from regard.training.engine import eager
 from regard.training.stopping import Stopper
@@ -48,10 +48,10 @@ def recipe_of(*keys: str) -> Recipe:
     return recipes.parse("", "it", ["name=it", "task=language_model", "metric=perplexity", *RECURRENT, *TINY, *keys])
 
 
-def learned(recipe: Recipe) -> tuple[Continue, Rows, Rows]:
+def learned(recipe: Recipe) -> tuple[LanguageModelling, Rows, Rows]:
     """The task, and its rows to learn from and to be judged on."""
-    examples = Continue.examples(recipe)
-    task = Continue.learn(recipe, examples.train)
+    examples = LanguageModelling.examples(recipe)
+    task = LanguageModelling.learn(recipe, examples.train)
     return task, task.within_length(task.encode(examples.train)), task.encode(examples.dev)
 
 
@@ -59,7 +59,7 @@ def text_of(examples: list[Example]) -> str:
     return "".join(each.target for each in examples)
 
 
-def uniform(task: Continue) -> LanguageModel:
+def uniform(task: LanguageModelling) -> LanguageModel:
     """A model to which every token is as likely as any other."""
     model = task.build()
     with torch.no_grad():
@@ -74,7 +74,7 @@ def uniform(task: Continue) -> LanguageModel:
 def test_a_stream_is_all_of_its_files(tmp_path: Path) -> None:
     names = (write(tmp_path / "a.txt", "\ufeff" + TEXT), str(tmp_path / "b.txt.gz"))
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"more\n"))
-    examples = Continue.read(names).examples
+    examples = LanguageModelling.read(names).examples
     assert text_of(examples) == TEXT.replace("\r\n", "\n") + "more\n"
     assert [each.origin.rpartition("/")[2] for each in examples] == [
         *(f"a.txt:{number}" for number in (1, 2, 3, 4)),
@@ -120,7 +120,7 @@ def test_without_a_window_each_line_is_a_text(tmp_path: Path) -> None:
     name = write(tmp_path / "it.txt", TEXT)
     recipe = recipe_of(f"data.train={name}", f"data.dev={name}")
     task, data, _ = learned(recipe)
-    assert Continue.examples(recipe).notes == [f"{name}, 1 blank lines dropped"]
+    assert LanguageModelling.examples(recipe).notes == [f"{name}, 1 blank lines dropped"]
     assert [each.target for each in data.examples] == ["First line.", "Était-ce le second?", "third\tand last"]
     batch = task.collate(data, [2, 0])
     assert [task.source.decode(row) for row in batch.target.ids.tolist()] == ["third\tand last", "First line."]
@@ -134,7 +134,7 @@ def test_long_lines_are_dropped(tmp_path: Path) -> None:
     _, data, dev = learned(recipe_of(f"data.train={name}", f"data.dev={name}", "data.max_length=14"))
     assert [each.target for each in data.examples] == ["First line.", "third\tand last"]
     assert len(dev.examples) == 3
-    assert data.homes.tolist() == [0, 1]
+    assert data.row_examples.tolist() == [0, 1]
 
 
 def test_the_last_tenth_of_a_stream_is_dev(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_the_last_tenth_of_a_stream_is_dev(tmp_path: Path) -> None:
     recipe = recipe_of(
         f"data.train={write(tmp_path / 'it.txt', text)}", "language_model.window=50", "language_model.stride=7"
     )
-    examples = Continue.examples(recipe)
+    examples = LanguageModelling.examples(recipe)
     assert (text_of(examples.train), text_of(examples.dev)) == (text[:1113], text[1113:])
     assert examples.notes[1] == "no data.dev given: the last tenth, 124 characters, is split off for it"
     task, data, dev = learned(recipe)
@@ -153,7 +153,7 @@ def test_the_last_tenth_of_a_stream_is_dev(tmp_path: Path) -> None:
 def test_no_line_of_dev_is_in_train(tmp_path: Path) -> None:
     lines = [f"line {number % 40}" for number in range(100)]
     recipe = recipe_of(f"data.train={write(tmp_path / 'it.txt', chr(10).join(lines))}")
-    examples = Continue.examples(recipe)
+    examples = LanguageModelling.examples(recipe)
     train, dev = ({each.target for each in part} for part in (examples.train, examples.dev))
     assert dev
     assert not train & dev
@@ -181,7 +181,7 @@ def test_many_windows_are_planned_in_a_moment() -> None:
     rows = Rows([Example("", "x" * len(stream))], stream, first, first, first).windows(256, stride=16)
     began = time.process_time()
     batches = Batches(rows.lengths(), 16_384, seed=1)
-    batch = Continue.collate(None, rows, batches[0])
+    batch = LanguageModelling.collate(None, rows, batches[0])
     assert time.process_time() - began < 5
     assert len(rows.starts) == 68_735
     assert batches.per_epoch == 1_074
@@ -401,7 +401,7 @@ def test_sub_words_and_words_are_joined_with_their_spaces(tmp_path: Path) -> Non
         recipe = recipe_of(f"data.train={name}", f"data.dev={name}", f"tokens.source={kind}", "tokens.size=25")
         task, _, _ = learned(recipe)
         prompt, more = task.source.encode("the cat"), task.source.encode("the cat sat on")
-        found = task.tell("the cat", prompt, Written(more[len(prompt) :], -1.0, finished=True))
+        found = task.prediction("the cat", prompt, Written(more[len(prompt) :], -1.0, finished=True))
         assert found.text == "the cat sat on"
 
 
@@ -485,16 +485,16 @@ def test_the_shakespeare_recipes_look_for_their_text(tmp_path: Path, monkeypatch
     write(tmp_path / "tinyshakespeare" / "input.txt", "To be, or not to be: that is the question.\n" * 30)
     monkeypatch.setenv("REGARD_DATA", str(tmp_path))
     recipe = recipes.load("char_transformer")
-    assert TASKS[recipe.task] is Continue
+    assert TASKS[recipe.task] is LanguageModelling
     task, data, _ = learned(recipe)
     assert data.lengths()[0] == (0, recipe.language_model.window)
     assert recipe.train.batch_tokens == 64 * recipe.language_model.window
-    assert isinstance(task, Continue)
+    assert isinstance(task, LanguageModelling)
 
 
 def test_sampling_is_refused_before_data_is_read() -> None:
     with pytest.raises(RecipeError, match=r"task = language_model does not use train.sampling"):
-        Continue.check_keys(recipe_of("train.sampling=0.1"))
+        LanguageModelling.check_keys(recipe_of("train.sampling=0.1"))
 
 
 def test_through_the_command_line(tmp_path: Path) -> None:

@@ -328,15 +328,15 @@ def test_batch_mates_change_nothing(predictor: Predictor) -> None:
 def test_blanks_between_pieces(text: str, ids: list[str | None], opening: list[bool]) -> None:
     task = pieces_task()
     task = MaskedText(task.recipe, SentencePiece.build(["under stand", "understand grand"] * 9, 40))
-    holed = task.holed(text)
+    holed = task.encode_blanks(text)
     expected = [token for each in ids for token in ([task.mask] if each is None else whole(task, each))]
     assert holed.ids == expected
     assert holed.opening == opening
-    assert [holed.ids[place] for place in holed.places] == [task.mask] * len(opening)
+    assert [holed.ids[place] for place in holed.offsets] == [task.mask] * len(opening)
 
 
 def whole(task: MaskedText, piece: str) -> list[int]:
-    return task.source.encode(piece[1:]) if piece.startswith("▁") else task.source.encode_on(piece)
+    return task.source.encode(piece[1:]) if piece.startswith("▁") else task.source.encode_continuation(piece)
 
 
 def test_a_blank_after_a_space_is_filled_with_a_beginning_and_a_glued_one_with_the_rest() -> None:

@@ -91,7 +91,7 @@ class Parity(Task[Bag, Labelled, LabelledBatch]):
         texts = [self.source.encode(each.source) for each in examples]
         return Labelled(list(examples), texts, [LABELS.index(each.target) for each in examples])
 
-    def told(self, data: Labelled, dev: Labelled) -> Iterator[str]:
+    def describe(self, data: Labelled, dev: Labelled) -> Iterator[str]:
         yield f"{len(LABELS)} labels, {core.unknown(dev.texts):.2%} of the dev tokens unknown"
 
     def collate(self, data: Labelled, indices: Sequence[int]) -> LabelledBatch:
@@ -109,7 +109,7 @@ class Parity(Task[Bag, Labelled, LabelledBatch]):
         self, model: Bag, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
     ) -> list[Prediction]:
         answers = [core.blank(text) for text in texts]
-        for places, ids in core.ask(texts, self.source.encode, self.longest, 50):
+        for places, ids in core.input_batches(texts, self.source.encode, self.longest, 50):
             best = model(batching.pad(ids)).log_softmax(-1).max(-1)
             for place, score, label in zip(places, *map(Tensor.tolist, best), strict=True):
                 answers[place] = replace(answers[place], text=LABELS[label], score=score)
@@ -223,8 +223,10 @@ def test_what_is_too_long_to_learn_from_is_left_out_whole(recipe: Recipe) -> Non
 
 
 def test_texts_are_asked_by_length_and_each_keeps_its_place() -> None:
-    asked = list(core.ask(["abc", "", "a", "abcde", "  ", "b"], lambda text: [ord(each) for each in text], 4, 4))
-    assert [each.places for each in asked] == [[2, 5], [0]]
+    asked = list(
+        core.input_batches(["abc", "", "a", "abcde", "  ", "b"], lambda text: [ord(each) for each in text], 4, 4)
+    )
+    assert [batch.indices for batch in asked] == [[2, 5], [0]]
     assert asked[1].items == [[97, 98, 99]]
 
 

@@ -258,7 +258,7 @@ def test_hidden_words_are_hidden_in_training_only() -> None:
     batch = task.collate(task.encode(parts(1, 6).train), range(6))
     seen: list[Tensor] = []
     model.encoder.embedding.register_forward_hook(lambda module, given, result: seen.append(given[0]))
-    judged = task.judge(model, batch).loss
+    judged = task.dev_loss(model, batch).loss
     assert torch.equal(seen[0], batch.source.ids)
     assert torch.equal(judged, task.loss(model, batch))
     model.train()
@@ -450,9 +450,9 @@ def test_what_is_said_of_bio_tags() -> None:
     good, bad = Example("Ann Lee", "B-PER I-PER"), Example("a Lee", "O I-PER")
     task = Tag.learn(tiny(), [good, bad])
     data = task.encode([good, bad])
-    *_, rules = task.told(data, data)
+    *_, rules = task.describe(data, data)
     assert rules == "the tags are BIO: in answers, I-X comes only after B-X or I-X (not so in 1 training sentences)"
-    *_, rules = task.told(task.encode([good]), data)
+    *_, rules = task.describe(task.encode([good]), data)
     assert rules.endswith("B-X or I-X")
 
 

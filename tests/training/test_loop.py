@@ -331,7 +331,7 @@ def test_the_gradient_is_that_of_the_mean_over_target_tokens(tmp_path: Path, mon
 def test_the_dev_loss_weighs_tokens_not_batches(tmp_path: Path) -> None:
     few = Bench(tmp_path, "train.batch_tokens=40")
     many = Bench(tmp_path, "train.batch_tokens=4000")
-    assert len(loop.in_order(few.dev.lengths(), 40)) > len(loop.in_order(many.dev.lengths(), 4000))
+    assert len(loop.sorted_batches(few.dev.lengths(), 40)) > len(loop.sorted_batches(many.dev.lengths(), 4000))
     losses = [loop.evaluate(each.task, each.model, each.dev, Stopper())[0] for each in (few, many)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 

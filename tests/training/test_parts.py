@@ -19,7 +19,7 @@ from regard.models import Seq2Seq
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import Transduce
-from regard.tasks.core import Judged
+from regard.tasks.core import DevLoss
 from regard.tasks.transduce import _sampled
 from regard.training import engine, loop, session, train
 from regard.training.averaging import Averager
@@ -292,16 +292,16 @@ def test_the_learning_rate_lives_on_the_gpu_of_the_model(monkeypatch):
 
 @pytest.mark.parametrize("error", SHORT_OF_MEMORY, ids=repr)
 def test_dev_batches_that_do_not_fit_are_split_too(monkeypatch, error):
-    bench, real, tries = Bench(), Transduce.judge, []
+    bench, real, tries = Bench(), Transduce.dev_loss, []
     expected, seen = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
 
-    def judge(self: Transduce, model: Seq2Seq, batch: Batch) -> Judged:
+    def dev_loss(self: Transduce, model: Seq2Seq, batch: Batch) -> DevLoss:
         tries.append(len(batch.examples))
         if len(batch.examples) > most:
             raise error
         return real(self, model, batch)
 
-    monkeypatch.setattr(Transduce, "judge", judge)
+    monkeypatch.setattr(Transduce, "dev_loss", dev_loss)
     most = 2
     found, again = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
     assert max(tries) > most

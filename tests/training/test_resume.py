@@ -217,7 +217,7 @@ def slow(owner: Any, name: str, call: int, patch: pytest.MonkeyPatch) -> list[fl
 
 @pytest.mark.parametrize(
     ("name", "call", "saved", "hard"),
-    [("encode", 2, 0, False), ("loss", 10, 4, False), ("loss", 10, 4, True), ("judge", 3, 6, False)],
+    [("encode", 2, 0, False), ("loss", 10, 4, False), ("loss", 10, 4, True), ("dev_loss", 3, 6, False)],
     ids=["encoding", "update", "REINFORCE", "validation"],
 )
 def test_a_slow_update_is_abandoned_within_two_seconds_and_nothing_is_lost(
@@ -270,7 +270,7 @@ def test_signals_are_heard_while_gradients_are_computed(monkeypatch: pytest.Monk
     heard: list[Any] = []
     monkeypatch.setattr(stopping, "_hear", heard.append)
     model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 3))
-    with Stopper().heard_in_backward(model):
+    with Stopper().signals_in_backward(model):
         model(torch.ones(1, 256)).sum().backward()
     assert [id(each) for each in heard] == [id(model[0].weight)]
     model(torch.ones(1, 256)).sum().backward()
@@ -280,7 +280,7 @@ def test_signals_are_heard_while_gradients_are_computed(monkeypatch: pytest.Monk
         raise StoppedError(signal.SIGINT)
 
     monkeypatch.setattr(stopping, "_hear", refuse)
-    with pytest.raises(StoppedError), Stopper().heard_in_backward(model):
+    with pytest.raises(StoppedError), Stopper().signals_in_backward(model):
         model(torch.ones(1, 256)).sum().backward()
 
 
@@ -289,7 +289,7 @@ def test_a_signal_during_the_last_decoding_is_obeyed_at_once(
     recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     with monkeypatch.context() as patch:
-        on_call(3, Transduce, "tell", lambda: signal.raise_signal(number), patch)
+        on_call(3, Transduce, "prediction", lambda: signal.raise_signal(number), patch)
         with pytest.raises(StoppedError, match="8 updates are saved; go on with: regard train --resume"):
             train(recipe, runs=tmp_path, quiet=True)
     assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole

@@ -26,7 +26,7 @@ from regard.tasks import task_class
 from regard.tasks.core import Examples
 from regard.types import Example
 
-MOST, LEAST = 10, 20  # maximum number of bins of lengths, and minimum number of examples in a bin
+MAX_BINS, MIN_BIN_SIZE = 10, 20  # maximum number of bins of lengths, and minimum number of examples in a bin
 COUNTED = ("perplexity", "masked_accuracy")  # metrics per token: not comparable between different tokenizers
 
 
@@ -94,7 +94,7 @@ class Comparison:
         name = next(name for name in names if not any((folder / f"{name}{ending}").exists() for ending in DRAWINGS))
         return [folder / f"{name}{ending}" for ending in DRAWINGS] if self.has_lengths() else []
 
-    def told(self) -> Iterator[dict[str, Any]]:
+    def to_dicts(self) -> Iterator[dict[str, Any]]:
         """The results of each run as a dictionary for JSON."""
         for entry in self.entries:
             yield {
@@ -153,7 +153,7 @@ def compare(
     return Comparison(metric, description, _counted(named), tuple(entries))
 
 
-def drawable(ending: str) -> None:
+def check_ending(ending: str) -> None:
     """Raise an error if no chart format has that ending, or if a package that it needs is not installed."""
     curves.draw([], ending, Labels("", "", ""))
 
@@ -324,7 +324,7 @@ def _counted(named: dict[str, Entrant]) -> str:
 
 def bins(lengths: Sequence[int]) -> list[int]:
     """The bin number of every length, shortest first; bins are about equally full, and equal lengths share a bin."""
-    full = max(LEAST, math.ceil(len(lengths) / MOST))
+    full = max(MIN_BIN_SIZE, math.ceil(len(lengths) / MAX_BINS))
     counts = Counter(lengths)
     edges, size = [0], 0  # the first length of every bin; the examples in the last bin so far
     for length in sorted(counts):
@@ -332,7 +332,7 @@ def bins(lengths: Sequence[int]) -> list[int]:
             edges.append(length)
             size = 0
         size += counts[length]
-    if size < LEAST and len(edges) > 1:
+    if size < MIN_BIN_SIZE and len(edges) > 1:
         edges.pop()  # the last bin has too few examples: join it with the one before
     return [sum(edge <= length for edge in edges) - 1 for length in lengths]
 

@@ -17,7 +17,7 @@ from regard.data.batching import Batches
 from regard.device import choose_device, choose_precision, current, explain_out_of_memory, precision
 from regard.errors import RegardError, pick
 from regard.kernels import choose, gpu
-from regard.kernels.choose import PATHS, Answers, capturable, takes, watched
+from regard.kernels.choose import PATHS, PathCounts, capturable, count_answers, takes
 from regard.predict import load
 from regard.storage import Run
 from regard.tasks import TASKS, AnyTask
@@ -37,7 +37,7 @@ class Phase:
 
     device: str
     precision: str
-    answers: Mapping[str, Answers]
+    answers: Mapping[str, PathCounts]
     problem: str = ""  # why it could not be tried, where it could not
 
 
@@ -51,7 +51,7 @@ class Report:
     paths: dict[str, str]  # what the machine lacks for each path; empty if nothing
     run: dict[str, Phase] | None
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As JSON."""
         paths = {
             name: {"definition": path.definition, "twin": path.twin, "when": path.when, "test": path.test}
@@ -186,7 +186,7 @@ def _tried(device: str, kind: str, problem: str, work: Callable[[], None]) -> Ph
         where = choose_device(device)
     except RegardError as error:
         return Phase(device, kind, {}, str(error))
-    with watched() as answers:
+    with count_answers() as answers:
         try:
             if not problem:
                 work()

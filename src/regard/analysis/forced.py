@@ -25,7 +25,7 @@ def force(predictor: Predictor, examples: Sequence[Example]) -> list[Prediction]
     """
     task = _translator(predictor)
     assert isinstance(predictor.model, Seq2Seq)
-    with predictor.at_work():
+    with predictor.running():
         return task.force(predictor.model, examples)
 
 
@@ -39,7 +39,7 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
     maps: dict[str, list[AttentionMap]] = {name: [] for name in READINGS}
     for example, forced in zip(examples, force(predictor, examples), strict=True):
         if forced.map is None:
-            orders = ", ".join(name for name, order in ORDERS.items() if order.looks())
+            orders = ", ".join(name for name, order in ORDERS.items() if order.attends())
             raise RecipeError(
                 f"{predictor.run.path} has no attention to the source, so it aligns nothing; use a run whose "
                 f"model.decoder.order is one of {orders}, or a Transformer"
@@ -74,7 +74,7 @@ def words_of(tokenizer: Tokenizer, text: str) -> Words:
     """The words of a text, and for each token the index of its word; the space before a word belongs to the word."""
     words = list(re.finditer("[^ ]+", text))
     ends = [word.end() for word in words]
-    home = [min(bisect_left(ends, end), len(ends) - 1) for _, end in tokenizer.places(text)]
+    home = [min(bisect_left(ends, end), len(ends) - 1) for _, end in tokenizer.offsets(text)]
     return Words(tuple(word.group() for word in words), home)
 
 

@@ -38,11 +38,11 @@ def vectors(predictor: Predictor, texts: Sequence[str]) -> Float[Tensor, "texts 
     encoder it is the mean of the encoder's states (Conneau et al. 2017 compare such poolings).
     """
     encoder, tokenizer, pool = _parts(predictor)
-    cased = [lowered(text, predictor.task.recipe) for text in texts]
+    cased = [core.lowered(text, predictor.task.recipe) for text in texts]
     device = next(encoder.parameters()).device
     rows = torch.zeros(len(texts), encoder.dim)
-    with predictor.at_work():
-        for places, ids in core.ask(cased, tokenizer.encode, predictor.task.longest, READ_TOKENS):
+    with predictor.running():
+        for places, ids in core.input_batches(cased, tokenizer.encode, predictor.task.longest, READ_TOKENS):
             memory = encoder(_padded(predictor, ids).to(device))
             rows[places] = functional.normalize(pool(memory).vector.float(), dim=-1).cpu()
     return rows
@@ -63,8 +63,8 @@ def near(predictor: Predictor, text: str, texts: Sequence[str], count: int = 5) 
 def unknown(predictor: Predictor, text: str) -> list[str]:
     """The tokens of a text that are not in the run's vocabulary, each once, in their order."""
     _, tokenizer, _ = _parts(predictor)
-    cased = lowered(text, predictor.task.recipe)
-    tokens = zip(tokenizer.encode(cased), tokenizer.places(cased), strict=True)
+    cased = core.lowered(text, predictor.task.recipe)
+    tokens = zip(tokenizer.encode(cased), tokenizer.offsets(cased), strict=True)
     return list(dict.fromkeys(cased[begin:end].strip() for token, (begin, end) in tokens if token == UNKNOWN))
 
 

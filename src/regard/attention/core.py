@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from regard.attention import masks
 from regard.attention.masks import Mask
-from regard.attention.normalizers import Normalizer, draw, hard, softmax
+from regard.attention.normalizers import Normalizer, hard, sample, softmax
 from regard.kernels.choose import takes, without_autocast
 from regard.kernels.dropout import dropout
-from regard.kernels.linear import mix
+from regard.kernels.linear import weighted_sum
 from regard.types import BatchFirst
 
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
@@ -65,7 +65,7 @@ class Score(ABC, nn.Module):
 
     @property
     def has_kernel(self) -> bool:
-        """Whether `look` may run in place of `attend`: the score has a kernel, and was not hooked or replaced."""
+        """Whether `attend_by_kernel` may replace `attend`: the score has a kernel, and was not hooked or replaced."""
         return False
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Score(ABC, nn.Module):
     ) -> Float[Tensor, "*batch query key"]:
         """Score each query against each key; leading axes broadcast."""
 
-    def look(
+    def attend_by_kernel(
         self,
         query: Float[Tensor, "*batch query query_dim"],
         keys: Float[Tensor, "*keys key projected"],
@@ -142,7 +142,7 @@ def attend(
     weights are those before dropout. With `draws` and the normaliser `hard`, the key is sampled, and the result has the
     log-probability of the sample.
     """
-    mask = masks.drawn(mask, query, keys)
+    mask = masks.materialize(mask, query, keys)
     if mask is not None:
         masks.check(mask, query, keys)
     if mask is not None and not cleared:
@@ -151,14 +151,14 @@ def attend(
     if isinstance(score, Score) and takes(
         "additive_attention", score, normalize is softmax, query, keys, values, mask, bias, drop
     ):
-        return score.look(query, keys, values, mask)
+        return score.attend_by_kernel(query, keys, values, mask)
     log_prob = None
     if draws and normalize is hard:
-        weights, log_prob = draw(_scored(query, keys, score, bias), mask)
+        weights, log_prob = sample(_scored(query, keys, score, bias), mask)
     else:
         weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=normalize)
     with without_autocast(query):
-        context = mix(dropout(weights, drop, training=True).to(values.dtype), values)
+        context = weighted_sum(dropout(weights, drop, training=True).to(values.dtype), values)
     return Attended(context, weights, log_prob)
 
 

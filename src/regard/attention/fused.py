@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from regard.attention.masks import Causal, Mask, drawn
+from regard.attention.masks import Causal, Mask, materialize
 from regard.kernels import gpu
 from regard.kernels.choose import takes
 
@@ -30,7 +30,7 @@ def dot(
     if takes("short_attention", query, keys, values, mask, causal, bias, drop):
         return _short(query, keys, values, scale, mask)
     causal = causal and bias is None
-    attn_mask = None if causal else drawn(mask, query, keys)
+    attn_mask = None if causal else materialize(mask, query, keys)
     if bias is not None:
         bias = bias.to(query.dtype)
         attn_mask = bias if attn_mask is None else torch.where(attn_mask, bias, float("-inf"))

@@ -135,7 +135,7 @@ class KeyValues(BatchFirst):
         room.filled = start + count
         return room.seen()
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> "KeyValues":
+    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> "KeyValues":
         """Apply a function to keys and values (for example, select beams); the result has its own `room`, or none."""
         room = self.room
         if room is None or room.filled != self.keys.shape[-2]:

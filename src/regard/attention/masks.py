@@ -17,7 +17,7 @@ class Causal:
         """Whether every query sees every key, for example the newest token of a decoder that steps."""
         return keys <= self.start + 1
 
-    def drawn(self, query: Tensor, keys: Tensor) -> Bool[Tensor, "*ones queries keys"]:
+    def materialize(self, query: Tensor, keys: Tensor) -> Bool[Tensor, "*ones queries keys"]:
         """Materialise the mask as a tensor, with an axis for each of (*batch, query, key)."""
         mask = causal(query.shape[-2], keys.shape[-2], self.start, query.device)
         return mask.view(*[1] * (query.ndim - 2), *mask.shape[-2:])
@@ -26,9 +26,9 @@ class Causal:
 Mask = Bool[Tensor, "*mask"] | Causal | None
 
 
-def drawn(mask: "Tensor | Causal | None", query: Tensor, keys: Tensor) -> Tensor | None:
+def materialize(mask: "Tensor | Causal | None", query: Tensor, keys: Tensor) -> Tensor | None:
     """Any mask as a tensor; None, which hides nothing, stays None."""
-    return mask.drawn(query, keys) if isinstance(mask, Causal) else mask
+    return mask.materialize(query, keys) if isinstance(mask, Causal) else mask
 
 
 def from_lengths(lengths: Int[Tensor, " batch"], longest: int) -> Bool[Tensor, "batch {longest}"]:

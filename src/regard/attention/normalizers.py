@@ -91,7 +91,7 @@ def _zero_masked(weights: Tensor, mask: Tensor | None) -> Tensor:
 def hard(
     scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
 ) -> Float[Tensor, "*batch query key"]:
-    """Xu et al. 2015, 4.1: all weight on the key with the highest score; in training `draw` samples the key instead.
+    """Xu et al. 2015, 4.1: all weight on the key with the highest score; in training `sample` samples the key instead.
 
     weight_j = [j = argmax_k score_k]
     """
@@ -99,7 +99,7 @@ def hard(
     return _zero_masked(_one_hot(visible.argmax(-1, keepdim=True), scores), mask)
 
 
-def draw(
+def sample(
     scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
 ) -> tuple[Float[Tensor, "*batch query key"], Float[Tensor, "*batch query"]]:
     """Sample one key per query from the softmax of the scores: one-hot weights, and the log-probability of the sample.

@@ -17,12 +17,12 @@ class Positions(nn.Module):
     """No positions: the base class, whose methods change neither words, nor queries and keys, nor scores.
 
     `dim` is the width of a word, `heads` the number of attention heads, `longest` the number of positions that have an
-    entry in a table, `onward` is True if attention is causal: no token sees a later one.
+    entry in a table, `causal` is True if attention is causal: no token sees a later one.
     """
 
     turns: ClassVar[bool] = False  # whether `rotate` changes anything
 
-    def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
+    def __init__(self, *, dim: int, heads: int, longest: int, causal: bool) -> None:
         super().__init__()
 
     def embed(self, words: Float[Tensor, "batch time dim"], start: int) -> Float[Tensor, "batch time dim"]:
@@ -41,8 +41,8 @@ class Positions(nn.Module):
 class Sinusoidal(Positions):
     """Vaswani et al. 2017, 3.5:  PE(pos, 2i) = sin(pos / 10000^(2i/dim)),  PE(pos, 2i+1) = cos of the same."""
 
-    def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
-        super().__init__(dim=dim, heads=heads, longest=longest, onward=onward)
+    def __init__(self, *, dim: int, heads: int, longest: int, causal: bool) -> None:
+        super().__init__(dim=dim, heads=heads, longest=longest, causal=causal)
         self.register_buffer("table", sinusoids(torch.arange(longest), dim), persistent=False)
 
     def embed(self, words: Float[Tensor, "batch time dim"], start: int) -> Float[Tensor, "batch time dim"]:
@@ -57,8 +57,8 @@ class Sinusoidal(Positions):
 class Learned(Positions):
     """Gehring et al. 2017; Devlin et al. 2019: a learned vector for each of the first `longest` positions."""
 
-    def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
-        super().__init__(dim=dim, heads=heads, longest=longest, onward=onward)
+    def __init__(self, *, dim: int, heads: int, longest: int, causal: bool) -> None:
+        super().__init__(dim=dim, heads=heads, longest=longest, causal=causal)
         self.table = nn.Embedding(longest, dim)
         nn.init.normal_(self.table.weight, std=0.02)
 
@@ -83,8 +83,8 @@ class Rotary(Positions):
 
     turns = True
 
-    def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
-        super().__init__(dim=dim, heads=heads, longest=longest, onward=onward)
+    def __init__(self, *, dim: int, heads: int, longest: int, causal: bool) -> None:
+        super().__init__(dim=dim, heads=heads, longest=longest, causal=causal)
         self.register_buffer("table", turns(torch.arange(longest), dim // heads), persistent=False)
 
     def rotate(self, vectors: Float[Tensor, "*batch time part"], start: int) -> Float[Tensor, "*batch time part"]:
@@ -107,9 +107,9 @@ class Relative(Positions):
     buckets = 32
     farthest = 128
 
-    def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
-        super().__init__(dim=dim, heads=heads, longest=longest, onward=onward)
-        self.onward = onward
+    def __init__(self, *, dim: int, heads: int, longest: int, causal: bool) -> None:
+        super().__init__(dim=dim, heads=heads, longest=longest, causal=causal)
+        self.causal = causal
         self.weight = nn.Embedding(self.buckets, heads)
         nn.init.normal_(self.weight.weight, std=0.02)
 
@@ -120,21 +120,21 @@ class Relative(Positions):
 
     def bucket(self, offsets: Int[Tensor, "queries keys"]) -> Int[Tensor, "queries keys"]:
         """The bucket index of each signed distance: positive if the key comes after the query."""
-        directions = 1 if self.onward else 2
+        directions = 1 if self.causal else 2
         size = self.buckets // directions
-        distance = offsets.neg().clamp(min=0) if self.onward else offsets.abs()
+        distance = offsets.neg().clamp(min=0) if self.causal else offsets.abs()
         exact = size // 2
         fraction = torch.log(distance.clamp(min=1) / exact) / math.log(self.farthest / exact)
         logarithmic = (exact + fraction * (size - exact)).long().clamp(max=size - 1)
         index = torch.where(distance < exact, distance, logarithmic)
-        return index if self.onward else index + size * (offsets > 0)
+        return index if self.causal else index + size * (offsets > 0)
 
 
 class Alibi(Positions):
     """Press et al. 2022: the bias of head h is -2^(-8 h / heads) times the distance of the key; nothing is learned."""
 
-    def __init__(self, *, dim: int, heads: int, longest: int, onward: bool) -> None:
-        super().__init__(dim=dim, heads=heads, longest=longest, onward=onward)
+    def __init__(self, *, dim: int, heads: int, longest: int, causal: bool) -> None:
+        super().__init__(dim=dim, heads=heads, longest=longest, causal=causal)
         slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
         self.register_buffer("slopes", slopes, persistent=False)
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from regard.attention import fused as fused_kernels
 from regard.attention.core import Attended, Past, Score, attend, weigh
-from regard.attention.masks import Mask, drawn
+from regard.attention.masks import Mask, materialize
 from regard.attention.normalizers import Normalizer, softmax
 from regard.errors import RegardError
 from regard.kernels.choose import is_unchanged, takes, without_autocast
-from regard.kernels.linear import Exact
+from regard.kernels.linear import UncastLinear
 
 
 class Focus(NamedTuple):
@@ -46,9 +46,9 @@ class Scope(nn.Module):
         self.window = window or 10
         self.fused = fused  # whether a fused path may run, which computes no weights; `weigh` computes them
         self.dropout = dropout  # dropout rate of the weights in training
-        self.learns(query_dim)
+        self.make_parameters(query_dim)
 
-    def learns(self, query_dim: int) -> None:
+    def make_parameters(self, query_dim: int) -> None:
         """Create the parameters of the scope itself, besides those of its score: none by default."""
 
     def plain_scale(self) -> float | None:
@@ -108,7 +108,7 @@ class Scope(nn.Module):
     ) -> Float[Tensor, "*batch query key"]:
         """The weights of a call whose context was computed by a fused path, which returns none."""
         focus = self.focus(query, keys, mask, start)
-        visible = drawn(focus.mask, query, keys)
+        visible = materialize(focus.mask, query, keys)
         return weigh(query, keys, score=self.score, mask=visible, bias=bias, normalize=focus.normalize)
 
     @abstractmethod
@@ -132,7 +132,7 @@ class LocalM(Scope):
         centres = torch.arange(start, start + query.shape[-2], device=query.device).unsqueeze(-1)
         near = _within(self.window, centres, keys)
         near = near.view(*[1] * (query.ndim - 2), *near.shape)
-        mask = drawn(mask, query, keys)
+        mask = materialize(mask, query, keys)
         return Focus(near if mask is None else near & mask, self.normalize)
 
 
@@ -145,14 +145,14 @@ class LocalP(Scope):
 
     keeps_sum = False
 
-    def learns(self, query_dim: int) -> None:
+    def make_parameters(self, query_dim: int) -> None:
         """Create the layers that predict the centre."""
-        self.query = Exact(query_dim, query_dim, bias=False)
-        self.out = Exact(query_dim, 1, bias=False)
+        self.query = UncastLinear(query_dim, query_dim, bias=False)
+        self.out = UncastLinear(query_dim, 1, bias=False)
 
     def focus(self, query: Tensor, keys: Tensor, mask: Mask, start: int) -> Focus:
         """A window around the predicted centre, and a normaliser that multiplies the weights by a Gaussian."""
-        mask = drawn(mask, query, keys)
+        mask = materialize(mask, query, keys)
         length = keys.shape[-2] if mask is None else mask.sum(-1, keepdim=True)
         with without_autocast(query):  # half precision cannot represent large positions exactly
             precise = query.to(torch.promote_types(query.dtype, torch.float32))
@@ -173,7 +173,7 @@ class Remembering(Global):
     uses_past = True
     channels: ClassVar[int]
 
-    def learns(self, query_dim: int) -> None:
+    def make_parameters(self, query_dim: int) -> None:
         """Create the projection U of the features."""
         projected = self.score.project(torch.zeros(1, self.score.key_dim)).shape[-1]
         self.move = nn.Linear(self.channels, projected, bias=False)
@@ -199,7 +199,7 @@ class Remembering(Global):
                 "or replaced and is called with query and key together; choose the score additive or the scope global"
             )
         shifted = keys.unsqueeze(-3) + self.move(self.given(past).to(keys.dtype))
-        visible = drawn(mask, query, keys)
+        visible = materialize(mask, query, keys)
         context, weights, log_prob = super().forward(
             query.unsqueeze(-2),
             shifted,
@@ -238,9 +238,9 @@ class LocationAware(Remembering):
 
     channels = 10  # filters, as in the paper
 
-    def learns(self, query_dim: int) -> None:
+    def make_parameters(self, query_dim: int) -> None:
         """Create the projection U and the filters F."""
-        super().learns(query_dim)
+        super().make_parameters(query_dim)
         self.filters = nn.Conv1d(1, self.channels, 2 * self.window + 1, padding=self.window, bias=False)
 
     def given(self, past: Past) -> Float[Tensor, "*batch query key channels"]:

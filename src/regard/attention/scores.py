@@ -11,7 +11,7 @@ from regard.attention.core import Attended, Score
 from regard.errors import RecipeError
 from regard.kernels import additive
 from regard.kernels.choose import is_unchanged, without_autocast
-from regard.kernels.linear import Exact, Linear, exact
+from regard.kernels.linear import Linear, UncastLinear, uncast_linear
 
 
 def _check_equal_widths(name: str, query_dim: int, key_dim: int) -> None:
@@ -114,12 +114,12 @@ class Additive(Score):
         inner = dim or key_dim
         self.query = Linear(query_dim, inner, bias=False)
         self.key = nn.Linear(key_dim, inner)
-        self.out = Exact(inner, 1, bias=False)
+        self.out = UncastLinear(inner, 1, bias=False)
 
     @property
     def has_kernel(self) -> bool:
         """True unless the score or its layer `out` was hooked or replaced."""
-        return is_unchanged(self, Additive) and is_unchanged(self.out, Exact)
+        return is_unchanged(self, Additive) and is_unchanged(self.out, UncastLinear)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key inner"]:
         """U key + b, the part of the inner sum that does not depend on the query."""
@@ -132,7 +132,7 @@ class Additive(Score):
         mixed = self.query(query).unsqueeze(-2) + keys.unsqueeze(-3)  # batch query key inner
         return self.out(mixed.tanh_()).squeeze(-1)
 
-    def look(
+    def attend_by_kernel(
         self,
         query: Float[Tensor, "*batch query query_dim"],
         keys: Float[Tensor, "*keys key inner"],
@@ -141,7 +141,7 @@ class Additive(Score):
     ) -> Attended:
         """Compute all of `attend` in training; no tensor (query, key, inner) is kept for the backward pass."""
         with without_autocast(query):
-            return Attended(*additive.look(self.query(query), keys, values, self.out.weight, mask))
+            return Attended(*additive.additive_attention(self.query(query), keys, values, self.out.weight, mask))
 
 
 class Multiplicative(Score):
@@ -171,17 +171,17 @@ class Concat(Score):
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         inner = dim or key_dim
         self.query_dim = query_dim
-        self.weight = Exact(query_dim + key_dim, inner, bias=False)
-        self.out = Exact(inner, 1, bias=False)
+        self.weight = UncastLinear(query_dim + key_dim, inner, bias=False)
+        self.out = UncastLinear(inner, 1, bias=False)
 
     @property
     def keys_are_sums(self) -> bool:
         """Whether W may be split into halves: if it was hooked or replaced, it must be called with [query; key]."""
-        return is_unchanged(self.weight, Exact)
+        return is_unchanged(self.weight, UncastLinear)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
         """The states times the keys' half of W, since W [query; key] is the sum of two products."""
-        return exact(states, self.weight.weight[:, self.query_dim :]) if self.keys_are_sums else states
+        return uncast_linear(states, self.weight.weight[:, self.query_dim :]) if self.keys_are_sums else states
 
     def forward(
         self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
@@ -189,7 +189,7 @@ class Concat(Score):
         """One hidden layer over the concatenation of every pair."""
         if not self.keys_are_sums:
             return self.out(torch.tanh(self.weight(_concatenate_pairs(query, keys)))).squeeze(-1)
-        projected = exact(query, self.weight.weight[:, : self.query_dim])
+        projected = uncast_linear(query, self.weight.weight[:, : self.query_dim])
         return self.out(torch.tanh(projected.unsqueeze(-2) + keys.unsqueeze(-3))).squeeze(-1)
 
 
@@ -203,16 +203,16 @@ class LinearConcat(Score):
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         self.query_dim = query_dim
-        self.weight = Exact(query_dim + key_dim, 1, bias=False)
+        self.weight = UncastLinear(query_dim + key_dim, 1, bias=False)
 
     @property
     def keys_are_sums(self) -> bool:
         """Whether w may be split into halves: if it was hooked or replaced, it must be called with [query; key]."""
-        return is_unchanged(self.weight, Exact)
+        return is_unchanged(self.weight, UncastLinear)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
         """The keys' part of the sum."""
-        return exact(states, self.weight.weight[:, self.query_dim :]) if self.keys_are_sums else states
+        return uncast_linear(states, self.weight.weight[:, self.query_dim :]) if self.keys_are_sums else states
 
     def forward(
         self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
@@ -220,7 +220,7 @@ class LinearConcat(Score):
         """The query's part of the sum plus the key's part."""
         if not self.keys_are_sums:
             return self.weight(_concatenate_pairs(query, keys)).squeeze(-1)
-        return exact(query, self.weight.weight[:, : self.query_dim]) + keys.transpose(-1, -2)
+        return uncast_linear(query, self.weight.weight[:, : self.query_dim]) + keys.transpose(-1, -2)
 
 
 class Cosine(Score):
@@ -283,12 +283,12 @@ class Location(Score):
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None, longest: int = 1024) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
         self.query_dim, self.longest = query_dim, longest
-        self.query = Exact(query_dim, longest, bias=False)
+        self.query = UncastLinear(query_dim, longest, bias=False)
 
     @property
     def keys_are_sums(self) -> bool:
         """Whether rows of W may be used as keys: if W was hooked or replaced, it must be called with the query."""
-        return is_unchanged(self.query, Exact)
+        return is_unchanged(self.query, UncastLinear)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key query_dim"]:
         """The rows of W, one for each position; zeros behind the last row, or everywhere if W itself must be called."""

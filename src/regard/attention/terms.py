@@ -32,7 +32,7 @@ def guided(weights: Map, links: Float[Tensor, "batch tokens source"]) -> Float[T
     return -linked_weight.clamp(min=torch.finfo(weights.dtype).tiny).log().masked_fill(~linked, 0.0).sum()
 
 
-def drawn(
+def reinforce(
     log_prob: Float[Tensor, "batch tokens"],
     costs: Float[Tensor, "batch tokens"],
     real: Real,

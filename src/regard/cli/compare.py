@@ -49,10 +49,10 @@ def compare(
     from regard.errors import MissingExtraError
 
     for path in out or []:
-        comparison.drawable(path.suffix)  # a wrong ending or a missing package is an error before the work begins
+        comparison.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work begins
     compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs, quiet=quiet)
     if as_json:
-        print("".join(to_json(result) + "\n" for result in compared.told()), end="")
+        print("".join(to_json(result) + "\n" for result in compared.to_dicts()), end="")
     else:
         print(compared.table(), end="")
     sys.stdout.flush()

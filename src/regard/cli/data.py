@@ -18,7 +18,7 @@ def data(
     Files are searched for as named, then under $REGARD_DATA, then under ./data.
     """
     from regard import recipe as recipes
-    from regard.data.needs import needs, remedy
+    from regard.data.needs import how_to_fix, needs
 
     settings = recipes.load(recipe, overrides or []).data
     if not settings.train and not settings.corpus:
@@ -38,5 +38,5 @@ def data(
             print(f"{file.part:<5}  {line}")
         if settings.train and not settings.dev:
             print("dev    none is named: a part of train is split off")
-    if problem := remedy(files):
+    if problem := how_to_fix(files):
         raise DataError(problem)

@@ -22,4 +22,4 @@ def doctor(
     from regard.analysis.doctor import examine
 
     report = examine(run)
-    print(to_json(report.told()) if as_json else "\n".join(report.lines()))
+    print(to_json(report.to_dict()) if as_json else "\n".join(report.lines()))

@@ -25,7 +25,7 @@ def look(
     from regard.show import maps
 
     for path in out or []:
-        maps.drawable(path.suffix)  # a wrong ending or a missing package is an error before the work begins
+        maps.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work begins
     prediction = load(run).predict([text], beam=beam)[0]
     if prediction.map is None:
         raise RecipeError(

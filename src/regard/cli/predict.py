@@ -38,7 +38,7 @@ def predict(
     """
     from regard.console import track
     from regard.predict import load
-    from regard.recipe import assigned
+    from regard.recipe import parse_override
 
     if text and inputs:
         raise RecipeError("give files or --text, not both")
@@ -47,7 +47,7 @@ def predict(
     texts = list(text) if text else [line for name in inputs or ["-"] for line in read_texts(name)]
     predictor = load(run)
     chunks = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
-    settings = dict(item for assignment in search or [] for item in assigned(assignment).items())
+    settings = dict(item for assignment in search or [] for item in parse_override(assignment).items())
     number = 0
     for chunk in track(chunks, "predicting", quiet=quiet):
         answers = predictor.predict(chunk, beam=beam, n_best=n_best, search=settings, seed=seed + number)

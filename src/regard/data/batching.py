@@ -25,7 +25,7 @@ def plan(lengths: Lengths, budget: int, seed: int, epoch: int) -> list[list[int]
     return batches
 
 
-def in_order(lengths: Lengths, budget: int) -> list[list[int]]:
+def sorted_batches(lengths: Lengths, budget: int) -> list[list[int]]:
     """Batches for scoring, as lists of example indices, sorted from the shortest to the longest examples."""
     return _fill(_sorted(range(len(lengths)), lengths), lengths, budget)
 
@@ -75,7 +75,7 @@ class Batches:
         self._lengths = lengths
         self._budget = budget
         self._seed = seed
-        self.per_epoch = len(in_order(lengths, budget))
+        self.per_epoch = len(sorted_batches(lengths, budget))
         self._current: tuple[int, list[list[int]]] | None = None  # cache of the latest epoch's number and plan
 
     def width(self, update: int) -> int:

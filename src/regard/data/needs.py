@@ -10,7 +10,7 @@ from regard.errors import DataError
 from regard.recipe import Data
 
 
-class Need(NamedTuple):
+class RequiredFile(NamedTuple):
     """A data file that a recipe names, with its path and size or the reason why it cannot be used."""
 
     part: str  # train, dev or test
@@ -21,23 +21,23 @@ class Need(NamedTuple):
     problem: str  # why it cannot be used; empty if it can
 
 
-def needs(data: Data) -> list[Need]:
+def needs(data: Data) -> list[RequiredFile]:
     """The files that a recipe names for train, dev and test; none for an embedded corpus, which is generated."""
     parts = (("train", data.train), ("dev", data.dev), ("test", data.test))
     return [_need(part, name) for part, names in parts for name in names]
 
 
-def _need(part: str, name: str) -> Need:
+def _need(part: str, name: str) -> RequiredFile:
     path = None
     try:
         path = find(name)
         size = path.stat().st_size
-        return Need(part, name, path, size, len(load(name)), "")
+        return RequiredFile(part, name, path, size, len(load(name)), "")
     except (DataError, OSError) as error:
-        return Need(part, name, path, 0, 0, str(error))
+        return RequiredFile(part, name, path, 0, 0, str(error))
 
 
-def remedy(files: Sequence[Need]) -> str:
+def how_to_fix(files: Sequence[RequiredFile]) -> str:
     """A message on how to fix missing or unusable files; empty if all can be used."""
     missing = [need.name for need in files if need.path is None]
     problems = [need.problem for need in files if need.path is not None and need.problem]

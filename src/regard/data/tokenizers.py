@@ -58,10 +58,10 @@ class Tokenizer(ABC):
         """The text of token ids, without special tokens; UNKNOWN becomes ⁇."""
 
     @abstractmethod
-    def places(self, text: str) -> list[tuple[int, int]]:
+    def offsets(self, text: str) -> list[tuple[int, int]]:
         """Character offsets (start, end) in the text of each token that `encode` returns."""
 
-    def encode_on(self, text: str) -> list[int]:
+    def encode_continuation(self, text: str) -> list[int]:
         """The token ids of a text that continues after other tokens; without a space, it continues their last word."""
         return self.encode(text)
 
@@ -151,7 +151,7 @@ class Character(Listed):
     def _split(text: str) -> list[str]:
         return list(text)
 
-    def places(self, text: str) -> list[tuple[int, int]]:
+    def offsets(self, text: str) -> list[tuple[int, int]]:
         """Character offsets (start, end) of each token in the text."""
         return [(start, start + 1) for start in range(len(text))]
 
@@ -167,7 +167,7 @@ class Word(Listed):
     def _split(text: str) -> list[str]:
         return text.split()
 
-    def places(self, text: str) -> list[tuple[int, int]]:
+    def offsets(self, text: str) -> list[tuple[int, int]]:
         """Character offsets (start, end) of each token in the text."""
         return [match.span() for match in re.finditer(r"\S+", text)]
 
@@ -206,13 +206,13 @@ class SentencePiece(Tokenizer):
         text: str = self._processor.DecodeIds(list(ids))
         return text
 
-    def places(self, text: str) -> list[tuple[int, int]]:
+    def offsets(self, text: str) -> list[tuple[int, int]]:
         """Character offsets (start, end) of each token; the space before a word belongs to the word's first token."""
         ends = [*accumulate(map(len, self._processor.EncodeAsPieces(text)))]
         # minus 1, because sentencepiece puts a space before the text
         return [(max(0, start - 1), end - 1) for start, end in pairwise([0, *ends])]
 
-    def encode_on(self, text: str) -> list[int]:
+    def encode_continuation(self, text: str) -> list[int]:
         """The token ids of a continuation, without the space that sentencepiece puts before a text.
 
         The text is encoded after a character that is always unknown, and the ids up to that character are removed.

@@ -7,28 +7,28 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from regard.sources import TokenEmbedding
-from regard.types import Memory, Ready, State, Step
+from regard.types import Memory, Prepared, State, Step
 
-ReadyKind = TypeVar("ReadyKind", bound=Ready)
+PreparedKind = TypeVar("PreparedKind", bound=Prepared)
 StateKind = TypeVar("StateKind", bound=State)
 
 
-class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
+class Decoder(ABC, nn.Module, Generic[PreparedKind, StateKind]):
     """Base class of decoders: predicts the next token from the tokens before it and from the encoder's memory."""
 
     embedding: TokenEmbedding
     copies: bool = False  # whether it may copy source tokens, so that `Memory.ids` must be set
 
     @abstractmethod
-    def prepare(self, memory: Memory) -> ReadyKind:
+    def prepare(self, memory: Memory) -> PreparedKind:
         """Computes once per source all that depends on the source alone, such as projected keys and the first state."""
 
     @abstractmethod
-    def start(self, ready: ReadyKind) -> StateKind:
+    def start(self, prepared: PreparedKind) -> StateKind:
         """Returns the state before the first token, one row for each source."""
 
     @abstractmethod
-    def step(self, tokens: Int[Tensor, "rows tokens"], state: StateKind, ready: ReadyKind) -> Step:
+    def step(self, tokens: Int[Tensor, "rows tokens"], state: StateKind, prepared: PreparedKind) -> Step:
         """Reads n >= 1 more tokens and predicts the token after each of them.
 
         A source may have several rows (beams); these are neighbours, and each source has equally many.
@@ -36,8 +36,8 @@ class Decoder(ABC, nn.Module, Generic[ReadyKind, StateKind]):
 
     def forward(self, tokens: Int[Tensor, "batch tokens"], memory: Memory) -> Step:
         """Teacher forcing: one step over all tokens of the target."""
-        ready = self.prepare(memory)
-        return self.step(tokens, self.start(ready), ready)
+        prepared = self.prepare(memory)
+        return self.step(tokens, self.start(prepared), prepared)
 
 
 AnyDecoder = Decoder[Any, Any]

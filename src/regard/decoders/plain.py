@@ -2,7 +2,7 @@
 
 A step of a search is small, so the overhead of modules that call modules would take most of its time. Here the same
 computation is written a second time with plain tensors. The definitions are `DecoderLayer.forward`, for heads with a
-softmax over dot products, and `RecurrentDecoder.look`, for a softmax over any score. The table in `kernels/choose.py`
+softmax over dot products, and `RecurrentDecoder.attend`, for a softmax over any score. The table in `kernels/choose.py`
 decides when this code runs.
 """
 
@@ -114,7 +114,7 @@ class SoftmaxAttention(NamedTuple):
 class Layer(NamedTuple):
     """The parameters of one decoder layer: self-attention, attention to the memory if there is one, feed-forward."""
 
-    look: SoftmaxAttention
+    attention: SoftmaxAttention
     all: Affine  # projects to queries, keys and values
     out: Affine
     after: Norm  # the norm of the self-attention, before or after it
@@ -128,7 +128,7 @@ class Layer(NamedTuple):
 class Cross(NamedTuple):
     """The parameters of a layer's attention to the memory."""
 
-    look: SoftmaxAttention
+    attention: SoftmaxAttention
     query: Affine
     out: Affine
     after: Norm
@@ -147,15 +147,16 @@ class TransformerStep:
         states: Float[Tensor, "rows dim"],
         caches: tuple[KeyValues, ...],
         memory: tuple[KeyValues, ...],
-        hidden: Float[Tensor, "batch heads 1 source"] | None,
+        memory_bias: Float[Tensor, "batch heads 1 source"] | None,
         mask: Bool[Tensor, "batch source"],
         positions: Positions,
     ) -> tuple[Float[Tensor, "rows dim"], tuple[KeyValues, ...], Float[Tensor, "rows source"] | None]:
         """One step of one token per row.
 
         Takes the embedded tokens, the cached keys and values of each layer, the memory's keys and values, and the
-        memory's mask both as a bias (`hidden`) and as booleans. Returns the states after the last layer, the extended
-        caches, and the top layer's attention weights over the memory (the mean of its heads; None without a memory).
+        memory's mask both as a bias (`memory_bias`) and as booleans. Returns the states after the last layer, the
+        extended caches, and the top layer's attention weights over the memory (the mean of its heads; None without a
+        memory).
         """
         rows, start = states.shape[0], caches[0].keys.shape[-2]
         states, product = (states[0], linear_one_row) if takes("one_row_step", rows) else (states, linear)
@@ -166,29 +167,29 @@ class TransformerStep:
         weights = None
         for layer, cache in zip(self.layers, caches, strict=True):
             inputs = self._enter(states, layer.after)
-            parts = product(inputs, *layer.all).view(rows, 3, layer.look.heads, 1, -1)
+            parts = product(inputs, *layer.all).view(rows, 3, layer.attention.heads, 1, -1)
             query, new = parts.select(1, 0), parts.narrow(1, 1, 2).transpose(1, 2)
             if positions.turns:
                 query, keys = positions.rotate(query, start), positions.rotate(new.select(2, 0), start)
                 new = torch.stack([keys, new.select(2, 1)], dim=2)
             cache = cache.then(new)
-            if is_observed(layer.look.scope):  # call it for its recording hooks; the result is not used
-                layer.look.scope(
+            if is_observed(layer.attention.scope):  # call it for its recording hooks; the result is not used
+                layer.attention.scope(
                     query, cache.keys, cache.values, mask=Causal(start), bias=bias, start=start, cleared=True
                 )
-            context = _rows(layer.look.context_only(query, cache, row_bias, few))
+            context = _rows(layer.attention.context_only(query, cache, row_bias, few))
             states = self._leave(states, product(context, *layer.out), layer.after)
             if layer.cross is not None:
-                look, source = layer.cross.look, memory[len(extended)]
+                attention, source = layer.cross.attention, memory[len(extended)]
                 query = product(self._enter(states, layer.cross.after), *layer.cross.query)
-                beams = query.view(mask.shape[0], -1, look.heads, source.keys.shape[-1])
-                if is_observed(look.scope):
+                beams = query.view(mask.shape[0], -1, attention.heads, source.keys.shape[-1])
+                if is_observed(attention.scope):
                     visible = mask[:, None, None, None]
-                    _call_hooks(look.scope, beams.unsqueeze(3), source.keys, source.values, visible, start)
+                    _call_hooks(attention.scope, beams.unsqueeze(3), source.keys, source.values, visible, start)
                 if len(extended) < len(self.layers) - 1:  # only the top layer's weights are returned
-                    context = look.context_only(beams.transpose(1, 2), source, hidden, few_sources)
+                    context = attention.context_only(beams.transpose(1, 2), source, memory_bias, few_sources)
                 else:
-                    context, weights = look.context(beams.transpose(1, 2), source, hidden)
+                    context, weights = attention.context(beams.transpose(1, 2), source, memory_bias)
                 states = self._leave(states, product(_rows(context), *layer.cross.out), layer.cross.after)
             inner = layer.activation(product(self._enter(states, layer.last), *layer.inner))
             states = self._leave(states, product(inner, *layer.outer), layer.last)
@@ -225,18 +226,18 @@ class RecurrentStep:
     gates: Gates
     scope: Scope | None  # None if the order has no attention
 
-    def look(
+    def attend(
         self,
         query: Float[Tensor, "rows 1 dim"],
         keys: Float[Tensor, "batch source projected"],
         values: Float[Tensor, "batch source read"],
         mask: Bool[Tensor, "batch source"],
-        hidden: Float[Tensor, "batch 1 source"] | None,
+        memory_bias: Float[Tensor, "batch 1 source"] | None,
         start: int,
     ) -> Attended:
         """Attend to the memory with a softmax over the scores; the beams of a source are several queries to it.
 
-        `hidden` is the mask as a bias; `mask` and `start` are only for recording hooks.
+        `memory_bias` is the mask as a bias; `mask` and `start` are only for recording hooks.
         """
         assert self.scope is not None
         rows, batch = len(query), len(keys)
@@ -244,6 +245,6 @@ class RecurrentStep:
         if is_observed(self.scope):
             _call_hooks(self.scope, beams.unsqueeze(2), keys, values, mask[:, None, None], start)
         scores = self.scope.score(beams, keys)
-        weights = torch.softmax(scores if hidden is None else scores + hidden, dim=-1)
+        weights = torch.softmax(scores if memory_bias is None else scores + memory_bias, dim=-1)
         context = torch.bmm(weights, values)
         return Attended(context.view(rows, 1, -1), weights.view(rows, 1, -1))

@@ -19,16 +19,16 @@ from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
 from regard.kernels.choose import takes, without_autocast
-from regard.kernels.columns import Columns
+from regard.kernels.columns import ColumnMajorCopy
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear, one_gradient
 from regard.layers.recurrence import Cell, Gates, Recurrence, Stepper, Tower, beside, joined, layer_of
 from regard.sources import TokenEmbedding
-from regard.types import Memory, Ready, Recurrent, State, Step
+from regard.types import Memory, Prepared, Recurrent, State, Step
 
 
 @dataclass(frozen=True)
-class RecurrentReady(Ready):
+class RecurrentPrepared(Prepared):
     """The memory as a recurrent decoder attends to it: projected keys, values, mask and first state."""
 
     keys: Float[Tensor, "batch *heads source projected"] | None  # None if the order has no attention
@@ -37,10 +37,10 @@ class RecurrentReady(Ready):
     start: Recurrent
     summary: Float[Tensor, "batch 1 read"]  # the final state of the encoder's top layer
     ids: Int[Tensor, "batch source"] | None = None  # the source's tokens, if they may be copied
-    hidden: Float[Tensor, "batch 1 source"] | None = None  # the mask as a bias, for steps without modules
+    mask_bias: Float[Tensor, "batch 1 source"] | None = None  # the mask as a bias, for steps without modules
     plain: RecurrentStep | None = None  # for steps of one token without modules, if possible
 
-    def for_beams(self) -> "RecurrentReady":
+    def for_beams(self) -> "RecurrentPrepared":
         """A copy for module calls: keys and values get an axis of size 1, which is broadcast over the beams."""
         if self.keys is None or self.values is None:
             return self
@@ -67,11 +67,11 @@ class Advance(NamedTuple):
     """The result of one or more consecutive words: inputs of the prediction, the attention's result, the next state."""
 
     parts: Parts
-    looked: Attended | None
+    attended: Attended | None
     state: RecurrentState
 
 
-class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
+class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
     """Base class of recurrent decoders.
 
     Each order is a subclass: it says what enters the cell, what the prediction is computed from, and which state is the
@@ -109,7 +109,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         self.bridge = start(self.recurrence, reader)
         self.readout = Linear(readout_width, dim)
         self.out = None if tied else Linear(dim, embedding.num_embeddings)
-        self.columns: Columns | None = None
+        self.columns: ColumnMajorCopy | None = None
         self.dropout, self.copies = dropout, copies
         self.pointer = Pointer(context_dim=reader.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
         is_hard = isinstance(attention, Scope) and attention.normalize is hard
@@ -129,7 +129,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         return self.recurrence
 
     @classmethod
-    def looks(cls) -> bool:
+    def attends(cls) -> bool:
         """Whether the order has attention."""
         return "context" in cls.reads
 
@@ -138,7 +138,7 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         """Whether the order needs a source, for its attention or for its summary."""
         return not {"context", "summary"}.isdisjoint(cls.enters + cls.reads)
 
-    def prepare(self, memory: Memory) -> RecurrentReady:
+    def prepare(self, memory: Memory) -> RecurrentPrepared:
         """Project the keys and values once; masked states are set to 0 first, so junk there reaches no gradient.
 
         Under autocast, all results get at least the dtype of the parameters: their gradients are summed over steps.
@@ -147,10 +147,10 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         top = memory.summary.hidden[:, -1:]
         keys = self._precise(self.attention.project(states)) if self.attention else None
         values = self._precise(self.attention.content(states)) if self.attention else None
-        start = self.bridge(memory.summary).each(self._precise)
+        start = self.bridge(memory.summary).map_tensors(self._precise)
         plain = self.plain(memory)
-        hidden = None if plain is None else mask_bias(memory.mask, start.hidden.dtype)
-        return RecurrentReady(keys, values, memory.mask, start, top, memory.ids, hidden, plain)
+        bias = None if plain is None else mask_bias(memory.mask, start.hidden.dtype)
+        return RecurrentPrepared(keys, values, memory.mask, start, top, memory.ids, bias, plain)
 
     def _precise(self, values: Tensor) -> Tensor:
         """The values with at least the precision of the parameters."""
@@ -163,63 +163,63 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         gates = Gates.of(self.lowest, self.embedding.embedding_dim)
         return None if gates is None else RecurrentStep(gates, cast(Scope | None, self.attention))
 
-    def start(self, ready: RecurrentReady) -> RecurrentState:
+    def start(self, prepared: RecurrentPrepared) -> RecurrentState:
         """The first state, computed from the source's summary; attentions that use past weights begin with zeros."""
         past = None
         if self.remembers:
-            precision = torch.promote_types(ready.start.hidden.dtype, torch.float32)  # of the attention weights
-            zeros = torch.zeros_like(ready.mask, dtype=precision).unsqueeze(1)
+            precision = torch.promote_types(prepared.start.hidden.dtype, torch.float32)  # of the attention weights
+            zeros = torch.zeros_like(prepared.mask, dtype=precision).unsqueeze(1)
             past = Past(zeros, zeros)
-        return RecurrentState(ready.start, self.first_feed(ready), past)
+        return RecurrentState(prepared.start, self.first_feed(prepared), past)
 
     @property
     def remembers(self) -> bool:
         """Whether the attention uses the weights of earlier steps; if so, even a `parallel` order runs step by step."""
         return self.attention is not None and self.attention.uses_past
 
-    def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"] | None:
+    def first_feed(self, prepared: RecurrentPrepared) -> Float[Tensor, "batch 1 dim"] | None:
         """The vector fed with the first token, for orders that feed one; None for others."""
         return None
 
-    def step(self, tokens: Int[Tensor, "rows tokens"], state: RecurrentState, ready: RecurrentReady) -> Step:
+    def step(self, tokens: Int[Tensor, "rows tokens"], state: RecurrentState, prepared: RecurrentPrepared) -> Step:
         """Read the tokens, all at once if order and attention allow it, else one by one."""
         words = dropout(self.embedding(tokens), self.dropout, self.training)
-        if ready.plain is not None and tokens.shape[1] == 1:
-            gates = ready.plain.gates
-            advances = [self.advance(partial(gates.step, words, gates.given(words.squeeze(1))), state, ready)]
+        if prepared.plain is not None and tokens.shape[1] == 1:
+            gates = prepared.plain.gates
+            advances = [self.advance(partial(gates.step, words, gates.given(words.squeeze(1))), state, prepared)]
         elif self.parallel and not self.remembers and tokens.shape[1] > 1:
-            advances = [self.advance(partial(self._run, words), state, ready.for_beams())]
+            advances = [self.advance(partial(self._run, words), state, prepared.for_beams())]
         else:
-            advances = self._walk(words, state, ready.for_beams())
+            advances = self._walk(words, state, prepared.for_beams())
         state = replace(advances[-1].state, length=state.length + tokens.shape[1])
         parts = [_joined(stretches) for stretches in zip(*(advance.parts for advance in advances), strict=True)]
         read = dropout(self.read(words, parts), self.dropout, self.training)
-        looks = [advance.looked for advance in advances if advance.looked is not None]
-        maps = [look.weights for look in looks if look.weights is not None]
-        log_probs = [look.log_prob for look in looks if look.log_prob is not None]
+        attended = [advance.attended for advance in advances if advance.attended is not None]
+        maps = [step.weights for step in attended if step.weights is not None]
+        log_probs = [step.log_prob for step in attended if step.log_prob is not None]
         weights = _joined(maps) if maps else None
         logits = self.predict(read)
         if self.pointer is not None:
             assert weights is not None
-            assert ready.ids is not None
-            contexts = _joined([look.context for look in looks])
-            logits = self.pointer(logits, [contexts, read, words], weights, ready.ids)
+            assert prepared.ids is not None
+            contexts = _joined([step.context for step in attended])
+            logits = self.pointer(logits, [contexts, read, words], weights, prepared.ids)
         return Step(logits, state, weights, _joined(log_probs) if log_probs else None)
 
     def _run(self, words: Words, fed: Tensor | None, state: Recurrent) -> tuple[Tensor, Recurrent]:
         """Run all words through the lowest layers in one call: what is fed does not depend on their outputs."""
         return self.lowest(beside(words, fed), state)
 
-    def _walk(self, words: Words, state: RecurrentState, ready: RecurrentReady) -> list[Advance]:
+    def _walk(self, words: Words, state: RecurrentState, prepared: RecurrentPrepared) -> list[Advance]:
         """Advance word by word, for orders in which a step's input depends on the step before."""
         pace = Stepper(self.lowest, words)
         advances: list[Advance] = []
         with without_autocast(words), one_gradient():
             for index in range(words.shape[1]):
-                advance = self.advance(partial(pace.step, index), state, ready)
+                advance = self.advance(partial(pace.step, index), state, prepared)
                 past = state.past
-                if past is not None and advance.looked is not None and advance.looked.weights is not None:
-                    past = past.then(advance.looked.weights.to(past.total.dtype))
+                if past is not None and advance.attended is not None and advance.attended.weights is not None:
+                    past = past.then(advance.attended.weights.to(past.total.dtype))
                 state = replace(advance.state, past=past, length=state.length + 1)
                 advances.append(advance._replace(state=state))
         return advances
@@ -234,23 +234,29 @@ class RecurrentDecoder(Decoder[RecurrentReady, RecurrentState]):
         return weight if self.columns is None else self.columns.of(weight)
 
     @abstractmethod
-    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
         """Read one or more words: call `move` for the lowest layers, and attend, in the order of the subclass."""
 
-    def look(self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, ready: RecurrentReady) -> Attended:
+    def attend(
+        self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, prepared: RecurrentPrepared
+    ) -> Attended:
         """Attend with every row to the memory of its source; beams share the memory without copies."""
         assert self.attention is not None
-        assert ready.keys is not None
-        assert ready.values is not None
-        if ready.plain is not None:
-            return ready.plain.look(query, ready.keys, ready.values, ready.mask, ready.hidden, state.length)
+        assert prepared.keys is not None
+        assert prepared.values is not None
+        if prepared.plain is not None:
+            return prepared.plain.attend(
+                query, prepared.keys, prepared.values, prepared.mask, prepared.mask_bias, state.length
+            )
         attended = self.attention(
-            query.unflatten(0, (len(ready.mask), -1)),
-            ready.keys,
-            ready.values,
-            mask=ready.mask[:, None, None],
+            query.unflatten(0, (len(prepared.mask), -1)),
+            prepared.keys,
+            prepared.values,
+            mask=prepared.mask[:, None, None],
             start=state.length,
-            past=None if state.past is None else state.past.each(lambda rows: rows.unflatten(0, (len(ready.mask), -1))),
+            past=None
+            if state.past is None
+            else state.past.map_tensors(lambda rows: rows.unflatten(0, (len(prepared.mask), -1))),
             cleared=True,
         )
         context, weights, log_prob = (None if part is None else part.flatten(0, 1) for part in attended)
@@ -278,12 +284,12 @@ class Bahdanau(RecurrentDecoder):
     reads = ("state", "context", "word")
     parallel = False
 
-    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
         """Attend with the previous state of the top layer, then move the cell."""
         hidden = state.recurrent.hidden
-        looked = self.look(hidden if hidden.shape[1] == 1 else hidden[:, -1:], state, ready)
-        output, recurrent = move(looked.context, state.recurrent)
-        return Advance((output, looked.context), looked, replace(state, recurrent=recurrent))
+        attended = self.attend(hidden if hidden.shape[1] == 1 else hidden[:, -1:], state, prepared)
+        output, recurrent = move(attended.context, state.recurrent)
+        return Advance((output, attended.context), attended, replace(state, recurrent=recurrent))
 
 
 class Luong(RecurrentDecoder):
@@ -296,11 +302,11 @@ class Luong(RecurrentDecoder):
     reads = ("context", "state")
     parallel = True
 
-    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
         """Move the cell, then attend with its new state."""
         output, recurrent = move(None, state.recurrent)
-        looked = self.look(output, state, ready)
-        return Advance((looked.context, output), looked, replace(state, recurrent=recurrent))
+        attended = self.attend(output, state, prepared)
+        return Advance((attended.context, output), attended, replace(state, recurrent=recurrent))
 
 
 class LuongFeeding(RecurrentDecoder):
@@ -310,16 +316,16 @@ class LuongFeeding(RecurrentDecoder):
     reads = ("context", "state")
     parallel = False
 
-    def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"]:
+    def first_feed(self, prepared: RecurrentPrepared) -> Float[Tensor, "batch 1 dim"]:
         """Zeros, because there is no earlier prediction."""
-        return torch.zeros_like(ready.start.hidden[:, -1:])
+        return torch.zeros_like(prepared.start.hidden[:, -1:])
 
-    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
         """Move the cell with a_{t-1} fed, then attend with its new state."""
         output, recurrent = move(state.feed, state.recurrent)
-        looked = self.look(output, state, ready)
-        attentional = torch.tanh(self.readout(torch.cat([looked.context, output], dim=-1)))
-        return Advance((attentional,), looked, replace(state, recurrent=recurrent, feed=attentional))
+        attended = self.attend(output, state, prepared)
+        attentional = torch.tanh(self.readout(torch.cat([attended.context, output], dim=-1)))
+        return Advance((attentional,), attended, replace(state, recurrent=recurrent, feed=attentional))
 
     def read(self, words: Words, parts: Parts) -> Float[Tensor, "rows tokens dim"]:
         """The attentional vector a_t, which `advance` has computed already."""
@@ -359,23 +365,23 @@ class Gnmt(RecurrentDecoder):
         assert isinstance(self.recurrence, GnmtStack)
         return self.recurrence.bottom
 
-    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
         """Move the bottom layer, attend with its outputs, move the layers above; the state keeps its last output."""
         assert isinstance(self.recurrence, GnmtStack)
         assert state.feed is not None
         below, first = move(None, layer_of(state.recurrent, 0))
-        looked = self.look(self.query(state.feed, below), state, ready)
+        attended = self.attend(self.query(state.feed, below), state, prepared)
 
         def run(layer: Recurrence, inputs: Tensor, number: int) -> tuple[Tensor, Recurrent]:
             return layer(inputs, layer_of(state.recurrent, number + 1))
 
-        output, lasts = self.recurrence.tower(below, looked.context, run)
+        output, lasts = self.recurrence.tower(below, attended.context, run)
         after = replace(state, recurrent=joined([first, *lasts]), feed=below[:, -1:])
-        return Advance((output, looked.context), looked, after)
+        return Advance((output, attended.context), attended, after)
 
-    def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"]:
+    def first_feed(self, prepared: RecurrentPrepared) -> Float[Tensor, "batch 1 dim"]:
         """The first state of the bottom layer, which is the query at the first word."""
-        return ready.start.hidden[:, :1]
+        return prepared.start.hidden[:, :1]
 
     def query(
         self, before: Float[Tensor, "rows 1 dim"], below: Float[Tensor, "rows tokens dim"]
@@ -407,11 +413,11 @@ class Context(RecurrentDecoder):
     reads = ("state", "summary", "word")
     parallel = True
 
-    def first_feed(self, ready: RecurrentReady) -> Float[Tensor, "batch 1 dim"]:
+    def first_feed(self, prepared: RecurrentPrepared) -> Float[Tensor, "batch 1 dim"]:
         """The summary, which is fed at every step."""
-        return ready.summary
+        return prepared.summary
 
-    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
         """Move the cell with the summary concatenated to every word."""
         assert state.feed is not None
         output, recurrent = move(state.feed, state.recurrent)
@@ -426,7 +432,7 @@ class Unattended(RecurrentDecoder):
     reads = ("state",)
     parallel = True
 
-    def advance(self, move: Move, state: RecurrentState, ready: RecurrentReady) -> Advance:
+    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
         """Move the cell."""
         output, recurrent = move(None, state.recurrent)
         return Advance((output,), None, replace(state, recurrent=recurrent))

@@ -25,21 +25,21 @@ from regard.decoders.plain import (
     mask_bias,
 )
 from regard.kernels.choose import takes
-from regard.kernels.columns import Columns
+from regard.kernels.columns import ColumnMajorCopy
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.layers.transformer import FeedForward, Residual, Shape, Stream, Top, start_weights
 from regard.sources import TokenEmbedding
-from regard.types import Memory, Ready, State, Step
+from regard.types import Memory, Prepared, State, Step
 
 
 @dataclass(frozen=True)
-class TransformerReady(Ready):
+class TransformerPrepared(Prepared):
     """The memory as every layer attends to it: projected keys and values; no layers if the decoder has no memory."""
 
     layers: tuple[KeyValues, ...]
     mask: Bool[Tensor, "batch source"]
-    hidden: Float[Tensor, "batch heads 1 source"] | None = None  # the mask as a bias, for steps without modules
+    mask_bias: Float[Tensor, "batch heads 1 source"] | None = None  # the mask as a bias, for steps without modules
     plain: TransformerStep | None = None  # for steps of one token without modules, if possible
 
 
@@ -91,7 +91,7 @@ class DecoderLayer(nn.Module):
             assert self.cross is not None
             assert self.around_cross is not None
             states, asked = self.around_cross.enter(stream)
-            stream = self.around_cross.leave(states, look(self.cross, asked, memory, memory_mask, start))
+            stream = self.around_cross.leave(states, attend_memory(self.cross, asked, memory, memory_mask, start))
         states, inputs = self.around_feed.enter(stream)
         return self.around_feed.leave(states, self.feed(inputs)), cache, asked
 
@@ -123,7 +123,7 @@ PLAIN: frozenset[type[nn.Module]] = frozenset(
 )
 
 
-def look(
+def attend_memory(
     cross: MultiHead, asked: Float[Tensor, "rows tokens dim"], memory: KeyValues, mask: Tensor, start: int
 ) -> Float[Tensor, "rows tokens dim"]:
     """Attend with every row to the memory of its source; beams share the memory without copies."""
@@ -133,7 +133,7 @@ def look(
     return attended.context.flatten(0, 1)
 
 
-class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
+class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
     """Vaswani et al. 2017, 3.1: reads all tokens at once under a causal mask, or one by one with a cache.
 
     Without a memory (`memory_dim` None) it is a language model. If `tied`, the embedding matrix is also the output
@@ -145,28 +145,28 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         self.stack = nn.ModuleList(DecoderLayer(shape, memory_dim) for _ in range(shape.layers))
         self.top = Top(shape)
         start_weights(self, shape)
-        self.positions = shape.placed(onward=True)
+        self.positions = shape.placed(causal=True)
         self.embedding = embedding
         self.out = None if tied else Linear(shape.dim, embedding.num_embeddings)
-        self.columns: Columns | None = None
-        self.shape, self.looks = shape, memory_dim is not None
+        self.columns: ColumnMajorCopy | None = None
+        self.shape, self.attends = shape, memory_dim is not None
 
     @property
     def layers(self) -> list[DecoderLayer]:
         """The decoder layers, from the bottom to the top."""
         return cast(list[DecoderLayer], list(self.stack))
 
-    def prepare(self, memory: Memory) -> TransformerReady:
+    def prepare(self, memory: Memory) -> TransformerPrepared:
         """Project the keys and values of every layer; masked states are set to 0 first."""
         states = memory.states.masked_fill(~memory.mask.unsqueeze(-1), 0.0)
         crosses = [layer.cross for layer in self.layers if layer.cross is not None]
         layers = tuple(project_all(crosses, states)) if crosses else ()
         plain = self.plain(memory)
         if plain is None:
-            return TransformerReady(layers, memory.mask)
-        hidden = mask_bias(memory.mask, states.dtype)
-        hidden = hidden if hidden is None else hidden.unsqueeze(1).repeat(1, self.shape.cross.heads, 1, 1)
-        return TransformerReady(tuple(map(keys_by_columns, layers)), memory.mask, hidden, plain)
+            return TransformerPrepared(layers, memory.mask)
+        bias = mask_bias(memory.mask, states.dtype)
+        bias = None if bias is None else bias.unsqueeze(1).repeat(1, self.shape.cross.heads, 1, 1)
+        return TransformerPrepared(tuple(map(keys_by_columns, layers)), memory.mask, bias, plain)
 
     def plain(self, memory: Memory) -> TransformerStep | None:
         """The parameters for steps without modules, or None if steps must call the modules."""
@@ -175,35 +175,39 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         words = Affine(self.tied_weight(), None) if self.out is None else Affine(self.out.weight, self.out.bias)
         return TransformerStep(tuple(layer.plain() for layer in self.layers), words, before=self.shape.norm == "pre")
 
-    def start(self, ready: TransformerReady) -> TransformerState:
+    def start(self, prepared: TransformerPrepared) -> TransformerState:
         """Empty caches."""
         site = self.shape.attention
         groups, width = site.groups or site.heads, self.shape.dim // site.heads
-        empty = self.embedding.weight.new_empty(len(ready.mask), groups, 0, width)
+        empty = self.embedding.weight.new_empty(len(prepared.mask), groups, 0, width)
         return TransformerState(tuple(KeyValues(empty, empty) for _ in self.stack))
 
-    def step(self, tokens: Int[Tensor, "rows tokens"], state: TransformerState, ready: TransformerReady) -> Step:
+    def step(self, tokens: Int[Tensor, "rows tokens"], state: TransformerState, prepared: TransformerPrepared) -> Step:
         """Read the tokens, all at once; the attention map is the mean of the top layer's heads."""
-        if ready.plain is not None and tokens.shape[1] == 1:
-            return self.plain_step(tokens, state, ready, ready.plain)
+        if prepared.plain is not None and tokens.shape[1] == 1:
+            return self.plain_step(tokens, state, prepared, prepared.plain)
         words = self.embedding(tokens) * math.sqrt(self.shape.dim)
         stream = Stream(dropout(self.positions.embed(words, state.length), self.shape.dropout, self.training))
         bias = self.positions.bias(tokens.shape[1], state.length + tokens.shape[1], state.length)
         caches, asked = [], None
         for index, layer in enumerate(self.layers):
-            memory = ready.layers[index] if self.looks else None
-            stream, cache, asked = layer(stream, state.layers[index], memory, ready.mask, bias, self.positions)
+            memory = prepared.layers[index] if self.attends else None
+            stream, cache, asked = layer(stream, state.layers[index], memory, prepared.mask, bias, self.positions)
             caches.append(cache)
         after = replace(state, layers=tuple(caches), length=state.length + tokens.shape[1])
-        return Step(self.predict(self.top(stream)), after, self.map(asked, state, ready))
+        return Step(self.predict(self.top(stream)), after, self.map(asked, state, prepared))
 
     def plain_step(
-        self, tokens: Int[Tensor, "rows 1"], state: TransformerState, ready: TransformerReady, plain: TransformerStep
+        self,
+        tokens: Int[Tensor, "rows 1"],
+        state: TransformerState,
+        prepared: TransformerPrepared,
+        plain: TransformerStep,
     ) -> Step:
         """A step of one token without module calls in the layers."""
         words = self.positions.embed(self.embedding(tokens) * math.sqrt(self.shape.dim), state.length).squeeze(1)
         states, caches, weights = plain.step(
-            words, state.layers, ready.layers, ready.hidden, ready.mask, self.positions
+            words, state.layers, prepared.layers, prepared.mask_bias, prepared.mask, self.positions
         )
         after = TransformerState(caches, state.length + 1)
         logits = linear(self.top(Stream(states)), *plain.words)
@@ -219,7 +223,7 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         return weight if self.columns is None else self.columns.of(weight)
 
     def map(
-        self, asked: Float[Tensor, "rows tokens dim"] | None, state: TransformerState, ready: TransformerReady
+        self, asked: Float[Tensor, "rows tokens dim"] | None, state: TransformerState, prepared: TransformerPrepared
     ) -> Float[Tensor, "rows tokens source"] | None:
         """The top layer's attention weights over the memory, computed apart because fused attention returns none.
 
@@ -227,8 +231,8 @@ class TransformerDecoder(Decoder[TransformerReady, TransformerState]):
         """
         if asked is None or self.training:
             return None
-        cross, memory = self.layers[-1].cross, ready.layers[-1]
+        cross, memory = self.layers[-1].cross, prepared.layers[-1]
         assert cross is not None
-        beams = asked.unflatten(0, (len(ready.mask), -1))
-        mask = ready.mask[:, None, None]
+        beams = asked.unflatten(0, (len(prepared.mask), -1))
+        mask = prepared.mask[:, None, None]
         return cross.weigh(beams, memory.keys.unsqueeze(1), mask=mask, start=state.length).flatten(0, 1)

@@ -47,7 +47,7 @@ class TransformerEncoder(Encoder):
         self.stack = nn.ModuleList(EncoderLayer(shape) for _ in range(shape.layers))
         self.top = Top(shape)
         start_weights(self, shape)
-        self.positions = shape.placed(onward=False)
+        self.positions = shape.placed(causal=False)
         self.embedding = embedding
         self.dim, self.dropout = shape.dim, shape.dropout
 

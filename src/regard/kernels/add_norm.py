@@ -16,16 +16,18 @@ def add_norm(
     share: float,
     training: bool,
     *,
-    flows: bool = False,
+    is_residual: bool = False,
 ) -> tuple[Float[Tensor, "*batch dim"], Float[Tensor, "*batch dim"]]:
     """The sum of states and dropout(change), and norm(sum), as `plain`; in training on a GPU both are one kernel.
 
     `share` is the dropout probability. Under bfloat16 autocast the kernel writes norm(sum) in bfloat16 at once, unless
-    `flows` is true: then norm(sum) is the residual stream of the next layers and stays in float32.
+    `is_residual` is true: then norm(sum) is the residual stream of the next layers and stays in float32.
     """
     if change is None or not takes("add_norm", states, change, norm):
         return plain(states, change, norm, share, training)
-    in_bfloat16 = not flows and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    in_bfloat16 = (
+        not is_residual and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    )
     seeds = torch.randint(1 << 31, (2,), device=states.device)
     probability = share if training else 0.0
     added, normed, _, _ = gpu.add_norm.add_norm(

@@ -14,7 +14,7 @@ from regard.kernels.cpu import additive as cpu_additive
 from regard.kernels.linear import SharedWeight, current_deferred
 
 
-def look(
+def additive_attention(
     query: Float[Tensor, "batch 1 query dim"],
     keys: Float[Tensor, "batch 1 key dim"],
     values: Float[Tensor, "batch 1 key width"],

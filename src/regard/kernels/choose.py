@@ -6,7 +6,7 @@ definition. A twin that cannot honour a hook, a replaced module or a dtype is no
 environment, or within `definitions_only`, no twin is taken; `regard doctor` prints the table, and which twins a run
 takes.
 
-Not paths are: `without_autocast` and `Exact`, which are part of how scores are defined; properties such as
+Not paths are: `without_autocast` and `UncastLinear`, which are part of how scores are defined; properties such as
 `Score.dot_scale` and `Score.keys_are_sums`, which state what a module computes and which conditions read; the meta
 device, on which sequences cannot be packed; calls of a module next to its twin, for hooks that record it; and the
 choice by layout or device inside a kernel.
@@ -419,7 +419,7 @@ def _plain_transformer(decoder: Any, mask: Tensor, kinds: Collection[type[nn.Mod
     parts = [part for layer in decoder.layers for part in (layer.attention, layer.cross) if part is not None]
     if not all(part.attention.plain_scale() and part.groups == part.heads for part in parts):
         return "it is not a softmax over dot products of all keys, or heads share their keys in groups"
-    return _all_see(mask) if decoder.looks else ""
+    return _all_see(mask) if decoder.attends else ""
 
 
 def _plain_recurrent(decoder: Any, mask: Tensor, scope: type[nn.Module], softmax: object) -> str:
@@ -487,7 +487,7 @@ PATHS: dict[str, Path] = {
     "columns": Path("torch.nn.Linear", "regard.kernels.columns.by_columns",
         "a trained model is loaded on the CPU: matrices of unchanged layers are laid out by columns",
         _columns, "tests/laws/test_plain_laws.py"),
-    "tied_columns": Path("torch.nn.Embedding", "regard.kernels.columns.Columns",
+    "tied_columns": Path("torch.nn.Embedding", "regard.kernels.columns.ColumnMajorCopy",
         "an embedding of a loaded model predicts words on the CPU, without gradients, from a copy by columns",
         _tied_columns, "tests/laws/test_plain_laws.py"),
     # single operations
@@ -510,7 +510,7 @@ PATHS: dict[str, Path] = {
         "residual sum and layer norm between two sub-layers of a Transformer that is trained on a GPU, in float32",
         _add_norm, "tests/kernels/test_gpu.py", "triton"),
     # attention
-    "additive_attention": Path(ATTEND, "regard.kernels.additive.look",
+    "additive_attention": Path(ATTEND, "regard.kernels.additive.additive_attention",
         f"additive attention with one head and softmax is trained; on a GPU over at most {MOST_KEYS} keys in float32",
         _additive_attention, "tests/kernels/test_additive.py"),
     "fused_attention": Path(ATTEND, "regard.attention.fused.dot",
@@ -535,7 +535,7 @@ PATHS: dict[str, Path] = {
     "recurrent_gates": Path("regard.layers.recurrence.Recurrence.forward", "regard.layers.recurrence.Gates",
         "recurrent layers step token by token: one product computes the inputs' part of the gates for all steps",
         _recurrent_gates, "tests/kernels/test_choose.py"),
-    "fused_cell": Path("regard.layers.recurrence.MOVES", "regard.layers.recurrence.FUSED_MOVES",
+    "fused_cell": Path("regard.layers.recurrence.STEPS", "regard.layers.recurrence.FUSED_STEPS",
         "a GRU or LSTM steps token by token on a GPU",
         _fused_cell, "tests/kernels/test_gpu.py", "gpu"),
     "unpacked_reading": Path(
@@ -554,7 +554,7 @@ PATHS: dict[str, Path] = {
         "a search steps through a Transformer of dot-product attention in full precision, no module changed",
         _plain_transformer, "tests/laws/test_plain_laws.py"),
     "plain_recurrent": Path(
-        "regard.decoders.recurrent.RecurrentDecoder.look", "regard.decoders.plain.RecurrentStep.look",
+        "regard.decoders.recurrent.RecurrentDecoder.attend", "regard.decoders.plain.RecurrentStep.attend",
         "a search steps through a recurrent decoder with a softmax over all keys in full precision, no module changed",
         _plain_recurrent, "tests/laws/test_plain_laws.py"),
     "one_row_step": Path(LINEAR, "regard.kernels.linear.linear_one_row",
@@ -599,7 +599,7 @@ def are_definitions_only() -> bool:
 
 
 @dataclass
-class Answers:
+class PathCounts:
     """How often a twin was taken, and how often each reason spoke against it."""
 
     taken: int = 0
@@ -607,14 +607,14 @@ class Answers:
 
 
 @contextmanager
-def watched() -> Iterator[Mapping[str, Answers]]:
+def count_answers() -> Iterator[Mapping[str, PathCounts]]:
     """In the block, the answers of all conditions are counted, by path; those never called are left out."""
-    answers: dict[str, Answers] = {}
+    answers: dict[str, PathCounts] = {}
     before = dict(_conditions)
 
     def watch(name: str, condition: Callable[..., str]) -> Callable[..., str]:
         def counted(*arguments: Any) -> str:
-            reason, counts = condition(*arguments), answers.setdefault(name, Answers())
+            reason, counts = condition(*arguments), answers.setdefault(name, PathCounts())
             if reason:
                 counts.against[reason] = counts.against.get(reason, 0) + 1
             else:

@@ -11,7 +11,7 @@ def by_columns(weight: Float[Tensor, "out in"]) -> Float[Tensor, "out in"]:
     return weight.detach().t().contiguous().t()
 
 
-class Columns:
+class ColumnMajorCopy:
     """A cached column-major copy of a matrix whose rows are read too: an embedding that also predicts words.
 
     The copy is neither a parameter nor a buffer, so the model's state dict and tied weights stay as they are. It is

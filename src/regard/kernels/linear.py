@@ -29,15 +29,15 @@ class Linear(nn.Linear):
         return linear(states, self.weight, self.bias)
 
 
-class Exact(nn.Linear):
+class UncastLinear(nn.Linear):
     """A linear layer in the precision of its input: scores stay in float32 in a model of half precision."""
 
     def forward(self, states: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out"]:
         """W x + b."""
-        return exact(states, self.weight, self.bias)
+        return uncast_linear(states, self.weight, self.bias)
 
 
-def exact(
+def uncast_linear(
     states: Float[Tensor, "*batch in"], weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None
 ) -> Float[Tensor, "*batch out"]:
     """`functional.linear`, but weights of half precision are cast to the precision of more precise states."""
@@ -49,7 +49,7 @@ def exact(
 def linear(
     states: Float[Tensor, "*batch in"], weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None
 ) -> Float[Tensor, "*batch out"]:
-    """`exact(states, weight, bias)`, by the fastest path that applies."""
+    """`uncast_linear(states, weight, bias)`, by the fastest path that applies."""
     if takes("one_row", states, weight):
         return linear_one_row(states.flatten(), weight, bias).view(*states.shape[:-1], -1)
     deferred = current_deferred()
@@ -58,7 +58,7 @@ def linear(
     if takes("linear_gradient", states, weight):
         flat: Tensor = _Linear.apply(states.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
         return flat if states.ndim == 2 else flat.view(*states.shape[:-1], -1)
-    return exact(states, weight, bias)
+    return uncast_linear(states, weight, bias)
 
 
 def linear_one_row(
@@ -68,7 +68,7 @@ def linear_one_row(
     return torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
 
 
-def mix(
+def weighted_sum(
     weights: Float[Tensor, "*batch query key"], values: Float[Tensor, "*keys key dim"]
 ) -> Float[Tensor, "*batch query dim"]:
     """The weighted sum of the values for each query: weights @ values."""
@@ -80,7 +80,7 @@ def mix(
 
 @contextmanager
 def one_gradient() -> Iterator[None]:
-    """In the block, a tensor that `linear` or `mix` gets at every step has its gradient computed by one product."""
+    """In the block, a tensor that `linear` or `weighted_sum` gets at every step has its gradient by one product."""
     if torch.compiler.is_compiling():  # it cannot trace a context variable
         yield
         return

@@ -193,13 +193,13 @@ class Gates:
 
     @staticmethod
     def of(recurrence: Recurrence, word_dim: int) -> "Gates | None":
-        """The gates of a recurrence; None if it was hooked or replaced, or if `MOVES` has no step function for it."""
-        return Gates(recurrence, word_dim) if takes("recurrent_gates", recurrence, MOVES) else None
+        """The gates of a recurrence; None if it was hooked or replaced, or if `STEPS` has no step function for it."""
+        return Gates(recurrence, word_dim) if takes("recurrent_gates", recurrence, STEPS) else None
 
     def __init__(self, recurrence: Recurrence, word_dim: int) -> None:
         self.recurrence, self.rnn = recurrence, recurrence.rnn
         weights = self.rnn.all_weights  # of each layer, the lowest first
-        moves = FUSED_MOVES if takes("fused_cell", weights[0][0], self.rnn.mode, FUSED_MOVES) else MOVES
+        moves = FUSED_STEPS if takes("fused_cell", weights[0][0], self.rnn.mode, FUSED_STEPS) else STEPS
         self.move = moves[self.rnn.mode]
         self.entering = [(weight, bias) for weight, _, bias, _ in weights]
         self.kept = [(weight, bias) for _, weight, _, bias in weights]
@@ -308,12 +308,12 @@ def _fused_step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Te
 
 Move = Callable[[Tensor, Tensor, Tensor, Tensor | None], Moved]
 
-MOVES: dict[str, Move] = {
+STEPS: dict[str, Move] = {
     "RNN_TANH": _step_rnn,
     "GRU": _step_gru,
     "LSTM": _step_lstm,
 }
-FUSED_MOVES: dict[str, Move] = {  # the same steps by torch's fused kernels, which exist only for GPUs
+FUSED_STEPS: dict[str, Move] = {  # the same steps by torch's fused kernels, which exist only for GPUs
     "GRU": _fused_step_gru,
     "LSTM": _fused_step_lstm,
 }
@@ -358,7 +358,7 @@ def joined(states: Sequence[Recurrent]) -> Recurrent:
 
 def layer_of(state: Recurrent, number: int) -> Recurrent:
     """The state of one layer of a stack, by its number from 0."""
-    return state.each(lambda layers: layers[:, number : number + 1])
+    return state.map_tensors(lambda layers: layers[:, number : number + 1])
 
 
 def _gather(rows: Float[Tensor, "batch time dim"], positions: Int[Tensor, "batch some"]) -> Tensor:

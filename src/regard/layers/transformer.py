@@ -52,10 +52,10 @@ class Shape:
     longest: int
     init: str = "glorot"
 
-    def placed(self, *, onward: bool) -> Positions:
-        """The positions module of the stack; `onward` is True if attention is causal."""
+    def placed(self, *, causal: bool) -> Positions:
+        """The positions module of the stack; `causal` is True if attention is causal."""
         kind = pick(POSITIONS, self.positions, "positions")
-        return kind(dim=self.dim, heads=self.attention.heads, longest=self.longest, onward=onward)
+        return kind(dim=self.dim, heads=self.attention.heads, longest=self.longest, causal=causal)
 
     def self_attention(self) -> SelfAttention:
         """A new self-attention, to the stack's own states."""
@@ -105,7 +105,7 @@ class Residual(nn.Module):
         """The residual stream after f, from the states before it and the output `change` of f."""
         if self.before:
             return Stream(states, change)
-        return Stream(add_norm(states, change, self.norm, self.dropout, self.training, flows=True)[1])
+        return Stream(add_norm(states, change, self.norm, self.dropout, self.training, is_residual=True)[1])
 
 
 class Top(nn.Module):

@@ -22,7 +22,7 @@ from regard.sources import Front, token_embedding
 
 
 @dataclass(frozen=True)
-class NoReader:
+class NoEncoder:
     """The sizes of the empty memory of a language model, which has no encoder: see `Memory.none`."""
 
     dim: int = 1
@@ -102,10 +102,12 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
         raise RecipeError(
             f"a language model has no source to look at; choose model.decoder.order = none, not {settings.order}"
         )
-    sizes = reader or NoReader()
+    sizes = reader or NoEncoder()
     return order(
         words,
-        attention(cross, query_dim=settings.dim, key_dim=sizes.dim, longest=recipe.longest) if order.looks() else None,
+        attention(cross, query_dim=settings.dim, key_dim=sizes.dim, longest=recipe.longest)
+        if order.attends()
+        else None,
         reader=sizes,
         cell=pick(CELLS, settings.cell, "cell"),
         dim=settings.dim,

@@ -4,7 +4,7 @@ from torch import nn
 
 from regard.decoders import RecurrentDecoder, TransformerDecoder
 from regard.kernels.choose import takes
-from regard.kernels.columns import Columns, by_columns
+from regard.kernels.columns import ColumnMajorCopy, by_columns
 from regard.kernels.linear import Linear
 from regard.layers.recurrence import CELLS, Recurrence
 
@@ -18,7 +18,7 @@ def store_by_columns(model: nn.Module) -> None:
     """
     for part in model.modules():
         if isinstance(part, TransformerDecoder | RecurrentDecoder) and part.out is None:
-            part.columns = Columns()
+            part.columns = ColumnMajorCopy()
         if isinstance(part, Linear) and takes("columns", part, (Linear,)):
             part.weight.data = by_columns(part.weight)
         if isinstance(part, RecurrentDecoder) and takes("columns", part.lowest, (Recurrence, *CELLS.values())):

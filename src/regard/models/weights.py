@@ -26,7 +26,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 def stored_weights(run: Run) -> dict[str, Tensor]:
     """Load the weights that a run has stored; CorruptError if there are none or the file is damaged."""
-    if not run.holds(MODEL):
+    if not run.has_file(MODEL):
         how = f"go on with: regard train --resume {run.path}"
         raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
     try:

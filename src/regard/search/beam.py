@@ -15,7 +15,7 @@ from regard.errors import NotFiniteError, RecipeError
 from regard.kernels.choose import takes
 from regard.kernels.topk import topk
 from regard.search import penalties
-from regard.search.hypotheses import NEVER, Beams, begin, check_limits
+from regard.search.hypotheses import FORBIDDEN_TOKENS, Beams, begin, check_limits
 from regard.types import END, Hypothesis, Memory
 
 
@@ -171,8 +171,8 @@ def _search(
 ) -> None:
     """Run the beam search of a batch; the hypotheses are added to `results`."""
     width, device = results.width, memory.mask.device
-    ready = decoder.prepare(memory)
-    beams, logits = begin(decoder, ready, memory, prefix, width)
+    prepared = decoder.prepare(memory)
+    beams, logits = begin(decoder, prepared, memory, prefix, width)
     alive = list(range(len(results.limits)))  # the sentence of each group of `width` rows
     for length in range(beams.tokens.shape[1], max(results.limits) + 1):
         expansion = _expand(beams, logits, width, no_repeat)
@@ -195,7 +195,7 @@ def _search(
                 break
             if len(live_groups) < len(alive):
                 alive = [alive[group] for group in live_groups]
-                ready = ready.select(torch.tensor(live_groups, device=device))
+                prepared = prepared.select(torch.tensor(live_groups, device=device))
             chosen = [candidate for group in live_groups for candidate in living[group]]
             moved = [candidate.row for candidate in chosen] != list(range(len(beams.tokens)))
             scores = torch.tensor([candidate.score for candidate in chosen], device=device, dtype=beams.scores.dtype)
@@ -203,7 +203,7 @@ def _search(
             words = torch.tensor([candidate.word for candidate in chosen], device=device)
             beams = _advance(beams, scores, rows, words, moved=moved)
         check_cancelled()
-        step = decoder.step(beams.tokens[:, -1:], beams.state, ready)
+        step = decoder.step(beams.tokens[:, -1:], beams.state, prepared)
         beams, logits = beams.follow(step), step.logits[:, -1]
 
 
@@ -213,7 +213,7 @@ def _expand(beams: Beams, logits: Float[Tensor, "rows vocabulary"], width: int, 
     A width of 1 needs only the best one: if it is END, the search is over.
     """
     log_probs = torch.log_softmax(logits.to(beams.scores.dtype), dim=-1)
-    for token in NEVER:
+    for token in FORBIDDEN_TOKENS:
         log_probs.select(-1, token).fill_(-math.inf)
     log_probs = penalties.forbid_repeats(log_probs, beams.tokens[:, 1:], no_repeat)
     rows, vocabulary = log_probs.shape

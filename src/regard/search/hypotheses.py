@@ -10,9 +10,9 @@ from torch import Tensor
 
 from regard.decoders import Decoder
 from regard.errors import RecipeError
-from regard.types import BEGIN, PAD, BatchFirst, Memory, Ready, State, Step
+from regard.types import BEGIN, PAD, BatchFirst, Memory, Prepared, State, Step
 
-NEVER = (PAD, BEGIN)  # tokens that no output may contain
+FORBIDDEN_TOKENS = (PAD, BEGIN)  # tokens that no output may contain
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,11 @@ def check_limits(limits: Sequence[int], memory: Memory, prefix: Tensor | None) -
 
 
 def begin(
-    decoder: Decoder[Any, Any], ready: Ready, memory: Memory, prefix: Int[Tensor, "batch prefix"] | None, width: int
+    decoder: Decoder[Any, Any],
+    prepared: Prepared,
+    memory: Memory,
+    prefix: Int[Tensor, "batch prefix"] | None,
+    width: int,
 ) -> tuple[Beams, Float[Tensor, "rows vocabulary"]]:
     """Run the decoder over BEGIN and the prefix in one step; returns `width` rows per sentence and their next logits.
 
@@ -50,7 +54,7 @@ def begin(
     tokens = torch.full((len(memory.mask), 1), BEGIN, device=memory.mask.device)
     if prefix is not None:
         tokens = torch.cat([tokens, prefix], dim=1)
-    step = decoder.step(tokens, decoder.start(ready), ready)
+    step = decoder.step(tokens, decoder.start(prepared), prepared)
     precision = torch.promote_types(step.logits.dtype, torch.float32)
     log_probs = torch.log_softmax(step.logits[:, :-1].to(precision), dim=-1)
     prefix_scores = log_probs.gather(-1, tokens[:, 1:].unsqueeze(-1)).sum((1, 2))

@@ -10,10 +10,12 @@ from torch import Tensor
 from regard.decoders import Decoder
 from regard.device import check_cancelled
 from regard.errors import NotFiniteError, RecipeError
-from regard.search.hypotheses import NEVER, begin, check_limits
+from regard.search.hypotheses import FORBIDDEN_TOKENS, begin, check_limits
 from regard.types import END, Hypothesis, Memory
 
-DRAW = 15_485_863  # added to the seed for each further output of a sentence; torch uses only the low 32 bits of a seed
+SEED_STEP = (
+    15_485_863  # added to the seed for each further output of a sentence; torch uses only the low 32 bits of a seed
+)
 
 
 @torch.no_grad()
@@ -43,11 +45,11 @@ def sample(
             f"not {temperature}, {top_k}, {top_p} and {count}"
         )
     check_limits(limits, memory, prefix)
-    ready = decoder.prepare(memory)
-    beams, logits = begin(decoder, ready, memory, prefix, count)
+    prepared = decoder.prepare(memory)
+    beams, logits = begin(decoder, prepared, memory, prefix, count)
     prefix_scores = beams.scores.view(-1, count)[:, :1].expand(-1, count)
     scores = prefix_scores.flatten().tolist()
-    generators = [torch.Generator().manual_seed(seed + draw * DRAW) for seed in seeds for draw in range(count)]
+    generators = [torch.Generator().manual_seed(seed + draw * SEED_STEP) for seed in seeds for draw in range(count)]
     row_limits = [limit for limit in limits for _ in range(count)]
     done: list[Hypothesis | None] = [None] * len(row_limits)
     for length in range(beams.tokens.shape[1], max(limits) + 1):
@@ -69,7 +71,7 @@ def sample(
             break
         check_cancelled()
         tokens = torch.cat([beams.tokens, torch.tensor(drawn, device=memory.mask.device).unsqueeze(1)], dim=1)
-        step = decoder.step(tokens[:, -1:], beams.state, ready)
+        step = decoder.step(tokens[:, -1:], beams.state, prepared)
         beams, logits = type(beams)(tokens, beams.scores, beams.maps, beams.state).follow(step), step.logits[:, -1]
     hypotheses = [hypothesis for hypothesis in done if hypothesis is not None]
     return [hypotheses[start : start + count] for start in range(0, len(hypotheses), count)]
@@ -79,7 +81,7 @@ def shape(
     log_probs: Float[Tensor, "rows vocabulary"], temperature: float, top_k: int, top_p: float
 ) -> Float[Tensor, "rows vocabulary"]:
     """The probabilities by which words are drawn, after temperature, top-k and top-p; 0 for PAD and BEGIN."""
-    log_probs = log_probs.index_fill(-1, torch.tensor(NEVER, device=log_probs.device), float("-inf"))
+    log_probs = log_probs.index_fill(-1, torch.tensor(FORBIDDEN_TOKENS, device=log_probs.device), float("-inf"))
     best = log_probs.amax(-1, keepdim=True)  # subtracted first, so that a tiny temperature does not overflow
     probabilities = torch.softmax((log_probs - best) / temperature, dim=-1)
     if bool(probabilities.isnan().any()):

@@ -6,7 +6,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from regard.errors import pick
-from regard.show.labels import clipped, legible
+from regard.show.labels import clipped, make_visible
 from regard.show.layout import HAIRLINE, MARGIN, PALE, SIZE, Line, Picture, Word
 from regard.show.png import paint as paint_png
 from regard.show.svg import paint as paint_svg
@@ -91,12 +91,12 @@ def lay_out(curves: Sequence[Curve], labels: Labels, spell: Spell = str) -> Pict
         lines += [Line(tuple(places), ink, 2)] if len(places) > 1 else []
         for point, center in zip(curve.points, places, strict=True):
             note = f"{curve.name}: {point.value:.4g} at {point.length:.3g} tokens, {point.examples:,} examples"
-            lines.append(_mark(number, center, ink, legible(note)))
+            lines.append(_mark(number, center, ink, make_visible(note)))
         lines.append(_mark(number, (WIDTH + 18, y), ink, ""))
-        words.append(Word(WIDTH + 28, y + 4, spell(clipped(legible(curve.name), NAME))))
-    words.append(Word(WIDTH / 2, height + 40, spell(legible(labels.across)), SMALL, "center", ink=PALE))
-    words.append(Word(0, -14, spell(legible(labels.upward)), SMALL, ink=PALE))
-    title = wrap(legible(labels.title), ACROSS)
+        words.append(Word(WIDTH + 28, y + 4, spell(clipped(make_visible(curve.name), NAME))))
+    words.append(Word(WIDTH / 2, height + 40, spell(make_visible(labels.across)), SMALL, "center", ink=PALE))
+    words.append(Word(0, -14, spell(make_visible(labels.upward)), SMALL, ink=PALE))
+    title = wrap(make_visible(labels.title), ACROSS)
     words += [Word(0, -38 - 20 * (len(title) - 1 - number), spell(line), 15) for number, line in enumerate(title)]
     from_left = min(word.x - word.length for word in words if word.anchor == "right")
     to_right = max(WIDTH + 4, *(word.x + word.length for word in words if word.anchor == "left"))

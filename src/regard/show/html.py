@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from regard.maps import AttentionMap
-from regard.show.labels import legible, shown
+from regard.show.labels import make_visible, shown
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -35,11 +35,11 @@ def html(attention: AttentionMap, title: str = "") -> bytes:
     maps = {"tokens": attention, "words": attention.words()}
     if maps["words"].rows == attention.rows and maps["words"].columns == attention.columns:
         del maps["words"]
-    content = {"title": legible(title), "maps": [_content(name, shown_map) for name, shown_map in maps.items()]}
+    content = {"title": make_visible(title), "maps": [_content(name, shown_map) for name, shown_map in maps.items()]}
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'"
     page = PAGE.format(
         policy=policy,
-        title=escape(legible(title) or "attention map"),
+        title=escape(make_visible(title) or "attention map"),
         style=style,
         content=_safe_json(content),
         script=script,

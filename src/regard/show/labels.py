@@ -7,7 +7,7 @@ from rich.cells import cell_len, set_cell_size
 LONGEST = 24  # longest label that is drawn, in terminal cells; the cell titles of an SVG have the whole label
 
 
-def legible(text: str) -> str:
+def make_visible(text: str) -> str:
     """The text with every invisible character replaced by a visible one; it is safe in a terminal and in XML."""
     visible = "".join(map(_visible, text))
     starts_with_mark = unicodedata.category(visible[:1] or " ").startswith("M")
@@ -26,7 +26,7 @@ def _visible(character: str) -> str:
 
 def shown(text: str) -> str:
     """A label for an axis: legible, and with a visible symbol for each space."""
-    return legible(text).replace(" ", "␣")
+    return make_visible(text).replace(" ", "␣")
 
 
 def clipped(text: str, cells: int) -> str:

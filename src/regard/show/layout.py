@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 
 from regard.maps import AttentionMap
-from regard.show.labels import LONGEST, clipped, legible, letters, shown
+from regard.show.labels import LONGEST, clipped, letters, make_visible, shown
 
 INK, PALE, HAIRLINE = "#24303f", "#6b7788", "#e3e9f0"
 CELL, SIZE, MARGIN = 24.0, 13.0, 20.0  # pixels
@@ -88,7 +88,7 @@ def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = s
     ends = [Word(x, under + 9, text, 11, ink=PALE) for x, text in ((1, "0"), (129, "1"))]
     left = -max([10 + row.length for row in rows], default=0)
     top = -9 - max([SINE * column.length + SIZE for column in columns if column.angle], default=SIZE)
-    named = legible(title)
+    named = make_visible(title)
     titles = [Word(left, top - 18, spell(named), 15 if spell(named) == named else 10)] if title else []
     words = [*titles, *columns, *ends]
     reaches = [word.x + word.length * (COSINE if word.angle else 1) for word in words]

@@ -12,7 +12,7 @@ from regard.show.svg import svg
 from regard.show.terminal import terminal
 from regard.show.text import pharaoh, table
 
-__all__ = ["DRAWINGS", "draw", "drawable", "drawing", "html", "pharaoh", "png", "svg", "table", "terminal"]
+__all__ = ["DRAWINGS", "check_ending", "draw", "drawing", "html", "pharaoh", "png", "svg", "table", "terminal"]
 
 Drawing = Callable[[AttentionMap, str], bytes]
 
@@ -30,7 +30,7 @@ def drawing(ending: str) -> Drawing:
     return pick(DRAWINGS, ending.lower(), "picture ending")
 
 
-def drawable(ending: str) -> None:
+def check_ending(ending: str) -> None:
     """Raise an error if no format has that ending, or if a package that it needs is not installed."""
     draw(AttentionMap(torch.ones(1, 1), ("",), ("",)), ending)
 

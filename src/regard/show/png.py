@@ -5,7 +5,7 @@ from io import BytesIO
 
 from regard.errors import MissingExtraError
 from regard.maps import AttentionMap
-from regard.show.labels import legible
+from regard.show.labels import make_visible
 from regard.show.layout import FONTS, HAIRLINE, Picture, Square, lay_out
 from regard.show.ramp import tint
 
@@ -25,7 +25,7 @@ def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Pictur
         from matplotlib import collections, figure, patches
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "drawing a PNG") from error
-    families, missing = _fonts(set("".join(map(legible, texts))) | set("␣…"))
+    families, missing = _fonts(set("".join(map(make_visible, texts))) | set("␣…"))
     picture = arrange(lambda text: _with_codes(text, missing))
     dots = min(200, 100 * 8000 / max(picture.width, picture.height))  # dots per inch: at most 8000 dots a side
     canvas = figure.Figure((picture.width / 100, picture.height / 100), dpi=dots, facecolor="white")

@@ -3,7 +3,7 @@
 from html import escape
 
 from regard.maps import AttentionMap
-from regard.show.labels import legible
+from regard.show.labels import make_visible
 from regard.show.layout import FONTS, HAIRLINE, Line, Picture, Square, Word, lay_out
 from regard.show.ramp import tint
 
@@ -23,7 +23,7 @@ def paint(picture: Picture, description: str) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view_box}" width="{width}" height="{height}" '
-            f'role="img" aria-label="{escape(legible(description))}" font-family="{FAMILY}">',
+            f'role="img" aria-label="{escape(make_visible(description))}" font-family="{FAMILY}">',
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="10" fill="#ffffff"/>',
             *map(_rectangle, picture.squares),
             *map(_line, picture.lines),

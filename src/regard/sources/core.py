@@ -32,7 +32,7 @@ class SourceBatch(Protocol):
     def select(self: AnyBatch, index: Int[Tensor, " rows"]) -> AnyBatch:
         """The rows that `index` names."""
 
-    def each(self: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
+    def map_tensors(self: AnyBatch, change: Callable[[Tensor], Tensor]) -> AnyBatch:
         """A copy in which a function was applied to every tensor."""
 
     def to(self: AnyBatch, device: torch.device) -> AnyBatch:

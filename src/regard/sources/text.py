@@ -105,7 +105,7 @@ def build_tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origi
     If training starts from a run, `origin`, that stores a tokenizer under that file name, this one is taken.
     """
     builder = pick(TOKENIZERS, kind, "tokenizer")
-    if origin is not None and origin.holds(name):
+    if origin is not None and origin.has_file(name):
         tokens = origin.recipe().tokens
         stored = tokens.target if name == TARGET else tokens.source
         if stored != kind:

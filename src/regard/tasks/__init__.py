@@ -4,7 +4,7 @@ from regard import plugins
 from regard.tasks.answer import Answer
 from regard.tasks.classify import Classify
 from regard.tasks.core import AnyTask, Scored, Task
-from regard.tasks.language_model import Continue
+from regard.tasks.language_model import LanguageModelling
 from regard.tasks.masked_lm import MaskedText
 from regard.tasks.tag import Tag
 from regard.tasks.transduce import Transduce
@@ -12,7 +12,7 @@ from regard.tasks.transduce import Transduce
 TASKS: dict[str, type[AnyTask]] = {
     "translate": Transduce,
     "classify": Classify,
-    "language_model": Continue,
+    "language_model": LanguageModelling,
     "tag": Tag,
     "masked_lm": MaskedText,
     "answer": Answer,

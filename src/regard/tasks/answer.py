@@ -122,11 +122,11 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
                 f"{example.origin}: the answer {answer!r} does not stand in its context; "
                 "it must be a part of it, letter by letter"
             )
-        places = self.source.places(context)
+        places = self.source.offsets(context)
         covered = [index for index, place in enumerate(places) if place[1] > begin and place[0] < begin + len(answer)]
         return Span(covered[0], covered[-1])
 
-    def told(self, data: Questions, dev: Questions) -> Iterator[str]:
+    def describe(self, data: Questions, dev: Questions) -> Iterator[str]:
         """Reports the size of the vocabulary and the length of the longest answer."""
         unknown = f"{core.unknown(dev.questions + dev.contexts):.2%} of the dev tokens unknown"
         yield f"a vocabulary of {self.source.size:,} tokens, {unknown}"
@@ -171,7 +171,7 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
-        for places, _ in core.ask(texts, self._ids, self.longest, READ_TOKENS):
+        for places, _ in core.input_batches(texts, self._ids, self.longest, READ_TOKENS):
             places = [place for place in places if all(part.strip() for part in parts(texts[place]))]
             if not places:
                 continue
@@ -181,7 +181,7 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
             for row, place in enumerate(places):
                 of_context = context[row].to(device)
                 own = Pointed(pointed.first[row, of_context], pointed.last[row, of_context])
-                answers[place] = self.tell(texts[place], both[row][1], own, settings.max_answer, n_best)
+                answers[place] = self.prediction(texts[place], both[row][1], own, settings.max_answer, n_best)
         return answers
 
     def _ids(self, text: str) -> list[int]:
@@ -192,10 +192,10 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         """Whether a text is too long, so that its prediction is blank."""
         return bool(text.strip()) and len(self._ids(text)) > self.longest
 
-    def tell(self, text: str, ids: Sequence[int], pointed: Pointed, most: int, n_best: int) -> Prediction:
+    def prediction(self, text: str, ids: Sequence[int], pointed: Pointed, most: int, n_best: int) -> Prediction:
         """Makes the prediction for one question: the text of the best spans in the context."""
         _, context = parts(text)
-        places, pieces = self.source.places(context), tuple(self.source.piece(token) for token in ids)
+        places, pieces = self.source.offsets(context), tuple(self.source.piece(token) for token in ids)
         attention_map = AttentionMap(torch.stack(pointed).exp().cpu(), ROWS, pieces)
         predictions = []
         for score, (first, last) in best_spans(pointed, most, n_best):

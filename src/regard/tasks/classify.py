@@ -127,7 +127,7 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
         """The token ids of a text, without BEGIN and END."""
         return self.source.encode(core.lowered(text, self.recipe))
 
-    def told(self, data: Labelled, dev: Labelled) -> Iterator[str]:
+    def describe(self, data: Labelled, dev: Labelled) -> Iterator[str]:
         """Reports the size of the vocabulary, the shares of the labels, and the accuracy of the most frequent one."""
         yield f"a vocabulary of {self.source.size:,} tokens, {core.unknown(dev.sources):.2%} of the dev tokens unknown"
         counts = Counter(data.labels).most_common()
@@ -177,7 +177,7 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
-        for places, ids in core.ask(texts, self.ids, self.longest, READ_TOKENS):
+        for places, ids in core.input_batches(texts, self.ids, self.longest, READ_TOKENS):
             logits, weights = model(self.padded(ids).to(device))
             ranked = logits.float().log_softmax(-1).sort(descending=True, stable=True)
             chosen = zip(ranked.values[:, :n_best].tolist(), ranked.indices[:, :n_best].tolist(), strict=True)
@@ -185,7 +185,7 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
                 own = None if weights is None else weights[row]
                 scored = zip(scores, numbers, strict=True)
                 best, *others = [
-                    self.tell(texts[place], ids[row], self.labels[label], score, own) for score, label in scored
+                    self.prediction(texts[place], ids[row], self.labels[label], score, own) for score, label in scored
                 ]
                 answers[place] = replace(best, alternatives=tuple(others))
         return answers
@@ -199,7 +199,7 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
         """Whether a text is too long, so that its prediction is blank."""
         return len(self.ids(text)) > self.longest
 
-    def tell(
+    def prediction(
         self, text: str, ids: Sequence[int], label: str, score: float, weights: Float[Tensor, " source"] | None
     ) -> Prediction:
         """Makes the prediction of a label, with the attention weights of the pooling, which all labels share."""

@@ -110,7 +110,7 @@ class Batched(Protocol):
 AnyBatched = TypeVar("AnyBatched", bound=Batched)
 
 
-class Judged(NamedTuple):
+class DevLoss(NamedTuple):
     """The loss of a batch, and the attention weights if the model has them."""
 
     loss: Float[Tensor, ""]  # summed over `Task.tokens`
@@ -227,7 +227,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     def within_length(self, data: DataKind) -> DataKind:
         """The examples that are short enough for training; DataError if there are none."""
-        longest = min(self.recipe.data.max_length, places(self.recipe.model) - 1)
+        longest = min(self.recipe.data.max_length, position_limit(self.recipe.model) - 1)
         kept = [index for index, room in enumerate(data.lengths()) if max(room) <= longest + 1]
         if not kept:
             raise DataError(
@@ -236,7 +236,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return data.only(kept)
 
     @abstractmethod
-    def told(self, data: DataKind, dev: DataKind) -> Iterator[str]:
+    def describe(self, data: DataKind, dev: DataKind) -> Iterator[str]:
         """The lines about vocabularies and labels that are printed before training."""
 
     @abstractmethod
@@ -253,9 +253,9 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     ) -> Float[Tensor, ""]:
         """The loss of a batch, summed over its `tokens`, with label smoothing and scheduled sampling."""
 
-    def judge(self, model: ModelKind, batch: BatchKind) -> Judged:
+    def dev_loss(self, model: ModelKind, batch: BatchKind) -> DevLoss:
         """The loss of a dev batch, without smoothing and sampling, and the attention weights if there are any."""
-        return Judged(self.loss(model, batch), None)
+        return DevLoss(self.loss(model, batch), None)
 
     # from texts to predictions
 
@@ -289,7 +289,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     @property
     def longest(self) -> float:
         """The largest number of tokens of an input; with learned positions at most their number, less one for END."""
-        return min(max(LONGEST, self.recipe.data.max_length), places(self.recipe.model) - 1)
+        return min(max(LONGEST, self.recipe.data.max_length), position_limit(self.recipe.model) - 1)
 
     @abstractmethod
     def too_long(self, text: str) -> bool:
@@ -299,7 +299,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 AnyTask = Task[Any, Any, Any]
 
 
-def places(model: Model) -> float:
+def position_limit(model: Model) -> float:
     """The number of positions that a model has: model.longest if positions are learned, otherwise infinite."""
     learned = model.positions == "learned" and "transformer" in (model.encoder.kind, model.decoder.kind)
     return model.longest if learned else math.inf
@@ -331,10 +331,10 @@ def by_source(examples: Sequence[Example]) -> list[list[Example]]:
     return list(sets.values())
 
 
-class Asked(NamedTuple):
+class InputBatch(NamedTuple):
     """A batch of inputs of similar size: the index of each among all inputs, and its encoded form."""
 
-    places: list[int]
+    indices: list[int]
     items: list[Any]
 
 
@@ -343,20 +343,20 @@ def with_end(ids: Sequence[int]) -> int:
     return len(ids) + 1
 
 
-def ask(
+def input_batches(
     texts: Sequence[str],
     encode: Callable[[str], Any],
     longest: float,
     budget: int,
     size: Callable[[Any], int] = with_end,
-) -> Iterator[Asked]:
+) -> Iterator[InputBatch]:
     """Encodes texts and yields batches of at most `budget` positions, without blank texts and those over `longest`."""
     encoded = {place: encode(text) for place, text in enumerate(texts) if text.strip()}
     sizes = {place: size(item) for place, item in encoded.items()}
     answered = [place for place, positions in sizes.items() if positions <= longest + 1]
-    for group in batching.in_order([(sizes[place], 0) for place in answered], budget):
+    for group in batching.sorted_batches([(sizes[place], 0) for place in answered], budget):
         places = [answered[index] for index in group]
-        yield Asked(places, [encoded[place] for place in places])
+        yield InputBatch(places, [encoded[place] for place in places])
 
 
 def blank(text: str) -> Prediction:

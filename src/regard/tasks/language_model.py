@@ -19,7 +19,7 @@ from regard.metrics import METRICS, Cost
 from regard.models import language
 from regard.models.language import LanguageModel
 from regard.recipe import Recipe, Search
-from regard.search.sample import DRAW
+from regard.search.sample import SEED_STEP
 from regard.sources.text import SOURCE, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
@@ -40,7 +40,7 @@ class Rows(Encoded):
     stream: Int[Tensor, " all"]
     starts: Int[Tensor, " rows"]
     ends: Int[Tensor, " rows"]
-    homes: Int[Tensor, " rows"]  # index of the example in which each row begins
+    row_examples: Int[Tensor, " rows"]  # index of the example in which each row begins
 
     def lengths(self) -> list[tuple[int, int]]:
         """The number of tokens to predict in each row, as (0, tokens): there is no source."""
@@ -49,16 +49,16 @@ class Rows(Encoded):
     def only(self, indices: Sequence[int]) -> "Rows":
         """The data of the rows at these indices, with the examples in which they begin."""
         chosen = torch.tensor(indices, dtype=torch.long)
-        used, homes = self.homes[chosen].unique(return_inverse=True)
+        used, row_examples = self.row_examples[chosen].unique(return_inverse=True)
         examples = [self.examples[index] for index in used.tolist()]
-        return Rows(examples, self.stream, self.starts[chosen], self.ends[chosen], homes)
+        return Rows(examples, self.stream, self.starts[chosen], self.ends[chosen], row_examples)
 
     def windows(self, window: int, stride: int) -> "Rows":
         """Cuts the stream into windows, one every `stride` tokens; the last ends with the stream and may be shorter."""
         last = max(0, math.ceil((len(self.stream) - window) / stride))
         starts = torch.arange(last + 1) * stride
         ends = (starts + window).clamp(max=len(self.stream))
-        return replace(self, starts=starts, ends=ends, homes=_homes(self.examples, starts, len(self.stream)))
+        return replace(self, starts=starts, ends=ends, row_examples=_homes(self.examples, starts, len(self.stream)))
 
 
 class Written(NamedTuple):
@@ -73,7 +73,7 @@ class Written(NamedTuple):
         return Written([*self.tokens, *more.tokens], self.score + more.score, more.finished)
 
 
-class Continue(Task[LanguageModel, Rows, Batch]):
+class LanguageModelling(Task[LanguageModel, Rows, Batch]):
     """Language modelling: learns from plain text with the cross-entropy of each next token; continues texts.
 
     With language_model.window, all text is one stream, including newlines, cut into windows of this many tokens.
@@ -150,13 +150,13 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         return Examples(train, dev, test, [*notes, f"no data.dev given: {part} split off for it"])
 
     @classmethod
-    def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Continue":
+    def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "LanguageModelling":
         """Builds the tokenizer from the training text, or takes that of `origin`."""
         texts = [example.target for example in examples]
         return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
 
     @classmethod
-    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Continue":
+    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "LanguageModelling":
         """Builds the task of a stored run."""
         return cls(recipe, pick(TOKENIZERS, recipe.tokens.source, "tokenizer").from_bytes(read(SOURCE)))
 
@@ -198,9 +198,9 @@ class Continue(Task[LanguageModel, Rows, Batch]):
                 f"the training text has {len(data.stream):,} tokens, fewer than one window of {settings.window:,}; "
                 "give more text or a smaller language_model.window"
             )
-        return language_model.windows(settings.window, settings.stride or settings.window)
+        return data.windows(settings.window, settings.stride or settings.window)
 
-    def told(self, data: Rows, dev: Rows) -> Iterator[str]:
+    def describe(self, data: Rows, dev: Rows) -> Iterator[str]:
         """Reports the size of the vocabulary, the share of unknown dev tokens, and the number of windows."""
         unknown = int((dev.stream == UNKNOWN).sum()) / len(dev.stream)
         yield f"a vocabulary of {self.source.size:,} tokens, {unknown:.2%} of the dev tokens unknown"
@@ -217,7 +217,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         real = places < ends - starts
         ids = data.stream[(starts + places).clamp(max=len(data.stream) - 1)].masked_fill(~real, PAD)
         target = Padded(functional.pad(ids, (1, 0), value=BEGIN), functional.pad(real, (1, 0), value=True))
-        return Batch(Padded(ids[:, :0], real[:, :0]), target, data.homes[chosen])
+        return Batch(Padded(ids[:, :0], real[:, :0]), target, data.row_examples[chosen])
 
     # from rows to the loss
 
@@ -252,7 +252,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         model.eval()
         data = self.encode(examples)
         nats = 0.0
-        for indices in batching.in_order(data.lengths(), self.recipe.train.batch_tokens):
+        for indices in batching.sorted_batches(data.lengths(), self.recipe.train.batch_tokens):
             nats += self.nats(model, self.collate(data, indices)).double().sum().item()
         unknown = int((data.stream == UNKNOWN).sum())
         return Cost(len(data.starts), len(data.stream), _characters(examples), unknown, nats)
@@ -284,7 +284,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
             seeds = [seed + place for place in places]
             continuations = self.write(model, [prompts[place] for place in places], settings, seeds, n_best)
             for place, ranked in zip(places, continuations, strict=True):
-                best, *others = [self.tell(texts[place], prompts[place], written) for written in ranked]
+                best, *others = [self.prediction(texts[place], prompts[place], written) for written in ranked]
                 answers[place] = replace(best, alternatives=tuple(others))
         return answers
 
@@ -299,7 +299,9 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         while unfinished := [key for key, each in written.items() if not each.finished and len(each.tokens) < most]:
             turn += 1
             so_far = [[*prompts[key[0]], *written[key].tokens] for key in unfinished]
-            fresh = [seeds[row] + draw * DRAW + turn * TURN for row, draw in unfinished]  # new random numbers each turn
+            fresh = [
+                seeds[row] + draw * SEED_STEP + turn * TURN for row, draw in unfinished
+            ]  # new random numbers each turn
             left = most - len(written[unfinished[0]].tokens)  # the same for all, since their contexts are equally long
             contexts = [tokens[len(tokens) - half :] for tokens in so_far]
             for key, (more,) in zip(unfinished, self._turn(model, contexts, settings, left, fresh, 1), strict=True):
@@ -341,7 +343,7 @@ class Continue(Task[LanguageModel, Rows, Batch]):
         """Whether a text is too long, so that its prediction is blank; with language_model.window, no text is."""
         return not self.recipe.language_model.window and len(self.source.encode(text)) > self.longest
 
-    def tell(self, text: str, prompt: Sequence[int], written: Written) -> Prediction:
+    def prediction(self, text: str, prompt: Sequence[int], written: Written) -> Prediction:
         """Makes the prediction of a continuation; it is decoded with the prompt, so that spaces are right."""
         whole, before = self.source.decode([*prompt, *written.tokens]), self.source.decode(prompt)
         tokens = tuple(self.source.piece(token) for token in written.tokens)

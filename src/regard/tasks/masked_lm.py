@@ -53,7 +53,7 @@ class MaskedBatch(BatchFirst):
     examples: Int[Tensor, " batch"]  # index of each row's example in the data, for messages
 
 
-class Holed(NamedTuple):
+class TextWithBlanks(NamedTuple):
     """An encoded text with blanks."""
 
     ids: list[int]
@@ -68,7 +68,7 @@ class Guess(NamedTuple):
     tokens: tuple[int, ...]
 
 
-class Judged(NamedTuple):
+class PredictedToken(NamedTuple):
     """One predicted token, compared with the right one."""
 
     example: Example
@@ -137,7 +137,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
         short = super().within_length(data)
         return replace(short, seeds=[None] * len(short.rows))
 
-    def told(self, data: Texts, dev: Texts) -> Iterator[str]:
+    def describe(self, data: Texts, dev: Texts) -> Iterator[str]:
         """Reports the size of the vocabulary and the share of tokens to predict."""
         yield f"a vocabulary of {self.source.size:,} tokens, {core.unknown(dev.rows):.2%} of the dev tokens unknown"
         words = ", whole words at once" if self.recipe.masked_lm.whole_words else ""
@@ -194,8 +194,8 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
         self.check_metric(metric)
         words = "yes" if self.recipe.masked_lm.whole_words else "no"
         how = f"masked:{self.recipe.masked_lm.masked}|whole_words:{words}|seed:{self.recipe.train.seed}"
-        judged = self._judged(model, self.encode(examples))
-        grouped: dict[str, list[Judged]] = {}
+        judged = self._predict_tokens(model, self.encode(examples))
+        grouped: dict[str, list[PredictedToken]] = {}
         for token in judged:
             grouped.setdefault(token.example.group, []).append(token)
         groups = {group: _compare(metric, tokens, how).value for group, tokens in grouped.items() if group}
@@ -203,12 +203,12 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
         return Scored(metric, _compare(metric, judged, how), groups, others)
 
     @torch.no_grad()
-    def _judged(self, model: MaskedLM, data: Texts) -> list[Judged]:
+    def _predict_tokens(self, model: MaskedLM, data: Texts) -> list[PredictedToken]:
         """Predicts all masked tokens of the data."""
         model.eval()
         device = next(model.parameters()).device
         judged = []
-        for indices in batching.in_order(data.lengths(), READ_TOKENS):
+        for indices in batching.sorted_batches(data.lengths(), READ_TOKENS):
             batch = self.collate(data, indices).to(device)
             asked = batch.wanted != PAD
             log_probs = model(batch.source, asked).float().log_softmax(-1)
@@ -218,7 +218,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
             columns = (rows, nats, log_probs.argmax(-1), wanted)
             for row, loss, said, meant in zip(*(column.tolist() for column in columns), strict=True):
                 pieces = self.source.piece(said), self.source.piece(meant)
-                judged.append(Judged(data.examples[row], loss, *pieces))
+                judged.append(PredictedToken(data.examples[row], loss, *pieces))
         return judged
 
     @torch.no_grad()
@@ -233,7 +233,9 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
-        for places, rows in core.ask(texts, lambda text: self.holed(text).ids, self.longest, READ_TOKENS):
+        for places, rows in core.input_batches(
+            texts, lambda text: self.encode_blanks(text).ids, self.longest, READ_TOKENS
+        ):
             source = batching.pad([[*row, END] for row in rows]).to(device)
             asked = source.ids == self.mask
             with record(model, layers=_top_layer(model)) as recorded:
@@ -241,27 +243,27 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
             maps = next((weights.mean(1) for weights in recorded.weights.values()), None)
             per_row = log_probs.split(asked.sum(1).tolist())
             for row, (place, of_row) in enumerate(zip(places, per_row, strict=True)):
-                answers[place] = self.tell(texts[place], of_row, None if maps is None else maps[row], n_best)
+                answers[place] = self.prediction(texts[place], of_row, None if maps is None else maps[row], n_best)
         return answers
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
-        return len(self.holed(text).ids) > self.longest
+        return len(self.encode_blanks(text).ids) > self.longest
 
-    def holed(self, text: str) -> Holed:
+    def encode_blanks(self, text: str) -> TextWithBlanks:
         """Encodes a text with the mask id for each blank; a space before a blank becomes part of the blank."""
         first, *rest = core.lowered(text, self.recipe).split(BLANK)
-        holed = Holed(self.source.encode(first), [], [])
+        holed = TextWithBlanks(self.source.encode(first), [], [])
         for before, after in pairwise([first or " ", *rest]):
             opening = before[-1:].isspace()
             if opening and holed.ids and self.source.piece(holed.ids[-1]) == "▁":
                 holed.ids.pop()
             holed.places.append(len(holed.ids))
             holed.opening.append(opening)
-            holed.ids.extend([self.mask, *self.source.encode_on(after)])
+            holed.ids.extend([self.mask, *self.source.encode_continuation(after)])
         return holed
 
-    def tell(
+    def prediction(
         self,
         text: str,
         chances: Float[Tensor, "blanks vocabulary"],
@@ -269,7 +271,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
         n_best: int,
     ) -> Prediction:
         """Makes the prediction of a text from the log-probabilities of its blanks: the best fillings, with maps."""
-        holed = self.holed(text)
+        holed = self.encode_blanks(text)
         columns = (*(MASK if token == self.mask else self.source.piece(token) for token in holed.ids), SPECIALS[END])
         rows = None if weights is None or not holed.places else weights[holed.places, : len(columns)].cpu()
         predictions = []
@@ -313,7 +315,7 @@ def _chances(lengths: Sequence[int], seeds: Sequence[int | None]) -> Float[Tenso
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
-def _compare(metric: str, judged: Sequence[Judged], how: str) -> Measured:
+def _compare(metric: str, judged: Sequence[PredictedToken], how: str) -> Measured:
     """Computes a metric over predicted tokens; `how` becomes part of its signature."""
     if metric != "perplexity":
         return METRICS[metric]([token.said for token in judged], [token.wanted for token in judged], how)

@@ -99,7 +99,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         tags = build_tokenizer(tokens.target, targets, 0, TARGET, origin)
         if core.unknown([tags.encode(target) for target in targets]):  # the tags of `origin` are not those of this data
             tags = build_tokenizer(tokens.target, targets, 0, TARGET)
-        stored = origin.read(LETTERS) if origin is not None and origin.holds(LETTERS) else None
+        stored = origin.read(LETTERS) if origin is not None and origin.has_file(LETTERS) else None
         letters = Character.build(sources, 0) if stored is None else Character.from_bytes(stored)
         return cls(recipe, words, letters, tags)
 
@@ -141,7 +141,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         shown = word if len(word) <= LONGEST_WORD else word[:half] + word[-half:]
         return torch.tensor([BEGIN, *self.letters.encode(shown), END], dtype=torch.int32)
 
-    def told(self, data: Sentences, dev: Sentences) -> Iterator[str]:
+    def describe(self, data: Sentences, dev: Sentences) -> Iterator[str]:
         """Reports the sizes of the vocabularies, the share of unknown dev words, and whether tags are BIO."""
         counts = f"{self.words.size:,} words, {self.letters.size:,} letters, {len(self.names):,} tags"
         yield f"vocabularies of {counts}; {core.unknown(dev.words):.2%} of the dev words unknown"
@@ -187,7 +187,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         rules = None if self.rules is None else type(self.rules)(*(rule.to(device) for rule in self.rules))
         last_layer = [name for name, module in model.named_modules() if isinstance(module, Scope)][-1:]
         answers = [core.blank(text) for text in texts]
-        for places, ids in core.ask(texts, self.encode_words, self.longest, ANSWER_TOKENS):
+        for places, ids in core.input_batches(texts, self.encode_words, self.longest, ANSWER_TOKENS):
             source = spelled(ids, [self.encode_letters(texts[place]) for place in places]).to(device)
             with record(model, layers=last_layer) as recorded:
                 logits = model(source)[..., len(SPECIALS) :]  # without the special tokens, which are no tags
@@ -195,10 +195,10 @@ class Tag(Task[Tagger, Sentences, Tagged]):
             weights = recorded.weights[last_layer[0]].mean(1).cpu() if last_layer else [None] * len(places)
             tags, scores = paths.tags.tolist(), paths.scores.tolist()
             for place, row, score, own in zip(places, tags, scores, weights, strict=True):
-                answers[place] = self.tell(texts[place], row, score, own)
+                answers[place] = self.prediction(texts[place], row, score, own)
         return answers
 
-    def tell(self, text: str, row: Sequence[int], score: float, weights: Tensor | None) -> Prediction:
+    def prediction(self, text: str, row: Sequence[int], score: float, weights: Tensor | None) -> Prediction:
         """Makes the prediction of one text from its tags; its map, if any, has a row per tag and a column per word."""
         words = tuple(text.split())
         tags = tuple(self.names[tag] for tag in row[: len(words)])

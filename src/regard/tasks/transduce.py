@@ -24,7 +24,7 @@ from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import Judged, Pairs, Task
+from regard.tasks.core import DevLoss, Pairs, Task
 from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: source tokens times beams
@@ -61,7 +61,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         tokens = recipe.tokens
         sources, targets = [example.source for example in examples], [example.target for example in examples]
         if tokens.shared:
-            if origin is not None and origin.holds(TARGET) and origin.read(SOURCE) != origin.read(TARGET):
+            if origin is not None and origin.has_file(TARGET) and origin.read(SOURCE) != origin.read(TARGET):
                 raise RecipeError(f"tokens.shared is true, but {origin.path} has two vocabularies; write false")
             both = Text.fit(recipe, sources + targets, origin)
             return cls(recipe, both, both.tokenizer)
@@ -89,7 +89,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         targets = [self.target.encode(example.target) for example in examples]
         return Pairs(list(examples), sources, targets, [self.inputs.size(source) for source in sources])
 
-    def told(self, data: Pairs, dev: Pairs) -> Iterator[str]:
+    def describe(self, data: Pairs, dev: Pairs) -> Iterator[str]:
         """Reports the sizes of the vocabularies and the share of unknown dev tokens."""
         if self.source is None:
             yield self.inputs.describe(dev.sources)
@@ -139,12 +139,12 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             wanted = batch.target.ids[:, 1:]
             costs = functional.cross_entropy(step.logits.float().transpose(1, 2), wanted, reduction="none")
             assert isinstance(model.decoder.baseline, Tensor)
-            yield terms.drawn(step.log_prob, costs, real, model.decoder.baseline, settings.entropy)
+            yield terms.reinforce(step.log_prob, costs, real, model.decoder.baseline, settings.entropy)
 
-    def judge(self, model: Seq2Seq, batch: Batch) -> Judged:
+    def dev_loss(self, model: Seq2Seq, batch: Batch) -> DevLoss:
         """The summed cross-entropy of a dev batch, and the attention weights."""
         step = model(batch)
-        return Judged(self.cross_entropy(step.logits, batch, smoothing=0.0), step.attention)
+        return DevLoss(self.cross_entropy(step.logits, batch, smoothing=0.0), step.attention)
 
     def cross_entropy(
         self, logits: Float[Tensor, "batch tokens vocabulary"], batch: Batch, smoothing: float
@@ -160,19 +160,19 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
 
-        def search_in(asked: core.Asked) -> list[list[Hypothesis]]:
+        def search_in(asked: core.InputBatch) -> list[list[Hypothesis]]:
             source = self.inputs.collate(asked.items).to(device)
             limits = [self.limit(self.inputs.size(item) - 1, settings) for item in asked.items]
-            seeds = [seed + place for place in asked.places]
+            seeds = [seed + place for place in asked.indices]
             memory = model.read(source)
             return search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
 
         rows = max(settings.beam, n_best)  # rows of a search for each text
         budget = max(1, SEARCH_TOKENS // rows)
-        batches = list(core.ask(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
+        batches = list(core.input_batches(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
         for asked, outputs in zip(batches, map_in_parallel(search_in, batches, model), strict=True):
             for place, item, hypotheses in zip(*asked, outputs, strict=True):
-                best, *others = [self.tell(texts[place], item, hypothesis) for hypothesis in hypotheses]
+                best, *others = [self.prediction(texts[place], item, hypothesis) for hypothesis in hypotheses]
                 answers[place] = replace(best, alternatives=tuple(others))
         return answers
 
@@ -186,7 +186,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             if max(room) > self.longest + 1:
                 raise DataError(f"{example.origin}: a side has more than {self.longest:,} tokens; take the pair out")
         forced: dict[int, Prediction] = {}
-        for indices in batching.in_order(data.lengths(), FORCED_TOKENS):
+        for indices in batching.sorted_batches(data.lengths(), FORCED_TOKENS):
             batch = self.collate(data, indices).to(device)
             step = model(batch)
             log_probs = step.logits.float().log_softmax(-1).gather(-1, batch.target.ids[:, 1:, None]).squeeze(-1)
@@ -201,13 +201,13 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def limit(self, length: int, settings: Search) -> int:
         """The largest number of output tokens for a source of this length."""
-        return int(min(settings.max_ratio * length + settings.max_extra, core.places(self.recipe.model) - 1))
+        return int(min(settings.max_ratio * length + settings.max_extra, core.position_limit(self.recipe.model) - 1))
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
         return self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
 
-    def tell(self, text: str, item: Any, hypothesis: Hypothesis) -> Prediction:
+    def prediction(self, text: str, item: Any, hypothesis: Hypothesis) -> Prediction:
         """Makes the prediction of a hypothesis: its tokens as text, and its labelled map."""
         tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
         attention_map = self.map(hypothesis.map, tokens, item)
@@ -228,7 +228,7 @@ def _check_copies(recipe: Recipe) -> None:
     decoder = recipe.model.decoder
     if decoder.copies and not recipe.tokens.shared:
         raise RecipeError("model.decoder.copies needs tokens.shared = true: what is copied is a word of the target")
-    if decoder.copies and (decoder.kind != "recurrent" or not pick(ORDERS, decoder.order, "order").looks()):
+    if decoder.copies and (decoder.kind != "recurrent" or not pick(ORDERS, decoder.order, "order").attends()):
         raise RecipeError("model.decoder.copies needs a recurrent decoder whose order looks at the source")
 
 
@@ -236,10 +236,10 @@ def _check_terms(recipe: Recipe) -> None:
     """Refuse terms of the loss that do not fit the model or the tokens."""
     settings, model = recipe.train, recipe.model
     wanted = [name for name in ("coverage", "doubly_stochastic", "guided") if getattr(settings, name)]
-    drawn = model.decoder.cross_attention.of(model.attention).normalizer == "hard"
+    is_hard = model.decoder.cross_attention.of(model.attention).normalizer == "hard"
     if wanted and model.decoder.kind == "transformer":
         raise RecipeError(f"train.{wanted[0]} is for recurrent decoders: a Transformer makes no map while it learns")
-    if (wanted or drawn) and settings.sampling:
+    if (wanted or is_hard) and settings.sampling:
         what = f"train.{wanted[0]}" if wanted else "hard attention"
         raise RecipeError(f"{what} and train.sampling do not go together; leave one of them out")
     tokens = (recipe.source, recipe.tokens.source, recipe.tokens.target)
@@ -250,12 +250,12 @@ def _check_terms(recipe: Recipe) -> None:
 def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:
     """Bengio et al. 2015, scheduled sampling: for this share of its inputs, the decoder gets its own prediction."""
     decoder: Decoder[Any, Any] = model.decoder
-    ready = decoder.prepare(model.read(batch.source))
-    state = decoder.start(ready)
+    prepared = decoder.prepare(model.read(batch.source))
+    state = decoder.start(prepared)
     targets = batch.target.ids
     tokens, logits = targets[:, :1], []
     for place in range(1, targets.shape[1]):
-        step = decoder.step(tokens, state, ready)
+        step = decoder.step(tokens, state, prepared)
         state = step.state
         logits.append(step.logits)
         own = torch.rand(len(targets), 1, device=targets.device) < share

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard import models, plugins, storage
 from regard import recipe as recipes
 from regard.console import ProgressLog
-from regard.data.batching import Batches, in_order
+from regard.data.batching import Batches, sorted_batches
 from regard.device import (
     PRECISIONS,
     choose_device,
@@ -27,7 +27,7 @@ from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
 from regard.storage import Folder, Run
 from regard.tasks import AnyTask, task_class
-from regard.tasks.core import AnyBatched, Encoded, Examples, Judged
+from regard.tasks.core import AnyBatched, DevLoss, Encoded, Examples
 from regard.training import engine
 from regard.training.engine import SMALLER
 from regard.training.engine.eager import halves
@@ -139,12 +139,12 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: Prog
     overview = _overview(task, session.model, data, dev, len(examples.train))
     for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
         log.say(line)
-    _take_up(run, session, log)
+    _restore_newest(run, session, log)
     if start_notes:
         run.save(0, session.files())  # after this, the run it started from may be changed or deleted
     clock = Clock()
     on_gpu = device.type == "cuda"  # then eager updates use the capturable paths too, which never wait for the GPU
-    with keep_freed_memory(), current(device), capturable(on_gpu), stopper.heard_in_backward(model):
+    with keep_freed_memory(), current(device), capturable(on_gpu), stopper.signals_in_backward(model):
         fit(task, session, data, dev, run, log, stopper, clock)
     seconds = clock.seconds()
     with stopper.at_once(), current(device):
@@ -184,7 +184,7 @@ def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
     return fitting
 
 
-def _take_up(run: Run, session: Session, log: ProgressLog) -> None:
+def _restore_newest(run: Run, session: Session, log: ProgressLog) -> None:
     """Restore the session from the newest checkpoint that is not damaged; damaged ones are set aside.
 
     Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised.
@@ -289,7 +289,7 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
     model.eval()
     device = next(model.parameters()).device
     total, tokens, maps = 0.0, 0, []
-    for indices in in_order(data.lengths(), task.recipe.train.batch_tokens):
+    for indices in sorted_batches(data.lengths(), task.recipe.train.batch_tokens):
         stopper.check()
         for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
             total += judged.loss.item()
@@ -299,10 +299,10 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
     return total / tokens, health(maps)
 
 
-def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, Judged]]:
+def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, DevLoss]]:
     """The loss and attention of a batch; a batch that does not fit into memory is split in two, again if needed."""
     try:
-        return [(batch, task.judge(model, batch))]
+        return [(batch, task.dev_loss(model, batch))]
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
@@ -320,7 +320,7 @@ def _overview(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, exam
     too_long = examples - len(data.examples)
     dropped = f" ({too_long:,} over {task.recipe.data.max_length} tokens dropped)" if too_long else ""
     yield f"{len(data.examples):,} {noun}s to learn from{dropped}, {len(dev.examples):,} dev {noun}s"
-    yield from task.told(data, dev)
+    yield from task.describe(data, dev)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     device = next(model.parameters()).device
     updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"

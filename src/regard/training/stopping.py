@@ -78,7 +78,7 @@ class Stopper:
             self._undoable = before
 
     @contextmanager
-    def heard_in_backward(self, model: nn.Module) -> Iterator[None]:
+    def signals_in_backward(self, model: nn.Module) -> Iterator[None]:
         """In the block, signals are handled during the backward pass too, after each large gradient.
 
         Backward is one call into C++, and Python handles signals only while Python code runs: so hooks are registered.

@@ -39,7 +39,7 @@ class Table:
     def of(task: AnyTask, data: Encoded, device: torch.device) -> "Table":
         """The table of all examples of the data, padded to the longest."""
         whole: Batch = task.collate(data, range(len(data.lengths()))).to(device)
-        source, target = whole.source.each(_with_empty_row), whole.target.each(_with_empty_row)
+        source, target = whole.source.map_tensors(_with_empty_row), whole.target.map_tensors(_with_empty_row)
         source.mask[-1, :1] = True  # the empty example has one key to attend to, and no token to predict
         return Table(Batch(source, target, _with_empty_row(whole.examples)))
 
