@@ -1,4 +1,4 @@
-"""What every test stands on: shapes in signatures are checked, the cache is nobody's, chance is seeded."""
+"""Setup of all tests: shapes in signatures are checked, the cache is a temporary folder, the seed is fixed."""
 
 import os
 from collections.abc import Iterator
@@ -7,15 +7,16 @@ from pathlib import Path
 
 import jaxtyping
 
-import regard  # noqa: F401  before torch: it chooses how threads wait, here and in subprocesses
+import regard  # noqa: F401  before torch: it sets how OpenMP threads wait, also in subprocesses
 
-# Small tensors gain nothing from more threads, and bits depend on them; `make test` runs the laws with two as well.
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # read as torch loads, in what tests start too
+# Small tensors gain nothing from more threads, and the last bits depend on their number; `make test` also runs the
+# laws with two threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported, also in subprocesses
 
-CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int is a float, as in mypy
-if find_spec("beartype"):  # where it is not installed, shapes go unchecked
+CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int may be a float, as in mypy
+if find_spec("beartype"):  # without it, shapes are not checked
     jaxtyping.install_import_hook("regard", CHECKER)  # before any of its modules is imported
-CHECKED = ("laws", "kernels", "attention", "search", "tasks")  # the other folders' tests train, as fast as users do
+CHECKED = ("laws", "kernels", "attention", "search", "tasks")  # elsewhere tests train; checks are slow
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -23,25 +24,25 @@ import torch  # noqa: E402
 from regard.kernels import choose  # noqa: E402
 
 missing = [name for name in ("hypothesis", "babel", "num2words") if not find_spec(name)]
-collect_ignore = [  # likewise; none of these tests needs a GPU
+collect_ignore = [  # tests that import a missing package; none of them needs a GPU
     str(path)
     for path in Path(__file__).parent.rglob("test_*.py")
     if any(f"from {name}" in path.read_text(encoding="utf-8") for name in missing)
 ]
 
 
-FIRST = ("system", "tests", "tasks", "training", "golden", "data")  # long files first, so that workers end together
+FIRST = ("system", "tests", "tasks", "training", "golden", "data")  # long files first: workers end together
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let long files run first."""
-    rank = {name: place for place, name in enumerate(FIRST)}
+    """Run long files first."""
+    rank = {name: index for index, name in enumerate(FIRST)}
     items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check shapes in the tests that hold them; skip tests of fast paths (marker `takes`) if none is taken.
+    """Check shapes in the folders of CHECKED; skip tests of fast paths (marker `takes`) if only definitions run.
 
     With JAXTYPING_DISABLE in the environment no shapes are checked.
     """
@@ -53,7 +54,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What regard caches in the test run, subprocesses included, is kept apart from the user's own."""
+    """Set a temporary cache folder for the test run and its subprocesses, so that the user's own is not used."""
     folder = tmp_path_factory.mktemp("cache")
     before = os.environ.get("REGARD_CACHE")
     os.environ["REGARD_CACHE"] = str(folder)
@@ -66,5 +67,5 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Every test draws the same numbers, alone or in company."""
+    """Set the seed, so that a test draws the same numbers whether it runs alone or after others."""
     torch.manual_seed(0)

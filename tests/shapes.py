@@ -1,4 +1,4 @@
-"""Shapes in signatures are checked by the tests, or not."""
+"""Turn the checks of shapes in signatures off."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from jaxtyping import config
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """In the block shapes are not checked: for code that runs a thousand times, or that other tests check."""
+    """Check no shapes inside the block: for code that runs a thousand times, or that other tests check."""
     before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     try:

@@ -1,4 +1,4 @@
-"""Training runs without checks of shapes, which take half of its time; test_shapes.py trains every task with them."""
+"""Training runs without checks of shapes, which take half of the time; test_shapes.py trains every task with them."""
 
 from collections.abc import Iterator
 from functools import wraps

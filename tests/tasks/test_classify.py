@@ -1,4 +1,4 @@
-"""Text to one of a few labels: from files to a run, and from a run to answers with their map."""
+"""Text classification: from files to a run, and from a run to predictions with their maps."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def sentences(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The embedded recipe as it is."""
+    """A run of the embedded recipe, without a shortened training."""
     overrides = ("train.device=cpu", "train.threads=1")
     return regard.train("moods", *overrides, runs=tmp_path_factory.mktemp("runs"), quiet=True)
 
@@ -63,7 +63,7 @@ def test_the_recipe_learns_that_the_order_of_words_decides(predictor: Predictor)
     assert set(scored.groups) == {"plain", "negated", "contrast", "turn"}
     assert min(scored.groups.values()) > 0.9
     answers = predictor.predict([NOT_GREAT, "the soup was bad , not great"])
-    assert [each.text for each in answers] == ["positive", "negative"]
+    assert [answer.text for answer in answers] == ["positive", "negative"]
 
 
 def test_an_answer_has_its_log_probability_and_a_map_of_one_row(predictor: Predictor) -> None:
@@ -77,7 +77,7 @@ def test_an_answer_has_its_log_probability_and_a_map_of_one_row(predictor: Predi
     assert answer.map.weights.sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_alternatives_are_the_other_labels_with_theirs(predictor: Predictor) -> None:
+def test_alternatives_are_the_other_labels_with_their_probabilities_and_maps(predictor: Predictor) -> None:
     [answer] = predictor.predict([NOT_GREAT], n_best=5)
     [other] = answer.alternatives
     assert {answer.text, other.text} == {"positive", "negative"}
@@ -87,15 +87,15 @@ def test_alternatives_are_the_other_labels_with_theirs(predictor: Predictor) -> 
     assert other.map.rows == (other.text,)
 
 
-def test_blank_and_unknown_texts_are_answered_in_their_place(predictor: Predictor) -> None:
+def test_blank_and_unknown_texts_are_answered_in_order(predictor: Predictor) -> None:
     first, blank, unknown = predictor.predict([NOT_GREAT, " ", "zebra"])
     assert (first.text, blank.text, blank.map) == ("positive", "", None)
     assert unknown.text in WORDS
     assert not predictor.task.too_long("the")
 
 
-def test_a_text_is_answered_the_same_alone_and_in_company(predictor: Predictor) -> None:
-    texts = [each.source for each in moods(1, 1).dev[:40]]
+def test_other_texts_of_a_batch_change_nothing(predictor: Predictor) -> None:
+    texts = [example.source for example in moods(1, 1).dev[:40]]
     together = predictor.predict(texts)
     for text, answer in zip(texts[:5], together, strict=False):
         [alone] = predictor.predict([text])
@@ -103,15 +103,15 @@ def test_a_text_is_answered_the_same_alone_and_in_company(predictor: Predictor) 
         assert alone.score == pytest.approx(answer.score, abs=1e-5)
 
 
-def test_labels_are_kept_in_the_run(run: Run) -> None:
+def test_labels_are_stored_in_the_run(run: Run) -> None:
     assert json.loads(run.read(LABELS)) == ["negative", "positive"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"[1]", b"\xff"])
 def test_damaged_labels_are_refused(content: bytes, predictor: Predictor) -> None:
-    kept = predictor.task.files() | {LABELS: content}
+    files = predictor.task.files() | {LABELS: content}
     with pytest.raises(CorruptError, match=r"labels\.json is damaged"):
-        Classify.restore(predictor.task.recipe, kept.__getitem__)
+        Classify.restore(predictor.task.recipe, files.__getitem__)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -135,25 +135,25 @@ def test_cls_puts_a_token_before_the_first_word() -> None:
         assert task.tokens(batch) == 2
 
 
-def test_training_tells_the_balance_of_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_prints_the_shares_of_the_labels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [*(f"{number} a\tdull" for number in range(6)), *(f"{number} b\tgood" for number in range(2))]
     train, dev = write(tmp_path / "train.tsv", *lines), write(tmp_path / "dev.tsv", "c\tgood", "d\tdull", "e\tgood")
     regard.train(small(f"data.train={train}", f"data.dev={dev}"), runs=tmp_path)
-    said = capsys.readouterr().err
-    assert "8 sentences to learn from, 3 dev sentences" in said
-    assert "2 labels: dull 75.0%, good 25.0%; always saying 'dull' is right on 33.3% of dev" in said
+    messages = capsys.readouterr().err
+    assert "8 sentences to learn from, 3 dev sentences" in messages
+    assert "2 labels: dull 75.0%, good 25.0%; always saying 'dull' is right on 33.3% of dev" in messages
 
 
-def test_a_header_is_skipped_where_the_recipe_says_so(sentences: str) -> None:
+def test_a_header_is_skipped_if_the_recipe_says_so(sentences: str) -> None:
     examples = Classify.examples(small(f"data.train={sentences}", "classify.header=true"))
-    assert {each.target for each in examples.train + examples.dev} == set(WORDS)
+    assert {example.target for example in examples.train + examples.dev} == set(WORDS)
     assert len(examples.train) + len(examples.dev) == sum(map(len, WORDS.values()))
     read = Classify.reader(small(f"data.train={sentences}"))
     assert read((sentences,)).examples[0].target == "label"
 
 
 @pytest.mark.parametrize("key", ["data.dev", "data.test"])
-def test_a_label_that_is_not_learned_is_a_sentence(key: str, sentences: str, tmp_path: Path) -> None:
+def test_a_dev_or_test_label_that_no_training_example_has_is_refused(key: str, sentences: str, tmp_path: Path) -> None:
     other = write(tmp_path / "other.tsv", "sentence\tlabel", "fine\tpositive", "so so\tmixed")
     settings = small(f"data.train={sentences}", f"{key}={other}", "classify.header=true")
     with pytest.raises(DataError, match=r"other\.tsv:3: no training example has the label 'mixed'; there are 'neg"):
@@ -161,19 +161,19 @@ def test_a_label_that_is_not_learned_is_a_sentence(key: str, sentences: str, tmp
     assert not (tmp_path / "runs").exists()
 
 
-def test_scoring_refuses_a_label_that_was_not_learned(predictor: Predictor) -> None:
+def test_scoring_refuses_a_label_that_no_training_example_has(predictor: Predictor) -> None:
     with pytest.raises(DataError, match=r"^pairs\.tsv:7: no training example has the label 'mixed'"):
         predictor.score([Example("the soup was bad", "mixed", origin="pairs.tsv:7")])
 
 
-def test_one_label_is_nothing_to_learn(tmp_path: Path) -> None:
+def test_training_data_with_only_one_label_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "one.tsv", *(f"{number} a\tdull" for number in range(6)))
     with pytest.raises(DataError, match="every training example has the label 'dull'; give at least two"):
         regard.train(small(f"data.train={path}"), runs=tmp_path / "runs", quiet=True)
 
 
 @pytest.mark.parametrize(
-    ("override", "sentence"),
+    ("override", "message"),
     [
         ("classify.pooling=middle", "unknown pooling 'middle'; choose from mean, max, last, cls, attention"),
         ("metric=bleu", "the metric 'bleu' does not fit this task; choose from accuracy, f1, exact_match"),
@@ -182,13 +182,13 @@ def test_one_label_is_nothing_to_learn(tmp_path: Path) -> None:
         ("model.attention.normalizer=hard", "hard is learned with REINFORCE, which only recurrent .* choose softmax"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_data_is_read(override: str, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=sentence):
+def test_what_does_not_fit_is_refused_before_data_is_read(override: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=message):
         regard.train(small("data.train=nowhere.tsv", override), runs=tmp_path, quiet=True)
     assert not list(tmp_path.iterdir())
 
 
-def test_hard_is_no_matter_where_no_pooling_looks() -> None:
+def test_hard_attention_is_allowed_if_the_pooling_uses_no_attention() -> None:
     Classify.check(small("model.attention.normalizer=hard", "classify.pooling=mean"))
 
 
@@ -206,19 +206,19 @@ def test_word_dropout_hides_words_in_training_only() -> None:
     for mode in (True, False):
         model.train(mode)
         losses.append({task.loss(model, batch).item() for _ in range(3)})
-    assert [len(each) for each in losses] == [3, 1]
+    assert [len(values) for values in losses] == [3, 1]
 
 
-def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_and_resumed_run_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = small("train.word_dropout=0.3", "model.encoder.dropout=0.2")
     whole = regard.train(settings, runs=tmp_path / "whole", quiet=True)
-    stored = Run.save
+    save = Run.save
 
-    def die(self: Run, update: int, files: dict[str, bytes]) -> None:
-        stored(self, update, files)
+    def save_and_interrupt(self: Run, update: int, files: dict[str, bytes]) -> None:
+        save(self, update, files)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Run, "save", die)
+    monkeypatch.setattr(Run, "save", save_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
         regard.train(settings, runs=tmp_path / "cut", quiet=True)
     monkeypatch.undo()
@@ -226,37 +226,37 @@ def test_a_stopped_run_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pyte
     assert again.read(MODEL) == whole.read(MODEL)
 
 
-def test_a_classifier_takes_up_the_encoder_of_a_translation(tmp_path: Path) -> None:
-    pairs = write(tmp_path / "pairs.tsv", *(f"{each.source}\t{each.target}" for each in moods(1, 80).train))
+def test_a_classifier_can_start_from_the_encoder_of_a_translation(tmp_path: Path) -> None:
+    pairs = write(tmp_path / "pairs.tsv", *(f"{example.source}\t{example.target}" for example in moods(1, 80).train))
     words = ["task=translate", "metric=exact_match", "tokens.target=word", "model.decoder.dim=10"]
     first = regard.train(small(f"data.train={pairs}", *words), runs=tmp_path, quiet=True)
     settings = small(f"data.train={pairs}", f"train.start_from={first.path}", "train.learning_rate=0")
     second = regard.train(settings, runs=tmp_path, quiet=True)
     encoders = [
-        {name: each for name, each in regard.load(run).model.state_dict().items() if name.startswith("encoder.")}
+        {name: tensor for name, tensor in regard.load(run).model.state_dict().items() if name.startswith("encoder.")}
         for run in (first, second)
     ]
     assert encoders[0].keys() == encoders[1].keys()
-    assert all(torch.equal(each, encoders[1][name]) for name, each in encoders[0].items())
+    assert all(torch.equal(tensor, encoders[1][name]) for name, tensor in encoders[0].items())
 
 
-def test_capitals_mean_nothing_where_the_recipe_says_so(tmp_path: Path) -> None:
+def test_case_is_ignored_if_the_recipe_says_so(tmp_path: Path) -> None:
     cased, lowered = (
         regard.load(regard.train(small(f"tokens.lower={lower}"), runs=tmp_path, quiet=True))
         for lower in ("false", "true")
     )
-    loud = NOT_GREAT.upper()
-    assert cased.predict([loud])[0].score != cased.predict([NOT_GREAT])[0].score
-    assert lowered.predict([loud])[0].score == lowered.predict([NOT_GREAT])[0].score
-    torch.testing.assert_close(*(vectors(lowered, [text]) for text in (loud, NOT_GREAT)))
+    upper = NOT_GREAT.upper()
+    assert cased.predict([upper])[0].score != cased.predict([NOT_GREAT])[0].score
+    assert lowered.predict([upper])[0].score == lowered.predict([NOT_GREAT])[0].score
+    torch.testing.assert_close(*(vectors(lowered, [text]) for text in (upper, NOT_GREAT)))
 
 
-def test_f1_is_told_with_its_signature(predictor: Predictor) -> None:
+def test_f1_has_a_signature(predictor: Predictor) -> None:
     scored = predictor.score(moods(1, 1).test[:50], metric="f1")
     assert scored.measured.signature == "f1|n:50|average:macro|labels:2"
 
 
-# The metrics of labels
+# Metrics of labels
 
 labels = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abcd")), min_size=1, max_size=12)
 
@@ -268,8 +268,8 @@ def test_accuracy_is_the_share_of_right_labels(pairs: list[tuple[str, str]]) -> 
 
 
 @given(labels)
-def test_f1_is_the_mean_of_the_labels_own(pairs: list[tuple[str, str]]) -> None:
-    """By precision and recall, as in the books."""
+def test_f1_is_the_mean_over_the_labels(pairs: list[tuple[str, str]]) -> None:
+    """Computed from precision and recall by their definitions."""
     outputs, references = zip(*pairs, strict=True)
     values = []
     for label in set(outputs) | set(references):
@@ -284,6 +284,6 @@ def test_f1_weighs_a_rare_label_as_much_as_a_frequent_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["accuracy", "f1"])
-def test_a_missing_label_is_not_overlooked(name: str) -> None:
+def test_a_missing_output_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match="zip"):
         METRICS[name](["a"], ["a", "b"])

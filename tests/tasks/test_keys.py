@@ -10,17 +10,17 @@ from regard import recipe as recipes
 from regard.errors import RecipeError
 from regard.tasks import TASKS
 
-# Keys that the training loop reads for every task, and attention sites, which are read as a whole.
+# Keys that the training loop reads for every task, and sections of attention, which are read as a whole.
 OF_ALL_TASKS = ("name", "task", "metric", "train.", "model.encoder.self_attention.", "model.decoder.")
 
 # Keys that are read only with some data or in some searches.
 CONDITIONAL = {"classify.header", "search.length_penalty", "search.no_repeat", "search.top_k", "search.top_p"}
 
-# Keys that are refused though code that tasks share reads them: without a decoder, they have no meaning.
-READ_IN_VAIN = {"model.tied", "model.decoder.kind", "model.decoder.copies"}
+# Keys that are refused though code that tasks share reads them: without a decoder they have no effect.
+READ_WITHOUT_EFFECT = {"model.tied", "model.decoder.kind", "model.decoder.copies"}
 
 
-def spied(section: Any, prefix: str, read: set[str]) -> Any:
+def record_reads(section: Any, prefix: str, read: set[str]) -> Any:
     """A copy of a section of a recipe that adds the name of every key that is read to `read`."""
     names = {item.name for item in dataclasses.fields(section)}
 
@@ -34,12 +34,13 @@ def spied(section: Any, prefix: str, read: set[str]) -> Any:
     copy = object.__new__(Spy)
     for name in names:
         value = getattr(section, name)
-        inner = spied(value, f"{prefix}{name}.", read) if dataclasses.is_dataclass(value) else value
+        inner = record_reads(value, f"{prefix}{name}.", read) if dataclasses.is_dataclass(value) else value
         object.__setattr__(copy, name, inner)
     return copy
 
 
 def keys_of(section: Any, prefix: str = "") -> set[str]:
+    """All keys of a recipe, such as `train.seed`."""
     keys: set[str] = set()
     for item in dataclasses.fields(section):
         value = getattr(section, item.name)
@@ -51,16 +52,18 @@ def keys_of(section: Any, prefix: str = "") -> set[str]:
 def read_by(task: str, *overrides: str) -> set[str]:
     """The keys that a task reads while it reads data, trains, predicts and scores."""
     read: set[str] = set()
-    recipe = spied(recipes.load(RECIPES[task], ["data.size=40", "train.batch_tokens=2000", *overrides]), "", read)
+    recipe = record_reads(
+        recipes.load(RECIPES[task], ["data.size=40", "train.batch_tokens=2000", *overrides]), "", read
+    )
     kind = TASKS[task]
     kind.check(recipe)
     examples = kind.examples(recipe)
-    it = kind.learn(recipe, examples.train)
-    model, data = it.build(), it.within_length(it.encode(examples.train))
-    it.loss(model, it.collate(data, range(4)), sampling=0.0)
+    learned = kind.learn(recipe, examples.train)
+    model, data = learned.build(), learned.within_length(learned.encode(examples.train))
+    learned.loss(model, learned.collate(data, range(4)), sampling=0.0)
     text = examples.dev[0].source or examples.dev[0].target
-    it.answer(model, [text], recipe.search)
-    it.measure(model, examples.dev[:2], it.metrics[0], recipe.search)
+    learned.answer(model, [text], recipe.search)
+    learned.measure(model, examples.dev[:2], learned.metrics[0], recipe.search)
     return read
 
 
@@ -80,12 +83,12 @@ def test_a_task_reads_no_key_that_it_ignores_and_ignores_every_key_that_it_never
         read |= read_by(task, *overrides, *OVERRIDES.get(task, ()))
     keys = keys_of(recipes.Recipe())
     ignored = {key for key in keys if is_refused(task, key)}
-    assert read & ignored <= READ_IN_VAIN
+    assert read & ignored <= READ_WITHOUT_EFFECT
     assert {key for key in keys - read - ignored if not key.startswith(OF_ALL_TASKS)} <= CONDITIONAL
 
 
 def is_refused(task: str, key: str) -> bool:
-    """Whether the task refuses a recipe with any other value at this key than the default."""
+    """Whether the task refuses a recipe in which this key has another value than the default."""
     recipe = replaced(recipes.parse("", "it", [f"task={task}"]), key.split("."))
     try:
         TASKS[task].check_keys(recipe)
@@ -95,7 +98,7 @@ def is_refused(task: str, key: str) -> bool:
 
 
 def replaced(section: Any, path: list[str]) -> Any:
-    """The section with a value at this path that equals no other, and that no constructor would take."""
+    """A copy of the section with a new object at this path: it equals no other value, and no constructor takes it."""
     first, *rest = path
     copy = object.__new__(type(section))
     vars(copy).update(vars(section), **{first: replaced(getattr(section, first), rest) if rest else object()})
