@@ -1,4 +1,4 @@
-"""The seam: a task that nobody knows by name trains, resumes, predicts and is scored once it stands in the table."""
+"""The interface of tasks: a new task trains, resumes, predicts and is scored once it is added to the table TASKS."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +25,12 @@ from regard.training.engine.eager import halves
 from regard.training.stopping import Stopper
 from regard.types import UNKNOWN, BatchFirst, Example, Padded, Prediction
 
-LABELS = ("even", "odd")  # how many times there is an "x": a bag of letters can learn it
+LABELS = ("even", "odd")  # whether the number of "x" is even or odd: a bag of letters can learn it
 
 
 @dataclass(frozen=True)
 class Labelled(core.Encoded):
-    """Texts with the number of their label."""
+    """Texts with the index of their label."""
 
     texts: list[list[int]]
     labels: list[int]
@@ -47,7 +47,7 @@ class LabelledBatch(BatchFirst):
 
 
 class Bag(nn.Module):
-    """The mean of the letters, read by one line."""
+    """The sum of the letters' embeddings, and a linear layer."""
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Bag(nn.Module):
 
 
 class Parity(Task[Bag, Labelled, LabelledBatch]):
-    """Even or odd, by the letters of a text."""
+    """Classifies a text as even or odd by its letters."""
 
     metrics = ("exact_match",)
     noun = "text"
@@ -74,7 +74,7 @@ class Parity(Task[Bag, Labelled, LabelledBatch]):
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Parity":
-        texts = [each.source for each in examples]
+        texts = [example.source for example in examples]
         return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
 
     @classmethod
@@ -88,8 +88,8 @@ class Parity(Task[Bag, Labelled, LabelledBatch]):
         return Bag(self.source.size, self.recipe.model.embedding)
 
     def encode(self, examples: Sequence[Example]) -> Labelled:
-        texts = [self.source.encode(each.source) for each in examples]
-        return Labelled(list(examples), texts, [LABELS.index(each.target) for each in examples])
+        texts = [self.source.encode(example.source) for example in examples]
+        return Labelled(list(examples), texts, [LABELS.index(example.target) for example in examples])
 
     def describe(self, data: Labelled, dev: Labelled) -> Iterator[str]:
         yield f"{len(LABELS)} labels, {core.unknown(dev.texts):.2%} of the dev tokens unknown"
@@ -109,10 +109,10 @@ class Parity(Task[Bag, Labelled, LabelledBatch]):
         self, model: Bag, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
     ) -> list[Prediction]:
         answers = [core.blank(text) for text in texts]
-        for places, ids in core.input_batches(texts, self.source.encode, self.longest, 50):
+        for indices, ids in core.input_batches(texts, self.source.encode, self.longest, 50):
             best = model(batching.pad(ids)).log_softmax(-1).max(-1)
-            for place, score, label in zip(places, *map(Tensor.tolist, best), strict=True):
-                answers[place] = replace(answers[place], text=LABELS[label], score=score)
+            for index, score, label in zip(indices, *map(Tensor.tolist, best), strict=True):
+                answers[index] = replace(answers[index], text=LABELS[label], score=score)
         return answers
 
     def too_long(self, text: str) -> bool:
@@ -120,7 +120,7 @@ class Parity(Task[Bag, Labelled, LabelledBatch]):
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> None:
+def add_parity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "parity", Parity)
 
 
@@ -133,19 +133,21 @@ def recipe(tmp_path: Path) -> Recipe:
     return recipes.parse("", "toy", [*data, *sizes, "train.updates=30", "train.validate=10"])
 
 
-def test_it_trains_answers_and_is_scored(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_task_trains_predicts_and_is_scored(
+    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = regard.train(recipe, runs=tmp_path / "runs")
-    said = capsys.readouterr().err
+    messages = capsys.readouterr().err
     for words in ("texts split off", "texts to learn from", "2 labels, 0.00% of the dev tokens unknown", "parameters"):
-        assert words in said
-    assert "pairs" not in said
+        assert words in messages
+    assert "pairs" not in messages
     *entries, last = run.metrics()
     losses = [entry["dev_loss"] for entry in entries]
     assert losses == sorted(losses, reverse=True)
     assert "attention_entropy" not in entries[0]
     assert last["exact_match"] == 1.0
     predictor = regard.load(run)
-    assert [each.text for each in predictor.predict(["aa", " ", "bbx"])] == ["even", "", "odd"]
+    assert [prediction.text for prediction in predictor.predict(["aa", " ", "bbx"])] == ["even", "", "odd"]
     examples = [Example("aaa", "even", "easy"), Example("bx", "odd", "easy"), Example("bbx", "even", "hard")]
     scored = predictor.score(examples)
     assert scored[:2] == ("exact_match", Measured(2 / 3, scored.measured.signature))
@@ -154,7 +156,7 @@ def test_it_trains_answers_and_is_scored(recipe: Recipe, tmp_path: Path, capsys:
     assert scored.asked == examples
 
 
-def test_stopped_and_resumed_it_ends_with_the_same_bits(
+def test_a_stopped_and_resumed_run_ends_with_the_same_bits(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = regard.train(recipe, runs=tmp_path / "whole", quiet=True)
@@ -169,11 +171,11 @@ def test_stopped_and_resumed_it_ends_with_the_same_bits(
         patch.setattr(Stopper, "check", check)
         with pytest.raises(StoppedError, match="updates are saved"):
             regard.train(recipe, runs=tmp_path / "runs", quiet=True)
-    again = regard.resume(tmp_path / "runs" / "toy", quiet=True)
-    assert again.read(storage.MODEL) == whole.read(storage.MODEL)
+    resumed = regard.resume(tmp_path / "runs" / "toy", quiet=True)
+    assert resumed.read(storage.MODEL) == whole.read(storage.MODEL)
 
 
-def test_a_metric_that_says_nothing_of_it_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_metric_that_the_task_does_not_list_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="the metric 'bleu' does not fit this task; choose from exact_match"):
         regard.train(recipe, "metric=bleu", runs=tmp_path / "runs", quiet=True)
     assert not (tmp_path / "runs").exists()
@@ -186,7 +188,7 @@ def test_a_task_may_have_a_metric_of_its_own(recipe: Recipe, tmp_path: Path, mon
     def surprise(total: float, count: int) -> Measured:
         return Measured(total / count, f"surprise|n:{count}")
 
-    class Surprised(Parity):
+    class WithSurprise(Parity):
         metrics = ("surprise",)
 
         def measure(self, model: Bag, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
@@ -195,7 +197,7 @@ def test_a_task_may_have_a_metric_of_its_own(recipe: Recipe, tmp_path: Path, mon
             total = self.loss(model, self.collate(data, range(len(examples)))).item()
             return Scored(metric, METRICS[metric](total, len(examples)), {})
 
-    monkeypatch.setitem(TASKS, "parity", Surprised)
+    monkeypatch.setitem(TASKS, "parity", WithSurprise)
     monkeypatch.setitem(METRICS, "surprise", surprise)
     run = regard.train(recipe, "metric=surprise", runs=tmp_path, quiet=True)
     *entries, last = run.metrics()
@@ -210,42 +212,42 @@ def test_a_batch_of_any_task_is_split_in_two(recipe: Recipe) -> None:
     assert [half.examples.tolist() for half in halves(batch)] == [[3, 1], [4]]
 
 
-def test_what_is_too_long_to_learn_from_is_left_out_whole(recipe: Recipe) -> None:
+def test_training_examples_over_max_length_are_dropped(recipe: Recipe) -> None:
     examples = [Example("abab", "even"), Example("x", "odd"), Example("aba", "even")]
     task = Parity.learn(recipes.override(recipe, "data.max_length=3"), examples)
-    kept = task.within_length(task.encode(examples))
-    assert kept == task.encode(examples[1:])
+    short = task.within_length(task.encode(examples))
+    assert short == task.encode(examples[1:])
     with pytest.raises(DataError, match=r"every text is longer than 3 tokens; raise data.max_length"):
         task.within_length(task.encode(examples[:1]))
 
 
-# What tasks share
+# Code that all tasks share
 
 
-def test_texts_are_asked_by_length_and_each_keeps_its_place() -> None:
-    asked = list(
-        core.input_batches(["abc", "", "a", "abcde", "  ", "b"], lambda text: [ord(each) for each in text], 4, 4)
+def test_input_batches_are_sorted_by_length_and_know_the_index_of_each_text() -> None:
+    batches = list(
+        core.input_batches(["abc", "", "a", "abcde", "  ", "b"], lambda text: [ord(letter) for letter in text], 4, 4)
     )
-    assert [batch.indices for batch in asked] == [[2, 5], [0]]
-    assert asked[1].items == [[97, 98, 99]]
+    assert [batch.indices for batch in batches] == [[2, 5], [0]]
+    assert batches[1].items == [[97, 98, 99]]
 
 
-def test_the_share_of_unknown_tokens() -> None:
+def test_unknown_is_the_share_of_unknown_tokens() -> None:
     assert core.unknown([[UNKNOWN, 5], [6, 7, UNKNOWN], [8, 9, 10]]) == 2 / 8
     assert core.unknown([]) == 0.0
 
 
 @pytest.mark.parametrize("ignore", [0, 2, -100])
 @pytest.mark.parametrize("shape", [(7,), (3, 5)])
-def test_the_cross_entropy_is_summed_over_all_but_the_ignored(shape: tuple[int, ...], ignore: int) -> None:
+def test_the_cross_entropy_is_a_sum_without_the_ignored_index(shape: tuple[int, ...], ignore: int) -> None:
     logits, wanted = torch.randn(*shape, 4), torch.randint(0, 4, shape)
-    each = -logits.log_softmax(-1).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
-    found = core.cross_entropy(logits, wanted, 0.0, ignore)
-    assert found.item() == pytest.approx(each[wanted != ignore].sum().item(), rel=1e-5)
+    losses = -logits.log_softmax(-1).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
+    summed = core.cross_entropy(logits, wanted, 0.0, ignore)
+    assert summed.item() == pytest.approx(losses[wanted != ignore].sum().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("name", "text"), [("clues", "the coat is ___ "), ("copy", "abc")])
-def test_a_text_over_the_positions_that_were_learned_gets_a_blank_answer_and_no_output_is_over_them(
+def test_texts_longer_than_the_learned_positions_get_blank_answers_and_outputs_stay_within_them(
     name: str, text: str
 ) -> None:
     learned = ["model.positions=learned", "model.longest=12", "data.size=50"]
@@ -258,11 +260,11 @@ def test_a_text_over_the_positions_that_were_learned_gets_a_blank_answer_and_no_
     assert len(short.tokens) <= 11
     assert not long.text
     assert task.too_long(text * 5)
-    assert all(max(room) <= 12 for room in task.within_length(task.encode(examples)).lengths())
+    assert all(max(lengths) <= 12 for lengths in task.within_length(task.encode(examples)).lengths())
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["train.coverage=1", "model.decoder.kind=transformer"], "train.coverage is for recurrent decoders"),
         (["train.guided=1", "train.sampling=0.1"], "train.guided and train.sampling do not go together"),
@@ -284,22 +286,25 @@ def test_a_text_over_the_positions_that_were_learned_gets_a_blank_answer_and_no_
         ),
     ],
 )
-def test_terms_and_looks_that_do_not_go_together_are_refused(overrides: list[str], said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
+def test_terms_of_the_loss_and_attention_that_do_not_fit_together_are_refused(
+    overrides: list[str], message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
         Transduce.check(recipes.load("reverse", overrides))
 
 
 @pytest.mark.parametrize("key", ["coverage", "doubly_stochastic", "guided"])
-def test_a_term_of_the_loss_acts_in_training_alone(key: str) -> None:
+def test_a_term_of_the_loss_is_added_in_training_only(key: str) -> None:
     recipe = recipes.load("reverse", ["data.size=30", f"train.{key}=2"])
     examples = TASKS["translate"].examples(recipe).train
-    task, plain = (
-        TASKS["translate"].learn(each, examples) for each in (recipe, recipes.override(recipe, f"train.{key}=0"))
+    with_term, without_term = (
+        TASKS["translate"].learn(settings, examples)
+        for settings in (recipe, recipes.override(recipe, f"train.{key}=0"))
     )
-    model = task.build()
+    model = with_term.build()
     losses = {
-        (name, mode): each.loss(model.train(mode), each.collate(each.encode(examples), [0, 1, 2])).item()
-        for name, each in (("with", task), ("without", plain))
+        (name, mode): task.loss(model.train(mode), task.collate(task.encode(examples), [0, 1, 2])).item()
+        for name, task in (("with", with_term), ("without", without_term))
         for mode in (True, False)
     }
     assert losses["with", True] > losses["without", True] + 0.01
@@ -312,19 +317,19 @@ def test_links_of_a_batch_are_those_of_its_examples() -> None:
     task = TASKS["translate"].learn(recipe, examples)
     batch = task.collate(task.encode(examples), [3, 5])
     for row, index in enumerate((3, 5)):
-        found = {(int(source), int(target)) for target, source in batch.links[row].nonzero()}
-        assert found == set(examples[index].links)
+        links = {(int(source), int(target)) for target, source in batch.links[row].nonzero()}
+        assert links == set(examples[index].links)
 
 
 @pytest.mark.parametrize("changed", [None, "regard", "sentencepiece"])
-def test_a_tokenizer_is_built_anew_only_for_another_version(changed, monkeypatch, tmp_path):
+def test_a_cached_tokenizer_is_built_again_only_for_another_version(changed, monkeypatch, tmp_path):
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path))
-    built, build = [], Word.build
-    monkeypatch.setattr(Word, "build", lambda *given: built.append(given) or build(*given))
+    calls, build = [], Word.build
+    monkeypatch.setattr(Word, "build", lambda *arguments: calls.append(arguments) or build(*arguments))
     build_tokenizer("word", ["a b", "c"], 100, SOURCE)
     if changed == "regard":
         monkeypatch.setattr(text_source, "__version__", "another")
     if changed == "sentencepiece":
         monkeypatch.setattr(text_source.metadata, "version", lambda name: "another")
     build_tokenizer("word", ["a b", "c"], 100, SOURCE)
-    assert len(built) == (2 if changed else 1)
+    assert len(calls) == (2 if changed else 1)

@@ -21,7 +21,9 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_keeps_its_shapes(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_task_trains_and_predicts_with_shapes_checked(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loop, "fit", getattr(loop.fit, "__wrapped__", loop.fit))
     assert not config.jaxtyping_disable
     keys = ["data.size=40", "train.updates=2", "train.validate=2", "train.batch_tokens=2000", "train.device=cpu"]

@@ -1,4 +1,4 @@
-"""A second kind of source, in a few lines: a row of numbers. It trains, is stored, restored and drawn as text is."""
+"""The interface of sources: a new kind, rows of numbers, trains, is stored, loaded and has maps as text does."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from regard.training.session import Session
 from regard.training.stopping import Stopper
 from regard.types import BatchFirst, Example
 
-# The source itself
+# The new source
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Numbers(Source[list[float]]):
         return NumbersFront(model.encoder.dim if model.encoder.kind == "transformer" else model.embedding)
 
 
-# What is tried with it
+# Tests
 
 TRANSFORMER = (
     *("model.encoder.kind=transformer", "model.encoder.dim=24", "model.encoder.inner_dim=48"),
@@ -102,19 +102,21 @@ TRANSFORMER = (
 )
 RECURRENT = ("model.embedding=16", "model.encoder.dim=24", "model.decoder.dim=24", "model.attention.dim=16")
 KINDS = {"recurrent": RECURRENT, "transformer": TRANSFORMER}
-LEAST = {"recurrent": 0.8, "transformer": 0.3}  # exact match; by chance it would be 0.06
+MINIMUM = {"recurrent": 0.8, "transformer": 0.3}  # of exact match; a random guess has 0.06
 
 
 @pytest.fixture(autouse=True)
-def numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def add_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SOURCES, "numbers", Numbers)
 
 
 def pairs(count: int) -> list[Example]:
-    """Rows of numbers, and the sign of each as a letter."""
+    """Rows of numbers as sources, and their signs, one letter each, as targets."""
     generator = torch.Generator().manual_seed(count)
-    rows = [(4 * torch.rand(3 + number % 4, generator=generator) - 2).tolist() for number in range(count)]
-    return [Example(" ".join(f"{each + (1 if each > 0 else -1):.2f}" for each in row), signs(row)) for row in rows]
+    rows = [(4 * torch.rand(3 + index % 4, generator=generator) - 2).tolist() for index in range(count)]
+    return [
+        Example(" ".join(f"{number + (1 if number > 0 else -1):.2f}" for number in row), signs(row)) for row in rows
+    ]
 
 
 def signs(row: list[float]) -> str:
@@ -131,10 +133,10 @@ def make_recipe(folder: Path, *keys: str) -> Recipe:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_source_trains_is_stored_and_answers_with_its_map(kind: str, tmp_path: Path) -> None:
+def test_a_new_source_trains_is_stored_and_predicts_with_a_map(kind: str, tmp_path: Path) -> None:
     run = regard.train(make_recipe(tmp_path, *KINDS[kind]), runs=tmp_path, quiet=True)
     predictor = regard.load(Run.open(run.path))
-    assert predictor.score(pairs(60)).measured.value > LEAST[kind]
+    assert predictor.score(pairs(60)).measured.value > MINIMUM[kind]
     answer, blank = predictor.predict(["1.5 -2 1.25", ""])
     assert (answer.text, blank.text) == ("pnp", "")
     assert answer.map is not None
@@ -142,7 +144,7 @@ def test_a_new_source_trains_is_stored_and_answers_with_its_map(kind: str, tmp_p
     assert predictor.model.encoder(predictor.task.inputs.collate([[1.0, 2.0]])).layout == Steps()
 
 
-def test_its_errors_are_sentences(tmp_path: Path) -> None:
+def test_unusable_settings_and_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="this toy knows no learned positions"):
         regard.train(make_recipe(tmp_path, "model.positions=learned"), runs=tmp_path, quiet=True)
     with pytest.raises(RecipeError, match=r"tokens\.shared needs source = text"):
@@ -157,7 +159,7 @@ def test_its_errors_are_sentences(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("kind", KINDS)
-def test_captured_updates_of_a_new_source_learn_as_eager_ones_do(kind: str, tmp_path: Path) -> None:
+def test_captured_updates_of_a_new_source_have_the_loss_of_eager_ones(kind: str, tmp_path: Path) -> None:
     losses = []
     for engine in (Captured, Eager):
         recipe, examples = make_recipe(tmp_path, *KINDS[kind]), pairs(200)
@@ -167,9 +169,9 @@ def test_captured_updates_of_a_new_source_learn_as_eager_ones_do(kind: str, tmp_
         session = Session.begin(task.build().cuda(), recipe.train)
         batches = Batches(data.lengths(), 200, 1, few_shapes=True)
         device = torch.device("cuda")
-        running = Captured(task, session, data, device) if engine is Captured else Eager(task, session, data)
+        updater = Captured(task, session, data, device) if engine is Captured else Eager(task, session, data)
         for _ in range(30):
-            running.update(batches, Stopper())
-        running.collect()
+            updater.update(batches, Stopper())
+        updater.collect()
         losses.append(session.progress.total / session.progress.tokens)
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)

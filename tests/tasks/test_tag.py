@@ -1,4 +1,4 @@
-"""The tagger: its files, its letters, the best path, its metrics, and what it learns."""
+"""The tagger: file formats, letters of words, the best path of tags, metrics, and training."""
 
 import gzip
 import itertools
@@ -63,8 +63,9 @@ def a_tagger(encoder: str, *overrides: str) -> tuple[Tag, Tagger]:
     return task, task.build().eval()
 
 
-def told(loaded: Loaded) -> list[tuple[str, str, str]]:
-    return [(each.source, each.target, each.origin) for each in loaded.examples]
+def fields_of(loaded: Loaded) -> list[tuple[str, str, str]]:
+    """Source, target and origin of every example."""
+    return [(example.source, example.target, example.origin) for example in loaded.examples]
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -91,7 +92,7 @@ CONLLU = """# sent_id = one
 @pytest.mark.parametrize("name", ["some.conllu", "some.conllu.gz"])
 def test_conllu_gives_words_and_universal_tags(tmp_path: Path, name: str) -> None:
     file = write(tmp_path, name, CONLLU)
-    assert told(tagged.conllu((file,))) == [
+    assert fields_of(tagged.conllu((file,))) == [
         ("Do n't go", "AUX PART VERB", f"{file}:4"),
         ("10_000", "NUM", f"{file}:10"),
     ]
@@ -106,7 +107,7 @@ def test_a_line_of_conllu_has_ten_fields(tmp_path: Path) -> None:
 def test_columns_take_the_first_and_the_last_between_tabs_or_spaces(tmp_path: Path) -> None:
     tabs = write(tmp_path, "tabs.tsv", "\n\nRobert\tB-PER\r\nGittings\tI-PER\r\n\r\n \n,\tO")
     spaces = write(tmp_path, "spaces.txt.gz", "Rockwell NNP B-NP\n's POS B-NP\n")
-    assert told(tagged.columns((tabs, spaces))) == [
+    assert fields_of(tagged.columns((tabs, spaces))) == [
         ("Robert Gittings", "B-PER I-PER", f"{tabs}:3"),
         (",", "O", f"{tabs}:7"),
         ("Rockwell 's", "B-NP B-NP", f"{spaces}:1"),
@@ -114,7 +115,7 @@ def test_columns_take_the_first_and_the_last_between_tabs_or_spaces(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("one O\ntwo\n", "bad:2: one field, expected a word and its tag"),
         ("one O\n \tO\n", "bad:2: a word or its tag is blank"),
@@ -122,12 +123,12 @@ def test_columns_take_the_first_and_the_last_between_tabs_or_spaces(tmp_path: Pa
         ("\n\n", "no sentence is in it"),
     ],
 )
-def test_bad_columns_get_a_sentence(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_bad_columns_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         tagged.columns((write(tmp_path, "bad", text),))
 
 
-def test_words_and_tags_are_as_many(tmp_path: Path) -> None:
+def test_a_sentence_with_more_words_than_tags_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, "bad.tsv", "a dog\tDET NOUN\na dog barks\tDET NOUN\n")
     with pytest.raises(DataError, match=r"bad\.tsv:2: 3 words but 2 tags"):
         Tag.reader(tiny())((file,))
@@ -136,12 +137,12 @@ def test_words_and_tags_are_as_many(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_parallel_texts_are_pairs_too(tmp_path: Path) -> None:
+def test_parallel_files_of_words_and_tags_are_read(tmp_path: Path) -> None:
     words, tags = write(tmp_path, "a.txt", "a dog\nno\n"), write(tmp_path, "a.tags", "DET NOUN\nINTJ\n")
-    assert told(Tag.reader(tiny())((words, tags)))[1][:2] == ("no", "INTJ")
+    assert fields_of(Tag.reader(tiny())((words, tags)))[1][:2] == ("no", "INTJ")
 
 
-def test_unknown_formats_and_formats_of_others_are_refused(tmp_path: Path) -> None:
+def test_an_unknown_format_and_a_format_for_another_task_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"unknown format 'conlu'; choose from pairs, conllu, columns"):
         Tag.check(tiny("tag.format=conlu"))
     other = recipes.parse("", "other", ["tag.format=conllu", "data.corpus=reverse"])
@@ -149,11 +150,11 @@ def test_unknown_formats_and_formats_of_others_are_refused(tmp_path: Path) -> No
         regard.train(other, runs=tmp_path, quiet=True)
 
 
-# What is refused
+# Recipes that are refused
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("tokens.source=character", "a tagger reads words and writes tags"),
         ("tokens.target=sentencepiece", "a tagger reads words and writes tags"),
@@ -162,8 +163,8 @@ def test_unknown_formats_and_formats_of_others_are_refused(tmp_path: Path) -> No
         ("model.encoder.dim=15", "split between two directions"),
     ],
 )
-def test_a_recipe_that_does_not_fit_is_refused(override: str, said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
+def test_a_recipe_that_does_not_fit_is_refused(override: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         Tag.check(tiny(override))
 
 
@@ -173,8 +174,8 @@ def test_a_recipe_that_does_not_fit_is_refused(override: str, said: str) -> None
 def test_rare_words_are_unknown_and_letters_keep_their_case() -> None:
     examples = [Example("The Dog the dog", "D N D N"), Example("A CAT", "D N"), Example("a cow", "D N")]
     task = Tag.learn(tiny(), examples)
-    kept = {task.words.piece(index) for index in range(len(SPECIALS), task.words.size)}
-    assert kept == {"the", "dog", "a"}
+    vocabulary = {task.words.piece(index) for index in range(len(SPECIALS), task.words.size)}
+    assert vocabulary == {"the", "dog", "a"}
     data = task.encode(examples)
     assert data.words[1] == [task.encode_words("a")[0], UNKNOWN]
     assert data.letters[1].tolist() == [
@@ -208,30 +209,30 @@ def test_a_batch_pads_words_letters_and_tags() -> None:
 
 
 @pytest.mark.parametrize("kind", LETTERS)
-def test_padding_changes_no_letters_vector(kind: str) -> None:
+def test_padding_changes_no_vector_of_letters(kind: str) -> None:
     reader = LETTERS[kind](11, embedding=5, dim=6).double()
     letters = torch.randint(4, 11, (2, 3, 7), dtype=torch.int32)
     letters[0, 0, 2:] = PAD
     letters[1, 2] = PAD
     mask = letters[..., 0] != PAD
     ids = torch.zeros(2, 3, dtype=torch.long)
-    read = reader(Spelled(ids, mask, letters))
-    assert read.shape == (2, 3, 6)
-    assert (read[1, 2] == 0).all()
+    vectors = reader(Spelled(ids, mask, letters))
+    assert vectors.shape == (2, 3, 6)
+    assert (vectors[1, 2] == 0).all()
     longer = torch.nn.functional.pad(letters, (0, 4))
-    assert torch.allclose(reader(Spelled(ids, mask, longer)), read, atol=1e-12)
+    assert torch.allclose(reader(Spelled(ids, mask, longer)), vectors, atol=1e-12)
     alone = reader(Spelled(ids[:1, :1], mask[:1, :1], letters[:1, :1, :2]))
-    assert torch.allclose(alone[0, 0], read[0, 0], atol=1e-12)
+    assert torch.allclose(alone[0, 0], vectors[0, 0], atol=1e-12)
     changed = letters.clone()
     changed[0, 1, 6] = 4 if letters[0, 1, 6] != 4 else 5
     others = reader(Spelled(ids, mask, changed))
-    assert torch.equal(others[1], read[1])
-    assert torch.equal(others[0, 0], read[0, 0])
+    assert torch.equal(others[1], vectors[1])
+    assert torch.equal(others[0, 0], vectors[0, 0])
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("kind", LETTERS)
-def test_letters_tell_unknown_words_apart(encoder: str, kind: str) -> None:
+def test_letters_distinguish_unknown_words(encoder: str, kind: str) -> None:
     task, model = a_tagger(encoder, f"tag.letters.kind={kind}")
     one, other = (task.collate(task.encode([Example(text, "X X")]), [0]).source for text in ("gnu zob", "gnu zobly"))
     assert one.ids.tolist() == other.ids.tolist() == [[UNKNOWN, UNKNOWN]]
@@ -242,7 +243,7 @@ def test_letters_tell_unknown_words_apart(encoder: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_batch_mates_change_no_tag(encoder: str) -> None:
+def test_other_sentences_of_a_batch_change_no_logits(encoder: str) -> None:
     task, model = a_tagger(encoder)
     model.double()
     data = task.encode(parts(1, 6).train)
@@ -253,20 +254,20 @@ def test_batch_mates_change_no_tag(encoder: str) -> None:
         assert torch.allclose(logits[row, : own.shape[1]], own[0], atol=1e-9)
 
 
-def test_hidden_words_are_hidden_in_training_only() -> None:
+def test_word_dropout_replaces_words_in_training_only() -> None:
     task, model = a_tagger("recurrent", "model.encoder.dropout=0", "train.word_dropout=0.5")
     batch = task.collate(task.encode(parts(1, 6).train), range(6))
-    seen: list[Tensor] = []
-    model.encoder.embedding.register_forward_hook(lambda module, given, result: seen.append(given[0]))
-    judged = task.dev_loss(model, batch).loss
-    assert torch.equal(seen[0], batch.source.ids)
-    assert torch.equal(judged, task.loss(model, batch))
+    inputs: list[Tensor] = []
+    model.encoder.embedding.register_forward_hook(lambda module, arguments, output: inputs.append(arguments[0]))
+    dev_loss = task.dev_loss(model, batch).loss
+    assert torch.equal(inputs[0], batch.source.ids)
+    assert torch.equal(dev_loss, task.loss(model, batch))
     model.train()
     task.loss(model, batch)
-    hidden = seen[-1] != batch.source.ids
+    hidden = inputs[-1] != batch.source.ids
     assert hidden.any()
-    assert (seen[-1][hidden] == UNKNOWN).all()
-    assert (seen[-1][~batch.source.mask] == PAD).all()
+    assert (inputs[-1][hidden] == UNKNOWN).all()
+    assert (inputs[-1][~batch.source.mask] == PAD).all()
 
 
 def test_the_loss_is_the_sum_over_words() -> None:
@@ -281,20 +282,20 @@ def test_the_loss_is_the_sum_over_words() -> None:
 
 
 def allowed(path: tuple[int, ...], rules: Rules) -> bool:
-    steps = all(rules.after[one, other] for one, other in itertools.pairwise(path))
-    return bool(rules.first[path[0]]) and steps
+    transitions = all(rules.after[one, other] for one, other in itertools.pairwise(path))
+    return bool(rules.first[path[0]]) and transitions
 
 
 NAMES = ["I-PER", "O", "B-LOC", "I-LOC", "B-PER"]
 
 
-def test_bio_rules() -> None:
+def test_bio_rules_allow_an_inner_tag_only_after_a_tag_of_its_entity() -> None:
     rules = bio(NAMES)
     assert rules is not None
-    lawful = {(one, other) for one in range(5) for other in range(5) if rules.after[one, other]}
-    wrong = {(NAMES[one], NAMES[other]) for one in range(5) for other in range(5)}
-    wrong -= {(NAMES[one], NAMES[other]) for one, other in lawful}
-    assert wrong == {
+    permitted = {(one, other) for one in range(5) for other in range(5) if rules.after[one, other]}
+    forbidden = {(NAMES[one], NAMES[other]) for one in range(5) for other in range(5)}
+    forbidden -= {(NAMES[one], NAMES[other]) for one, other in permitted}
+    assert forbidden == {
         *(("O", "I-PER"), ("B-LOC", "I-PER"), ("I-LOC", "I-PER")),
         *(("O", "I-LOC"), ("B-PER", "I-LOC"), ("I-PER", "I-LOC")),
     }
@@ -308,7 +309,7 @@ def test_other_tags_have_no_rules(names: list[str]) -> None:
     assert bio(names) is None
 
 
-def test_the_best_path_is_the_best_of_all() -> None:
+def test_the_best_path_has_the_highest_score_of_all_allowed_paths() -> None:
     rules = bio(NAMES)
     assert rules is not None
     lengths = (1, 2, 3, 5)
@@ -316,15 +317,15 @@ def test_the_best_path_is_the_best_of_all() -> None:
     for length in lengths:
         mask = torch.zeros(40, 5, dtype=torch.bool)
         mask[:, :length] = True
-        found = best_path(scores.masked_fill(~mask.unsqueeze(-1), float("nan")), mask, rules)
+        searched = best_path(scores.masked_fill(~mask.unsqueeze(-1), float("nan")), mask, rules)
         paths = [path for path in itertools.product(range(len(NAMES)), repeat=length) if allowed(path, rules)]
         sums = torch.stack([scores[:, range(length), path].sum(-1) for path in paths], dim=-1)
         best = sums.max(-1)
-        assert torch.allclose(found.scores, best.values, atol=1e-12)
-        assert found.tags[:, :length].tolist() == [list(paths[index]) for index in best.indices]
+        assert torch.allclose(searched.scores, best.values, atol=1e-12)
+        assert searched.tags[:, :length].tolist() == [list(paths[index]) for index in best.indices]
 
 
-def test_rows_of_one_batch_end_where_they_end() -> None:
+def test_padding_does_not_change_the_best_path() -> None:
     rules = bio(NAMES)
     scores = torch.randn(7, 6, len(NAMES)).double()
     mask = torch.arange(6) < torch.tensor([1, 2, 3, 4, 5, 6, 6]).unsqueeze(1)
@@ -339,46 +340,46 @@ def test_rows_of_one_batch_end_where_they_end() -> None:
 
 def test_without_rules_each_word_gets_its_likeliest_tag() -> None:
     scores, mask = torch.randn(3, 5, 7), torch.ones(3, 5, dtype=torch.bool)
-    found = best_path(scores, mask, None)
-    assert torch.equal(found.tags, scores.argmax(-1))
+    searched = best_path(scores, mask, None)
+    assert torch.equal(searched.tags, scores.argmax(-1))
     free = Rules(torch.ones(7, dtype=torch.bool), torch.ones(7, 7, dtype=torch.bool))
-    assert torch.equal(best_path(scores, mask, free).tags, found.tags)
-    assert torch.allclose(best_path(scores, mask, free).scores, found.scores, atol=1e-5)
+    assert torch.equal(best_path(scores, mask, free).tags, searched.tags)
+    assert torch.allclose(best_path(scores, mask, free).scores, searched.scores, atol=1e-5)
 
 
 # Metrics
 
 
 @pytest.mark.parametrize(
-    ("tags", "found"),
+    ("tags", "entities"),
     [
         ("", []),
         ("O O", []),
         ("B-PER I-PER O B-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
         ("B-PER B-PER I-PER", [(0, 1, "PER"), (1, 3, "PER")]),
-        ("O I-PER I-PER", [(1, 3, "PER")]),  # conlleval: what goes on with nothing begins
+        ("O I-PER I-PER", [(1, 3, "PER")]),  # conlleval: I-X without a beginning begins an entity
         ("B-PER I-LOC I-LOC O", [(0, 1, "PER"), (1, 3, "LOC")]),
         ("I-LOC B-LOC", [(0, 1, "LOC"), (1, 2, "LOC")]),
         ("B-A-B I-A-B", [(0, 2, "A-B")]),
         ("NOUN VERB", []),
     ],
 )
-def test_the_entities_of_tags(tags: str, found: list[tuple[int, int, str]]) -> None:
-    assert spans(tags.split()) == found
+def test_spans_are_the_entities_of_the_tags(tags: str, entities: list[tuple[int, int, str]]) -> None:
+    assert spans(tags.split()) == entities
 
 
 def test_entity_f1_counts_whole_entities() -> None:
     references = ["B-PER I-PER O B-LOC", "O O", "B-ORG I-ORG"]
-    outputs = ["B-PER I-PER O B-ORG", "B-LOC O", "B-ORG O"]  # one of four said is right, and of three meant
+    outputs = ["B-PER I-PER O B-ORG", "B-LOC O", "B-ORG O"]  # one entity of four is correct; there are three to find
     measured = entity_f1(outputs, references)
     assert measured.value == pytest.approx(2 * (1 / 4) * (1 / 3) / (1 / 4 + 1 / 3))
     assert measured.signature == "entity_f1|n:3|entities:3|average:micro|rule:conlleval"
     assert entity_f1(references, references).value == 1.0
-    assert entity_f1(["O"], ["O"]).value == 0.0  # conlleval: nothing found, nothing to find
+    assert entity_f1(["O"], ["O"]).value == 0.0  # conlleval: 0 without any entities
     assert entity_f1(["", ""], ["B-X", "O B-X"]).value == 0.0
 
 
-def test_entity_f1_of_conllevals_own_example() -> None:
+def test_entity_f1_of_the_example_of_conlleval() -> None:
     """Tjong Kim Sang and Buchholz 2000: He reckons the current account deficit; one chunk cut short."""
     references = ["B-NP B-VP B-NP I-NP I-NP I-NP"]
     assert entity_f1(["B-NP B-VP B-NP I-NP I-NP B-NP"], references).value == pytest.approx(2 * 2 / (4 + 3))
@@ -409,7 +410,7 @@ def test_an_answer_has_a_tag_for_every_word(encoder: str) -> None:
     assert answers[0].score < 0
 
 
-def test_the_map_of_a_transformer_is_its_last_look() -> None:
+def test_the_map_of_a_transformer_is_the_attention_of_its_last_layer() -> None:
     task, model = a_tagger("transformer")
     long, short = task.answer(model, ["This gorb mivs .", "Miv ."], task.recipe.search)
     assert short.map is not None
@@ -418,35 +419,35 @@ def test_the_map_of_a_transformer_is_its_last_look() -> None:
     assert long.map is not None
     assert torch.allclose(long.map.weights.sum(-1), torch.ones(4), atol=1e-5)
     source = task.collate(task.encode([Example("Miv .", "VERB PUNCT")]), [0]).source
-    with record(model) as seen:
+    with record(model) as recorded:
         model(source)
-    last = list(seen.weights.values())[-1]
+    last = list(recorded.weights.values())[-1]
     assert last.shape == (1, 2, 2, 2)  # two heads
     assert torch.allclose(short.map.weights, last[0].mean(0), atol=1e-5)
     assert task.answer(*a_tagger("recurrent")[1:], ["Miv"], task.recipe.search)[0].map is None
 
 
-def test_answers_in_bio_tags_keep_the_rules() -> None:
+def test_predicted_bio_tags_follow_the_rules() -> None:
     examples = [Example("in Kobe City Hall", "O B-LOC I-LOC I-LOC"), Example("Ann Lee", "B-PER I-PER")]
     task = Tag.learn(tiny("metric=entity_f1"), examples)
     assert task.rules is not None
     model = task.build()
-    with torch.no_grad():  # it would say I-PER most of the time
+    with torch.no_grad():  # without rules it would predict I-PER most of the time
         model.tags.bias[len(SPECIALS) + task.names.index("I-PER")] = 2.0
     texts = [" ".join(["Ann", "Kobe", "in", "Hall", "Lee"] * count) for count in range(1, 20)]
     answers = task.answer(model, texts, task.recipe.search)
     assert all(task.lawful(task.tags.encode(answer.text)) for answer in answers)
-    greedy = replace_rules(task).answer(model, texts, task.recipe.search)
+    greedy = without_rules(task).answer(model, texts, task.recipe.search)
     assert not all(task.lawful(task.tags.encode(answer.text)) for answer in greedy)
 
 
-def replace_rules(task: Tag) -> Tag:
+def without_rules(task: Tag) -> Tag:
     free = Tag(task.recipe, task.words, task.letters, task.tags)
     free.rules = None
     return free
 
 
-def test_what_is_said_of_bio_tags() -> None:
+def test_the_description_of_bio_tags_counts_sentences_that_break_the_rules() -> None:
     good, bad = Example("Ann Lee", "B-PER I-PER"), Example("a Lee", "O I-PER")
     task = Tag.learn(tiny(), [good, bad])
     data = task.encode([good, bad])
@@ -456,7 +457,7 @@ def test_what_is_said_of_bio_tags() -> None:
     assert rules.endswith("B-X or I-X")
 
 
-def test_a_line_too_long_is_answered_with_nothing() -> None:
+def test_a_line_that_is_too_long_gets_a_blank_answer() -> None:
     task, model = a_tagger("recurrent")
     text = "Miv " * 5001
     assert task.too_long(text)
@@ -467,19 +468,19 @@ def test_a_line_too_long_is_answered_with_nothing() -> None:
 # The corpus
 
 
-def test_a_word_of_the_corpus_has_its_tag_by_its_place() -> None:
+def test_words_of_the_corpus_are_ambiguous_but_sentences_are_not() -> None:
     splits = parts(1, 3000)
     tags: dict[str, set[str]] = {}
     for example in splits.train:
-        words, named = example.source.split(), example.target.split()
-        assert len(words) == len(named)
-        assert named[-1] == "PUNCT"
-        for word, tag in zip(words, named, strict=True):
+        words, targets = example.source.split(), example.target.split()
+        assert len(words) == len(targets)
+        assert targets[-1] == "PUNCT"
+        for word, tag in zip(words, targets, strict=True):
             tags.setdefault(word, set()).add(tag)
             assert not word.endswith("ly") or tag == "ADV"
             assert not word.endswith("ish") or tag == "ADJ"
             assert not word.endswith("ed") or tag in ("ADJ", "VERB")
-    ambiguous = [word for word, seen in tags.items() if len(seen) > 1]
+    ambiguous = [word for word, word_tags in tags.items() if len(word_tags) > 1]
     assert len(ambiguous) > 100
     assert {"NOUN", "VERB"} in [tags[word] for word in ambiguous]
     assert {"PROPN", "VERB"} in [tags[word] for word in ambiguous]
@@ -488,26 +489,28 @@ def test_a_word_of_the_corpus_has_its_tag_by_its_place() -> None:
         assert readings.setdefault(example.source, example.target) == example.target
 
 
-def test_new_stems_belong_to_one_split() -> None:
+def test_no_new_stem_is_shared_between_splits() -> None:
     splits = parts(1, 3000)
 
-    def new(examples: list[Example]) -> set[str]:
-        words = {word.lower() for each in examples if each.group == "new" for word in each.source.split()}
-        known = {word.lower() for each in splits.train if each.group == "known" for word in each.source.split()}
+    def new_words(examples: list[Example]) -> set[str]:
+        words = {word.lower() for example in examples if example.group == "new" for word in example.source.split()}
+        known = {
+            word.lower() for example in splits.train if example.group == "known" for word in example.source.split()
+        }
         return words - known - {str(number) for number in range(100)}
 
-    train, dev, test = map(new, (splits.train, splits.dev, splits.test))
+    train, dev, test = map(new_words, (splits.train, splits.dev, splits.test))
     assert len(test) > 500
     assert not train & dev
     assert not train & test
     assert not dev & test
 
 
-# The whole way
+# From training to predictions
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_it_trains_stores_and_answers(tmp_path: Path, encoder: str) -> None:
+def test_a_tagger_trains_is_stored_scored_and_fine_tuned(tmp_path: Path, encoder: str) -> None:
     run = regard.train(tiny(*ENCODERS[encoder]), runs=tmp_path, quiet=True)
     losses = [entry["dev_loss"] for entry in run.metrics() if "dev_loss" in entry]
     assert losses[-1] < losses[0]
@@ -518,18 +521,18 @@ def test_it_trains_stores_and_answers(tmp_path: Path, encoder: str) -> None:
     assert predictor.score(parts(1, 1).dev, metric="exact_match").metric == "exact_match"
     with pytest.raises(RecipeError, match="does not fit this task"):
         predictor.score(parts(1, 1).dev, metric="bleu")
-    again = regard.train(tiny(*ENCODERS[encoder], f"train.start_from={run.path}"), runs=tmp_path, quiet=True)
+    tuned = regard.train(tiny(*ENCODERS[encoder], f"train.start_from={run.path}"), runs=tmp_path, quiet=True)
     for name in ("source.tokens", "letters.tokens", "target.tokens"):
-        assert again.read(name) == run.read(name)
+        assert tuned.read(name) == run.read(name)
     file = write(tmp_path, "names.tsv", "this gorb\tO B-PER\n" * 3)
     others = tiny(*ENCODERS[encoder], f"train.start_from={run.path}", f"data.train={file}", "train.updates=1")
     task = load(regard.train(others, runs=tmp_path, quiet=True), device="cpu").task
-    assert task.names == ["O", "B-PER"]  # the tags are its own, all else is as before
+    assert task.names == ["O", "B-PER"]  # the tags are those of the new data; the letters are those of the first run
     assert task.files()["letters.tokens"] == run.read("letters.tokens")
 
 
-def test_it_learns_endings_and_places(tmp_path: Path) -> None:
-    """The recipe, a little shorter: new words are tagged by letters and context."""
+def test_the_recipe_learns_from_endings_and_context(tmp_path: Path) -> None:
+    """The recipe with a shorter training: new words are tagged by letters and context."""
     recipe = recipes.load("parts", ["data.size=2000", "train.updates=150", "train.validate=75", "train.device=cpu"])
     scored = load(regard.train(recipe, runs=tmp_path, quiet=True), device="cpu").score(parts(1, 1).test)
     assert scored.groups["new"] > 0.93
@@ -537,13 +540,13 @@ def test_it_learns_endings_and_places(tmp_path: Path) -> None:
 
 
 def command(*arguments: str) -> Any:
-    """What `regard ARGUMENTS --json` says."""
+    """The output of `regard ARGUMENTS --json`, parsed."""
     code = "from regard.cli import main; main()"
-    told = subprocess.run([sys.executable, "-c", code, *arguments, "--json"], capture_output=True, check=True)
-    return json.loads(told.stdout)
+    done = subprocess.run([sys.executable, "-c", code, *arguments, "--json"], capture_output=True, check=True)
+    return json.loads(done.stdout)
 
 
-def test_the_command_line_gives_words_and_tags_and_reads_the_formats_of_the_run(tmp_path: Path) -> None:
+def test_the_command_line_prints_words_and_tags_and_reads_the_format_of_the_run(tmp_path: Path) -> None:
     sentences = "Ann\tB-PER\nLee\tI-PER\nslept\tO\n\nin\tO\nKobe\tB-LOC\n\n"
     train, test = write(tmp_path, "train.tsv", sentences * 5), write(tmp_path, "test.tsv", sentences)
     files = [f"data.train={train}", f"data.dev={test}", "tag.format=columns", "metric=entity_f1", "train.updates=60"]

@@ -1,4 +1,4 @@
-"""Sentence vectors: of length one, the same in any company, and near where sentences are alike."""
+"""Sentence vectors: unit length, independent of the batch, and close for similar sentences."""
 
 from pathlib import Path
 
@@ -30,31 +30,33 @@ def predictor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return regard.load(regard.train(settings, runs=tmp_path_factory.mktemp("runs"), quiet=True))
 
 
-def test_vectors_are_as_long_as_one_but_for_blank_texts(predictor: Predictor) -> None:
-    found = vectors(predictor, TEXTS)
-    assert found.shape == (len(TEXTS), 12)
-    assert found.norm(dim=-1).tolist() == pytest.approx([1, 1, 0, 1, 1], abs=1e-6)
+def test_vectors_have_unit_length_and_those_of_blank_texts_are_zero(predictor: Predictor) -> None:
+    embedded = vectors(predictor, TEXTS)
+    assert embedded.shape == (len(TEXTS), 12)
+    assert embedded.norm(dim=-1).tolist() == pytest.approx([1, 1, 0, 1, 1], abs=1e-6)
     assert vectors(predictor, []).shape == (0, 12)
 
 
-def test_company_changes_no_vector(predictor: Predictor) -> None:
+def test_other_texts_of_a_batch_change_no_vector(predictor: Predictor) -> None:
     together = vectors(predictor, TEXTS)
     alone = torch.cat([vectors(predictor, [text]) for text in TEXTS])
     torch.testing.assert_close(together, alone, rtol=0.0, atol=1e-6)
 
 
 def test_the_nearest_comes_first_and_a_text_is_nearest_to_itself(predictor: Predictor) -> None:
-    found = near(predictor, TEXTS[1], TEXTS, count=3)
-    assert (found[0].place, found[0].text) == (1, TEXTS[1])
-    assert found[0].cosine == pytest.approx(1.0, abs=1e-5)
-    assert [each.cosine for each in found] == sorted((each.cosine for each in found), reverse=True)
-    assert len(found) == 3
+    nearest = near(predictor, TEXTS[1], TEXTS, count=3)
+    assert (nearest[0].place, nearest[0].text) == (1, TEXTS[1])
+    assert nearest[0].cosine == pytest.approx(1.0, abs=1e-5)
+    assert [neighbour.cosine for neighbour in nearest] == sorted(
+        (neighbour.cosine for neighbour in nearest), reverse=True
+    )
+    assert len(nearest) == 3
     everything = near(predictor, TEXTS[1], TEXTS, count=50)
-    assert sorted(each.place for each in everything) == [0, 1, 3, 4]  # a blank line is near nothing
+    assert sorted(neighbour.place for neighbour in everything) == [0, 1, 3, 4]  # the blank text is left out
 
 
 @pytest.mark.parametrize("blank", ["", " \t"])
-def test_nothing_is_near_a_blank_text(predictor: Predictor, blank: str) -> None:
+def test_a_blank_query_is_refused(predictor: Predictor, blank: str) -> None:
     with pytest.raises(DataError, match="nothing is near a text that is blank or over 5,000 tokens"):
         near(predictor, blank, TEXTS)
 
@@ -65,8 +67,8 @@ def test_a_classifier_finds_sentences_of_the_same_mood(tmp_path: Path) -> None:
     predictor = regard.load(regard.train(settings, runs=tmp_path, quiet=True))
     dev = moods(1, 1).dev
     for example in dev[:4]:
-        found = near(predictor, example.source, [each.source for each in dev], count=20)
-        assert sum(dev[each.place].target == example.target for each in found) >= 19
+        nearest = near(predictor, example.source, [other.source for other in dev], count=20)
+        assert sum(dev[neighbour.place].target == example.target for neighbour in nearest) >= 19
 
 
 def test_the_vector_of_a_translation_is_the_mean_of_its_states(tmp_path: Path) -> None:
@@ -78,20 +80,20 @@ def test_the_vector_of_a_translation_is_the_mean_of_its_states(tmp_path: Path) -
     torch.testing.assert_close(vectors(predictor, TEXTS[:1])[0], mean / mean.norm())
 
 
-def test_a_run_that_reads_no_sentences_is_refused(predictor: Predictor) -> None:
-    blind = Predictor(predictor.run, predictor.task, torch.nn.Linear(2, 3))
+def test_a_run_without_a_sentence_encoder_is_refused(predictor: Predictor) -> None:
+    without_encoder = Predictor(predictor.run, predictor.task, torch.nn.Linear(2, 3))
     with pytest.raises(RecipeError, match=r"a run of the task '\w+', which has no sentence encoder"):
-        vectors(blind, TEXTS)
+        vectors(without_encoder, TEXTS)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "given"), [("clues", True), ("facts", True), ("parts", False), ("sentences", False)]
+    ("recipe", "has_vectors"), [("clues", True), ("facts", True), ("parts", False), ("sentences", False)]
 )
-def test_these_tasks_give_vectors_and_those_are_refused(recipe: str, given: bool, tmp_path: Path) -> None:
-    """What docs/reading.md says."""
+def test_vectors_of_other_tasks_are_given_or_refused(recipe: str, has_vectors: bool, tmp_path: Path) -> None:
+    """The tasks are those that docs/reading.md lists."""
     changes = ["train.updates=1", "train.validate=1", "train.batch_tokens=300", "data.size=300", "train.device=cpu"]
     predictor = regard.load(regard.train(recipe, *changes, runs=tmp_path, quiet=True))
-    if given:
+    if has_vectors:
         assert vectors(predictor, ["laura knows"]).norm().item() == pytest.approx(1.0, abs=1e-5)
     else:
         with pytest.raises(RecipeError, match=r"which has no sentence encoder; use a run of translate, classify"):
