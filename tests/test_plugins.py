@@ -1,4 +1,4 @@
-"""What an installed package adds to the tables: it is listed, trained with, loaded again, and missed by name."""
+"""Entries of an installed package: listed, used in training and loading, and named in errors if it is missing."""
 
 import importlib
 import json
@@ -40,7 +40,7 @@ MISSING = "of the package 'regard-small' (version 0.3); install it with: pip ins
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which two packages are installed: tests/plugin_package, and the one that docs/extend.md shows."""
     folder = tmp_path_factory.mktemp("packages")
-    shutil.copytree(HERE / "plugin_package", folder / "small")  # a build leaves files beside the source
+    shutil.copytree(HERE / "plugin_package", folder / "small")  # pip writes build files beside the source
     (folder / "chebyshev").mkdir()
     for language, name in (("toml", "pyproject.toml"), ("python", "regard_chebyshev.py")):
         (block,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.M | re.S)
@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with pairs and lines to learn from."""
+    """A folder with training data: pairs and lines."""
     folder = tmp_path_factory.mktemp("home")
     words = [f"{'abcd'[index % 4]}{'efg'[index % 3]}{'hi'[index % 2]}" for index in range(40)]
     (folder / "pairs.tsv").write_text("".join(f"{word}\t{word.upper()}\n" for word in words), encoding="utf-8")
@@ -65,16 +65,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(home: Path, *arguments: object, site: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs `regard ARGUMENTS` in a process of its own, with the packages of `site` or without."""
+    """Run `regard ARGUMENTS` in a subprocess, with the packages of `site` or without them."""
     path = [str(site)] if site else []
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
-    line = [sys.executable, "-m", "regard", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, cwd=home, env=environment, check=False)
+    words = [sys.executable, "-m", "regard", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, cwd=home, env=environment, check=False)
 
 
 @pytest.fixture(scope="module")
 def run(site: Path, home: Path) -> Run:
-    """A run that was trained with four entries of the package."""
+    """A run that was trained with four entries of the package regard-small."""
     arguments = ("train", "reverse", "name=small", "data.train=pairs.tsv", *SMALL, *NAMED)
     done = command(home, *arguments, site=site)
     assert done.returncode == 0, done.stderr
@@ -86,14 +86,14 @@ Use = Callable[[Path], None]
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
-    """Puts a folder of packages on the path of this process, for one test."""
+    """Add a folder of packages to sys.path for one test."""
     modules = set(sys.modules)
 
-    def put(folder: Path) -> None:
+    def add(folder: Path) -> None:
         monkeypatch.syspath_prepend(folder)
         plugins.installed.cache_clear()
 
-    yield put
+    yield add
     plugins.installed.cache_clear()
     for name in set(sys.modules) - modules:
         if name.startswith("regard_"):
@@ -101,7 +101,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Use]:
 
 
 def write(folder: Path, package: str, entries: dict[str, str], *, version: str = "1.0", **modules: str) -> Path:
-    """A package as pip would have installed it."""
+    """Write a package as pip would install it."""
     info = folder / f"{package.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
@@ -118,12 +118,12 @@ def small(home: Path, *overrides: str) -> Recipe:
 # From the command line
 
 
-def test_the_list_says_where_an_entry_is_from(site: Path, home: Path) -> None:
+def test_the_list_names_the_package_of_an_entry(site: Path, home: Path) -> None:
     done = command(home, "list", "scores", site=site)
     assert done.returncode == 0, done.stderr
     assert "  manhattan        (from regard-small 0.3)\n" in done.stdout
     (line,) = [line for line in PAGE.split("\n") if line.startswith("regard list scores")]
-    assert f"  {line.partition('# ')[2]}\n" in done.stdout  # as the page shows it
+    assert f"  {line.partition('# ')[2]}\n" in done.stdout  # as docs/extend.md shows it
     listed = json.loads(command(home, "list", "--json", site=site).stdout)
     for table, name in (("normalizers", "squared"), ("scopes", "before"), ("encoders", "tokenwise")):
         assert listed[table][name] == "(from regard-small 0.3)"
@@ -131,7 +131,7 @@ def test_the_list_says_where_an_entry_is_from(site: Path, home: Path) -> None:
     assert "manhattan" not in json.loads(command(home, "list", "--json").stdout)["scores"]
 
 
-def test_a_run_predicts_where_the_package_is_installed_and_else_says_how_to_get_it(
+def test_a_run_predicts_with_the_package_and_without_it_says_how_to_install_it(
     run: Run, site: Path, home: Path
 ) -> None:
     assert command(home, "predict", run.path, "lines.txt", site=site).stdout.count("\n") == 40
@@ -141,13 +141,13 @@ def test_a_run_predicts_where_the_package_is_installed_and_else_says_how_to_get_
     assert done.stderr == f"regard: the run {run.path} needs the scope 'before' {MISSING}\n"
 
 
-# What a run keeps
+# What a run stores
 
 
 def test_a_run_names_the_packages_it_needs_and_its_manifest_covers_them(run: Run, tmp_path: Path) -> None:
     package = {"package": "regard-small", "version": "0.3"}
-    wanted = {f"{what}s.{name}": package for what, name in KINDS.items()} | {"encoders.tokenwise": package}
-    assert json.loads(run.read(storage.PLUGINS)) == wanted
+    expected = {f"{kind}s.{name}": package for kind, name in KINDS.items()} | {"encoders.tokenwise": package}
+    assert json.loads(run.read(storage.PLUGINS)) == expected
     copy = shutil.copytree(run.path, tmp_path / "copy")
     (copy / storage.PLUGINS).write_text("{}", encoding="utf-8")
     with pytest.raises(CorruptError, match=r"plugins\.json is damaged"):
@@ -179,7 +179,7 @@ def test_starting_from_a_run_needs_only_what_the_new_recipe_names(run: Run, home
     assert not started.has_file(storage.PLUGINS)
 
 
-def test_another_version_is_a_line_on_stderr(
+def test_another_version_of_the_package_is_reported_on_stderr(
     run: Run, use: Use, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(HERE / "plugin_package" / "regard_small.py", tmp_path)
@@ -188,41 +188,41 @@ def test_another_version_is_a_line_on_stderr(
     entries = {key: f"regard_small:{names[key.partition('.')[2]]}" for key in needed}
     use(write(tmp_path, "regard-small", entries, version="0.4"))
     assert len(regard.load(run).predict(["abc"])) == 1
-    said = capsys.readouterr().err.split("\n")[:-1]
-    assert len(said) == 4
-    of = "'manhattan' of regard-small 0.3; that of regard-small 0.4 is used now"
-    assert f"regard: the run {run.path} was trained with the score {of}" in said
+    lines = capsys.readouterr().err.split("\n")[:-1]
+    assert len(lines) == 4
+    change = "'manhattan' of regard-small 0.3; that of regard-small 0.4 is used now"
+    assert f"regard: the run {run.path} was trained with the score {change}" in lines
 
 
-def test_a_version_that_has_lost_the_entry_is_told_from_a_missing_package(run: Run, use: Use, tmp_path: Path) -> None:
+def test_a_version_without_the_entry_has_an_error_of_its_own(run: Run, use: Use, tmp_path: Path) -> None:
     use(write(tmp_path, "regard-small", {}, version="0.4"))
     with pytest.raises(RecipeError, match=r"version 0.4 does not have it; install: pip install regard-small==0.3$"):
         regard.load(run)
 
 
-def test_an_entry_of_regards_own_in_place_of_the_packages_is_a_line_on_stderr(
+def test_an_entry_of_regard_that_replaces_that_of_the_package_is_reported_on_stderr(
     run: Run, use: Use, site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use(site)
     monkeypatch.setitem(SCORES, "manhattan", Dot)
     regard.load(run)
-    said = "score 'manhattan' of regard-small 0.3; that of regard itself is used now\n"
-    assert capsys.readouterr().err == f"regard: the run {run.path} was trained with the {said}"
+    change = "score 'manhattan' of regard-small 0.3; that of regard itself is used now\n"
+    assert capsys.readouterr().err == f"regard: the run {run.path} was trained with the {change}"
 
 
-def test_a_score_that_was_added_from_python_is_said_to_be_none_of_regards(
+def test_the_error_for_a_missing_score_says_that_it_was_added_from_python(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(SCORES, "mine", Dot)
         run = regard.train(small(home, "model.attention.score=mine"), runs=tmp_path, quiet=True)
     assert not run.has_file(storage.PLUGINS)
-    said = r"needs the score 'mine', which is not in this regard: it was added from Python.* \(docs/extend.md\)$"
-    with pytest.raises(RecipeError, match=said):
+    message = r"needs the score 'mine', which is not in this regard: it was added from Python.* \(docs/extend.md\)$"
+    with pytest.raises(RecipeError, match=message):
         regard.load(run)
 
 
-def test_a_task_of_a_package_trains_and_answers(site: Path, home: Path, use: Use, tmp_path: Path) -> None:
+def test_a_task_of_a_package_trains_and_predicts(site: Path, home: Path, use: Use, tmp_path: Path) -> None:
     use(site)
     recipe = small(home, "task=capitals", f"data.train={home / 'lines.txt'}", "model.attention.score=chebyshev")
     run = regard.train(recipe, runs=tmp_path, quiet=True)
@@ -239,9 +239,9 @@ def test_a_task_of_a_package_trains_and_answers(site: Path, home: Path, use: Use
 
 def test_nothing_of_a_package_is_imported_before_a_recipe_names_it(site: Path, use: Use) -> None:
     use(site)
-    own = catalogue.tables()["scores"]
-    assert own.added == {"manhattan": "(from regard-small 0.3)", "chebyshev": "(from regard-chebyshev 0.1)"}
-    assert list(own.entries) == list(SCORES)
+    table = catalogue.tables()["scores"]
+    assert table.added == {"manhattan": "(from regard-small 0.3)", "chebyshev": "(from regard-chebyshev 0.1)"}
+    assert list(table.entries) == list(SCORES)
     with pytest.raises(UnknownNameError, match=r"unknown score 'manhatan'; .*, manhattan.*did you mean 'manhattan'\?"):
         plugins.pick(SCORES, "manhatan", "score", Score)
     assert "regard_small" not in sys.modules
@@ -250,18 +250,18 @@ def test_nothing_of_a_package_is_imported_before_a_recipe_names_it(site: Path, u
     assert "manhattan" not in SCORES
 
 
-def test_the_tables_that_packages_can_add_to_are_tables() -> None:
+def test_the_tables_that_packages_can_add_to_are_in_the_catalogue() -> None:
     assert set(plugins.TABLES) - {"sources"} <= set(catalogue.TABLES)
 
 
-def test_an_entry_of_regards_own_wins(use: Use, tmp_path: Path) -> None:
+def test_an_entry_of_regard_is_preferred_to_that_of_a_package(use: Use, tmp_path: Path) -> None:
     use(write(tmp_path, "other", {"scores.dot": "regard_nowhere:Dot"}))
     assert plugins.pick(SCORES, "dot", "score", Score) is Dot
     line = catalogue.tables()["scores"].lines()["dot"]
     assert line.endswith("e = query . key. (regard's own is used, not the one from other 1.0)")
 
 
-def test_two_packages_with_one_entry_are_both_named(use: Use, tmp_path: Path) -> None:
+def test_the_error_for_an_entry_of_two_packages_names_both(use: Use, tmp_path: Path) -> None:
     for package in ("one", "two"):
         use(write(tmp_path / package, package, {"scores.same": "regard_nowhere:Same"}))
     with pytest.raises(RegardError, match=r"'same' is in several .* (one 1.0 and two|two 1.0 and one) 1.0; uninstall"):
@@ -282,10 +282,8 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("key", "said"), BROKEN.items())
-def test_an_entry_that_is_of_no_use_is_a_sentence_about_its_package(
-    key: str, said: str, use: Use, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("key", "message"), BROKEN.items())
+def test_the_error_for_an_unusable_entry_names_its_package(key: str, message: str, use: Use, tmp_path: Path) -> None:
     entries = {
         "scores.nowhere": "regard_nowhere:Score",
         "scores.absent": "regard_wrong:Absent",
@@ -297,18 +295,18 @@ def test_an_entry_that_is_of_no_use_is_a_sentence_about_its_package(
         "normalizers.class": "regard_wrong:Entry",
         "tasks.number": "regard_wrong:number",
     }
-    wrong = (
+    code = (
         "from regard.attention.normalizers import Entry\nfrom regard.attention.scores import Dot\nnumber = 7\n"
         "instance = Dot(query_dim=3, key_dim=3)\ndef function(scores, mask): return scores\n"
     )
-    use(write(tmp_path, "wrong", entries, regard_wrong=wrong, regard_raises="1 / 0\n"))
-    what, name = key.replace("s.", ".").split(".")
+    use(write(tmp_path, "wrong", entries, regard_wrong=code, regard_raises="1 / 0\n"))
+    kind, name = key.replace("s.", ".").split(".")
     tables = {"score": (SCORES, Score), "normalizer": (NORMALIZERS, Entry)}
-    with pytest.raises(RegardError, match=rf"the {what} '{name}' of wrong 1.0 \({entries[key]}\) {said}"):
-        task_class(name) if what == "task" else plugins.pick(tables[what][0], name, what, tables[what][1])
+    with pytest.raises(RegardError, match=rf"the {kind} '{name}' of wrong 1.0 \({entries[key]}\) {message}"):
+        task_class(name) if kind == "task" else plugins.pick(tables[kind][0], name, kind, tables[kind][1])
 
 
-def test_an_entry_of_no_table_is_a_sentence_in_the_list(use: Use, tmp_path: Path) -> None:
+def test_an_entry_for_an_unknown_table_is_reported(use: Use, tmp_path: Path) -> None:
     use(write(tmp_path, "astray", {"score.mine": "regard_nowhere:Mine", "mine": "regard_nowhere:Mine"}))
     first, second = plugins.misplaced()
     assert first.startswith("the entry 'score.mine' of astray 1.0 is in no table that packages can add to")
@@ -316,9 +314,9 @@ def test_an_entry_of_no_table_is_a_sentence_in_the_list(use: Use, tmp_path: Path
     assert second.startswith("the entry 'mine' of astray 1.0")
 
 
-def test_an_encoder_that_cannot_be_built_by_a_recipe_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_without_from_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mine(GnmtEncoder):
-        """Inherits no way to be built from a recipe."""
+        """Inherits no class method from_recipe."""
 
     monkeypatch.setitem(ENCODERS, "mine", Mine)
     recipe = recipes.load("reverse", ["model.encoder.kind=mine"])

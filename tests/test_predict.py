@@ -53,8 +53,8 @@ def predictor(run: Run) -> Predictor:
 
 def test_a_run_is_loaded_by_object_path_or_name(run: Run, predictor: Predictor) -> None:
     expected = predictor.predict(["abc"])[0]
-    for way in (run, run.path, str(run.path)):
-        prediction = regard.load(way, device="cpu").predict(["abc"])[0]
+    for source in (run, run.path, str(run.path)):
+        prediction = regard.load(source, device="cpu").predict(["abc"])[0]
         assert (prediction.text, prediction.score) == (expected.text, expected.score)
 
 
@@ -76,7 +76,7 @@ def test_a_loaded_model_has_tied_weights_and_the_same_parameters(tmp_path: Path,
 def test_in_a_run_of_the_first_format_gnmt_means_gnmt_v2(tmp_path: Path) -> None:
     """Before recipes named a format, gnmt was what gnmt_v2 is today; the weights of both fit either."""
     run = regard.train(tiny("model.decoder.order=gnmt_v2", "model.decoder.layers=2"), runs=tmp_path, quiet=True)
-    wanted = regard.load(run).predict(TEXTS)
+    expected = regard.load(run).predict(TEXTS)
     stored = run.read(RECIPE).decode()
     assert stored.startswith("format = 3\n")
 
@@ -84,25 +84,26 @@ def test_in_a_run_of_the_first_format_gnmt_means_gnmt_v2(tmp_path: Path) -> None
         run.replace(RECIPE, recipe.encode())
         return [(prediction.text, prediction.score) for prediction in regard.load(run).predict(TEXTS)]
 
-    papers = stored.replace('"gnmt_v2"', '"gnmt"')
-    first = papers.replace("format = 3\n", "")
-    assert answers(first) == [(prediction.text, prediction.score) for prediction in wanted]
+    current = stored.replace('"gnmt_v2"', '"gnmt"')
+    without_format = current.replace("format = 3\n", "")
+    assert answers(without_format) == [(prediction.text, prediction.score) for prediction in expected]
     assert run.recipe() == recipes.parse(stored, "it")
-    assert answers(papers) != answers(first)
-    assert recipes.parse(first, "it").model.decoder.order == "gnmt"  # a recipe outside a run has the present format
+    assert answers(current) != answers(without_format)
+    # A recipe outside a run has the present format.
+    assert recipes.parse(without_format, "it").model.decoder.order == "gnmt"
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("ask", ["predict", "score", "force", "vectors"])
+@pytest.mark.parametrize("call", ["predict", "score", "force", "vectors"])
 def test_too_little_memory_for_an_answer_is_a_resource_error(
-    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, ask: str, threads: int
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, call: str, threads: int
 ) -> None:
-    def full(*_: object, **__: object) -> None:
+    def raise_out_of_memory(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     examples = [Example(text, text) for text in TEXTS]
-    for owner in {type(module) for module in predictor.model.modules() if isinstance(module, Encoder)}:
-        monkeypatch.setattr(owner, "forward", full)
+    for encoder_class in {type(module) for module in predictor.model.modules() if isinstance(module, Encoder)}:
+        monkeypatch.setattr(encoder_class, "forward", raise_out_of_memory)
     monkeypatch.setattr(transduce, "SEARCH_TOKENS", 8)  # several batches, in parallel
     calls = {
         "predict": lambda: predictor.predict(TEXTS),
@@ -113,7 +114,7 @@ def test_too_little_memory_for_an_answer_is_a_resource_error(
     torch.set_num_threads(threads)
     try:
         with pytest.raises(ResourceError, match=r"not enough memory for an answer; lower the beam") as caught:
-            calls[ask]()
+            calls[call]()
     finally:
         torch.set_num_threads(1)
     assert caught.value.exit_code == 6
@@ -158,7 +159,7 @@ def test_each_text_has_its_answer_in_order(predictor: Predictor) -> None:
     assert any(prediction.text for prediction in predictions)
 
 
-def test_no_texts_have_no_answers(predictor: Predictor) -> None:
+def test_an_empty_list_has_no_predictions(predictor: Predictor) -> None:
     assert predictor.predict([]) == []
 
 
@@ -262,10 +263,10 @@ def test_a_decoder_order_without_attention_has_no_map(tmp_path: Path) -> None:
 def test_a_notebook_shows_the_map(predictor: Predictor) -> None:
     prediction = predictor.predict(["hello"])[0]
     assert prediction.map is not None
-    drawn = prediction._repr_svg_()
-    assert drawn is not None
-    assert drawn == prediction.map._repr_svg_()
-    root = ElementTree.fromstring(drawn)
+    drawing = prediction._repr_svg_()
+    assert drawing is not None
+    assert drawing == prediction.map._repr_svg_()
+    root = ElementTree.fromstring(drawing)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     titles = list(root.iter("{http://www.w3.org/2000/svg}title"))
     assert len(titles) == len(prediction.tokens) * 6

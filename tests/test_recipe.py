@@ -1,4 +1,4 @@
-"""Recipes: TOML and back, overrides, and the sentences for all that cannot be used."""
+"""Recipes: writing and reading TOML, overrides, and error messages for everything that is refused."""
 
 import dataclasses
 import re
@@ -23,26 +23,26 @@ from regard.training.schedules import SCHEDULES
 
 
 def values_of(section: type, prefix: str = "") -> dict[str, st.SearchStrategy]:
-    """A strategy of allowed values for every key of a recipe, `a.b.c` to strategy."""
-    found: dict[str, st.SearchStrategy] = {}
+    """A strategy of allowed values for every key of a recipe, by its name `a.b.c`."""
+    strategies: dict[str, st.SearchStrategy] = {}
     for item in dataclasses.fields(section):
         default, least, most = item.default, item.metadata.get("least"), item.metadata.get("most")
         name = prefix + item.name
-        if default is None:  # a key that may be left out
+        if default is None:  # an optional key
             default = {"str | None": "", "int | None": 0, "float | None": 0.0}[str(item.type)]
         if dataclasses.is_dataclass(default):
-            found |= values_of(type(default), name + ".")
+            strategies |= values_of(type(default), name + ".")
         elif isinstance(default, bool):
-            found[name] = st.booleans()
+            strategies[name] = st.booleans()
         elif isinstance(default, int):
-            found[name] = st.integers(least, 10**12)
+            strategies[name] = st.integers(least, 10**12)
         elif isinstance(default, float):
-            found[name] = st.floats(least, 1e300 if most is None else most)
+            strategies[name] = st.floats(least, 1e300 if most is None else most)
         elif isinstance(default, tuple):
-            found[name] = st.lists(texts, max_size=3).map(tuple)
+            strategies[name] = st.lists(texts, max_size=3).map(tuple)
         else:
-            found[name] = texts
-    return found
+            strategies[name] = texts
+    return strategies
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f"), max_size=12)
@@ -57,12 +57,13 @@ def value_at(recipe: Recipe, name: str) -> object:
 
 
 def changed(section: object, name: str, value: object) -> object:
-    """The recipe with one key replaced, by dataclasses alone."""
+    """The recipe with one key replaced, without the code under test."""
     first, _, rest = name.partition(".")
     return dataclasses.replace(section, **{first: changed(getattr(section, first), rest, value) if rest else value})
 
 
 def refused(text: str, *overrides: str) -> str:
+    """The message of the error that this recipe raises."""
     with pytest.raises(RecipeError) as caught:
         parse(text, "mine.toml", overrides)
     message = str(caught.value)
@@ -71,13 +72,13 @@ def refused(text: str, *overrides: str) -> str:
     return message
 
 
-def test_the_default_recipe_comes_back() -> None:
+def test_the_default_recipe_is_restored_from_toml() -> None:
     assert parse(to_toml(Recipe()), "it") == Recipe()
 
 
-def test_every_key_is_written_out() -> None:
-    given = [name for name in KEYS if value_at(Recipe(), name) is not None]
-    assert to_toml(Recipe()).count(" = ") == len(given) + 1  # the format of the file itself
+def test_every_key_with_a_value_is_written() -> None:
+    written = [name for name in KEYS if value_at(Recipe(), name) is not None]
+    assert to_toml(Recipe()).count(" = ") == len(written) + 1  # and the key `format`
 
 
 @pytest.mark.parametrize("format", ["0", "4", "true", '"2"'])
@@ -85,9 +86,9 @@ def test_a_format_of_another_version_is_refused(format: str) -> None:
     assert "mine.toml is of format" in refused(f"format = {format}")
 
 
-def test_gnmt_of_the_first_format_is_gnmt_v2() -> None:
-    orders = {number: f'format = {number}\n[model.decoder]\norder = "gnmt"' for number in (1, 2)}
-    assert [parse(text, "it").model.decoder.order for text in orders.values()] == ["gnmt_v2", "gnmt"]
+def test_gnmt_in_the_first_format_is_read_as_gnmt_v2() -> None:
+    texts = {number: f'format = {number}\n[model.decoder]\norder = "gnmt"' for number in (1, 2)}
+    assert [parse(text, "it").model.decoder.order for text in texts.values()] == ["gnmt_v2", "gnmt"]
     assert parse('[model.decoder]\norder = "gnmt"', "it").model.decoder.order == "gnmt"
 
 
@@ -96,27 +97,27 @@ def test_an_empty_recipe_is_the_default() -> None:
 
 
 @given(st.data())
-def test_a_changed_recipe_comes_back(data: st.DataObject) -> None:
+def test_a_changed_recipe_is_restored_from_toml(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=6, unique=True))
     recipe: object = Recipe()
     for name in names:
         recipe = changed(recipe, name, data.draw(KEYS[name], name))
-    again = parse(to_toml(recipe), "it")
-    assert again == recipe
+    restored = parse(to_toml(recipe), "it")
+    assert restored == recipe
     for name in names:
-        assert type(value_at(again, name)) is type(value_at(recipe, name))
+        assert type(value_at(restored, name)) is type(value_at(recipe, name))
 
 
 @pytest.mark.parametrize(
-    "letter", ["\x00", "\t", "\r\n", "\x1f", "\x7f", "\x85", '"', "\\", "\u2028", "\ufeff", "日", "🗓"]
+    "character", ["\x00", "\t", "\r\n", "\x1f", "\x7f", "\x85", '"', "\\", "\u2028", "\ufeff", "日", "🗓"]
 )
-def test_an_odd_letter_in_a_text_comes_back(letter: str) -> None:
-    recipe = changed(Recipe(), "data.train", (f"a{letter}b",))
+def test_special_characters_are_restored_from_toml(character: str) -> None:
+    recipe = changed(Recipe(), "data.train", (f"a{character}b",))
     assert parse(to_toml(recipe), "it") == recipe
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_an_embedded_recipe_names_what_there_is(name: str) -> None:
+def test_an_embedded_recipe_names_existing_entries_and_passes_the_checks(name: str) -> None:
     recipe = load(name)
     assert recipe.name == name
     assert recipe.task in TASKS
@@ -133,7 +134,7 @@ def test_an_embedded_recipe_names_what_there_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_an_embedded_recipe_begins_with_what_it_is(name: str) -> None:
+def test_an_embedded_recipe_begins_with_a_sentence_about_it(name: str) -> None:
     first, *_ = recipes.comment(name)
     assert 20 < len(first) <= 120
     assert first.endswith(".")
@@ -174,10 +175,10 @@ def test_dates_is_embedded() -> None:
         ("data.train=", "data.train", ()),
     ],
 )
-def test_an_override_is_read_as_its_key_wants_it(text: str, name: str, value: object) -> None:
-    found = value_at(override(Recipe(), text), name)
-    assert found == value
-    assert type(found) is type(value)
+def test_an_override_is_converted_to_the_type_of_its_key(text: str, name: str, value: object) -> None:
+    converted = value_at(override(Recipe(), text), name)
+    assert converted == value
+    assert type(converted) is type(value)
 
 
 def test_an_override_changes_nothing_else_and_the_last_one_wins() -> None:
@@ -185,7 +186,7 @@ def test_an_override_changes_nothing_else_and_the_last_one_wins() -> None:
     assert recipe == changed(Recipe(), "train.seed", 8)
 
 
-def test_one_file_may_be_a_text_in_toml() -> None:
+def test_one_file_name_may_be_a_string_in_toml() -> None:
     assert parse('[data]\ntrain = "pairs.tsv"', "it").data.train == ("pairs.tsv",)
     assert parse('[data]\ntrain = ["a", "b"]', "it").data.train == ("a", "b")
 
@@ -208,7 +209,7 @@ def test_an_override_needs_an_equals_sign() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "near"),
+    ("misspelled", "similar"),
     [
         ("train.sed", "train.seed"),
         ("model.attention.scor", "model.attention.score"),
@@ -216,26 +217,26 @@ def test_an_override_needs_an_equals_sign() -> None:
         ("trian.seed", "train"),
     ],
 )
-def test_an_unknown_key_gets_a_near_suggestion(given: str, near: str) -> None:
-    unknown = given if near != "train" else "trian"
-    expected = f"unknown key {unknown!r} in the command line; did you mean {near!r}?"
-    assert refused("", f"{given}=1") == expected
+def test_the_error_for_an_unknown_key_suggests_a_similar_one(misspelled: str, similar: str) -> None:
+    unknown = misspelled if similar != "train" else "trian"
+    expected = f"unknown key {unknown!r} in the command line; did you mean {similar!r}?"
+    assert refused("", f"{misspelled}=1") == expected
 
 
-def test_an_unknown_key_in_a_file_names_the_file() -> None:
+def test_the_error_for_an_unknown_key_in_a_file_names_the_file() -> None:
     assert refused("[train]\nlearning_rat = 1") == (
         "unknown key 'train.learning_rat' in mine.toml; did you mean 'train.learning_rate'?"
     )
 
 
-def test_an_unknown_key_far_from_all_lists_what_there_is() -> None:
+def test_the_error_for_an_unknown_key_without_similar_ones_lists_all_keys() -> None:
     message = refused("", "search.zzzzzzzz=1")
     assert "did you mean" not in message
     assert "there are beam, length_penalty, coverage_penalty, no_repeat, temperature" in message
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("train.updates=0", "train.updates in the command line is at least 1, not 0"),
         ("train.seed=-1", "train.seed in the command line is at least 0, not -1"),
@@ -249,12 +250,12 @@ def test_an_unknown_key_far_from_all_lists_what_there_is() -> None:
         ("search.beam=0", "search.beam in the command line is at least 1, not 0"),
     ],
 )
-def test_a_number_out_of_range_is_refused(text: str, said: str) -> None:
-    assert refused("", text) == said
+def test_a_number_out_of_range_is_refused(text: str, message: str) -> None:
+    assert refused("", text) == message
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("train.seed=seven", "train.seed in the command line is a whole number, not 'seven'"),
         ("train.seed=7.0", "train.seed in the command line is a whole number, not 7.0"),
@@ -266,8 +267,8 @@ def test_a_number_out_of_range_is_refused(text: str, said: str) -> None:
         ("data.train=[1, 2]", "data.train in the command line is a file name or a list of them, not [1, 2]"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_refused(text: str, said: str) -> None:
-    assert refused("", text) == said
+def test_a_value_of_the_wrong_kind_is_refused(text: str, message: str) -> None:
+    assert refused("", text) == message
 
 
 def test_a_value_of_the_wrong_kind_in_a_file_is_refused() -> None:
@@ -277,27 +278,27 @@ def test_a_value_of_the_wrong_kind_in_a_file_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["name=a\udcff", "data.train=a\udcff.tsv"])
 def test_a_text_that_is_not_utf8_is_refused(text: str) -> None:
-    """So the shell's bytes arrive where they are not UTF-8: no recipe.toml could hold them."""
+    """Python decodes bytes of the command line that are not UTF-8 to surrogates; TOML cannot hold them."""
     assert "UTF-8" in refused("", text)
 
 
-def test_bad_toml_names_file_and_line() -> None:
+def test_the_error_for_invalid_toml_names_file_and_line() -> None:
     message = refused('name = "mine"\n[train]\nseed = = 7\n')
     assert message.startswith("mine.toml is not valid TOML: ")
     assert "line 3" in message
 
 
-def test_an_unknown_recipe_gets_a_suggestion() -> None:
+def test_the_error_for_an_unknown_recipe_suggests_a_similar_one() -> None:
     with pytest.raises(RecipeError, match=r"no recipe 'datse'; choose from .*did you mean 'dates'\?$"):
         load("datse")
 
 
-def test_a_recipe_file(tmp_path: Path) -> None:
+def test_a_recipe_file_is_loaded_with_overrides(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("[train]\nseed = 7\n", encoding="utf-8")
     assert load(tmp_path / "mine.toml", ["name=ours"]) == parse("", "it", ["train.seed=7", "name=ours"])
 
 
-def test_a_missing_or_unreadable_recipe_file_is_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_or_unreadable_recipe_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"missing\.toml cannot be read"):
         load(tmp_path / "missing.toml")
     (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"\n')
@@ -308,7 +309,7 @@ def test_a_missing_or_unreadable_recipe_file_is_a_sentence(tmp_path: Path) -> No
 # Keys of one task, and keys that a task ignores
 
 
-def test_keys_of_one_task_moved_to_its_section() -> None:
+def test_the_error_for_a_moved_key_names_the_new_key() -> None:
     for old, new in recipes.MOVED.items():
         message = refused("", f"{old}=1")
         assert f"{old} in the command line is now called {new}" in message
@@ -351,7 +352,7 @@ def test_a_key_that_a_task_ignores_is_refused(task: str, key: str, message: str)
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_what_a_task_ignores_exists_and_defaults_are_never_refused(task: str) -> None:
+def test_keys_that_a_task_ignores_exist_and_defaults_are_never_refused(task: str) -> None:
     for name in TASKS[task].ignores:
         value_at(Recipe(), name)
     TASKS[task].check_keys(parse("", "it", [f"task={task}"]))

@@ -1,4 +1,4 @@
-"""The tree is printed in the order the data travels: a part imports only what stands above it."""
+"""Rules for the source: a part imports only parts before it in ORDER, only storage may write files, no pickle."""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ ORDER = (
     *("attention", "layers", "encoders", "decoders", "models", "search", "metrics", "tasks", "predict", "training"),
     *("show", "analysis", "catalogue", "serve", "interop", "cli", "__main__"),
 )
-LAZY = {("maps.py", "show")}  # a map in a notebook draws itself
+LAZY = {("maps.py", "show")}  # a notebook calls a map to draw itself, so the import is inside a function
 WRITER = "storage.py"
 WRITING_METHODS = {"write_text", "write_bytes", "mkdir", "touch", "rename", "hardlink_to", "symlink_to"}
 WRITING_FUNCTIONS = {
@@ -24,88 +24,89 @@ WRITING_FUNCTIONS = {
 PICKLES = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 
 
-def files(root: Path) -> Iterator[tuple[str, ast.Module]]:
+def parse_files(root: Path) -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(root.rglob("*.py")):
         yield path.relative_to(root).as_posix(), ast.parse(path.read_text("utf-8"))
 
 
-def only_for_types(node: ast.AST) -> bool:
+def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
-def running(node: ast.AST) -> Iterator[ast.AST]:
-    """All that may run, functions' bodies included; what stands under TYPE_CHECKING does not."""
+def executed_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes that may be executed, with bodies of functions, without those under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
-        if only_for_types(child):
+        if is_type_checking(child):
             assert isinstance(child, ast.If)
             for other in child.orelse:
                 yield other
-                yield from running(other)
+                yield from executed_nodes(other)
         else:
             yield child
-            yield from running(child)
+            yield from executed_nodes(child)
 
 
-def imported(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and full name of everything that a file imports."""
+def imports_of(name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and full name of every import of a file."""
     package = ["regard", *Path(name).parent.parts]
-    for node in running(tree):
+    for node in executed_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            home = ".".join([*above, *([node.module] if node.module else [])])
+            parents = package[: len(package) - node.level + 1] if node.level else []
+            home = ".".join([*parents, *([node.module] if node.module else [])])
             yield from ((node.lineno, f"{home}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            given = node.args[0]
-            yield node.lineno, given.value if isinstance(given, ast.Constant) else "regard.(computed)"
+            name_node = node.args[0]
+            yield node.lineno, name_node.value if isinstance(name_node, ast.Constant) else "regard.(computed)"
 
 
 def part(name: str) -> str:
+    """The first folder of a path, or its file without suffix: the names in ORDER."""
     return name.partition("/")[0].removesuffix(".py")
 
 
-def upward(root: Path) -> list[str]:
-    """Every import of something that does not stand above its importer."""
-    wrong, names = [], [part(name) for name, _ in files(root)]
-    for name, tree in files(root):
+def wrong_imports(root: Path) -> list[str]:
+    """All imports of a part that comes after the importing part in ORDER, or that is not in ORDER."""
+    wrong, names = [], [part(name) for name, _ in parse_files(root)]
+    for name, tree in parse_files(root):
         if name == "__init__.py":
             continue
         if part(name) not in ORDER:
-            wrong.append(f"{name}: say in ORDER where {part(name)!r} stands")
+            wrong.append(f"{name}: add {part(name)!r} to ORDER")
             continue
-        for line, full in imported(name, tree):
+        for line, full in imports_of(name, tree):
             home, *inner = full.split(".")
             if home != "regard" or not inner or inner[0] == part(name) or (name, inner[0]) in LAZY:
                 continue
             if inner[0] not in ORDER:
                 if inner[0] in names or not inner[0].startswith("__"):
-                    wrong.append(f"{name}:{line} imports {full}, whose place is not in ORDER")
+                    wrong.append(f"{name}:{line} imports {full}, which is not in ORDER")
             elif ORDER.index(inner[0]) > ORDER.index(part(name)):
-                wrong.append(f"{name}:{line} imports {full}, which stands below it")
+                wrong.append(f"{name}:{line} imports {full}, which comes after it in ORDER")
     return wrong
 
 
 def opens_for_writing(call: ast.Call) -> bool:
-    """`open(...)`, `path.open(...)`, `gzip.open(...)` and such, with a mode that is not plainly reading."""
+    """`open(...)`, `path.open(...)`, `gzip.open(...)` and such, with a mode that may write."""
     called = ast.unparse(call.func)
     if called == "os.open":
         return ast.unparse(call.args[0]) != "os.devnull" and ast.unparse(call.args[1]) != "os.O_RDONLY"
     if called.rpartition(".")[2] not in ("open", "fdopen"):
         return False
     modes = [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
-    texts = [each for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    texts = [value for value in call.args if isinstance(value, ast.Constant) and isinstance(value.value, str)]
     if called in ("open", "io.open", "gzip.open", "bz2.open", "lzma.open", "os.fdopen"):
         modes += call.args[1:2]
     else:
-        modes += [each for each in texts if set(each.value) <= set("rwaxbt+U")]
+        modes += [text for text in texts if set(text.value) <= set("rwaxbt+U")]
     return any(not isinstance(mode, ast.Constant) or not set(str(mode.value)).isdisjoint("wax+") for mode in modes)
 
 
-def writes(root: Path) -> list[str]:
-    """Every call that would write a file outside the one module that may."""
+def writing_calls(root: Path) -> list[str]:
+    """All calls that write a file, outside the module WRITER."""
     wrong = []
-    for name, tree in files(root):
+    for name, tree in parse_files(root):
         for node in ast.walk(tree):
             if name == WRITER or not isinstance(node, ast.Call):
                 continue
@@ -120,13 +121,13 @@ def writes(root: Path) -> list[str]:
     return wrong
 
 
-def pickles(root: Path) -> list[str]:
-    """Every way in or out for pickle."""
+def pickle_uses(root: Path) -> list[str]:
+    """All imports of pickle and its like, and all uses of torch.load and torch.save."""
     wrong = []
-    for name, tree in files(root):
+    for name, tree in parse_files(root):
         wrong += [
             f"{name}:{line} imports {full}"
-            for line, full in imported(name, tree)
+            for line, full in imports_of(name, tree)
             if full.partition(".")[0] in PICKLES or full in ("torch.load", "torch.save")
         ]
         wrong += [
@@ -137,38 +138,38 @@ def pickles(root: Path) -> list[str]:
     return wrong
 
 
-def test_the_tree_is_there():
-    assert len(list(files(SOURCE))) > 20
+def test_the_source_is_found_and_order_has_no_duplicates():
+    assert len(list(parse_files(SOURCE))) > 20
     assert len(set(ORDER)) == len(ORDER)
 
 
-def test_parts_import_only_what_stands_above_them():
-    assert upward(SOURCE) == []
+def test_parts_import_only_parts_before_them_in_order():
+    assert wrong_imports(SOURCE) == []
 
 
 def test_only_storage_writes_files():
-    assert writes(SOURCE) == []
+    assert writing_calls(SOURCE) == []
 
 
-def test_no_pickle_in_or_out():
-    assert pickles(SOURCE) == []
+def test_pickle_is_not_used():
+    assert pickle_uses(SOURCE) == []
 
 
-def test_nothing_imports_the_package_root_but_for_its_version():
-    found = {
+def test_only_the_version_is_imported_from_the_package_root():
+    root_imports = {
         full
-        for name, tree in files(SOURCE)
+        for name, tree in parse_files(SOURCE)
         if name != "__init__.py"
-        for _, full in imported(name, tree)
+        for _, full in imports_of(name, tree)
         if full == "regard" or full.startswith("regard.__")
     }
-    assert found <= {"regard.__version__"}
+    assert root_imports <= {"regard.__version__"}
 
 
-# The checkers themselves, on trees that break the rule.
+# Tests of the checks themselves, on small trees that break the rules.
 
 
-def plant(root: Path, content: dict[str, str]) -> Path:
+def write_tree(root: Path, content: dict[str, str]) -> Path:
     for name, text in content.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text, "utf-8")
@@ -193,13 +194,13 @@ def plant(root: Path, content: dict[str, str]) -> Path:
         "from importlib import import_module\nimport_module(name)",
     ],
 )
-def test_an_upward_import_is_found(tmp_path, line):
+def test_an_import_of_a_later_part_is_found(tmp_path, line):
     tree = {
         "attention/core.py": "from regard.errors import pick\n",
         "cli.py": "from regard import attention\n",
     }
-    assert upward(plant(tmp_path, tree)) == []
-    assert len(upward(plant(tmp_path, tree | {"attention/core.py": line}))) == 1
+    assert wrong_imports(write_tree(tmp_path, tree)) == []
+    assert len(wrong_imports(write_tree(tmp_path, tree | {"attention/core.py": line}))) == 1
 
 
 @pytest.mark.parametrize(
@@ -213,20 +214,20 @@ def test_an_upward_import_is_found(tmp_path, line):
         "from regard import __version__",
     ],
 )
-def test_a_lawful_import_is_none(tmp_path, line):
-    assert upward(plant(tmp_path, {"attention/core.py": line})) == []
+def test_an_allowed_import_is_not_reported(tmp_path, line):
+    assert wrong_imports(write_tree(tmp_path, {"attention/core.py": line})) == []
 
 
-def test_the_one_lazy_import_is_allowed_in_maps_alone(tmp_path):
+def test_the_one_lazy_import_is_allowed_only_in_maps(tmp_path):
     line = "def draw():\n    from regard.show.maps import svg"
-    assert upward(plant(tmp_path, {"maps.py": line})) == []
-    assert upward(plant(tmp_path, {"recipe.py": line})) == [
-        "recipe.py:2 imports regard.show.maps.svg, which stands below it"
+    assert wrong_imports(write_tree(tmp_path, {"maps.py": line})) == []
+    assert wrong_imports(write_tree(tmp_path, {"recipe.py": line})) == [
+        "recipe.py:2 imports regard.show.maps.svg, which comes after it in ORDER"
     ]
 
 
-def test_a_part_without_a_place_is_found(tmp_path):
-    assert upward(plant(tmp_path, {"helpers.py": ""})) == ["helpers.py: say in ORDER where 'helpers' stands"]
+def test_a_part_that_is_not_in_order_is_found(tmp_path):
+    assert wrong_imports(write_tree(tmp_path, {"helpers.py": ""})) == ["helpers.py: add 'helpers' to ORDER"]
 
 
 @pytest.mark.parametrize(
@@ -251,8 +252,8 @@ def test_a_part_without_a_place_is_found(tmp_path):
     ],
 )
 def test_writing_is_found(tmp_path, line):
-    assert len(writes(plant(tmp_path, {"data/files.py": line}))) == 1
-    assert writes(plant(tmp_path / "other", {WRITER: line})) == []
+    assert len(writing_calls(write_tree(tmp_path, {"data/files.py": line}))) == 1
+    assert writing_calls(write_tree(tmp_path / "other", {WRITER: line})) == []
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ def test_writing_is_found(tmp_path, line):
     ],
 )
 def test_reading_is_not_writing(tmp_path, line):
-    assert writes(plant(tmp_path, {"data/files.py": line})) == []
+    assert writing_calls(write_tree(tmp_path, {"data/files.py": line})) == []
 
 
 @pytest.mark.parametrize(
@@ -280,4 +281,4 @@ def test_reading_is_not_writing(tmp_path, line):
     ["import pickle", "from pickle import loads", "import torch\ntorch.load(path)", "from torch import load"],
 )
 def test_pickle_is_found(tmp_path, line):
-    assert len(pickles(plant(tmp_path, {"predict.py": line}))) == 1
+    assert len(pickle_uses(write_tree(tmp_path, {"predict.py": line}))) == 1

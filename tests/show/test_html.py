@@ -58,8 +58,8 @@ class Page(HTMLParser):
             self.elements[-1][2].append(data)
 
     def all(self, tag: str, **wanted: str) -> list[tuple[dict[str, str | None], str]]:
-        named = [(attributes, "".join(text)) for name, attributes, text in self.elements if name == tag]
-        return [pair for pair in named if all(wanted[key] in (pair[0].get(key) or "").split() for key in wanted)]
+        elements = [(attributes, "".join(text)) for name, attributes, text in self.elements if name == tag]
+        return [pair for pair in elements if all(wanted[key] in (pair[0].get(key) or "").split() for key in wanted)]
 
 
 def content(page: bytes) -> dict:
@@ -133,10 +133,10 @@ def browse(folder: Path, page: bytes, *flags: str, after: str = "", place: str =
         text = POLICY.sub("", text).replace("</body>", f'<script type="module">{after}</script></body>')
     file = folder / "map.html"
     file.write_text(text, "utf-8")
-    calm = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-    quiet = ("--disable-component-update", "--disable-sync", f"--user-data-dir={folder / 'profile'}")
+    startup = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
+    isolation = ("--disable-component-update", "--disable-sync", f"--user-data-dir={folder / 'profile'}")
     time = "--virtual-time-budget=2000"
-    command = [chromium, "--headless", *calm, *quiet, time, *flags, file.as_uri() + place]
+    command = [chromium, "--headless", *startup, *isolation, time, *flags, file.as_uri() + place]
     return subprocess.run(command, capture_output=True, check=True, timeout=120, text=True).stdout
 
 
@@ -174,8 +174,8 @@ def test_a_browser_runs_no_code_from_labels(tmp_path: Path) -> None:
 
 
 HOVER = """
-const said = [], note = () => said.push(document.querySelector(".readout").textContent);
-const rest = (target, box = {left: 0, top: 0}) => {
+const shown = [], note = () => shown.push(document.querySelector(".readout").textContent);
+const point = (target, box = {left: 0, top: 0}) => {
   target.dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX: box.left + 1, clientY: box.top + 1}));
   note();
 };
@@ -183,33 +183,33 @@ const press = (key) => {
   document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
   note();
 };
-const shown = () => said.push([...document.querySelectorAll("figure")].map((each) => each.hidden).join());
+const noteHidden = () => shown.push([...document.querySelectorAll("figure")].map((item) => item.hidden).join());
 const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();
-rest(canvas, {left: box.left + 2 * box.width / 4, top: box.top + box.height / 3});
-said.push(document.querySelector(".tip").textContent);
-rest(document.querySelector(".labels text[data-row='1']"));
+point(canvas, {left: box.left + 2 * box.width / 4, top: box.top + box.height / 3});
+shown.push(document.querySelector(".tip").textContent);
+point(document.querySelector(".labels text[data-row='1']"));
 document.querySelector(".picture").focus();
 press("Escape"), press("ArrowDown"), press("ArrowDown"), press("ArrowRight");
-shown();
+noteHidden();
 document.querySelector("button[value='lines']").click();
-shown();
-rest(document.querySelector(".word[data-column='1']"));
-said.push([...document.querySelectorAll(".lines .number")].map((each) => each.textContent).filter(Boolean).join());
-said.push([...document.querySelectorAll("path.on")].map((each) => each.dataset.row).sort().join());
+noteHidden();
+point(document.querySelector(".word[data-column='1']"));
+shown.push([...document.querySelectorAll(".lines .number")].map((item) => item.textContent).filter(Boolean).join());
+shown.push([...document.querySelectorAll("path.on")].map((item) => item.dataset.row).sort().join());
 document.querySelectorAll(".picture")[1].focus();
 press("ArrowRight"), press("ArrowDown");
 document.querySelector("button[value='1']").click();
-said.push([...document.querySelectorAll(".word")].map((each) => each.textContent).join());
-document.body.append(Object.assign(document.createElement("pre"), {textContent: JSON.stringify(said)}));
+shown.push([...document.querySelectorAll(".word")].map((item) => item.textContent).join());
+document.body.append(Object.assign(document.createElement("pre"), {textContent: JSON.stringify(shown)}));
 """
 
 
 @in_a_browser
 def test_pointer_and_keys_show_the_numbers(tmp_path: Path) -> None:
     page = Page(browse(tmp_path, html(PIECES, "t"), "--dump-dom", after=HOVER))
-    [(_, said)] = page.all("pre")
+    [(_, shown)] = page.all("pre")
     hint = "Point at a cell or a word to see its numbers, or focus the picture and use the arrow keys."
-    assert json.loads(said) == [
+    assert json.loads(shown) == [
         "▁mo ← rd 0.125",
         "0.125",
         "▁mo ←  ▁wo 0.625  ▁a 0.250  rd 0.125  </s> 0.000  · entropy 0.900",

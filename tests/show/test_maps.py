@@ -31,20 +31,20 @@ HOSTILE = (
 )
 
 
-def even_map(rows: tuple[str, ...], columns: tuple[str, ...]) -> AttentionMap:
+def random_map(rows: tuple[str, ...], columns: tuple[str, ...]) -> AttentionMap:
     return AttentionMap(torch.rand(len(rows), len(columns)).softmax(-1), rows, columns)
 
 
 LABELS = {
-    "latin": even_map(tuple("abc"), (*"Wed, 4", "</s>")),
-    "japanese": even_map(tuple("2026年"), (*"令和8年", "三月", "</s>")),
-    "korean": even_map(("수요일", "</s>"), ("3월", "４", "일")),
-    "cyrillic": even_map(("среда", "4"), ("и\u0306юнь", "▁4", "г.")),
-    "hostile": even_map(HOSTILE[:5], HOSTILE),
-    "long": even_map(("a" * 50, "b"), ("word" * 20, "日本語" * 20, "")),
-    "no rows": even_map((), tuple("abc")),
-    "no columns": even_map(tuple("abc"), ()),
-    "nothing": even_map((), ()),
+    "latin": random_map(tuple("abc"), (*"Wed, 4", "</s>")),
+    "japanese": random_map(tuple("2026年"), (*"令和8年", "三月", "</s>")),
+    "korean": random_map(("수요일", "</s>"), ("3월", "４", "일")),
+    "cyrillic": random_map(("среда", "4"), ("и\u0306юнь", "▁4", "г.")),
+    "hostile": random_map(HOSTILE[:5], HOSTILE),
+    "long": random_map(("a" * 50, "b"), ("word" * 20, "日本語" * 20, "")),
+    "no rows": random_map((), tuple("abc")),
+    "no columns": random_map(tuple("abc"), ()),
+    "nothing": random_map((), ()),
 }
 every_map = pytest.mark.parametrize("attention", LABELS.values(), ids=LABELS)
 
@@ -175,7 +175,7 @@ def test_svg_holds_every_cell_and_label(attention: AttentionMap) -> None:
 
 
 def test_svg_rotates_only_long_column_labels() -> None:
-    words = ElementTree.fromstring(svg(even_map(("row",), ("a", "日", "и\u0306", "word")))).iter(f"{NAMESPACE}text")
+    words = ElementTree.fromstring(svg(random_map(("row",), ("a", "日", "и\u0306", "word")))).iter(f"{NAMESPACE}text")
     assert [word.text for word in words if "transform" in word.attrib] == ["word"]
 
 
