@@ -37,7 +37,7 @@ def test_a_plan_holds_every_example_once_under_the_budget(lengths, budget, seed,
 
 @laws
 @given(lengths_of_examples, budgets, seeds, st.integers(0, 9))
-def test_a_plan_is_pure(lengths, budget, seed, epoch):
+def test_a_plan_depends_on_its_arguments_alone_and_changes_none(lengths, budget, seed, epoch):
     original = list(lengths)
     random.seed(1)
     first = plan(lengths, budget, seed, epoch)
@@ -63,7 +63,7 @@ def test_no_two_neighbouring_batches_would_fit_into_one(lengths, budget, seed):
         assert (len(batch) + 1) * max(1, *lengths[following[0]]) > budget
 
 
-def test_in_order_goes_from_short_to_long():
+def test_sorted_batches_go_from_short_to_long():
     lengths = [(3, 5), (9, 1), (2, 5), (1, 1), (5, 2), (3, 5)]
     assert sorted_batches(lengths, 10) == [[3, 2], [0, 5], [4], [1]]
     assert sorted_batches([], 10) == []

@@ -185,13 +185,13 @@ def test_formats_render_the_expected_text(day: date, pattern: str, language: str
 def test_dates_without_babel_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "babel", None)
     monkeypatch.setitem(sys.modules, "babel.dates", None)
-    sentence = "the corpus 'dates' needs the package Babel; install it with: pip install 'regard[corpora]'"
-    with pytest.raises(MissingExtraError, match=f"^{re.escape(sentence)}$"):
+    message = "the corpus 'dates' needs the package Babel; install it with: pip install 'regard[corpora]'"
+    with pytest.raises(MissingExtraError, match=f"^{re.escape(message)}$"):
         dates(seed=1, size=1)
     assert len(reverse(seed=1, size=1).train) == 1
 
 
-def test_targets_are_the_reversed_or_the_same_string() -> None:
+def test_targets_are_the_reversed_or_the_copied_source() -> None:
     for example in everything(reverse(seed=1, size=300)):
         assert list(example.target) == list(reversed(example.source))
     for example in everything(copy(seed=1, size=300)):

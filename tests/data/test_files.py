@@ -74,7 +74,7 @@ def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):
 
 
 @pytest.mark.parametrize(
-    ("content", "where"),
+    ("content", "prefix"),
     [
         (b"\xff", "a.txt:1:1: not valid UTF-8 (byte 0xff); "),
         (b"ok\nab\xc3\nx", "a.txt:2:3: not valid UTF-8 (byte 0xc3); "),
@@ -82,8 +82,8 @@ def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):
         (b"\xef\xbb\xbfa\xfe", "a.txt:1:5: not valid UTF-8 (byte 0xfe); "),
     ],
 )
-def test_invalid_utf8_is_located(content, where):
-    with pytest.raises(DataError, match=r"^" + re.escape(where) + ".*UTF-8"):
+def test_the_error_for_invalid_utf8_names_line_and_byte(content, prefix):
+    with pytest.raises(DataError, match=r"^" + re.escape(prefix) + ".*UTF-8"):
         read_lines(content, "a.txt")
 
 

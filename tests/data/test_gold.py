@@ -24,7 +24,7 @@ def write(name: str, lines: list[str]) -> str:
     return name
 
 
-def forms() -> dict[str, tuple[str, ...]]:
+def write_formats() -> dict[str, tuple[str, ...]]:
     pairs = list(zip(SOURCES, TARGETS, strict=True))
     links = write("links", LINKS)
     return {
@@ -36,7 +36,7 @@ def forms() -> dict[str, tuple[str, ...]]:
 
 @pytest.mark.parametrize("form", ["tsv", "pairs", "three files"])
 def test_three_formats_give_the_same_alignments(form: str) -> None:
-    alignments = gold(forms()[form])
+    alignments = gold(write_formats()[form])
     assert [(example.source, example.target) for example in alignments.examples] == [
         ("the house", "das Haus"),
         ("a small cat", "eine kleine Katze"),
@@ -109,7 +109,9 @@ REAL = Path(os.environ.get("REGARD_DATA", ""), "word-alignment")
         (["xlwa-enes.dev.tsv"], 0, (105, None, 0, 0)),
     ],
 )
-def test_published_gold_alignments(names: list[str], first: int, counts: tuple[int | None, ...]) -> None:
+def test_published_gold_alignments_have_the_known_counts(
+    names: list[str], first: int, counts: tuple[int | None, ...]
+) -> None:
     alignments = gold(tuple(str(REAL / name) for name in names), first)
     sure, possible = (sum(map(len, links)) for links in (alignments.sure, alignments.possible))
     assert (len(alignments.examples), counts[1] and sure, possible, alignments.skipped) == counts

@@ -63,7 +63,7 @@ def everything(splits: Splits) -> list[Example]:
     return splits.train + splits.dev + splits.test
 
 
-def blocks(example: Example) -> list[tuple[str, set[int]]]:
+def linked_words(example: Example) -> list[tuple[str, set[int]]]:
     """The English words, each with the target positions that all its characters are linked to."""
     linked = []
     for word in re.finditer("[a-z]+", example.source):
@@ -98,7 +98,7 @@ def test_both_languages_are_spelled_as_by_num2words() -> None:
         (31_000, "thirty one thousand", ["ein", "und", "dreißig", "tausend"]),
     ],
 )
-def test_known_numbers(number: int, source: str, pieces: list[str]) -> None:
+def test_known_numbers_are_spelled_correctly(number: int, source: str, pieces: list[str]) -> None:
     words, german = spell(number, _lexicon())
     assert " ".join(words) == source
     assert [piece.text for piece in german] == pieces
@@ -144,7 +144,7 @@ def test_every_word_is_in_train() -> None:
 
 def test_links_connect_words_with_their_translations(some_numbers: Splits) -> None:
     for example in everything(some_numbers)[::7]:
-        for word, positions in blocks(example):
+        for word, positions in linked_words(example):
             assert positions == set(range(min(positions), max(positions) + 1))
             piece = example.target[min(positions) : max(positions) + 1]
             assert piece == MEANING[word] or (word, piece) == ("one", "ein")
@@ -159,7 +159,7 @@ def test_all_characters_are_linked_except_spaces_and_und(some_numbers: Splits) -
         assert unlinked == "und" * len(tens_and_units)
 
 
-def test_links_of_forty_two() -> None:
+def test_links_of_forty_two_cross() -> None:
     """The links of `forty two` and `zweiundvierzig` cross."""
     train = numbers(seed=1, size=2000).train
     links = next(example.links for example in train if example.source == "forty two")
@@ -174,6 +174,6 @@ def test_no_german_number_is_longer_than_the_limit_of_links() -> None:
 
 def test_numbers_without_num2words_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "num2words", None)
-    sentence = "the corpus 'numbers' needs the package num2words; install it with: pip install 'regard[corpora]'"
-    with pytest.raises(MissingExtraError, match=f"^{re.escape(sentence)}$"):
+    message = "the corpus 'numbers' needs the package num2words; install it with: pip install 'regard[corpora]'"
+    with pytest.raises(MissingExtraError, match=f"^{re.escape(message)}$"):
         numbers(seed=1, size=1)

@@ -24,24 +24,24 @@ TEXTS = [
 ]
 CHARACTERS = sorted(set("".join(TEXTS)))
 known_text = st.text(alphabet=CHARACTERS, max_size=40)
-built = {name: kind.build(TEXTS, 60 if kind is SentencePiece else 0) for name, kind in TOKENIZERS.items()}
-every = pytest.mark.parametrize("name", TOKENIZERS)
+TOKENIZER_OF = {name: kind.build(TEXTS, 60 if kind is SentencePiece else 0) for name, kind in TOKENIZERS.items()}
+every_tokenizer = pytest.mark.parametrize("name", TOKENIZERS)
 
 
-@every
+@every_tokenizer
 def test_special_tokens_have_the_first_ids(name):
-    tokenizer = built[name]
+    tokenizer = TOKENIZER_OF[name]
     assert tuple(tokenizer.piece(token) for token in (PAD, UNKNOWN, BEGIN, END)) == SPECIALS
     assert len([tokenizer.piece(token) for token in range(tokenizer.size)]) == tokenizer.size
     with pytest.raises(IndexError):
         tokenizer.piece(tokenizer.size)
 
 
-@every
+@every_tokenizer
 @laws
 @given(text=st.text(max_size=40))
 def test_any_text_has_ids_in_range_and_no_special_ones_except_unknown(name, text):
-    tokenizer = built[name]
+    tokenizer = TOKENIZER_OF[name]
     ids = tokenizer.encode(text)
     assert all(0 <= token < tokenizer.size for token in ids)
     assert not {PAD, BEGIN, END} & set(ids)
@@ -52,29 +52,29 @@ def test_any_text_has_ids_in_range_and_no_special_ones_except_unknown(name, text
 @laws
 @given(text=known_text)
 def test_known_characters_are_restored(name, text):
-    ids = built[name].encode(text)
+    ids = TOKENIZER_OF[name].encode(text)
     assert UNKNOWN not in ids
-    assert built[name].decode(ids) == text
+    assert TOKENIZER_OF[name].decode(ids) == text
 
 
 @laws
 @given(st.lists(st.sampled_from(" ".join(TEXTS).split())), st.sampled_from([" ", "  ", "\t", "\u2028 "]))
 def test_known_words_are_restored_with_single_spaces(words, space):
-    ids = built["word"].encode(space + space.join(words))
+    ids = TOKENIZER_OF["word"].encode(space + space.join(words))
     assert UNKNOWN not in ids
-    assert built["word"].decode(ids) == " ".join(words)
+    assert TOKENIZER_OF["word"].decode(ids) == " ".join(words)
 
 
-@every
+@every_tokenizer
 def test_training_texts_are_restored(name):
     for text in TEXTS:
         expected = " ".join(text.split()) if name == "word" else text
-        assert built[name].decode(built[name].encode(text)) == expected
+        assert TOKENIZER_OF[name].decode(TOKENIZER_OF[name].encode(text)) == expected
 
 
-@every
+@every_tokenizer
 def test_decoding_skips_special_ids_and_shows_unknown_ones(name):
-    tokenizer = built[name]
+    tokenizer = TOKENIZER_OF[name]
     ids = tokenizer.encode("the cat")
     assert tokenizer.decode([BEGIN, *ids, END, PAD, PAD]) == "the cat"
     assert tokenizer.decode([PAD, BEGIN, END]) == ""
@@ -84,9 +84,9 @@ def test_decoding_skips_special_ids_and_shows_unknown_ones(name):
     assert tokenizer.decode(tokenizer.encode("the Ж cat")) == "the ⁇ cat"
 
 
-@every
+@every_tokenizer
 def test_a_restored_tokenizer_is_the_same(name):
-    tokenizer, kind = built[name], TOKENIZERS[name]
+    tokenizer, kind = TOKENIZER_OF[name], TOKENIZERS[name]
     restored = kind.from_bytes(tokenizer.to_bytes())
     assert type(restored) is kind
     assert restored.to_bytes() == tokenizer.to_bytes()
@@ -95,7 +95,7 @@ def test_a_restored_tokenizer_is_the_same(name):
     assert [restored.encode(text) for text in TEXTS] == [tokenizer.encode(text) for text in TEXTS]
 
 
-@every
+@every_tokenizer
 def test_building_twice_gives_the_same_bytes(name):
     size = 50 if name == "sentencepiece" else 7
     assert TOKENIZERS[name].build(TEXTS, size).to_bytes() == TOKENIZERS[name].build(TEXTS, size).to_bytes()
@@ -150,24 +150,24 @@ def test_a_damaged_vocabulary_is_refused(kind, content):
         kind.from_bytes(content.replace(b"KIND", kind.kind.encode()))
 
 
-@every
+@every_tokenizer
 def test_a_truncated_tokenizer_is_refused(name):
-    content = built[name].to_bytes()
+    content = TOKENIZER_OF[name].to_bytes()
     for length in range(len(content)):
         with pytest.raises(CorruptError, match=f"^the stored {name} tokenizer is damaged "):
             TOKENIZERS[name].from_bytes(content[:length])
 
 
-@every
+@every_tokenizer
 def test_a_tokenizer_of_another_kind_is_refused(name):
     for other in TOKENIZERS:
         if other != name:
             with pytest.raises(CorruptError):
-                TOKENIZERS[name].from_bytes(built[other].to_bytes())
+                TOKENIZERS[name].from_bytes(TOKENIZER_OF[other].to_bytes())
 
 
 def test_a_sentencepiece_model_with_a_damaged_piece_is_refused():
-    content = built["sentencepiece"].to_bytes()
+    content = TOKENIZER_OF["sentencepiece"].to_bytes()
     for damaged in (content.replace(b"<pad>", b"<pod>"), content.replace("ö".encode(), b"\xc3\xc3")):
         assert damaged != content
         with pytest.raises(CorruptError, match=r"^the stored sentencepiece tokenizer is damaged "):

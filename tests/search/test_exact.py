@@ -69,16 +69,16 @@ def memory(*lengths: int) -> Memory:
 
 def shaped(row: tuple[float, ...], temperature: float, top_k: int, top_p: float) -> list[float]:
     """Temperature, top-k and top-p, transcribed from their papers, one word after another."""
-    powered = [0.0 if word in (PAD, BEGIN) else chance ** (1 / temperature) for word, chance in enumerate(row)]
-    powered = [chance / sum(powered) for chance in powered]
-    kept, total = [], 0.0
-    for word in sorted(range(len(row)), key=lambda word: -powered[word]):
-        if total >= top_p or (top_k and len(kept) == top_k):
+    probabilities = [0.0 if word in (PAD, BEGIN) else chance ** (1 / temperature) for word, chance in enumerate(row)]
+    probabilities = [chance / sum(probabilities) for chance in probabilities]
+    candidates, total = [], 0.0
+    for word in sorted(range(len(row)), key=lambda word: -probabilities[word]):
+        if total >= top_p or (top_k and len(candidates) == top_k):
             break
-        kept.append(word)
-        total += powered[word]
-    total = sum(powered[word] for word in kept)
-    return [powered[word] / total if word in kept else 0.0 for word in range(len(row))]
+        candidates.append(word)
+        total += probabilities[word]
+    total = sum(probabilities[word] for word in candidates)
+    return [probabilities[word] / total if word in candidates else 0.0 for word in range(len(row))]
 
 
 SHAPES = [
@@ -95,7 +95,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), SHAPES)
-def test_the_shaped_distribution_is_its_definition(temperature, top_k, top_p):
+def test_the_shaped_distribution_equals_its_definition(temperature, top_k, top_p):
     row = tuple(chance or 1e-12 for chance in ROW)  # <pad> and <s> get a probability above 0, to be removed
     distribution = shape(torch.tensor([row], dtype=torch.float64).log(), temperature, top_k, top_p)[0]
     assert distribution.tolist() == pytest.approx(shaped(row, temperature, top_k, top_p), abs=1e-12)

@@ -34,14 +34,14 @@ CURVES = {
     "hostile": [curve('<b>&"\x1b[31m\u202e\ud800\0 $\\frac$', 1, 0), curve("n" * 200, 0, 1)],
     "many": [curve(f"run {number}", number / 40, 0.5, 0.5) for number in range(40)],
 }
-every = pytest.mark.parametrize("curves", CURVES.values(), ids=CURVES)
+every_chart = pytest.mark.parametrize("curves", CURVES.values(), ids=CURVES)
 
 
 def center(line: Line) -> tuple[float, float]:
     return tuple(math.fsum(axis) / len(line.points) for axis in zip(*line.points, strict=True))
 
 
-@every
+@every_chart
 def test_svg_is_xml_with_a_note_for_every_point(curves: list[Curve]) -> None:
     root = ElementTree.fromstring(draw(curves, ".svg", LABELS))
     notes = [title.text or "" for title in root.iter(f"{NAMESPACE}title")]
@@ -55,7 +55,7 @@ def test_svg_is_xml_with_a_note_for_every_point(curves: list[Curve]) -> None:
     assert root.attrib["aria-label"].startswith("7 <pairs> & more: ")
 
 
-@every
+@every_chart
 def test_all_parts_are_inside_the_picture(curves: list[Curve]) -> None:
     picture = lay_out(curves, LABELS)
     right, bottom = picture.left + picture.width, picture.top + picture.height
@@ -71,7 +71,7 @@ def test_all_parts_are_inside_the_picture(curves: list[Curve]) -> None:
         assert word.y <= bottom
 
 
-@every
+@every_chart
 def test_names_of_curves_do_not_overlap(curves: list[Curve]) -> None:
     words = lay_out(curves, LABELS).words
     names = sorted(word.y for word in words if word.x > WIDTH)
@@ -118,7 +118,7 @@ def test_no_two_of_many_curves_have_the_same_colour_and_mark() -> None:
     assert len(shapes) == 35
 
 
-@every
+@every_chart
 @pytest.mark.parametrize("ending", DRAWINGS)
 def test_equal_curves_give_equal_bytes(curves: list[Curve], ending: str) -> None:
     assert draw(curves, ending, LABELS) == draw(curves, ending, LABELS) != b""

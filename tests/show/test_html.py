@@ -99,11 +99,11 @@ def test_the_page_needs_nothing_from_outside() -> None:
 
 
 def test_labels_cannot_close_the_script_element() -> None:
-    plain = Page(html(AttentionMap(torch.eye(7), tuple("abcdefg"), tuple("abcdefg")), "t").decode())
+    harmless = Page(html(AttentionMap(torch.eye(7), tuple("abcdefg"), tuple("abcdefg")), "t").decode())
     page = html(AttentionMap(torch.eye(7), HOSTILE, HOSTILE), HOSTILE[0])
     hostile = Page(page.decode())
     assert [(tag, sorted(attributes)) for tag, attributes, _ in hostile.elements] == [
-        (tag, sorted(attributes)) for tag, attributes, _ in plain.elements
+        (tag, sorted(attributes)) for tag, attributes, _ in harmless.elements
     ]
     assert content(page)["maps"][0]["rows"][0] == HOSTILE[0].replace(" ", "␣")
     assert "\u2028" not in page.decode()

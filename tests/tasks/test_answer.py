@@ -325,7 +325,7 @@ def outcome(run: Run) -> tuple[bytes, list[dict[str, object]]]:
 
 
 @pytest.mark.parametrize("check", [2, 4])
-def test_stopped_and_resumed_it_ends_with_the_same_bits(
+def test_a_stopped_and_resumed_run_ends_with_the_same_bits(
     check: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tiny("model.encoder.dropout=0.1", "train.threads=1")
