@@ -20,6 +20,7 @@ from regard.encoders import RecurrentEncoder
 from regard.errors import RecipeError
 from regard.layers.recurrence import CELLS, Recurrence
 from regard.sources import TokenEmbedding
+from regard.training.loop import check
 from regard.types import Recurrent
 
 ROOT = Path(__file__).parent.parent

@@ -139,20 +139,20 @@ def observed(prediction: Prediction) -> dict[str, Any]:
 
     A row without one heaviest weight has None.
     """
-    variant, weights = None, []
+    looks, weights = None, []
     if prediction.map is not None:
         rows = prediction.map.weights
         best = rows.topk(2, dim=-1)
         lead = best.values[:, 0] - best.values[:, 1]
-        variant = [column if by > LOOK else None for column, by in zip(best.indices[:, 0].tolist(), lead, strict=True)]
-        places = {(row, column) for row in (0, len(rows) // 2, len(rows) - 1) for column in (0, variant[row] or 1)}
+        looks = [column if by > LOOK else None for column, by in zip(best.indices[:, 0].tolist(), lead, strict=True)]
+        places = {(row, column) for row in (0, len(rows) // 2, len(rows) - 1) for column in (0, looks[row] or 1)}
         weights = [[row, column, round(rows[row, column].item(), 6)] for row, column in sorted(places)]
     return {
         "source": prediction.source,
         "text": prediction.text,
         "tokens": list(prediction.tokens),
         "score": round(prediction.score, 6),
-        "variant": variant,
+        "looks": looks,
         "weights": weights,
     }
 
@@ -221,7 +221,7 @@ def expect(name: str) -> None:
     weights = sum(each.numel() for each in predictor.model.parameters())
     print(f"{name}: {weights:,} parameters, {size:,} bytes, {recipe.metric} {told['value']:.4f}, losses {losses}")
     for answer in told["answers"]:
-        print("  ", answer["source"], "->", answer["text"], answer["score"], answer["variant"])
+        print("  ", answer["source"], "->", answer["text"], answer["score"], answer["looks"])
 
 
 if __name__ == "__main__":

@@ -60,9 +60,9 @@ def test_a_finished_run_predicts_what_it_did(name: str, copied: Copy) -> None:
     for found, wanted in answers(load(copied(f"{name}/finished"), device="cpu"), name):
         assert (found.text, list(found.tokens)) == (wanted["text"], wanted["tokens"])
         assert found.score == pytest.approx(wanted["score"], **ROUNDING)
-        assert (found.map is None) == (wanted["variant"] is None)
+        assert (found.map is None) == (wanted["looks"] is None)
         if found.map is not None:
-            for look, clear in zip(found.map.weights.argmax(1).tolist(), wanted["variant"], strict=True):
+            for look, clear in zip(found.map.weights.argmax(1).tolist(), wanted["looks"], strict=True):
                 assert clear in (None, look)
             for row, column, weight in wanted["weights"]:
                 assert found.map.weights[row, column].item() == pytest.approx(weight, **ROUNDING)

@@ -236,7 +236,7 @@ def test_killed_at_every_operation_before_the_first_update(mortals: Mortals, pla
         folder = tmp_path / str(operation)
         runs, fate = folder / "runs", {"cache": str(folder / "cache"), "keep": str(folder / "kept")}
         die = ["check", 1, operation]
-        act = ["_take_up", 1, [signal.SIGKILL]]  # the operations thereafter are those of a save
+        act = ["_restore_newest", 1, [signal.SIGKILL]]  # the operations thereafter are those of a save
         code = mortals(*arguments, "--runs", runs, folder=place, die=die, act=act, **fate).code
         assert code == -signal.SIGKILL
         done = (runs / "tiny" / ".lock").exists()
