@@ -8,16 +8,18 @@ from regard.kernels import gpu
 from regard.kernels.choose import takes
 from regard.kernels.dropout import add_dropped
 
+States = Float[Tensor, "*batch dim"]
+
 
 def add_norm(
-    states: Float[Tensor, "*batch dim"],
-    update: Float[Tensor, "*batch dim"] | None,
+    states: States,
+    update: States | None,
     norm: nn.LayerNorm,
     probability: float,
     training: bool,
     *,
     is_residual: bool = False,
-) -> tuple[Float[Tensor, "*batch dim"], Float[Tensor, "*batch dim"]]:
+) -> tuple[States, States]:
     """The sum of states and dropout(update), and norm(sum), as `plain`; in training on a GPU both are one kernel.
 
     `probability` is that of dropout. Under bfloat16 autocast the kernel writes norm(sum) in bfloat16 at once, unless
@@ -37,12 +39,8 @@ def add_norm(
 
 
 def plain(
-    states: Float[Tensor, "*batch dim"],
-    update: Float[Tensor, "*batch dim"] | None,
-    norm: nn.LayerNorm,
-    probability: float,
-    training: bool,
-) -> tuple[Float[Tensor, "*batch dim"], Float[Tensor, "*batch dim"]]:
+    states: States, update: States | None, norm: nn.LayerNorm, probability: float, training: bool
+) -> tuple[States, States]:
     """The definition; if there is no update yet (`update` is None), the sum is the states themselves."""
     added = states if update is None else add_dropped(states, update, probability, training)
     return added, norm(added)
