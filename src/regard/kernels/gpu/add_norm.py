@@ -34,7 +34,7 @@ def _mask(seeds, row, column, DIM: tl.constexpr, threshold):
 
 @triton.jit
 def _forward(
-    states, updates, weight, bias, seeds, total, normed, means, scales, rows, threshold, keep_scale, epsilon,
+    states, change, weight, bias, seeds, total, normed, means, scales, rows, threshold, keep_scale, epsilon,
     DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS_HELD: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """One program computes ROWS_HELD rows: sum, normalised row, mean and 1 / deviation."""
@@ -42,7 +42,7 @@ def _forward(
     column = tl.arange(0, WIDTH)
     real = (row[:, None] < rows) & (column[None, :] < DIM)
     offset = row[:, None].to(tl.int64) * DIM + column[None, :]
-    update = tl.load(updates + offset, mask=real, other=0.0).to(tl.float32)
+    update = tl.load(change + offset, mask=real, other=0.0).to(tl.float32)
     if DROPS:
         update = tl.where(_mask(seeds, row, column, DIM, threshold), update * keep_scale, 0.0)
     value = tl.load(states + offset, mask=real, other=0.0).to(tl.float32) + update
@@ -60,7 +60,7 @@ def _forward(
 
 @triton.jit
 def _backward(
-    total_grad, normed_grad, total, weight, seeds, means, scales, states_grad, updates_grad, partial_grads,
+    total_grad, normed_grad, total, weight, seeds, means, scales, states_grad, change_grad, partial_grads,
     rows, steps, threshold, keep_scale,
     DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS_HELD: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
@@ -88,7 +88,7 @@ def _backward(
         tl.store(states_grad + offset, grad.to(states_grad.dtype.element_ty), mask=real)
         if DROPS:
             grad = tl.where(_mask(seeds, row, column, DIM, threshold), grad * keep_scale, 0.0)
-        tl.store(updates_grad + offset, grad.to(updates_grad.dtype.element_ty), mask=real)
+        tl.store(change_grad + offset, grad.to(change_grad.dtype.element_ty), mask=real)
     partial = partial_grads + tl.program_id(0) * 2 * DIM + column
     tl.store(partial, tl.sum(weight_grad, 0), mask=inside)
     tl.store(partial + DIM, tl.sum(bias_grad, 0), mask=inside)
