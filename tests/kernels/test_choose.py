@@ -174,7 +174,7 @@ CASES |= {f"{order}-{cell}-{score}": recurrent(order, cell, score) for (cell, or
 # Twins that a model must take in training and search; otherwise the comparison below would prove nothing.
 TAKEN = {
     "transformer": {
-        *("joint_projection", "cache_room", "learned_positions", "fused_attention", "plain_transformer"),
+        *("joint_projection", "cache_buffer", "learned_positions", "fused_attention", "plain_transformer"),
         "whole_beams",
     },
     "recurrent": {"recurrent_gates", "plain_recurrent"},
@@ -198,7 +198,7 @@ def outputs(model: Seq2Seq) -> list[Tensor]:
     return [result for result in results if result is not None]
 
 
-@pytest.mark.takes("joint_projection", "cache_room", "learned_positions", "recurrent_gates", "whole_beams")
+@pytest.mark.takes("joint_projection", "cache_buffer", "learned_positions", "recurrent_gates", "whole_beams")
 @pytest.mark.parametrize("case", CASES)
 def test_training_and_search_equal_the_definitions(case):
     results = []

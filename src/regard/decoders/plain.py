@@ -169,7 +169,7 @@ class TransformerStep:
             inputs = self._enter(states, layer.after)
             parts = product(inputs, *layer.all).view(rows, 3, layer.attention.heads, 1, -1)
             query, new = parts.select(1, 0), parts.narrow(1, 1, 2).transpose(1, 2)
-            if positions.turns:
+            if positions.rotates:
                 query, keys = positions.rotate(query, start), positions.rotate(new.select(2, 0), start)
                 new = torch.stack([keys, new.select(2, 1)], dim=2)
             cache = cache.then(new)

@@ -343,7 +343,7 @@ def _packed_attention(
 def _too_long(longest: int, width: int, mask: object) -> str:
     if isinstance(mask, Tensor) and not mask.shape[1] == mask.shape[2] == 1:
         return "heads or queries see different keys"
-    if longest > gpu.FEW or width not in gpu.HEAD_WIDTHS:
+    if longest > gpu.MOST_TOKENS or width not in gpu.HEAD_WIDTHS:
         return "the tokens are too many for a GPU's program, or a head is of another width"
     return "" if gpu.AVAILABLE else NO_TRITON
 
@@ -357,7 +357,7 @@ def _joint_projection(attentions: Sequence[Any], kind: type[Any], layer: type[nn
     return ""
 
 
-def _cache_room() -> str:
+def _cache_buffer() -> str:
     return LEARNS if torch.is_grad_enabled() else ""
 
 
@@ -517,7 +517,8 @@ PATHS: dict[str, Path] = {
         "a Transformer's attention is a softmax over dot products; on the CPU without attention dropout",
         _fused_attention, "tests/laws/test_transformer_laws.py"),
     "short_attention": Path(ATTEND, "regard.kernels.gpu.short_attention.short_attention",
-        f"as fused_attention, in training on a GPU in bfloat16 with at most {gpu.FEW} queries and {gpu.FEW} keys",
+        f"as fused_attention, in training on a GPU in bfloat16 with at most {gpu.MOST_TOKENS} queries "
+        f"and {gpu.MOST_TOKENS} keys",
         _short_attention, "tests/kernels/test_gpu.py", "triton"),
     "packed_attention": Path("regard.attention.heads.SelfAttention.forward", "regard.attention.fused.packed",
         "as short_attention, for self-attention without groups, dropout or recording",
@@ -525,9 +526,9 @@ PATHS: dict[str, Path] = {
     "joint_projection": Path("regard.attention.heads.MultiHead.project", "regard.attention.heads.project_jointly",
         "a Transformer's decoder is trained: keys and values of all its layers are one product",
         _joint_projection, "tests/kernels/test_choose.py"),
-    "cache_room": Path("torch.cat", "regard.attention.heads.Room",
+    "cache_buffer": Path("torch.cat", "regard.attention.heads.CacheBuffer",
         "keys and values of one more token enter the cache without gradients: they are written after the earlier ones",
-        _cache_room, "tests/kernels/test_choose.py"),
+        _cache_buffer, "tests/kernels/test_choose.py"),
     "learned_positions": Path("torch.nn.Embedding", "regard.attention.positions.Learned.embed",
         "learned positions are a slice of their table, unless it was hooked or replaced",
         _learned_positions, "tests/kernels/test_choose.py"),
