@@ -35,7 +35,10 @@ class Decoder(ABC, nn.Module, Generic[PreparedKind, StateKind]):
         """
 
     def forward(self, tokens: Int[Tensor, "batch tokens"], memory: Memory) -> Step:
-        """Teacher forcing: one step over all tokens of the target."""
+        """Predict every next token of known targets at once, as in training (teacher forcing).
+
+        The predictions at position t depend on the tokens up to t, not on the decoder's own predictions.
+        """
         prepared = self.prepare(memory)
         return self.step(tokens, self.start(prepared), prepared)
 

@@ -117,12 +117,12 @@ class Layer(NamedTuple):
     attention: SoftmaxAttention
     all: Affine  # projects to queries, keys and values
     out: Affine
-    after: Norm  # the norm of the self-attention, before or after it
+    attention_norm: Norm  # of the self-attention, before or after it
     cross: "Cross | None"
     inner: Affine
     activation: Callable[[Tensor], Tensor]
     outer: Affine
-    last: Norm  # the norm of the feed-forward layer
+    feed_norm: Norm  # of the feed-forward layer, before or after it
 
 
 class Cross(NamedTuple):
@@ -131,7 +131,7 @@ class Cross(NamedTuple):
     attention: SoftmaxAttention
     query: Affine
     out: Affine
-    after: Norm
+    norm: Norm
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class TransformerStep:
         extended: list[KeyValues] = []
         weights = None
         for layer, cache in zip(self.layers, caches, strict=True):
-            inputs = self._enter(states, layer.after)
+            inputs = self._enter(states, layer.attention_norm)
             parts = product(inputs, *layer.all).view(rows, 3, layer.attention.heads, 1, -1)
             query, new = parts.select(1, 0), parts.narrow(1, 1, 2).transpose(1, 2)
             if positions.turns:
@@ -178,10 +178,10 @@ class TransformerStep:
                     query, cache.keys, cache.values, mask=Causal(start), bias=bias, start=start, cleared=True
                 )
             context = _rows(layer.attention.context_only(query, cache, row_bias, few))
-            states = self._leave(states, product(context, *layer.out), layer.after)
+            states = self._leave(states, product(context, *layer.out), layer.attention_norm)
             if layer.cross is not None:
                 attention, source = layer.cross.attention, memory[len(extended)]
-                query = product(self._enter(states, layer.cross.after), *layer.cross.query)
+                query = product(self._enter(states, layer.cross.norm), *layer.cross.query)
                 beams = query.view(mask.shape[0], -1, attention.heads, source.keys.shape[-1])
                 if is_observed(attention.scope):
                     visible = mask[:, None, None, None]
@@ -190,9 +190,9 @@ class TransformerStep:
                     context = attention.context_only(beams.transpose(1, 2), source, memory_bias, few_sources)
                 else:
                     context, weights = attention.context(beams.transpose(1, 2), source, memory_bias)
-                states = self._leave(states, product(_rows(context), *layer.cross.out), layer.cross.after)
-            inner = layer.activation(product(self._enter(states, layer.last), *layer.inner))
-            states = self._leave(states, product(inner, *layer.outer), layer.last)
+                states = self._leave(states, product(_rows(context), *layer.cross.out), layer.cross.norm)
+            inner = layer.activation(product(self._enter(states, layer.feed_norm), *layer.inner))
+            states = self._leave(states, product(inner, *layer.outer), layer.feed_norm)
             extended.append(cache)
         if weights is not None:
             weights = weights.view(mask.shape[0], -1, *weights.shape[1:]).mean(1).flatten(0, 1)

@@ -59,7 +59,7 @@ class RecurrentState(State):
 
 Words = Float[Tensor, "rows tokens embedding"]
 Parts = Sequence[Float[Tensor, "rows tokens _"]]
-Move = Callable[[Tensor | None, Recurrent], tuple[Tensor, Recurrent]]
+RunCell = Callable[[Tensor | None, Recurrent], tuple[Tensor, Recurrent]]
 """Runs the lowest layers over the words: (vector fed with the words, state) -> (outputs, next state)."""
 
 
@@ -87,7 +87,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         embedding: TokenEmbedding,
         attention: Attention | None,
         *,
-        reader: Layered,
+        encoder: Layered,
         cell: Cell,
         dim: int,
         layers: int = 1,
@@ -98,26 +98,26 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
     ) -> None:
         super().__init__()
         widths = {"word": embedding.embedding_dim, "state": dim, "feed": dim}
-        widths |= {"context": reader.dim, "summary": reader.dim}
+        widths |= {"context": encoder.dim, "summary": encoder.dim}
         cell_width, readout_width = (
             sum(widths[part] for part in self.enters),
             sum(widths[part] for part in self.reads),
         )
         self.embedding = embedding
         self.attention = attention
-        self.recurrence = self.stack(cell, cell_width, dim, layers, dropout, reader)
-        self.bridge = start(self.recurrence, reader)
+        self.recurrence = self.stack(cell, cell_width, dim, layers, dropout, encoder)
+        self.bridge = start(self.recurrence, encoder)
         self.readout = Linear(readout_width, dim)
         self.out = None if tied else Linear(dim, embedding.num_embeddings)
         self.columns: ColumnMajorCopy | None = None
         self.dropout, self.copies = dropout, copies
-        self.pointer = Pointer(context_dim=reader.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
+        self.pointer = Pointer(context_dim=encoder.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
         is_hard = isinstance(attention, Scope) and attention.normalize is hard
         # The baseline of REINFORCE, which trains hard attention: a running mean of the reward.
         self.register_buffer("baseline", torch.zeros(()) if is_hard else None)
 
     def stack(
-        self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Layered
+        self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, encoder: Layered
     ) -> "Recurrence | GnmtStack":
         """Build the recurrent layers; `entering` is the width of their input."""
         return Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
@@ -186,7 +186,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         words = dropout(self.embedding(tokens), self.dropout, self.training)
         if prepared.plain is not None and tokens.shape[1] == 1:
             gates = prepared.plain.gates
-            advances = [self.advance(partial(gates.step, words, gates.given(words.squeeze(1))), state, prepared)]
+            advances = [self.advance(partial(gates.step, words, gates.word_part(words.squeeze(1))), state, prepared)]
         elif self.parallel and not self.remembers and tokens.shape[1] > 1:
             advances = [self.advance(partial(self._run, words), state, prepared.for_beams())]
         else:
@@ -234,8 +234,8 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         return weight if self.columns is None else self.columns.of(weight)
 
     @abstractmethod
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Read one or more words: call `move` for the lowest layers, and attend, in the order of the subclass."""
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Read one or more words: call `run_cell` for the lowest layers, and attend, in the order of the subclass."""
 
     def attend(
         self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, prepared: RecurrentPrepared
@@ -284,11 +284,11 @@ class Bahdanau(RecurrentDecoder):
     reads = ("state", "context", "word")
     parallel = False
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Attend with the previous state of the top layer, then move the cell."""
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Attend with the previous state of the top layer, then run the cell."""
         hidden = state.recurrent.hidden
         attended = self.attend(hidden if hidden.shape[1] == 1 else hidden[:, -1:], state, prepared)
-        output, recurrent = move(attended.context, state.recurrent)
+        output, recurrent = run_cell(attended.context, state.recurrent)
         return Advance((output, attended.context), attended, replace(state, recurrent=recurrent))
 
 
@@ -302,9 +302,9 @@ class Luong(RecurrentDecoder):
     reads = ("context", "state")
     parallel = True
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Move the cell, then attend with its new state."""
-        output, recurrent = move(None, state.recurrent)
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Run the cell, then attend with its new state."""
+        output, recurrent = run_cell(None, state.recurrent)
         attended = self.attend(output, state, prepared)
         return Advance((attended.context, output), attended, replace(state, recurrent=recurrent))
 
@@ -317,12 +317,12 @@ class LuongFeeding(RecurrentDecoder):
     parallel = False
 
     def first_feed(self, prepared: RecurrentPrepared) -> Float[Tensor, "batch 1 dim"]:
-        """Zeros, because there is no earlier prediction."""
+        """A zero vector in place of a_0: before the first token there is no attentional vector to feed."""
         return torch.zeros_like(prepared.start.hidden[:, -1:])
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Move the cell with a_{t-1} fed, then attend with its new state."""
-        output, recurrent = move(state.feed, state.recurrent)
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Run the cell with a_{t-1} fed, then attend with its new state."""
+        output, recurrent = run_cell(state.feed, state.recurrent)
         attended = self.attend(output, state, prepared)
         attentional = torch.tanh(self.readout(torch.cat([attended.context, output], dim=-1)))
         return Advance((attentional,), attended, replace(state, recurrent=recurrent, feed=attentional))
@@ -354,10 +354,10 @@ class Gnmt(RecurrentDecoder):
     reads = ("state", "context")
     parallel = True
 
-    def stack(self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Layered) -> GnmtStack:
+    def stack(self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, encoder: Layered) -> GnmtStack:
         """Build the bottom layer apart from the layers above it, which also read the context."""
         bottom = Recurrence(cell, input_dim=entering, dim=dim)
-        return GnmtStack(bottom, Tower(cell, dim=dim, guest_dim=reader.dim, layers=layers - 1, dropout=dropout))
+        return GnmtStack(bottom, Tower(cell, dim=dim, context_dim=encoder.dim, layers=layers - 1, dropout=dropout))
 
     @property
     def lowest(self) -> Recurrence:
@@ -365,11 +365,11 @@ class Gnmt(RecurrentDecoder):
         assert isinstance(self.recurrence, GnmtStack)
         return self.recurrence.bottom
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Move the bottom layer, attend with its outputs, move the layers above; the state keeps its last output."""
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Run the bottom layer, attend, run the layers above; the state keeps the bottom layer's last output."""
         assert isinstance(self.recurrence, GnmtStack)
         assert state.feed is not None
-        below, first = move(None, layer_of(state.recurrent, 0))
+        below, first = run_cell(None, layer_of(state.recurrent, 0))
         attended = self.attend(self.query(state.feed, below), state, prepared)
 
         def run(layer: Recurrence, inputs: Tensor, number: int) -> tuple[Tensor, Recurrent]:
@@ -417,10 +417,10 @@ class Context(RecurrentDecoder):
         """The summary, which is fed at every step."""
         return prepared.summary
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Move the cell with the summary concatenated to every word."""
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Run the cell with the summary concatenated to every word."""
         assert state.feed is not None
-        output, recurrent = move(state.feed, state.recurrent)
+        output, recurrent = run_cell(state.feed, state.recurrent)
         summary = state.feed.expand(-1, output.shape[1], -1)
         return Advance((output, summary), None, replace(state, recurrent=recurrent))
 
@@ -432,9 +432,9 @@ class Unattended(RecurrentDecoder):
     reads = ("state",)
     parallel = True
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Move the cell."""
-        output, recurrent = move(None, state.recurrent)
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Run the cell."""
+        output, recurrent = run_cell(None, state.recurrent)
         return Advance((output,), None, replace(state, recurrent=recurrent))
 
 

@@ -199,38 +199,39 @@ class Gates:
     def __init__(self, recurrence: Recurrence, word_dim: int) -> None:
         self.recurrence, self.rnn = recurrence, recurrence.rnn
         weights = self.rnn.all_weights  # of each layer, the lowest first
-        moves = FUSED_STEPS if takes("fused_cell", weights[0][0], self.rnn.mode, FUSED_STEPS) else STEPS
-        self.move = moves[self.rnn.mode]
-        self.entering = [(weight, bias) for weight, _, bias, _ in weights]
-        self.kept = [(weight, bias) for _, weight, _, bias in weights]
-        weight, self.bias = self.entering[0]
+        functions = FUSED_STEPS if takes("fused_cell", weights[0][0], self.rnn.mode, FUSED_STEPS) else STEPS
+        self.step_function = functions[self.rnn.mode]
+        self.input_weights = [(weight, bias) for weight, _, bias, _ in weights]
+        self.hidden_weights = [(weight, bias) for _, weight, _, bias in weights]
+        weight, self.bias = self.input_weights[0]
         self.of_word, self.of_fed = weight.tensor_split([word_dim], dim=1)
 
-    def given(self, words: Float[Tensor, "*rows word"]) -> Float[Tensor, "*rows gates"]:
+    def word_part(self, words: Float[Tensor, "*rows word"]) -> Float[Tensor, "*rows gates"]:
         """The words' part of the gate inputs of the lowest layer."""
         return linear(words, self.of_word, self.bias).to(self.of_word.dtype)
 
     def step(
         self,
         word: Float[Tensor, "batch 1 word"],
-        entering: Float[Tensor, "batch gates"],
+        gate_inputs: Float[Tensor, "batch gates"],
         fed: Float[Tensor, "batch 1 fed"] | None,
         state: Recurrent,
     ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
-        """Take one step: `entering` is the word's part of the gate inputs, as `given` computes it."""
+        """Take one step: `gate_inputs` is the word's part of the gate inputs, as `word_part` computes it."""
         if is_observed(self.rnn):  # call it for its recording hooks; the result is not used
             with torch.random.fork_rng(enabled=self.rnn.training):
                 self.recurrence(beside(word, fed), state)
         if fed is not None:
-            entering = entering + linear(fed.squeeze(1).to(entering.dtype), self.of_fed, None)
-        cells = [None] * len(self.kept) if state.cell is None else _unstacked(state.cell)
-        moved: list[Moved] = []
+            gate_inputs = gate_inputs + linear(fed.squeeze(1).to(gate_inputs.dtype), self.of_fed, None)
+        cells = [None] * len(self.hidden_weights) if state.cell is None else _unstacked(state.cell)
+        new_states: list[NewState] = []
         for layer, (hidden, cell) in enumerate(zip(_unstacked(state.hidden), cells, strict=True)):
             if layer:
-                below = dropout(moved[-1][0], self.rnn.dropout, self.rnn.training)
-                entering = linear(below, *self.entering[layer])
-            moved.append(self.move(entering, linear(hidden, *self.kept[layer]), hidden, cell))
-        hiddens, after = [hidden for hidden, _ in moved], [cell for _, cell in moved if cell is not None]
+                below = dropout(new_states[-1][0], self.rnn.dropout, self.rnn.training)
+                gate_inputs = linear(below, *self.input_weights[layer])
+            recurrent = linear(hidden, *self.hidden_weights[layer])
+            new_states.append(self.step_function(gate_inputs, recurrent, hidden, cell))
+        hiddens, after = [hidden for hidden, _ in new_states], [cell for _, cell in new_states if cell is not None]
         return hiddens[-1].unsqueeze(1), Recurrent(_stacked(hiddens), _stacked(after) if after else None)
 
 
@@ -245,7 +246,7 @@ class Stepper:
     def __init__(self, recurrence: Recurrence, words: Float[Tensor, "batch time word"]) -> None:
         self.recurrence, self.gates = recurrence, Gates.of(recurrence, words.shape[-1])
         self.words = words.split(1, dim=1)
-        self.entering = [] if self.gates is None else self.gates.given(words.transpose(0, 1)).unbind(0)
+        self.word_parts = [] if self.gates is None else self.gates.word_part(words.transpose(0, 1)).unbind(0)
 
     def step(
         self, index: int, fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent
@@ -253,7 +254,7 @@ class Stepper:
         """Take the step of the word at `index`, with the vector `fed` concatenated to it."""
         if self.gates is None:
             return self.recurrence(beside(self.words[index], fed), state)
-        return self.gates.step(self.words[index], self.entering[index], fed, state)
+        return self.gates.step(self.words[index], self.word_parts[index], fed, state)
 
 
 def beside(words: Float[Tensor, "batch time word"], fed: Float[Tensor, "batch _ fed"] | None) -> Tensor:
@@ -271,10 +272,10 @@ def _stacked(layers: Sequence[Float[Tensor, "batch dim"]]) -> Float[Tensor, "bat
     return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(list(layers), dim=1)
 
 
-Moved = tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"] | None]
+NewState = tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"] | None]
 
 
-def _step_rnn(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _step_rnn(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> NewState:
     """Elman 1990:  h = tanh(inputs + recurrent).
 
     `inputs` is W x + b of the new input, `recurrent` is U h + b of the hidden state, for all gates side by side.
@@ -282,7 +283,7 @@ def _step_rnn(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | 
     return torch.tanh(inputs + recurrent), None
 
 
-def _step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> NewState:
     """Cho et al. 2014, with r after the product:  n = tanh(inputs_n + r * recurrent_n),  h = n + z * (h - n)."""
     width = hidden.shape[-1]
     reset, update = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).chunk(2, dim=-1)
@@ -290,7 +291,7 @@ def _step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | 
     return torch.addcmul(candidate, update, hidden - candidate), None
 
 
-def _step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> NewState:
     """Hochreiter and Schmidhuber 1997; Gers et al. 2000:  c = f * c + i * g,  h = o * tanh(c)."""
     assert cell is not None
     enter, forget, candidate, output = (inputs + recurrent).chunk(4, dim=-1)
@@ -298,52 +299,53 @@ def _step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor |
     return torch.sigmoid(output) * torch.tanh(new_cell), new_cell
 
 
-def _fused_step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _fused_step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> NewState:
     return torch.ops.aten._thnn_fused_gru_cell(inputs, recurrent, hidden)[0], None
 
 
-def _fused_step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _fused_step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> NewState:
     return torch.ops.aten._thnn_fused_lstm_cell(inputs, recurrent, cell)[:2]
 
 
-Move = Callable[[Tensor, Tensor, Tensor, Tensor | None], Moved]
+StepFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None], NewState]
 
-STEPS: dict[str, Move] = {
+STEPS: dict[str, StepFunction] = {
     "RNN_TANH": _step_rnn,
     "GRU": _step_gru,
     "LSTM": _step_lstm,
 }
-FUSED_STEPS: dict[str, Move] = {  # the same steps by torch's fused kernels, which exist only for GPUs
+FUSED_STEPS: dict[str, StepFunction] = {  # the same steps by torch's fused kernels, which exist only for GPUs
     "GRU": _fused_step_gru,
     "LSTM": _fused_step_lstm,
 }
 
 
 class Tower(nn.Module):
-    """Wu et al. 2016, 3.1: a stack of recurrent layers of one width; each reads the layer below and `guest`.
+    """Wu et al. 2016, 3.1: a stack of recurrent layers of one width; each reads the layer below and `context`.
 
-    `guest` is a second input, the context of the attention, or None. From the second layer on, the output of the layer
-    below is added to the layer's own output (residual connections).
+    `context` is a second input of every layer, from the attention, or None. From the second layer on, the output of the
+    layer below is added to the layer's own output (residual connections).
     """
 
-    def __init__(self, cell: Cell, *, dim: int, guest_dim: int, layers: int, dropout: float, bias: bool = True) -> None:
+    def __init__(
+        self, cell: Cell, *, dim: int, context_dim: int, layers: int, dropout: float, bias: bool = True
+    ) -> None:
         super().__init__()
         self.dim, self.layers, self.dropout = dim, layers, dropout
         self.stack = nn.ModuleList(
-            Recurrence(cell, input_dim=dim + guest_dim, dim=dim, bias=bias) for _ in range(layers)
+            Recurrence(cell, input_dim=dim + context_dim, dim=dim, bias=bias) for _ in range(layers)
         )
 
     def forward(
         self,
         states: Float[Tensor, "batch time dim"],
-        guest: Float[Tensor, "batch time guest"] | None,
+        context: Float[Tensor, "batch time context"] | None,
         run: Callable[[Recurrence, Tensor, int], tuple[Tensor, Recurrent]],
     ) -> tuple[Float[Tensor, "batch time dim"], list[Recurrent]]:
         """The top layer's output and the last state of every layer; `run` runs one layer, given its number from 0."""
         lasts = []
         for number, layer in enumerate(self.stack):
-            entering = dropout(states, self.dropout, self.training)
-            inputs = entering if guest is None else torch.cat([entering, guest], dim=-1)
+            inputs = beside(dropout(states, self.dropout, self.training), context)
             outputs, last = run(cast(Recurrence, layer), inputs, number)
             states = outputs + states if number else outputs
             lasts.append(last)

@@ -78,19 +78,19 @@ def beside_decoder(recipe: Model) -> Model:
     return replace(recipe, attention=replace(settings, scope=scope, normalizer=normalizer))
 
 
-def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
+def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
     """Build the decoder of a recipe for a vocabulary of `size` tokens.
 
-    `reader` is the encoder whose memory it attends to; None for a language model.
+    `encoder` is the encoder whose memory it attends to; None for a language model.
     """
     settings = recipe.decoder
     kind = pick(DECODERS, settings.kind, "decoder")
     words = token_embedding(recipe, size, settings.kind, settings.dim)
     cross = settings.cross_attention.of(recipe.attention)
     if kind is TransformerDecoder:
-        memory_dim = None if reader is None else reader.dim
+        memory_dim = None if encoder is None else encoder.dim
         own = settings.self_attention.of(recipe.attention)  # its self-attention
-        shape = _shape(recipe, settings, own, None if reader is None else cross)
+        shape = _shape(recipe, settings, own, None if encoder is None else cross)
         return TransformerDecoder(words, shape, memory_dim=memory_dim, tied=recipe.tied)
     if recipe.tied and words.embedding_dim != settings.dim:
         raise RecipeError(
@@ -98,17 +98,17 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
             f"and model.decoder.dim {settings.dim}"
         )
     order = pick(ORDERS, settings.order, "order")
-    if reader is None and order.needs_source():
+    if encoder is None and order.needs_source():
         raise RecipeError(
             f"a language model has no source to look at; choose model.decoder.order = none, not {settings.order}"
         )
-    sizes = reader or NoEncoder()
+    sizes = encoder or NoEncoder()
     return order(
         words,
         attention(cross, query_dim=settings.dim, key_dim=sizes.dim, longest=recipe.longest)
         if order.attends()
         else None,
-        reader=sizes,
+        encoder=sizes,
         cell=pick(CELLS, settings.cell, "cell"),
         dim=settings.dim,
         layers=settings.layers,
@@ -125,7 +125,10 @@ def _shape(
     own: AttentionSettings,
     cross: AttentionSettings | None = None,
 ) -> Shape:
-    """The shape of a Transformer; `own` is for its self-attention, `cross` for its attention to a memory."""
+    """The sizes and settings of a Transformer encoder or decoder, checked.
+
+    `own` are the settings of its self-attention; `cross` those of its attention to a memory, if it has one.
+    """
     pick({norm: norm for norm in NORMS}, recipe.norm, "norm")
     pick(ACTIVATIONS, recipe.activation, "activation")
     pick(INITS, recipe.init, "init")
