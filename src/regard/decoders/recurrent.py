@@ -19,9 +19,8 @@ from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
 from regard.kernels.choose import takes, without_autocast
-from regard.kernels.columns import ColumnMajorCopy
 from regard.kernels.dropout import dropout
-from regard.kernels.linear import Linear, linear, one_gradient
+from regard.kernels.linear import Linear, one_gradient
 from regard.layers.recurrence import Cell, Gates, Recurrence, Stepper, Tower, beside, joined, layer_of
 from regard.sources import TokenEmbedding
 from regard.types import Memory, Prepared, Recurrent, State, Step
@@ -99,17 +98,13 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         super().__init__()
         widths = {"word": embedding.embedding_dim, "state": dim, "feed": dim}
         widths |= {"context": encoder.dim, "summary": encoder.dim}
-        cell_width, readout_width = (
-            sum(widths[part] for part in self.enters),
-            sum(widths[part] for part in self.reads),
-        )
+        cell_width, readout_width = (sum(widths[part] for part in parts) for parts in (self.enters, self.reads))
         self.embedding = embedding
         self.attention = attention
         self.recurrence = self.stack(cell, cell_width, dim, layers, dropout, encoder)
         self.bridge = start(self.recurrence, encoder)
         self.readout = Linear(readout_width, dim)
         self.out = None if tied else Linear(dim, embedding.num_embeddings)
-        self.columns: ColumnMajorCopy | None = None
         self.dropout, self.copies = dropout, copies
         self.pointer = Pointer(context_dim=encoder.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
         is_hard = isinstance(attention, Scope) and attention.normalize is hard
@@ -223,15 +218,6 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
                 state = replace(advance.state, past=past, length=state.length + 1)
                 advances.append(advance._replace(state=state))
         return advances
-
-    def predict(self, read: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
-        """The logits of every word of the vocabulary."""
-        return linear(read, self.tied_weight(), None) if self.out is None else self.out(read)
-
-    def tied_weight(self) -> Float[Tensor, "vocabulary dim"]:
-        """The embedding matrix as output matrix; a copy stored by columns if there is one (see `models.settle`)."""
-        weight = self.embedding.weight
-        return weight if self.columns is None else self.columns.of(weight)
 
     @abstractmethod
     def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:

@@ -16,9 +16,9 @@ class Start(ABC, nn.Module):
     `decoder` gives the sizes of the decoder's recurrent layers, `encoder` those of the encoder.
     """
 
-    @abstractmethod
     def __init__(self, decoder: Layered, encoder: Layered) -> None:
         super().__init__()
+        self.layers, self.dim, self.cell_dim = decoder.layers, decoder.dim, decoder.cell_dim
 
     @abstractmethod
     def forward(self, summary: Recurrent) -> Recurrent:
@@ -30,7 +30,6 @@ class Bridge(Start):
 
     def __init__(self, decoder: Layered, encoder: Layered) -> None:
         super().__init__(decoder, encoder)
-        self.layers = decoder.layers
         self.hidden = nn.Linear(encoder.dim, decoder.layers * decoder.dim)
         self.cell = nn.Linear(encoder.dim, decoder.layers * decoder.cell_dim) if decoder.cell_dim else None
 
@@ -62,16 +61,11 @@ class Last(Start):
 class Zeros(Start):
     """A state of zeros, which carries no information about the source."""
 
-    def __init__(self, decoder: Layered, encoder: Layered) -> None:
-        super().__init__(decoder, encoder)
-        self.layers, self.dim, self.cell_dim = decoder.layers, decoder.dim, decoder.cell_dim
-
     def forward(self, summary: Recurrent) -> Recurrent:
         """Returns zeros for every source."""
-        batch = len(summary.hidden)
-        hidden = summary.hidden.new_zeros(batch, self.layers, self.dim)
-        cell = summary.hidden.new_zeros(batch, self.layers, self.cell_dim) if self.cell_dim else None
-        return Recurrent(hidden, cell)
+        zeros = summary.hidden.new_zeros
+        shape = len(summary.hidden), self.layers
+        return Recurrent(zeros(*shape, self.dim), zeros(*shape, self.cell_dim) if self.cell_dim else None)
 
 
 STARTS: dict[str, type[Start]] = {

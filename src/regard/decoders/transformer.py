@@ -25,7 +25,6 @@ from regard.decoders.plain import (
     mask_bias,
 )
 from regard.kernels.choose import takes
-from regard.kernels.columns import ColumnMajorCopy
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.layers.transformer import FeedForward, Residual, Shape, Stream, Top, start_weights
@@ -148,7 +147,6 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         self.positions = shape.placed(causal=True)
         self.embedding = embedding
         self.out = None if tied else Linear(shape.dim, embedding.num_embeddings)
-        self.columns: ColumnMajorCopy | None = None
         self.shape, self.attends = shape, memory_dim is not None
 
     @property
@@ -212,15 +210,6 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         after = TransformerState(caches, state.length + 1)
         logits = linear(self.top(Stream(states)), *plain.words)
         return Step(logits.unsqueeze(1), after, None if weights is None else weights.unsqueeze(1))
-
-    def predict(self, states: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
-        """The logits of every word of the vocabulary."""
-        return linear(states, self.tied_weight(), None) if self.out is None else self.out(states)
-
-    def tied_weight(self) -> Float[Tensor, "vocabulary dim"]:
-        """The embedding matrix as output matrix; a copy stored by columns if there is one (see `models.settle`)."""
-        weight = self.embedding.weight
-        return weight if self.columns is None else self.columns.of(weight)
 
     def map(
         self, asked: Float[Tensor, "rows tokens dim"] | None, state: TransformerState, prepared: TransformerPrepared

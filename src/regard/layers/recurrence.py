@@ -19,6 +19,8 @@ FLAGS = 8  # input columns added for the padding flag: tensor cores need widths 
 SHUT = 1e4  # the sigmoid of -1e4 or 1e4 is exactly 0 or 1, in half precision too
 
 Cell = type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]
+Inputs = Float[Tensor, "batch time input"]
+Outcome = tuple[Float[Tensor, "batch time dim"], Recurrent]  # outputs of the top layer, last state of all layers
 
 CELLS: dict[str, Cell] = {
     "rnn": nn.RNN,
@@ -55,8 +57,7 @@ class Recurrence(nn.Module):
             raise RecipeError(f"inner_dim is split between two directions, so it must be even, but is {inner_dim}")
         self.dim, self.layers, self.directions = dim, layers, 1 + bidirectional
         self.cell_dim = (inner_dim or dim) if cell is nn.LSTM else None  # None if the unit has no cell state
-        width = dim // self.directions
-        projected = {"proj_size": width} if inner_dim else {}
+        projected = {"proj_size": dim // self.directions} if inner_dim else {}
         self.rnn = cell(
             input_dim,
             (inner_dim or dim) // self.directions,
@@ -68,9 +69,7 @@ class Recurrence(nn.Module):
             **projected,
         )
 
-    def forward(
-        self, inputs: Float[Tensor, "batch time input"], state: Recurrent
-    ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
+    def forward(self, inputs: Inputs, state: Recurrent) -> Outcome:
         """The top layer's output at every position, and the state of all layers after the last position."""
         with without_autocast(inputs):  # to float16, in which small gradients underflow
             if takes("recurrence_by_layers", self):
@@ -78,27 +77,17 @@ class Recurrence(nn.Module):
             outputs, after = self.rnn(inputs, self._to_torch(state))
             return outputs, self._from_torch(after)
 
-    def forward_by_layers(
-        self, inputs: Float[Tensor, "batch time input"], state: Recurrent
-    ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
+    def forward_by_layers(self, inputs: Inputs, state: Recurrent) -> Outcome:
         """`forward` with one call per layer, in one direction: cuDNN's dropout cannot be captured in a CUDA graph."""
-        hiddens, cells = [], []
-        for layer in range(self.layers):
-            initial = [
-                part[:, layer].unsqueeze(0).contiguous() for part in (state.hidden, state.cell) if part is not None
-            ]
-            weights = [getattr(self.rnn, f"{name}_l{layer}") for name in self._names()]
-            inputs, last = self._run(inputs, initial, weights)
-            hiddens.append(last[0])
-            cells += last[1:]
-            if layer < self.layers - 1:
+        lasts = []
+        for layer, weights in enumerate(self.rnn.all_weights):
+            if layer:
                 inputs = dropout(inputs, self.rnn.dropout, self.training)
-        cell = self._batch_first(torch.cat(cells)) if cells else None
-        return inputs, Recurrent(self._batch_first(torch.cat(hiddens)), cell)
+            inputs, last = self._run(inputs, self._to_torch(layer_of(state, layer)), weights)
+            lasts.append(self._from_torch(last))
+        return inputs, joined(lasts)
 
-    def read(
-        self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
-    ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
+    def read(self, inputs: Inputs, mask: Bool[Tensor, "batch time"]) -> Outcome:
         """`forward` from a zero state over padded rows: padding changes no result, and its outputs are zero."""
         with without_autocast(inputs):  # to float16, in which small gradients underflow
             if inputs.is_meta or takes("unpacked_reading", self):
@@ -113,9 +102,7 @@ class Recurrence(nn.Module):
         """Whether code may use the weights without calling torch's module: nothing in it was hooked or replaced."""
         return are_unchanged(self, (Recurrence, *CELLS.values()))
 
-    def read_unpacked(
-        self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
-    ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
+    def read_unpacked(self, inputs: Inputs, mask: Bool[Tensor, "batch time"]) -> Outcome:
         """`read` without packing, which needs the lengths on the CPU: so a CUDA graph can capture it.
 
         Each direction of each layer is one call. For the backward direction, every row is reversed within its length.
@@ -123,66 +110,56 @@ class Recurrence(nn.Module):
         lengths = mask.sum(dim=-1, keepdim=True)
         positions = torch.arange(mask.shape[1], device=mask.device)
         reversed_order = torch.where(mask, lengths - 1 - positions, positions)
+        ends, weights = (lengths - 1).clamp(min=0), self.rnn.all_weights
         hiddens, cells = [], []
         for layer in range(self.layers):
-            directions = []
-            for suffix in ("", "_reverse")[: self.directions]:
-                rows = _gather(inputs, reversed_order) if suffix else inputs
-                outputs, cell = self._run_from_zero(rows, mask, f"_l{layer}{suffix}")
-                hiddens.append(_gather(outputs, (lengths - 1).clamp(min=0))[:, 0])
-                cells.append(cell)
-                directions.append(_gather(outputs, reversed_order) if suffix else outputs)
-            inputs = torch.cat(directions, dim=-1).masked_fill(~mask.unsqueeze(-1), 0.0)
-            if layer < self.layers - 1:
+            if layer:
                 inputs = dropout(inputs, self.rnn.dropout, self.training)
-        last = self._batch_first(torch.stack(cells)) if self.cell_dim else None
-        return inputs, Recurrent(self._batch_first(torch.stack(hiddens)), last)
+            directions = []
+            for backward in range(self.directions):
+                rows = _gather(inputs, reversed_order) if backward else inputs
+                outputs, cell = self._run_from_zero(rows, mask, weights[layer * self.directions + backward])
+                hiddens.append(_gather(outputs, ends).transpose(0, 1))
+                cells += cell
+                directions.append(_gather(outputs, reversed_order) if backward else outputs)
+            inputs = torch.cat(directions, dim=-1).masked_fill(~mask.unsqueeze(-1), 0.0)
+        return inputs, self._from_torch([torch.cat(parts) for parts in (hiddens, cells) if parts])
 
-    def _run_from_zero(self, inputs: Tensor, mask: Tensor, suffix: str) -> tuple[Tensor, Tensor]:
+    def _run_from_zero(self, inputs: Tensor, mask: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Run one layer in one direction from a zero state: its outputs, and an LSTM's cell state at each row's end.
 
         A flag among the inputs of an LSTM closes its input gate and opens its forget gate at padding. So the cell state
-        stays the same from the last real position on. For other units the second result is not used.
+        stays the same from the last real position on. Other units have none: the second result is then empty.
         """
-        weights = [getattr(self.rnn, name + suffix) for name in self._names()]
-        zeros = [inputs.new_zeros(1, len(inputs), self.dim // self.directions)]
-        if self.cell_dim:
-            inputs, weights[0] = _add_padding_flag(inputs, mask, weights[0])
-            zeros.append(inputs.new_zeros(1, len(inputs), self.cell_dim // self.directions))
-        outputs, last = self._run(inputs, zeros, weights)
-        return outputs, last[-1][0]
+        hidden = inputs.new_zeros(1, len(inputs), self.dim // self.directions)
+        if not self.cell_dim:
+            return self._run(inputs, hidden, weights)[0], []
+        inputs, flagged = _add_padding_flag(inputs, mask, weights[0])
+        cell = inputs.new_zeros(1, len(inputs), self.cell_dim // self.directions)
+        outputs, (_, last_cell) = self._run(inputs, (hidden, cell), [flagged, *weights[1:]])
+        return outputs, [last_cell]
 
     def _run(
-        self, inputs: Tensor, initial: list[Tensor], weights: list[Tensor]
+        self, inputs: Tensor, state: Tensor | tuple[Tensor, Tensor], weights: Sequence[Tensor]
     ) -> tuple[Float[Tensor, "batch time width"], list[Float[Tensor, "1 batch inner"]]]:
-        """Run one layer in one direction from an initial state: its outputs, and its last state."""
+        """Run one layer in one direction from a state, as torch takes it: its outputs, and its last state."""
         run = getattr(torch._VF, self.rnn.mode.lower())
-        state = initial if self.cell_dim else initial[0]
         with warnings.catch_warnings():
             # The warning is about copies of weights in memory; one layer's weights are cheap to copy.
             warnings.filterwarnings("ignore", "RNN module weights")
             outputs, *last = run(inputs, state, weights, self.rnn.bias, 1, 0.0, self.training, False, True)
         return outputs, last
 
-    def _names(self) -> list[str]:
-        """The names of torch's weights of one layer, without their suffix."""
-        names = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if self.rnn.bias else [])
-        return names + (["weight_hr"] if self.rnn.proj_size else [])
-
     def _to_torch(self, state: Recurrent) -> Tensor | tuple[Tensor, Tensor]:
         """The state as torch takes it, layers first."""
         hidden = state.hidden.transpose(0, 1).contiguous()
         return hidden if state.cell is None else (hidden, state.cell.transpose(0, 1).contiguous())
 
-    def _from_torch(self, state: Tensor | tuple[Tensor, Tensor]) -> Recurrent:
-        """A state of torch as ours, batch first."""
-        if isinstance(state, Tensor):
-            return Recurrent(self._batch_first(state), None)
-        return Recurrent(self._batch_first(state[0]), self._batch_first(state[1]))
-
-    def _batch_first(self, state: Float[Tensor, "both batch half"]) -> Float[Tensor, "batch layers dim"]:
-        """Put the batch first, and concatenate the directions of a layer (torch stacks them), as in the outputs."""
-        return state.unflatten(0, (self.layers, self.directions)).permute(2, 0, 1, 3).flatten(2)
+    def _from_torch(self, state: Tensor | Sequence[Tensor]) -> Recurrent:
+        """A state of torch as ours: batch first, the directions of a layer concatenated (torch stacks them)."""
+        parts = [state] if isinstance(state, Tensor) else state  # hidden state, and cell state if there is one
+        hidden, *cells = (part.unflatten(0, (-1, self.directions)).permute(2, 0, 1, 3).flatten(2) for part in parts)
+        return Recurrent(hidden, cells[0] if cells else None)
 
 
 class Gates:
@@ -216,7 +193,7 @@ class Gates:
         gate_inputs: Float[Tensor, "batch gates"],
         fed: Float[Tensor, "batch 1 fed"] | None,
         state: Recurrent,
-    ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
+    ) -> Outcome:
         """Take one step: `gate_inputs` is the word's part of the gate inputs, as `word_part` computes it."""
         if is_observed(self.rnn):  # call it for its recording hooks; the result is not used
             with torch.random.fork_rng(enabled=self.rnn.training):
@@ -248,9 +225,7 @@ class Stepper:
         self.words = words.split(1, dim=1)
         self.word_parts = [] if self.gates is None else self.gates.word_part(words.transpose(0, 1)).unbind(0)
 
-    def step(
-        self, index: int, fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent
-    ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
+    def step(self, index: int, fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent) -> Outcome:
         """Take the step of the word at `index`, with the vector `fed` concatenated to it."""
         if self.gates is None:
             return self.recurrence(beside(self.words[index], fed), state)
@@ -340,7 +315,7 @@ class Tower(nn.Module):
         self,
         states: Float[Tensor, "batch time dim"],
         context: Float[Tensor, "batch time context"] | None,
-        run: Callable[[Recurrence, Tensor, int], tuple[Tensor, Recurrent]],
+        run: Callable[[Recurrence, Tensor, int], Outcome],
     ) -> tuple[Float[Tensor, "batch time dim"], list[Recurrent]]:
         """The top layer's output and the last state of every layer; `run` runs one layer, given its number from 0."""
         lasts = []

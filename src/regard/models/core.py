@@ -21,7 +21,7 @@ from regard.recipe import Model
 from regard.sources import Front, token_embedding
 
 
-@dataclass(frozen=True)
+@dataclass
 class NoEncoder:
     """The sizes of the empty memory of a language model, which has no encoder: see `Memory.none`."""
 
