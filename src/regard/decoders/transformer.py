@@ -14,16 +14,7 @@ from regard.attention.positions import Positions
 from regard.attention.scopes import Global
 from regard.attention.scores import Dot, ScaledDot
 from regard.decoders.core import Decoder
-from regard.decoders.plain import (
-    Affine,
-    Cross,
-    Layer,
-    Norm,
-    SoftmaxAttention,
-    TransformerStep,
-    keys_by_columns,
-    mask_bias,
-)
+from regard.decoders.plain import Layer, SoftmaxAttention, TransformerStep, affine, keys_by_columns, mask_bias, norm
 from regard.kernels.choose import takes
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
@@ -96,24 +87,17 @@ class DecoderLayer(nn.Module):
 
     def plain(self) -> Layer:
         """Its parameters for steps without modules; call it only if `takes("plain_transformer", ...)`."""
+        cross = None
+        if self.cross is not None and self.around_cross is not None:
+            cross = SoftmaxAttention.of(self.cross, self.around_cross.norm)
         return Layer(
-            SoftmaxAttention.of(self.attention),
-            Affine.of(self.attention.all),
-            Affine.of(self.attention.out),
-            Norm.of(self.around_attention.norm),
-            self.plain_cross(),
-            Affine.of(self.feed.inner),
+            SoftmaxAttention.of(self.attention, self.around_attention.norm),
+            cross,
+            affine(self.feed.inner),
             self.feed.activation,
-            Affine.of(self.feed.out),
-            Norm.of(self.around_feed.norm),
+            affine(self.feed.out),
+            norm(self.around_feed.norm),
         )
-
-    def plain_cross(self) -> Cross | None:
-        """The parameters of its attention to the memory, if there is one."""
-        if self.cross is None or self.around_cross is None:
-            return None
-        norm = Norm.of(self.around_cross.norm)
-        return Cross(SoftmaxAttention.of(self.cross), Affine.of(self.cross.query), Affine.of(self.cross.out), norm)
 
 
 # The only classes of modules whose parameters steps without modules may use.
@@ -170,7 +154,7 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         """The parameters for steps without modules, or None if steps must call the modules."""
         if not takes("plain_transformer", self, memory.mask, PLAIN):
             return None
-        words = Affine(self.tied_weight(), None) if self.out is None else Affine(self.out.weight, self.out.bias)
+        words = (self.tied_weight(), None) if self.out is None else affine(self.out)
         return TransformerStep(tuple(layer.plain() for layer in self.layers), words, before=self.shape.norm == "pre")
 
     def start(self, prepared: TransformerPrepared) -> TransformerState:
