@@ -13,6 +13,7 @@ from regard.types import Memory, Prepared, State, Step
 
 PreparedKind = TypeVar("PreparedKind", bound=Prepared)
 StateKind = TypeVar("StateKind", bound=State)
+States = Float[Tensor, "rows tokens dim"]  # a vector for every token of every row
 
 
 class Decoder(ABC, nn.Module, Generic[PreparedKind, StateKind]):
@@ -46,7 +47,7 @@ class Decoder(ABC, nn.Module, Generic[PreparedKind, StateKind]):
         prepared = self.prepare(memory)
         return self.step(tokens, self.start(prepared), prepared)
 
-    def predict(self, states: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
+    def predict(self, states: States) -> Float[Tensor, "rows tokens vocabulary"]:
         """The logits of every word of the vocabulary."""
         return linear(states, self.tied_weight(), None) if self.out is None else self.out(states)
 

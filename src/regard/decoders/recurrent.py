@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.attention import Attended, Attention, Past
 from regard.attention.normalizers import hard, softmax
 from regard.attention.scopes import Global, Scope
-from regard.decoders.core import Decoder
+from regard.decoders.core import Decoder, States
 from regard.decoders.plain import RecurrentStep, mask_bias
 from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
@@ -21,7 +21,7 @@ from regard.encoders import Layered
 from regard.kernels.choose import takes, without_autocast
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, one_gradient
-from regard.layers.recurrence import Cell, Gates, Recurrence, Stepper, Tower, beside, joined, layer_of
+from regard.layers.recurrence import Cell, Gates, Outcome, Recurrence, Stepper, Tower, beside, joined, layer_of
 from regard.sources import TokenEmbedding
 from regard.types import Memory, Prepared, Recurrent, State, Step
 
@@ -58,8 +58,8 @@ class RecurrentState(State):
 
 Words = Float[Tensor, "rows tokens embedding"]
 Parts = Sequence[Float[Tensor, "rows tokens _"]]
-RunCell = Callable[[Tensor | None, Recurrent], tuple[Tensor, Recurrent]]
-"""Runs the lowest layers over the words: (vector fed with the words, state) -> (outputs, next state)."""
+# Runs the lowest layers over the words: (vector fed with the words, state) -> (outputs, next state).
+RunCell = Callable[[Tensor | None, Recurrent], Outcome]
 
 
 class Advance(NamedTuple):
@@ -201,7 +201,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
             logits = self.pointer(logits, [contexts, read, words], weights, prepared.ids)
         return Step(logits, state, weights, _joined(log_probs) if log_probs else None)
 
-    def _run(self, words: Words, fed: Tensor | None, state: Recurrent) -> tuple[Tensor, Recurrent]:
+    def _run(self, words: Words, fed: Tensor | None, state: Recurrent) -> Outcome:
         """Run all words through the lowest layers in one call: what is fed does not depend on their outputs."""
         return self.lowest(beside(words, fed), state)
 
@@ -223,9 +223,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
     def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
         """Read one or more words: call `run_cell` for the lowest layers, and attend, in the order of the subclass."""
 
-    def attend(
-        self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, prepared: RecurrentPrepared
-    ) -> Attended:
+    def attend(self, query: States, state: RecurrentState, prepared: RecurrentPrepared) -> Attended:
         """Attend with every row to the memory of its source; beams share the memory without copies."""
         assert self.attention is not None
         assert prepared.keys is not None
@@ -234,22 +232,19 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
             return prepared.plain.attend(
                 query, prepared.keys, prepared.values, prepared.mask, prepared.mask_bias, state.length
             )
+        sources = len(prepared.mask)
         attended = self.attention(
-            query.unflatten(0, (len(prepared.mask), -1)),
+            query.unflatten(0, (sources, -1)),
             prepared.keys,
             prepared.values,
             mask=prepared.mask[:, None, None],
             start=state.length,
-            past=None
-            if state.past is None
-            else state.past.map_tensors(lambda rows: rows.unflatten(0, (len(prepared.mask), -1))),
+            past=None if state.past is None else state.past.map_tensors(lambda rows: rows.unflatten(0, (sources, -1))),
             cleared=True,
         )
-        context, weights, log_prob = (None if part is None else part.flatten(0, 1) for part in attended)
-        assert context is not None
-        return Attended(context, weights, log_prob)
+        return Attended._make(None if part is None else part.flatten(0, 1) for part in attended)
 
-    def read(self, words: Words, parts: Parts) -> Float[Tensor, "rows tokens dim"]:
+    def read(self, words: Words, parts: Parts) -> States:
         """The vector that logits are computed from: one hidden layer over the parts that `reads` names."""
         inputs = [*parts, words] if "word" in self.reads else parts
         return torch.tanh(self.readout(torch.cat(list(inputs), dim=-1)))
@@ -313,7 +308,7 @@ class LuongFeeding(RecurrentDecoder):
         attentional = torch.tanh(self.readout(torch.cat([attended.context, output], dim=-1)))
         return Advance((attentional,), attended, replace(state, recurrent=recurrent, feed=attentional))
 
-    def read(self, words: Words, parts: Parts) -> Float[Tensor, "rows tokens dim"]:
+    def read(self, words: Words, parts: Parts) -> States:
         """The attentional vector a_t, which `advance` has computed already."""
         return parts[0]
 
@@ -358,7 +353,7 @@ class Gnmt(RecurrentDecoder):
         below, first = run_cell(None, layer_of(state.recurrent, 0))
         attended = self.attend(self.query(state.feed, below), state, prepared)
 
-        def run(layer: Recurrence, inputs: Tensor, number: int) -> tuple[Tensor, Recurrent]:
+        def run(layer: Recurrence, inputs: Tensor, number: int) -> Outcome:
             return layer(inputs, layer_of(state.recurrent, number + 1))
 
         output, lasts = self.recurrence.tower(below, attended.context, run)
@@ -369,9 +364,7 @@ class Gnmt(RecurrentDecoder):
         """The first state of the bottom layer, which is the query at the first word."""
         return prepared.start.hidden[:, :1]
 
-    def query(
-        self, before: Float[Tensor, "rows 1 dim"], below: Float[Tensor, "rows tokens dim"]
-    ) -> Float[Tensor, "rows tokens dim"]:
+    def query(self, before: Float[Tensor, "rows 1 dim"], below: States) -> States:
         """The bottom layer's output before each word; for the first word, the one kept from the last step."""
         return before if below.shape[1] == 1 else torch.cat([before, below[:, :-1]], dim=1)
 
@@ -382,9 +375,7 @@ class GnmtV2(Gnmt):
     h1_t = f1(h1_{t-1}, y_{t-1}),  c_t = attend(h1_t),  hk_t = fk(hk_{t-1}, [h(k-1)_t; c_t]) (+ h(k-1)_t from k = 3 on)
     """
 
-    def query(
-        self, before: Float[Tensor, "rows 1 dim"], below: Float[Tensor, "rows tokens dim"]
-    ) -> Float[Tensor, "rows tokens dim"]:
+    def query(self, before: Float[Tensor, "rows 1 dim"], below: States) -> States:
         """The bottom layer's output after each word."""
         return below
 

@@ -13,7 +13,7 @@ from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Global
 from regard.attention.scores import Dot, ScaledDot
-from regard.decoders.core import Decoder
+from regard.decoders.core import Decoder, States
 from regard.decoders.plain import Layer, SoftmaxAttention, TransformerStep, affine, keys_by_columns, mask_bias, norm
 from regard.kernels.choose import takes
 from regard.kernels.dropout import dropout
@@ -59,7 +59,7 @@ class DecoderLayer(nn.Module):
         memory_mask: Bool[Tensor, "batch source"],
         bias: Float[Tensor, "heads tokens all"] | None,
         positions: Positions,
-    ) -> tuple[Stream, KeyValues, Float[Tensor, "rows tokens dim"] | None]:
+    ) -> tuple[Stream, KeyValues, States | None]:
         """Run the layer over new tokens; `before` is its cache.
 
         Returns the residual stream, the extended cache, and the input of the attention to the memory, from which `map`
@@ -68,12 +68,7 @@ class DecoderLayer(nn.Module):
         start = before.keys.shape[-2]
         states, inputs = self.around_attention.enter(stream)
         update, cache = self.attention(
-            inputs,
-            mask=Causal(start),
-            bias=bias,
-            positions=positions,
-            start=start,
-            before=before if start else None,
+            inputs, mask=Causal(start), bias=bias, positions=positions, start=start, before=before if start else None
         )
         stream = self.around_attention.leave(states, update)
         asked = None
@@ -106,9 +101,7 @@ PLAIN: frozenset[type[nn.Module]] = frozenset(
 )
 
 
-def attend_memory(
-    cross: MultiHead, asked: Float[Tensor, "rows tokens dim"], memory: KeyValues, mask: Tensor, start: int
-) -> Float[Tensor, "rows tokens dim"]:
+def attend_memory(cross: MultiHead, asked: States, memory: KeyValues, mask: Tensor, start: int) -> States:
     """Attend with every row to the memory of its source; beams share the memory without copies."""
     beams = asked.unflatten(0, (len(mask), -1))
     keys, values = memory.keys.unsqueeze(1), memory.values.unsqueeze(1)
@@ -196,7 +189,7 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         return Step(logits.unsqueeze(1), after, None if weights is None else weights.unsqueeze(1))
 
     def map(
-        self, asked: Float[Tensor, "rows tokens dim"] | None, state: TransformerState, prepared: TransformerPrepared
+        self, asked: States | None, state: TransformerState, prepared: TransformerPrepared
     ) -> Float[Tensor, "rows tokens source"] | None:
         """The top layer's attention weights over the memory, computed apart because fused attention returns none.
 

@@ -5,7 +5,6 @@ from functools import partial
 
 from regard import plugins
 from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, Score
-from regard.attention.heads import Make
 from regard.attention.normalizers import Entry as NormalizerEntry
 from regard.attention.scopes import Scope
 from regard.attention.scores import Location
@@ -13,7 +12,7 @@ from regard.decoders import DECODERS, ORDERS, STARTS, AnyDecoder, TransformerDec
 from regard.encoders import ENCODERS, Encoder, GnmtEncoder, RecurrentEncoder, TransformerEncoder
 from regard.errors import RecipeError, pick
 from regard.layers.recurrence import CELLS, Recurrence
-from regard.layers.transformer import ACTIVATIONS, INITS, NORMS, Shape, Site
+from regard.layers.transformer import NORMS, Shape, Site
 from regard.recipe import Attention as AttentionSettings
 from regard.recipe import Decoder as DecoderSettings
 from regard.recipe import Encoder as EncoderSettings
@@ -40,7 +39,7 @@ def encoder(recipe: Model, front: Front) -> Encoder:
     settings = recipe.encoder
     kind = plugins.pick(ENCODERS, settings.kind, "encoder", Encoder)
     if kind is TransformerEncoder:
-        return TransformerEncoder(front, _shape(recipe, settings, settings.self_attention.of(recipe.attention)))
+        return TransformerEncoder(front, _shape(recipe, settings, None))
     if kind not in (GnmtEncoder, RecurrentEncoder):
         return kind.from_recipe(recipe, front)
     cell = pick(CELLS, settings.cell, "cell")
@@ -88,10 +87,8 @@ def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
     words = token_embedding(recipe, size, settings.kind, settings.dim)
     cross = settings.cross_attention.of(recipe.attention)
     if kind is TransformerDecoder:
-        memory_dim = None if encoder is None else encoder.dim
-        own = settings.self_attention.of(recipe.attention)  # its self-attention
-        shape = _shape(recipe, settings, own, None if encoder is None else cross)
-        return TransformerDecoder(words, shape, memory_dim=memory_dim, tied=recipe.tied)
+        shape = _shape(recipe, settings, cross if encoder else None)
+        return TransformerDecoder(words, shape, memory_dim=encoder.dim if encoder else None, tied=recipe.tied)
     if recipe.tied and words.embedding_dim != settings.dim:
         raise RecipeError(
             f"model.tied needs words as wide as the decoder, but model.embedding is {words.embedding_dim} "
@@ -119,19 +116,13 @@ def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
     )
 
 
-def _shape(
-    recipe: Model,
-    settings: EncoderSettings | DecoderSettings,
-    own: AttentionSettings,
-    cross: AttentionSettings | None = None,
-) -> Shape:
+def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings, cross: AttentionSettings | None) -> Shape:
     """The sizes and settings of a Transformer encoder or decoder, checked.
 
-    `own` are the settings of its self-attention; `cross` those of its attention to a memory, if it has one.
+    `cross` are the settings of its attention to a memory, None if it has no memory.
     """
+    own = settings.self_attention.of(recipe.attention)
     pick({norm: norm for norm in NORMS}, recipe.norm, "norm")
-    pick(ACTIVATIONS, recipe.activation, "activation")
-    pick(INITS, recipe.init, "init")
     if recipe.positions == "rotary" and settings.dim // own.heads % 2:
         raise RecipeError("rotary positions rotate pairs of numbers, so the width of a head must be even")
     return Shape(
@@ -159,7 +150,7 @@ def _site(settings: AttentionSettings, longest: int) -> Site:
             f"the scope {settings.scope!r} needs the weights of the steps before, but a Transformer runs all steps "
             "at once; choose model.decoder.kind = recurrent, or another scope"
         )
-    return Site(_make(settings, longest, fused=True), settings.heads, settings.groups)
+    return Site(partial(_of_width, settings, longest, True), settings.heads, settings.groups)
 
 
 def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int, longest: int) -> Attention:
@@ -177,7 +168,7 @@ def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int, long
     if settings.heads == 1:
         return _scope(settings, longest, query_dim, key_dim, settings.dim, fused=False)
     return MultiHead(
-        _make(settings, longest, fused=False),
+        partial(_of_width, settings, longest, False),
         query_dim=query_dim,
         key_dim=key_dim,
         dim=settings.dim,
@@ -190,13 +181,8 @@ def _scope_class(settings: AttentionSettings) -> type[Scope]:
     return plugins.pick(SCOPES, settings.scope, "scope", Scope)
 
 
-def _make(settings: AttentionSettings, longest: int, *, fused: bool) -> Make:
-    """A function from the width of a head to its attention."""
-    return partial(_of_width, settings, longest, fused)  # not a lambda, which cannot be pickled
-
-
 def _of_width(settings: AttentionSettings, longest: int, fused: bool, width: int) -> Scope:
-    """The attention of one head."""
+    """The attention of one head of that width; used by `partial`, because a lambda cannot be pickled."""
     return _scope(settings, longest, width, width, width, fused=fused)
 
 

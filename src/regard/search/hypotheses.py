@@ -50,11 +50,7 @@ def check_limits(limits: Sequence[int], memory: Memory, prefix: Tensor | None) -
 
 
 def begin(
-    decoder: AnyDecoder,
-    prepared: Prepared,
-    memory: Memory,
-    prefix: Int[Tensor, "batch prefix"] | None,
-    width: int,
+    decoder: AnyDecoder, prepared: Prepared, memory: Memory, prefix: Int[Tensor, "batch prefix"] | None, width: int
 ) -> tuple[Beams, Float[Tensor, "rows vocabulary"]]:
     """Run the decoder over BEGIN and the prefix in one step; returns `width` rows per sentence and their next logits.
 
