@@ -112,10 +112,10 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         self.register_buffer("baseline", torch.zeros(()) if is_hard else None)
 
     def stack(
-        self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, encoder: Layered
+        self, cell: Cell, input_dim: int, dim: int, layers: int, dropout: float, encoder: Layered
     ) -> "Recurrence | GnmtStack":
-        """Build the recurrent layers; `entering` is the width of their input."""
-        return Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
+        """Build the recurrent layers; `input_dim` is the width of their input."""
+        return Recurrence(cell, input_dim=input_dim, dim=dim, layers=layers, dropout=dropout)
 
     @property
     def lowest(self) -> Recurrence:
@@ -335,9 +335,9 @@ class Gnmt(RecurrentDecoder):
     reads = ("state", "context")
     parallel = True
 
-    def stack(self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, encoder: Layered) -> GnmtStack:
+    def stack(self, cell: Cell, input_dim: int, dim: int, layers: int, dropout: float, encoder: Layered) -> GnmtStack:
         """Build the bottom layer apart from the layers above it, which also read the context."""
-        bottom = Recurrence(cell, input_dim=entering, dim=dim)
+        bottom = Recurrence(cell, input_dim=input_dim, dim=dim)
         return GnmtStack(bottom, Tower(cell, dim=dim, context_dim=encoder.dim, layers=layers - 1, dropout=dropout))
 
     @property

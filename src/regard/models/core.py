@@ -173,7 +173,7 @@ def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int, long
         key_dim=key_dim,
         dim=settings.dim,
         heads=settings.heads,
-        groups=settings.groups or None,
+        groups=settings.groups,
     )
 
 

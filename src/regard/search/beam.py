@@ -119,10 +119,9 @@ class Results:
             return False
         return len(best) < self.n_best or self.bound(log_probability, limit) > best[-1].score
 
-    def update(
-        self, sentence: int, ending: list[Candidate], living: list[Candidate], beams: Beams, length: int
-    ) -> list[Candidate]:
+    def update(self, sentence: int, ending: list[Candidate], living: list[Candidate], beams: Beams) -> list[Candidate]:
         """Add the candidates that end; return those that stay live, or none if the search of the sentence is over."""
+        length = beams.tokens.shape[1]  # without BEGIN, with the candidates' word
         self._add(sentence, ending, beams)
         if length == self.limits[sentence] and len(self.hypotheses[sentence]) < self.n_best:
             self._add(sentence, living, beams)
@@ -132,9 +131,8 @@ class Results:
         """Insert complete candidates in order; a `Hypothesis` is built only if it can enter the `n_best`."""
         best = self.hypotheses[sentence]
         for candidate in candidates:
-            length = beams.tokens.shape[1]  # without BEGIN, with the candidate's word
             full = len(best) == self.n_best
-            worse = full and self.bound(candidate.score, length) <= best[-1].score
+            worse = full and self.bound(candidate.score, beams.tokens.shape[1]) <= best[-1].score
             if worse or candidate.score == -math.inf:
                 continue
             best.append(self._hypothesis(sentence, candidate, beams))
@@ -169,7 +167,7 @@ def _search(decoder: AnyDecoder, memory: Memory, results: Results, no_repeat: in
             beams = _advance(beams, expansion.scores[:, :width], rows, words, moved=width > 1)
         else:
             living = [
-                results.update(alive[group], *candidates, beams, length)
+                results.update(alive[group], *candidates, beams)
                 for group, candidates in enumerate(expansion.candidates(width))
             ]
             live_groups = [group for group, candidates in enumerate(living) if candidates]
