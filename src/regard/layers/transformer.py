@@ -60,18 +60,13 @@ class Shape:
     def self_attention(self) -> SelfAttention:
         """A new self-attention, to the stack's own states."""
         site = self.attention
-        return SelfAttention(site.make, dim=self.dim, heads=site.heads, groups=site.groups or None)
+        return SelfAttention(site.make, dim=self.dim, heads=site.heads, groups=site.groups)
 
     def cross_attention(self, key_dim: int) -> MultiHead:
         """A new cross-attention, to a memory whose states have the width `key_dim`."""
+        site, dim = self.cross, self.dim
         return MultiHead(
-            self.cross.make,
-            query_dim=self.dim,
-            key_dim=key_dim,
-            dim=self.dim,
-            heads=self.cross.heads,
-            out_dim=self.dim,
-            groups=self.cross.groups or None,
+            site.make, query_dim=dim, key_dim=key_dim, dim=dim, heads=site.heads, out_dim=dim, groups=site.groups
         )
 
 
