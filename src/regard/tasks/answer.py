@@ -20,7 +20,6 @@ from regard.tasks import core
 from regard.tasks.core import Encoded, TextTask
 from regard.types import END, BatchFirst, Example, Padded, Prediction
 
-READ_TOKENS = 16_000  # tokens of a batch for predictions
 ROWS = ("first", "last")  # labels of the rows of a map: the first and the last token of the answer
 
 
@@ -148,7 +147,7 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
-        for places, _ in core.input_batches(texts, self._ids, self.longest, READ_TOKENS):
+        for places, _ in core.input_batches(texts, self._ids, self.longest):
             places = [place for place in places if all(part.strip() for part in parts(texts[place]))]
             if not places:
                 continue

@@ -24,7 +24,6 @@ from regard.tasks.core import Encoded, Examples, Scored, TextTask
 from regard.types import BEGIN, END, BatchFirst, Example, Padded, Prediction
 
 LABELS = "labels.json"
-READ_TOKENS = 16_000  # tokens of a batch for predictions
 LISTED = 8  # labels that a message lists at most
 
 
@@ -175,7 +174,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
-        for places, ids in core.input_batches(texts, self.ids, self.longest, READ_TOKENS):
+        for places, ids in core.input_batches(texts, self.ids, self.longest):
             logits, weights = model(self.padded(ids).to(device))
             ranked = logits.float().log_softmax(-1).sort(descending=True, stable=True)
             chosen = zip(ranked.values[:, :n_best].tolist(), ranked.indices[:, :n_best].tolist(), strict=True)

@@ -34,12 +34,9 @@ from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction
 
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
 ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
-NO_DECODER = (
-    "source",
-    "tokens.shared",
-    "model.decoder",
-    *ATTENTION_TERMS,
-)  # keys that a task without a decoder ignores
+# keys that a task without a decoder ignores
+NO_DECODER = ("source", "tokens.shared", "model.decoder", *ATTENTION_TERMS)
+READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
 LONGEST = 5000  # tokens of an input at most, unless data.max_length is higher: the memory of maps grows as the square
 
 
@@ -421,7 +418,7 @@ def input_batches(
     texts: Sequence[str],
     encode: Callable[[str], Any],
     longest: float,
-    budget: int,
+    budget: int = READ_TOKENS,
     size: Callable[[Any], int] = with_end,
 ) -> Iterator[InputBatch]:
     """Encodes texts and yields batches of at most `budget` positions, without blank texts and those over `longest`."""

@@ -275,7 +275,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     ) -> list[list[Written]]:
         """Continues prompts whose contexts are equally long, in several turns if the window gets full."""
         most, half = settings.max_extra, self.recipe.language_model.window // 2
-        first = self._turn(model, [self._context(prompt) for prompt in prompts], settings, most, seeds, n_best)
+        first = self._turn(model, [self._context(prompt) for prompt in prompts], settings, seeds, n_best)
         written = {(row, draw): each for row, drawn in enumerate(first) for draw, each in enumerate(drawn)}
         turn = 0
         while unfinished := [key for key, each in written.items() if not each.finished and len(each.tokens) < most]:
@@ -285,21 +285,16 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
             fresh = [seeds[row] + draw * SEED_STEP + turn * TURN for row, draw in unfinished]
             left = most - len(written[unfinished[0]].tokens)  # the same for all, since their contexts are equally long
             contexts = [tokens[len(tokens) - half :] for tokens in so_far]
-            for key, (more,) in zip(unfinished, self._turn(model, contexts, settings, left, fresh, 1), strict=True):
+            further = self._turn(model, contexts, replace(settings, max_extra=left), fresh, 1)
+            for key, (more,) in zip(unfinished, further, strict=True):
                 written[key] = written[key].then(more)
         return [[written[row, draw] for draw in range(len(drawn))] for row, drawn in enumerate(first)]
 
     def _turn(
-        self,
-        model: LanguageModel,
-        contexts: list[list[int]],
-        settings: Search,
-        most: int,
-        seeds: list[int],
-        n_best: int,
+        self, model: LanguageModel, contexts: list[list[int]], settings: Search, seeds: list[int], n_best: int
     ) -> list[list[Written]]:
         """Generates continuations of equally long contexts, until the window is full."""
-        window, length = self.recipe.language_model.window, len(contexts[0])
+        window, length, most = self.recipe.language_model.window, len(contexts[0]), settings.max_extra
         limits = [length + (min(most, window - length) if window else most)] * len(contexts)
         device = next(model.parameters()).device
         prefix = torch.tensor(contexts, dtype=torch.long, device=device).view(len(contexts), length)

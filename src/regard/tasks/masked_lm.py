@@ -25,7 +25,6 @@ from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padde
 BLANK = "___"  # a blank in an input text, to be filled with one token
 MASK = "<mask>"  # label of a blank on the axes of maps
 HIDDEN, EXCHANGED = 0.8, 0.1  # shares of the tokens to predict; the others stay as they are
-READ_TOKENS = 16_000  # tokens of a batch for predictions
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         model.eval()
         device = next(model.parameters()).device
         judged = []
-        for indices in batching.sorted_batches(data.lengths(), READ_TOKENS):
+        for indices in batching.sorted_batches(data.lengths(), core.READ_TOKENS):
             batch = self.collate(data, indices).to(device)
             asked = batch.wanted != PAD
             log_probs = model(batch.source, asked).float().log_softmax(-1)
@@ -217,9 +216,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
-        for places, rows in core.input_batches(
-            texts, lambda text: self.encode_blanks(text).ids, self.longest, READ_TOKENS
-        ):
+        for places, rows in core.input_batches(texts, lambda text: self.encode_blanks(text).ids, self.longest):
             source = batching.pad([[*row, END] for row in rows]).to(device)
             asked = source.ids == self.mask
             logits, maps = core.with_last_attention(model, source, asked)
