@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard import recipe as recipes
 from regard.attention import NORMALIZERS, SCOPES
 from regard.console import ProgressLog
-from regard.data.batching import Batches, collate
+from regard.data.batching import Batches, pad
 from regard.decoders import ORDERS
 from regard.errors import ResourceError
 from regard.models import Seq2Seq
@@ -27,7 +27,7 @@ from regard.training.engine import Captured, Eager, eager
 from regard.training.health import health
 from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
-from regard.types import BEGIN, PAD, Batch, Example
+from regard.types import BEGIN, END, PAD, Batch, Example
 
 EXAMPLES = [
     Example(text, text[::-1]) for text in ("abc", "b", "cabbage", "de", "feed", "bad", "a", "decade", "fab", "cab")
@@ -37,6 +37,12 @@ EXAMPLES = [
 def make_recipe(*overrides: str) -> Recipe:
     sizes = ["model.embedding=6", "model.encoder.dim=8", "model.decoder.dim=7", "model.attention.dim=5"]
     return recipes.parse("", "parts", [*sizes, "train.device=cpu", "train.clip=0", *overrides])
+
+
+def of_pairs(sources: list[list[int]], targets: list[list[int]]) -> Batch:
+    """The batch of these pairs, with END after sources and BEGIN and END around targets."""
+    source = pad([[*ids, END] for ids in sources])
+    return Batch(source, pad([[BEGIN, *ids, END] for ids in targets]), torch.arange(len(sources)))
 
 
 class Bench:
@@ -385,7 +391,7 @@ def test_sampling_all_feeds_its_own_best_guess(order):
 
 def test_sampling_some_feeds_some():
     bench = Bench()
-    batch = collate([[4, 5]] * 300, [[6, 7, 8, 5]] * 300, range(300))
+    batch = of_pairs([[4, 5]] * 300, [[6, 7, 8, 5]] * 300)
     with torch.no_grad():
         bench.model.decoder.out.bias[9] = 50.0  # its own guess is always the same, and never right
         fed: list[Tensor] = []
@@ -419,7 +425,7 @@ def test_the_share_grows_from_nothing_to_the_recipes(monkeypatch):
 
 
 def make_batch() -> Batch:
-    return collate([[4, 5, 6, 7], [4, 5], [4]], [[8, 9], [8, 9, 10, 11], [8]], range(3))  # with END: 5, 3, 2 sources
+    return of_pairs([[4, 5, 6, 7], [4, 5], [4]], [[8, 9], [8, 9, 10, 11], [8]])  # with END: 5, 3, 2 sources
 
 
 def maps(batch: Batch, fill: float = 0.0) -> Tensor:
