@@ -91,7 +91,8 @@ class Report:
 def examine(run: str | Path | None = None) -> Report:
     """Report on this machine and, if a run is given, on the fast paths of a training step and of a search with it."""
     phases = None if run is None else _phases(Run.open(run))
-    return Report(_machine(), _versions(), _extras(), {name: _lacks(name) for name in PATHS}, phases)
+    lacks = {name: _lacks(path.needs) for name, path in PATHS.items()}
+    return Report(_machine(), _versions(), _extras(), lacks, phases)
 
 
 def _machine() -> dict[str, str]:
@@ -149,11 +150,10 @@ def _extras() -> dict[str, str]:
     }
 
 
-def _lacks(name: str) -> str:
-    """What a path needs that this machine does not have; empty if nothing."""
+def _lacks(needs: str) -> str:
+    """Why a path that needs this cannot be taken on this machine; empty if it can."""
     if choose.are_definitions_only():
         return PLAIN
-    needs = PATHS[name].needs
     if needs and not torch.cuda.is_available():
         return "it needs a GPU"
     return choose.NO_TRITON if needs == "triton" and not gpu.AVAILABLE else ""
@@ -166,8 +166,9 @@ def _phases(run: Run) -> dict[str, Phase]:
     recipe = run.recipe()
     with plugins.loading(run.needs()):
         task = task_class(recipe.task).restore(recipe, run.read)
+    few = replace(task.recipe, data=replace(task.recipe.data, size=min(task.recipe.data.size, EXAMPLES)))
     try:
-        examples, problem = _few_examples(task), ""
+        examples, problem = type(task).examples(few).train[:EXAMPLES], ""
     except RegardError as error:
         examples, problem = [], str(error)
     return {
@@ -188,13 +189,6 @@ def _try(device: str, kind: str, problem: str, work: Callable[[], None]) -> Phas
     except RegardError as error:
         problem = str(error)
     return Phase(device, kind, answers, problem)
-
-
-def _few_examples(task: AnyTask) -> list[Example]:
-    """The first examples that the run was trained on."""
-    recipe = task.recipe
-    few = replace(recipe, data=replace(recipe.data, size=min(recipe.data.size, EXAMPLES)))
-    return type(task).examples(few).train[:EXAMPLES]
 
 
 def _train(run: Run, task: AnyTask, examples: list[Example]) -> None:

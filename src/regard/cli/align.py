@@ -1,11 +1,10 @@
 """`regard align`: compare the attention of a run with word alignments made by people."""
 
-import json
 from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, RunPath, note
+from regard.cli.core import Json, RunPath, note, to_json
 
 FILES = "A TSV of source, target and links; or `source ||| target` lines, and links; or a file for each."
 
@@ -32,7 +31,7 @@ def align(
         note(f"{gold_links.skipped:,} links to words that do not exist were left out")
     if as_json:
         rates = {"alignment_error_rate": {name: rate.value for name, rate in measured.items()}}
-        print(json.dumps(rates | {"signature": {name: rate.signature for name, rate in measured.items()}}))
+        print(to_json(rates | {"signature": {name: rate.signature for name, rate in measured.items()}}))
         return
     for name, rate in measured.items():
         source = "of the diagonal baseline" if name == "diagonal" else f"read at the {name}"

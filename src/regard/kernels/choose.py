@@ -143,11 +143,6 @@ def capturable(on: bool = True) -> Iterator[None]:
         _capturable = before
 
 
-def is_capturable() -> bool:
-    """Whether a `capturable` block is active."""
-    return _capturable
-
-
 # ---- conditions: each returns the reason why its twin may not run, or False; the cheapest check comes first
 # In a chain `(check and REASON) or (check and REASON)`, the first check that holds gives the reason.
 
