@@ -241,7 +241,7 @@ def test_waiting_threads_sleep_beside_a_busy_process_and_spin_otherwise():
 
 def how_threads_wait(chosen, *, busy):
     """The spin count that OpenMP reports in a new process, on a machine that is busy or not."""
-    environment = {name: value for name, value in os.environ.items() if name not in regard.WAIT_SETTINGS}
+    environment = {name: value for name, value in os.environ.items() if name not in regard._WAIT_SETTINGS}
     environment |= chosen | {"OMP_DISPLAY_ENV": "verbose"}
     script = f"""
 import builtins, io

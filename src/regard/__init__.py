@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-WAIT_SETTINGS = (
+_WAIT_SETTINGS = (
     "OMP_WAIT_POLICY",
     "GOMP_SPINCOUNT",
     "KMP_BLOCKTIME",
@@ -38,7 +38,7 @@ def _choose_wait_policy() -> None:
     lose little then. The choice changes no result. OpenMP reads it once, when torch is loaded: therefore here, the one
     work that is done at import. If torch was imported before regard it has no effect.
     """
-    if not any(name in os.environ for name in WAIT_SETTINGS) and _others_compute():
+    if not any(name in os.environ for name in _WAIT_SETTINGS) and _others_compute():
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regard import WAIT_SETTINGS, __version__, plugins
+from regard import __version__, plugins
 from regard.data.batching import Batches
 from regard.device import choose_device, choose_precision, current, explain_out_of_memory, precision
 from regard.errors import RegardError
@@ -25,6 +25,7 @@ from regard.types import Example
 
 PACKAGES = ("torch", "triton", "numpy", "safetensors", "sentencepiece", "sacrebleu", "typer")
 EXTRAS = {"corpora": ("babel", "num2words"), "plot": ("matplotlib",), "papers": ("sacremoses",)}  # and their modules
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # as in regard/__init__.py, which no part imports
 EXAMPLES = 200  # examples that the batch is chosen from; a generated corpus has no more
 TEXTS = 4  # texts that the run answers
 PLAIN = "REGARD_PLAIN is set: definitions run everywhere"
@@ -97,7 +98,7 @@ def examine(run: str | Path | None = None) -> Report:
 
 def _machine() -> dict[str, str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    waiting = [f"{name}={os.environ[name]}" for name in WAIT_SETTINGS if name in os.environ]
+    waiting = [f"{name}={os.environ[name]}" for name in WAITING if name in os.environ]
     gpus = [_gpu(number) for number in range(torch.cuda.device_count())]
     return {
         "system": f"{platform.system()} {platform.release()}",
