@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_WAIT_SETTINGS = (
-    "OMP_WAIT_POLICY",
-    "GOMP_SPINCOUNT",
-    "KMP_BLOCKTIME",
-)  # environment variables that say how threads wait
+# Environment variables that say how threads wait.
+_WAIT_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 def _choose_wait_policy() -> None:
