@@ -98,7 +98,7 @@ def test_watched_counts_answers_and_restores_the_conditions():
 
 CHOOSING = {
     *("is_cuda", "is_cpu", "device.type", "is_grad_enabled", "AVAILABLE"),
-    *("is_transformed", "is_autocast", "is_capturable", "is_hooked"),
+    *("is_transformed", "is_autocast", "_capturable", "is_hooked"),
 }
 ALLOWED = {  # files that choose a device, or that need it for optimizer and loop; none of them chooses a path
     *("device.py", "training/loop.py", "training/session.py"),
