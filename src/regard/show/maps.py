@@ -12,7 +12,7 @@ from regard.show.svg import svg
 from regard.show.terminal import terminal
 from regard.show.text import pharaoh, table
 
-__all__ = ["DRAWINGS", "check_ending", "draw", "drawing", "html", "pharaoh", "png", "svg", "table", "terminal"]
+__all__ = ["DRAWINGS", "check_ending", "draw", "html", "pharaoh", "png", "svg", "table", "terminal"]
 
 Drawing = Callable[[AttentionMap, str], bytes]
 
@@ -25,11 +25,6 @@ DRAWINGS: dict[str, Drawing] = {
 }
 
 
-def drawing(ending: str) -> Drawing:
-    """The function that draws a file with that ending."""
-    return pick(DRAWINGS, ending.lower(), "picture ending")
-
-
 def check_ending(ending: str) -> None:
     """Raise an error if no format has that ending, or if a package that it needs is not installed."""
     draw(AttentionMap(torch.ones(1, 1), ("",), ("",)), ending)
@@ -37,4 +32,4 @@ def check_ending(ending: str) -> None:
 
 def draw(attention: AttentionMap, ending: str, title: str = "") -> bytes:
     """The map as the content of a file; the file's ending chooses the format."""
-    return drawing(ending)(attention, title)
+    return pick(DRAWINGS, ending.lower(), "picture ending")(attention, title)
