@@ -164,8 +164,6 @@ def map_in_parallel(work: Callable[[Input], Output], batches: Sequence[Input], m
                 raise
 
 
-@contextmanager
-def precision(name: str, device: torch.device) -> Iterator[None]:
+def precision(name: str, device: torch.device) -> torch.autocast:
     """Within the block, matrix products use that precision; sums, norms and weights stay in float32."""
-    with torch.autocast(device.type, torch.bfloat16, enabled=choose_precision(name, device) == "bfloat16"):
-        yield
+    return torch.autocast(device.type, torch.bfloat16, enabled=choose_precision(name, device) == "bfloat16")

@@ -54,19 +54,12 @@ class Comparison:
 
     def table(self) -> str:
         """A text table with score, size and speed of each run; below it the signatures of the scores."""
-        head = ["name", self.metric, "parameters", "tokens/s", "seconds"]
-        rows = [
-            [
-                entry.name,
-                f"{entry.measured.value:.4f}",
-                f"{entry.parameters:,}",
-                f"{entry.tokens_per_second:,.0f}",
-                f"{entry.train_seconds:,.1f}",
-            ]
-            for entry in self.entries
-        ]
-        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in (head, *rows)]
+        rows = [["name", self.metric, "parameters", "tokens/s", "seconds"]]
+        for entry in self.entries:
+            speed, seconds = f"{entry.tokens_per_second:,.0f}", f"{entry.train_seconds:,.1f}"
+            rows.append([entry.name, f"{entry.measured.value:.4f}", f"{entry.parameters:,}", speed, seconds])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
         return "\n".join([*lines, "", f"on {self.examples}", *self._signatures()]) + "\n"
 
     def _signatures(self) -> list[str]:
@@ -142,7 +135,7 @@ def compare(
     log = ProgressLog(quiet=quiet)
     named = _named(_entrants(arguments))
     metric = _common_metric(named, metric)
-    read = lru_cache(_examples)
+    read = lru_cache(lambda source: task_class(source.task).examples(source))
     examples, description = _judging(named, tuple(data), read)
     trained = {name: _trained(name, entrant, Path(runs), read, log) for name, entrant in named.items()}
     lengths = _lengths(next(iter(trained.values())), examples)
@@ -197,9 +190,8 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
     for text in [*everyone, *own]:
         recipe = recipes.override(recipe, text)
     changes = [text for text in own if not text.startswith("name=")]
-    if len(changes) < len(own):
-        return Entrant(recipe.name, " ".join([recipe.name, *changes]), recipe, None)
-    brief = [re.sub(r"^[^=]*\.", "", text) for text in changes]  # model.decoder.order=none becomes order=none
+    unnamed = len(changes) == len(own)
+    brief = [re.sub(r"^[^=]*\.", "", text) for text in changes if unnamed]  # model.decoder.order=none: order=none
     return Entrant(" ".join([recipe.name, *brief]), " ".join([recipe.name, *changes]), recipe, None)
 
 
@@ -273,10 +265,6 @@ def _source(recipe: Recipe) -> Recipe:
     return replace(recipe, name="", metric="", model=default.model, train=train, search=default.search)
 
 
-def _examples(source: Recipe) -> Examples:
-    return task_class(source.task).examples(source)
-
-
 # from recipes to runs
 
 
@@ -338,12 +326,7 @@ def bins(lengths: Sequence[int]) -> list[int]:
 
 
 def _judged(
-    name: str,
-    predictor: Predictor,
-    examples: Sequence[Example],
-    lengths: Sequence[int],
-    metric: str,
-    beam: int | None,
+    name: str, predictor: Predictor, examples: Sequence[Example], lengths: Sequence[int], metric: str, beam: int | None
 ) -> Compared:
     """The score of a run, over all examples and for each bin of lengths; the bins are used as groups of examples."""
     bin_numbers = bins(lengths)

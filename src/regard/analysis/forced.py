@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from regard.analysis.alignment import READINGS, Link, alignment_error_rate, diagonal
+from regard.analysis.alignment import READINGS, alignment_error_rate, diagonal
 from regard.data.gold import Gold
 from regard.data.tokenizers import Tokenizer
 from regard.decoders import ORDERS
@@ -55,10 +55,8 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
 
 def align(predictor: Predictor, gold: Gold) -> dict[str, Measured]:
     """The alignment error rate of a run's attention, for each entry of `READINGS`, and of the diagonal baseline."""
-    links: dict[str, list[set[Link]]] = {
-        name: [set(attention.links()) for attention in maps]
-        for name, maps in word_maps(predictor, gold.examples).items()
-    }
+    read = word_maps(predictor, gold.examples)
+    links = {name: [set(attention.links()) for attention in maps] for name, maps in read.items()}
     method = {name: f"forced|read:{name}|words merged|links:argmax" for name in links} | {"diagonal": "links:diagonal"}
     lengths = [(len(example.source.split(" ")), len(example.target.split(" "))) for example in gold.examples]
     links["diagonal"] = [diagonal(*pair) for pair in lengths]
