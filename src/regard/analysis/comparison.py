@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -82,10 +81,10 @@ class Comparison:
 
     def pictures(self) -> list[Path]:
         """Default paths of the pictures: beside the first run, with a file name that does not exist yet."""
-        folder = self.entries[0].run.path.parent
-        names = (f"compare-{number}" if number > 1 else "compare" for number in count(1))
-        name = next(name for name in names if not any((folder / f"{name}{ending}").exists() for ending in DRAWINGS))
-        return [folder / f"{name}{ending}" for ending in DRAWINGS] if self.has_lengths() else []
+        paths = storage.numbered(self.entries[0].run.path.parent / "compare")
+        choices = ([path.with_suffix(ending) for ending in DRAWINGS] for path in paths)
+        free = next(pictures for pictures in choices if not any(map(Path.exists, pictures)))
+        return free if self.has_lengths() else []
 
     def to_dicts(self) -> Iterator[dict[str, Any]]:
         """The results of each run as a dictionary for JSON."""
