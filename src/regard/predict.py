@@ -77,9 +77,8 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
         models.load_weights(model, models.stored_weights(run))
     except RuntimeError as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
-    chosen = choose_device(device)
     with explain_out_of_memory("the model", "use a device with more memory"):
-        model.to(chosen).eval()
+        model.to(choose_device(device)).eval()
     models.store_by_columns(model)
     return Predictor(run, task, model)
 

@@ -14,9 +14,7 @@ from regard.show.text import pharaoh, table
 
 __all__ = ["DRAWINGS", "check_ending", "draw", "html", "pharaoh", "png", "svg", "table", "terminal"]
 
-Drawing = Callable[[AttentionMap, str], bytes]
-
-DRAWINGS: dict[str, Drawing] = {
+DRAWINGS: dict[str, Callable[[AttentionMap, str], bytes]] = {
     ".svg": lambda attention, title: svg(attention, title).encode(),
     ".png": png,
     ".html": html,

@@ -119,8 +119,7 @@ class Captured(Engine):
 
         Returns the graph, and the tensor from which it reads the indices of the examples.
         """
-        index = torch.full((rows,), self.table.empty, device=self.device)
-        index[: min(rows, self.table.empty)] = torch.arange(min(rows, self.table.empty), device=self.device)
+        index = torch.arange(rows, device=self.device).clamp(max=self.table.empty)
         self.session.model.train()
         generator = torch.cuda.get_rng_state(self.device)
         sums = [self.total, self.tokens, self.bad]
