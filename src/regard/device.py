@@ -137,9 +137,8 @@ def map_in_parallel(work: Callable[[Input], Output], batches: Sequence[Input], m
     with _threads_lock:
         threads = torch.get_num_threads()
     half = threads // AT_ONCE
-    has_hooks = modules._has_any_global_hook() or any(
-        module._forward_hooks or module._forward_pre_hooks for module in model.modules()
-    )
+    hooks = [module._forward_hooks or module._forward_pre_hooks for module in model.modules()]
+    has_hooks = modules._has_any_global_hook() or any(hooks)
     on_cpu = next(model.parameters()).device.type == "cpu"
 
     def without_gradients(batch: Input) -> Output:

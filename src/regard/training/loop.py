@@ -135,13 +135,12 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: Prog
     seconds = session.clock.seconds()
     with stopper.at_once(), devices.current(device):
         models.load_weights(session.model, models.stored_weights(run))
-        measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
+        value, signature = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
     precision = devices.choose_precision(recipe.train.precision, device)
-    details = {"signature": measured.signature, "train_seconds": seconds, "precision": precision}
-    run.record({recipe.metric: measured.value} | details)
+    run.record({recipe.metric: value, "signature": signature, "train_seconds": seconds, "precision": precision})
     run.finish()
-    log.say(f"learned in {seconds:.1f} s; on dev: {measured.value:.4f} ({measured.signature})")
+    log.say(f"learned in {seconds:.1f} s; on dev: {value:.4f} ({signature})")
     return run
 
 

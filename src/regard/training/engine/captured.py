@@ -66,18 +66,17 @@ class Captured(Engine):
 
     def __init__(self, task: AnyTask, session: Session, data: Encoded) -> None:
         super().__init__(task, session, data)
-        device = self.device
-        self.precision = choose_precision(self.settings.precision, device)
-        self.table = Table.of(task, data, device)
-        self.total = torch.zeros((), device=device, dtype=torch.float64)
-        self.tokens = torch.zeros((), device=device, dtype=torch.int64)
-        self.bad = torch.zeros((), device=device)
+        self.precision = choose_precision(self.settings.precision, self.device)
+        self.table = Table.of(task, data, self.device)
+        self.total = torch.zeros((), device=self.device, dtype=torch.float64)
+        self.tokens = torch.zeros((), device=self.device, dtype=torch.int64)
+        self.bad = torch.zeros((), device=self.device)
         self.collected = session.progress.update
         self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self.pool = torch.cuda.graph_pool_handle()  # one memory pool for all graphs, since they run one after another
         self.side = torch.cuda.Stream()  # the stream on which graphs are captured
         # if it is not 0, the fused optimizer skips its step
-        session.optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]
+        session.optimizer.found_inf = torch.zeros((), device=self.device)  # type: ignore[attr-defined]
         self.forward = torch.compile(self._forward, dynamic=False) if self.settings.compile else self._forward
 
     def update(self, batches: Batches, stopper: Stopper) -> None:
