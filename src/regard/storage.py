@@ -50,9 +50,8 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
 
     If the cache cannot be written, the result is returned all the same.
     """
-    home = os.environ.get("REGARD_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "regard"
-    )
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = os.environ.get("REGARD_CACHE") or os.path.join(caches, "regard")
     path = Path(home) / kind / digest
     with contextlib.suppress(OSError, ValueError):
         checksum, content = path.read_bytes().split(b"\n", 1)
@@ -131,13 +130,12 @@ class Run(Folder):
         with _write_errors(parent / name):
             parent.mkdir(parents=True, exist_ok=True)
             with _creation_lock(parent):
-                paths = numbered(parent / name)
-                while True:
-                    path = next(paths)
+                for path in numbered(parent / name):
                     if not path.exists():
                         with contextlib.suppress(FileExistsError):
                             _create_folder(path, files)
-                            return Run(path)
+                            break
+        return Run(path)
 
     @staticmethod
     def at(path: Path) -> bool:

@@ -189,8 +189,7 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
     for text in [*everyone, *own]:
         recipe = recipes.override(recipe, text)
     changes = [text for text in own if not text.startswith("name=")]
-    unnamed = len(changes) == len(own)
-    brief = [re.sub(r"^[^=]*\.", "", text) for text in changes if unnamed]  # model.decoder.order=none: order=none
+    brief = [] if len(changes) < len(own) else [re.sub(r"^[^=]*\.", "", text) for text in changes]  # a.b=c: b=c
     return Entrant(" ".join([recipe.name, *brief]), " ".join([recipe.name, *changes]), recipe, None)
 
 

@@ -36,6 +36,8 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
     step). Rows are shifted before sub-words are merged to words: columns are summed, rows are averaged.
     """
     task = _translator(predictor)
+    if task.source is None:
+        raise RecipeError(f"words are aligned with words: the source of this run is {task.recipe.source!r}, not text")
     maps: dict[str, list[AttentionMap]] = {name: [] for name in READINGS}
     for example, forced in zip(examples, force(predictor, examples), strict=True):
         if forced.map is None:
@@ -44,7 +46,7 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
                 f"{predictor.run.path} has no attention to the source, so it aligns nothing; use a run whose "
                 f"model.decoder.order is one of {orders}, or a Transformer"
             )
-        rows, columns = words_of(task.target, example.target), words_of(_tokenizer(task), example.source)
+        rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
         columns = Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])
         count = len(forced.tokens)
         for name, shift in READINGS.items():
@@ -74,13 +76,6 @@ def words_of(tokenizer: Tokenizer, text: str) -> Words:
     ends = [word.end() for word in words]
     home = [min(bisect_left(ends, end), len(ends) - 1) for _, end in tokenizer.offsets(text)]
     return Words(tuple(word.group() for word in words), home)
-
-
-def _tokenizer(task: Transduce) -> Tokenizer:
-    """The tokenizer of a source of text, or RecipeError for any other source."""
-    if task.source is None:
-        raise RecipeError(f"words are aligned with words: the source of this run is {task.recipe.source!r}, not text")
-    return task.source
 
 
 def _translator(predictor: Predictor) -> Transduce:

@@ -35,7 +35,6 @@ def health(maps: Sequence[tuple[Float[Tensor, "_batch _tokens _source"], Batch]]
         return None
     sums = torch.zeros(4, dtype=torch.float64)
     for attention, batch in maps:
-        rows = batch.target.mask[:, 1:]
         lengths = batch.source.mask.sum(-1)
         shares = attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny)
         entropy = torch.special.entr(shares).sum(-1) / lengths.clamp(min=2).log().unsqueeze(-1)
@@ -43,6 +42,6 @@ def health(maps: Sequence[tuple[Float[Tensor, "_batch _tokens _source"], Batch]]
         end = attention[sentences, :, lengths - 1]
         before = attention[sentences, :, (lengths - 2).clamp(min=0)]
         values = torch.stack([entropy, end, before, torch.ones_like(end)])
-        sums += (values * rows).sum((1, 2)).double().cpu()
+        sums += (values * batch.target.mask[:, 1:]).sum((1, 2)).double().cpu()
     entropy, end, before = (sums[:3] / sums[3]).tolist()
     return Health(entropy, end, before)

@@ -292,7 +292,10 @@ def _due(settings: Train, update: int) -> bool:
 
 
 def _overview(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, examples: int) -> Iterator[str]:
-    """The lines printed before training: data, vocabulary, parameters, device, updates, precision."""
+    """The lines printed before training: data, vocabulary, parameters, device, updates, precision.
+
+    Precision: what `auto` chose, and that forced bfloat16 may be slow; nothing is printed for float32.
+    """
     settings, noun = task.recipe.train, task.noun
     too_long = examples - len(data.examples)
     dropped = f" ({too_long:,} over {task.recipe.data.max_length} tokens dropped)" if too_long else ""
@@ -302,14 +305,9 @@ def _overview(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, exam
     device = next(model.parameters()).device
     updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
     yield f"{parameters:,} parameters on {device}, {updates}"
-    yield from _precision_notes(settings.precision, device)
-
-
-def _precision_notes(name: str, device: torch.device) -> Iterator[str]:
-    """Reports what `auto` chose, and that forced bfloat16 may be slow; nothing is reported for float32."""
     automatic = devices.choose_precision("auto", device)
-    if name == "auto":
+    if settings.precision == "auto":
         rule = "train.precision=auto is bfloat16 on a GPU that computes in it, else float32"
         yield f"precision: {automatic} on {device} ({rule})"
-    elif name == "bfloat16" != automatic:
+    elif settings.precision == "bfloat16" != automatic:
         yield f"precision: bfloat16 on {device}, as forced; this may be slow, train.precision=auto is {automatic} here"
