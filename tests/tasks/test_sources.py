@@ -173,8 +173,7 @@ def test_captured_updates_of_a_new_source_learn_as_eager_ones_do(kind: str, tmp_
         torch.manual_seed(1)
         session = Session.begin(task.build().cuda(), recipe.train)
         batches = Batches(data.lengths(), 200, 1, few_shapes=True)
-        device = torch.device("cuda")
-        running = Captured(task, session, data, device) if engine is Captured else Eager(task, session, data)
+        running = engine(task, session, data)
         for _ in range(30):
             running.update(batches, Stopper())
         running.collect()

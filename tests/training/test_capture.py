@@ -12,7 +12,7 @@ from regard.device import choose_precision
 from regard.errors import NotFiniteError, RecipeError
 from regard.tasks import TASKS
 from regard.training import engine
-from regard.training.engine import Captured, Eager, captured
+from regard.training.engine import Captured, Eager, Engine, captured
 from regard.training.session import Session
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD
@@ -92,6 +92,21 @@ def test_an_empty_example_predicts_nothing_and_has_something_to_look_at():
 
 def test_on_a_cpu_nothing_is_captured():
     assert isinstance(engine.choose(*bench()), Eager)
+
+
+@pytest.mark.parametrize("kind", [Eager, pytest.param(Captured, marks=[gpu, pytest.mark.gpu])])
+def test_loss_and_tokens_are_counted_over_all_processes(monkeypatch, kind):
+    counts = []
+    for processes in (1, 2):
+        monkeypatch.setattr(Engine, "global_sum", lambda self, number, processes=processes: processes * number)
+        task, session, data = bench(device=CPU if kind is Eager else torch.device("cuda"))
+        running = kind(task, session, data)
+        running.update(Batches(data.lengths(), 200, 1, few_shapes=True), Stopper())
+        running.collect()
+        counts.append((session.progress.total, session.progress.tokens))
+    (total, tokens), doubled = counts
+    assert tokens > 0
+    assert doubled == (pytest.approx(2 * total), 2 * tokens)
 
 
 def test_a_warm_up_leaves_no_trace_in_parameters_buffers_optimizer_and_sums():
@@ -201,7 +216,7 @@ def test_a_captured_update_that_is_not_finite_changes_no_weight():
     device = torch.device("cuda")
     task, session, data = bench(device=device)
     batches = Batches(data.lengths(), 200, 1, few_shapes=True)
-    running = Captured(task, session, data, device)
+    running = Captured(task, session, data)
     running.update(batches, Stopper())
     running.collect()
     before = [parameter.detach().clone() for parameter in session.model.parameters()]

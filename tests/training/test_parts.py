@@ -25,7 +25,7 @@ from regard.training import engine, loop, session, train
 from regard.training.averaging import Averager
 from regard.training.engine import Captured, Eager, eager
 from regard.training.health import health
-from regard.training.session import Clock, Session
+from regard.training.session import Session
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD, Batch, Example
 
@@ -330,7 +330,7 @@ def test_a_captured_update_that_does_not_fit_is_said(monkeypatch, tmp_path, erro
     run, log = Run.create(tmp_path, "bench", {}), ProgressLog(quiet=True)
     run.save(0, bench.session.files())
     with pytest.raises(ResourceError, match=r"memory for a captured update; lower .*, or set train\.capture=false"):
-        loop.fit(bench.task, bench.session, bench.data, bench.data, run, log, Stopper(), Clock())
+        loop.fit(bench.task, bench.session, bench.data, bench.data, run, log, Stopper())
     assert [each.path.name for each in run.checkpoints()] == ["00000000"]
 
 
