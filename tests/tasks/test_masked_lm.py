@@ -332,7 +332,7 @@ def test_blanks_between_pieces(text: str, ids: list[str | None], opening: list[b
     expected = [token for each in ids for token in ([task.mask] if each is None else whole(task, each))]
     assert holed.ids == expected
     assert holed.opening == opening
-    assert [holed.ids[place] for place in holed.offsets] == [task.mask] * len(opening)
+    assert [holed.ids[place] for place in holed.places] == [task.mask] * len(opening)
 
 
 def whole(task: MaskedText, piece: str) -> list[int]:

@@ -142,6 +142,13 @@ def test_a_new_source_trains_is_stored_and_answers_with_its_map(kind: str, tmp_p
     assert predictor.model.encoder(predictor.task.inputs.collate([[1.0, 2.0]])).layout == Steps()
 
 
+def test_a_source_without_a_message_prints_no_line(tmp_path: Path) -> None:
+    task = Transduce.learn(make_recipe(tmp_path), pairs(20))
+    data = task.encode(pairs(20))
+    [line] = task.describe(data, data)
+    assert line == "a vocabulary of 6 target tokens, 0.00% of the dev tokens unknown"
+
+
 def test_its_errors_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="this toy knows no learned positions"):
         regard.train(make_recipe(tmp_path, "model.positions=learned"), runs=tmp_path, quiet=True)
@@ -166,8 +173,7 @@ def test_captured_updates_of_a_new_source_learn_as_eager_ones_do(kind: str, tmp_
         torch.manual_seed(1)
         session = Session.begin(task.build().cuda(), recipe.train)
         batches = Batches(data.lengths(), 200, 1, few_shapes=True)
-        device = torch.device("cuda")
-        running = Captured(task, session, data, device) if engine is Captured else Eager(task, session, data)
+        running = engine(task, session, data)
         for _ in range(30):
             running.update(batches, Stopper())
         running.collect()

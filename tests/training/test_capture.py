@@ -12,7 +12,7 @@ from regard.device import choose_precision
 from regard.errors import NotFiniteError, RecipeError
 from regard.tasks import TASKS
 from regard.training import engine
-from regard.training.engine import Captured, Eager, captured
+from regard.training.engine import Captured, Eager, Engine, captured
 from regard.training.session import Session
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD
@@ -92,6 +92,21 @@ def test_an_empty_example_has_no_target_token_and_one_source_token():
 
 def test_on_a_cpu_nothing_is_captured():
     assert isinstance(engine.choose(*make_bench()), Eager)
+
+
+@pytest.mark.parametrize("kind", [Eager, pytest.param(Captured, marks=[gpu, pytest.mark.gpu])])
+def test_loss_and_tokens_are_counted_over_all_processes(monkeypatch, kind):
+    counts = []
+    for processes in (1, 2):
+        monkeypatch.setattr(Engine, "global_sum", lambda self, number, processes=processes: processes * number)
+        task, session, data = make_bench(device=CPU if kind is Eager else torch.device("cuda"))
+        updater = kind(task, session, data)
+        updater.update(Batches(data.lengths(), 200, 1, few_shapes=True), Stopper())
+        updater.collect()
+        counts.append((session.progress.total, session.progress.tokens))
+    (total, tokens), doubled = counts
+    assert tokens > 0
+    assert doubled == (pytest.approx(2 * total), 2 * tokens)
 
 
 def test_a_warm_up_leaves_no_trace_in_parameters_buffers_optimizer_and_sums():
@@ -201,7 +216,7 @@ def test_a_captured_update_that_is_not_finite_changes_no_weight():
     device = torch.device("cuda")
     task, session, data = make_bench(device=device)
     batches = Batches(data.lengths(), 200, 1, few_shapes=True)
-    updater = Captured(task, session, data, device)
+    updater = Captured(task, session, data)
     updater.update(batches, Stopper())
     updater.collect()
     before = [parameter.detach().clone() for parameter in session.model.parameters()]

@@ -24,7 +24,7 @@ from regard.tasks import Transduce
 from regard.tasks.core import Encoded
 from regard.training import loop
 from regard.training.schedules import SCHEDULES
-from regard.training.session import Clock, Session
+from regard.training.session import Session
 from regard.training.stopping import Stopper
 from regard.types import PAD, Batch
 
@@ -66,7 +66,7 @@ class Bench:
 
     def fit(self) -> None:
         with ProgressLog(quiet=True) as log:
-            loop.fit(self.task, self.session, self.data, self.dev, self.run, log, Stopper(), Clock())
+            loop.fit(self.task, self.session, self.data, self.dev, self.run, log, Stopper())
 
     def entries(self) -> list[dict[str, float]]:
         return self.run.metrics()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard import recipe as recipes
 from regard.attention import NORMALIZERS, SCOPES
 from regard.console import ProgressLog
-from regard.data.batching import Batches, collate
+from regard.data.batching import Batches, pad
 from regard.decoders import ORDERS
 from regard.errors import ResourceError
 from regard.models import Seq2Seq
@@ -25,9 +25,9 @@ from regard.training import engine, loop, session, train
 from regard.training.averaging import Averager
 from regard.training.engine import Captured, Eager, eager
 from regard.training.health import health
-from regard.training.session import Clock, Session
+from regard.training.session import Session
 from regard.training.stopping import Stopper
-from regard.types import BEGIN, PAD, Batch, Example
+from regard.types import BEGIN, END, PAD, Batch, Example
 
 EXAMPLES = [
     Example(text, text[::-1]) for text in ("abc", "b", "cabbage", "de", "feed", "bad", "a", "decade", "fab", "cab")
@@ -37,6 +37,12 @@ EXAMPLES = [
 def make_recipe(*overrides: str) -> Recipe:
     sizes = ["model.embedding=6", "model.encoder.dim=8", "model.decoder.dim=7", "model.attention.dim=5"]
     return recipes.parse("", "parts", [*sizes, "train.device=cpu", "train.clip=0", *overrides])
+
+
+def of_pairs(sources: list[list[int]], targets: list[list[int]]) -> Batch:
+    """The batch of these pairs, with END after sources and BEGIN and END around targets."""
+    source = pad([[*ids, END] for ids in sources])
+    return Batch(source, pad([[BEGIN, *ids, END] for ids in targets]), torch.arange(len(sources)))
 
 
 class Bench:
@@ -328,7 +334,7 @@ def test_a_captured_update_that_does_not_fit_is_a_resource_error(monkeypatch, tm
     run, log = Run.create(tmp_path, "bench", {}), ProgressLog(quiet=True)
     run.save(0, bench.session.files())
     with pytest.raises(ResourceError, match=r"memory for a captured update; lower .*, or set train\.capture=false"):
-        loop.fit(bench.task, bench.session, bench.data, bench.data, run, log, Stopper(), Clock())
+        loop.fit(bench.task, bench.session, bench.data, bench.data, run, log, Stopper())
     assert [each.path.name for each in run.checkpoints()] == ["00000000"]
 
 
@@ -389,7 +395,7 @@ def test_sampling_probability_one_feeds_the_predictions_of_the_model(order):
 
 def test_sampling_replaces_the_given_share_of_inputs():
     bench = Bench()
-    batch = collate([[4, 5]] * 300, [[6, 7, 8, 5]] * 300, range(300))
+    batch = of_pairs([[4, 5]] * 300, [[6, 7, 8, 5]] * 300)
     with torch.no_grad():
         bench.model.decoder.out.bias[9] = 50.0  # the model always predicts token 9, which is never the target
         fed: list[Tensor] = []
@@ -423,7 +429,7 @@ def test_the_sampling_probability_grows_from_zero_to_the_value_of_the_recipe(mon
 
 
 def make_batch() -> Batch:
-    return collate([[4, 5, 6, 7], [4, 5], [4]], [[8, 9], [8, 9, 10, 11], [8]], range(3))  # with END: 5, 3, 2 sources
+    return of_pairs([[4, 5, 6, 7], [4, 5], [4]], [[8, 9], [8, 9, 10, 11], [8]])  # with END: 5, 3, 2 sources
 
 
 def maps(batch: Batch, fill: float = 0.0) -> Tensor:
