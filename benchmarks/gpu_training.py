@@ -62,10 +62,9 @@ def engine(name: str) -> tuple[Captured, Batches]:
     count = chosen.train.batch_tokens // length * 4
     rows = torch.randint(len(SPECIALS), VOCABULARY, (2, count, length - 1)).tolist()
     data = Pairs([Example("", "")] * count, *rows, [length] * count)
-    gpu = torch.device("cuda")
-    session = Session.begin(task.build().to(gpu), chosen.train)
+    session = Session.begin(task.build().cuda(), chosen.train)
     batches = Batches(data.lengths(), chosen.train.batch_tokens, 1, few_shapes=True)
-    return Captured(task, session, data, gpu), batches
+    return Captured(task, session, data), batches
 
 
 def profile(learner: Captured, batches: Batches) -> None:

@@ -484,7 +484,7 @@ def decoder(kind: type[RecurrentDecoder]) -> tuple[RecurrentDecoder, Memory]:
     if kind.attends():
         additive = SCORES["additive"](query_dim=WIDTH, key_dim=WIDTH, dim=WIDTH)
         attention = SCOPES["global"](additive, query_dim=WIDTH)
-    made = kind(embedding, attention, reader=Recurrence(nn.GRU, input_dim=1, dim=WIDTH), cell=nn.GRU, dim=WIDTH)
+    made = kind(embedding, attention, encoder=Recurrence(nn.GRU, input_dim=1, dim=WIDTH), cell=nn.GRU, dim=WIDTH)
     fix_parameters(made)
     with torch.no_grad():
         embedding.weight.copy_(torch.cat([torch.zeros(1, WIDTH).double(), QUERIES]))

@@ -53,41 +53,42 @@ def test_a_row_without_weight_has_no_link() -> None:
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 3))
 def test_links_have_one_source_per_row(rows: int, columns: int, shift: int) -> None:
     weights = torch.rand(rows, columns, generator=torch.Generator().manual_seed(rows * columns)) + 0.1
-    found = AttentionMap(weights, ("r",) * rows, ("c",) * columns).links(shift)
-    assert sorted(target for _, target in found) == list(range(rows))
-    for source, target in found:
+    predicted = AttentionMap(weights, ("r",) * rows, ("c",) * columns).links(shift)
+    assert sorted(target for _, target in predicted) == list(range(rows))
+    for source, target in predicted:
         assert weights[min(target + shift, rows - 1), source] == weights[min(target + shift, rows - 1)].max()
 
 
 @given(sentences)
 def test_the_alignment_error_rate_is_that_of_och_and_ney(corpus: list[tuple[Links, Links, Links]]) -> None:
-    found, sure, possible = zip(*corpus, strict=True)
+    predicted, sure, possible = zip(*corpus, strict=True)
     agreed = total = Fraction(0)
     for a, s, p in corpus:
         p = p.union(s)
         agreed += len([link for link in a if link in s]) + len([link for link in a if link in p])
         total += len(a) + len(s)
-    wanted = 1 - agreed / total if total else 0
-    assert alignment_error_rate(found, sure, possible).value == pytest.approx(float(wanted))
+    expected = 1 - agreed / total if total else 0
+    assert alignment_error_rate(predicted, sure, possible).value == pytest.approx(float(expected))
 
 
 def test_the_alignment_error_rate_by_hand() -> None:
     sure, possible = {(0, 0), (1, 2)}, {(1, 1), (2, 1)}
-    found = {(0, 0), (1, 1), (3, 2)}  # one sure, one possible, one wrong: 1 - (1 + 2) / (3 + 2)
-    assert alignment_error_rate([found], [sure], [possible]).value == pytest.approx(0.4)
-    assert alignment_error_rate([found], [sure]).value == pytest.approx(0.6)  # 1 - (1 + 1) / (3 + 2)
-    assert alignment_error_rate([found, sure], [sure, sure]).value == pytest.approx(1 / 3)  # 1 - (2 + 4) / (5 + 4)
+    predicted = {(0, 0), (1, 1), (3, 2)}  # one sure, one possible, one wrong: 1 - (1 + 2) / (3 + 2)
+    assert alignment_error_rate([predicted], [sure], [possible]).value == pytest.approx(0.4)
+    assert alignment_error_rate([predicted], [sure]).value == pytest.approx(0.6)  # 1 - (1 + 1) / (3 + 2)
+    assert alignment_error_rate([predicted, sure], [sure, sure]).value == pytest.approx(1 / 3)  # 1 - (2 + 4) / (5 + 4)
 
 
 @given(sentences)
-def test_laws_of_the_alignment_error_rate(corpus: list[tuple[Links, Links, Links]]) -> None:
-    found, sure, possible = zip(*corpus, strict=True)
-    rate = alignment_error_rate(found, sure, possible).value
+def test_the_alignment_error_rate_is_bounded_and_zero_for_gold(corpus: list[tuple[Links, Links, Links]]) -> None:
+    predicted, sure, possible = zip(*corpus, strict=True)
+    rate = alignment_error_rate(predicted, sure, possible).value
     assert 0 <= rate <= 1
-    assert rate <= alignment_error_rate(found, sure).value  # possible links can only lower the error
+    assert rate <= alignment_error_rate(predicted, sure).value  # possible links can only lower the error
     assert alignment_error_rate(sure, sure, possible).value == 0
     assert alignment_error_rate([s | p for s, p in zip(sure, possible, strict=True)], sure, possible).value == 0
-    assert alignment_error_rate(found, sure).value == alignment_error_rate(sure, found).value  # 1 - F1 is symmetric
+    swapped = alignment_error_rate(sure, predicted).value
+    assert alignment_error_rate(predicted, sure).value == swapped  # 1 - F1 is symmetric
     if any(sure):
         assert alignment_error_rate([set() for _ in sure], sure, possible).value == 1
 
@@ -95,14 +96,14 @@ def test_laws_of_the_alignment_error_rate(corpus: list[tuple[Links, Links, Links
 @given(sentences)
 def test_the_error_is_one_minus_the_precision_over_linked_rows(corpus: list[tuple[Links, Links, Links]]) -> None:
     """Transcribed from the formula: 1 - |A & S| / |A|, where A has one link in each row that has gold."""
-    found, gold = [], []
+    predicted, gold = [], []
     for other, sure, _ in corpus:
         rows = {target for _, target in sure}
-        found.append(one_per_row(other | {(0, target) for target in rows}))
+        predicted.append(one_per_row(other | {(0, target) for target in rows}))
         gold.append(sure)
-    judged = [(a, s) for links, s in zip(found, gold, strict=True) for a in links if a[1] in {row for _, row in s}]
-    wanted = 1 - Fraction(sum(a in s for a, s in judged), len(judged)) if judged else 0
-    assert alignment_error(found, gold).value == pytest.approx(float(wanted))
+    judged = [(a, s) for links, s in zip(predicted, gold, strict=True) for a in links if a[1] in {row for _, row in s}]
+    expected = 1 - Fraction(sum(a in s for a, s in judged), len(judged)) if judged else 0
+    assert alignment_error(predicted, gold).value == pytest.approx(float(expected))
 
 
 def test_the_alignment_error_by_hand() -> None:
@@ -116,8 +117,8 @@ def test_the_alignment_error_by_hand() -> None:
 def test_errors_have_signatures_and_need_equally_many_sentences() -> None:
     assert alignment_error([{(0, 0)}], [{(0, 0), (0, 1)}]).signature == "alignment_error|n:1|positions:2"
     assert alignment_error_rate([{(0, 0)}], [{(0, 0)}]).signature == "alignment_error_rate|n:1|sure:1|possible:0"
-    found = alignment_error_rate([{(0, 0)}], [{(0, 0)}], [{(0, 0), (0, 1), (1, 1)}])  # the sure are possible
-    assert found.signature == "alignment_error_rate|n:1|sure:1|possible:2"
+    measured = alignment_error_rate([{(0, 0)}], [{(0, 0)}], [{(0, 0), (0, 1), (1, 1)}])  # the sure are possible
+    assert measured.signature == "alignment_error_rate|n:1|sure:1|possible:2"
     for error in (alignment_error, alignment_error_rate):
         with pytest.raises(ValueError, match="zip"):
             error([set()], [set(), set()])
@@ -125,13 +126,13 @@ def test_errors_have_signatures_and_need_equally_many_sentences() -> None:
 
 @given(st.integers(1, 9), st.integers(1, 9))
 def test_the_diagonal_links_equal_relative_positions(source: int, target: int) -> None:
-    found = sorted(diagonal(source, target), key=lambda link: link[1])
-    assert [place for _, place in found] == list(range(target))
-    assert [word for word, _ in found] == sorted(word for word, _ in found)
-    for word, place in found:
+    linked = sorted(diagonal(source, target), key=lambda link: link[1])
+    assert [place for _, place in linked] == list(range(target))
+    assert [word for word, _ in linked] == sorted(word for word, _ in linked)
+    for word, place in linked:
         assert word == int((place + 0.5) / target * source + 1e-9)
     if source == target:
-        assert found == [(place, place) for place in range(target)]
+        assert linked == [(place, place) for place in range(target)]
 
 
 def answer(text: str, attention: AttentionMap | None) -> Prediction:

@@ -23,7 +23,7 @@ SMALL = (
     *("train.device=cpu", "train.updates=2", "train.validate=1", "train.batch_tokens=200"),
     *("search.max_ratio=1", "search.max_extra=2"),
 )
-LENGTHS, EACH = 6, 25  # of the test set: words of 1 to LENGTHS letters, EACH of every length
+LENGTHS, PER_LENGTH = 6, 25  # test set: words of 1 to LENGTHS letters, PER_LENGTH of each length
 
 
 def pairs(lengths: Sequence[int], seed: int = 7) -> str:
@@ -37,7 +37,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Overrides that give a recipe small files: 60 pairs for training, 18 for dev, and 150 for test."""
     folder = tmp_path_factory.mktemp("data")
     lengths = [*range(1, LENGTHS + 1)]
-    for name, count in (("train", 10), ("dev", 3), ("test", EACH)):
+    for name, count in (("train", 10), ("dev", 3), ("test", PER_LENGTH)):
         (folder / f"{name}.tsv").write_text(pairs(lengths * count, seed=count), encoding="utf-8")
     return tuple(f"data.{name}={folder / name}.tsv" for name in ("train", "dev", "test"))
 
@@ -105,7 +105,7 @@ def test_curves_are_what_scoring_the_bins_gives(compared: Comparison) -> None:
     entry = compared.entries[0]
     points = entry.curve.points
     assert [point.length for point in points] == list(range(1, LENGTHS + 1))
-    assert [point.examples for point in points] == [EACH] * LENGTHS
+    assert [point.examples for point in points] == [PER_LENGTH] * LENGTHS
     predictor = regard.load(entry.run)
     test = predictor.task.examples(entry.run.recipe()).test
     for point in points:

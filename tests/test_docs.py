@@ -20,6 +20,7 @@ from regard.encoders import RecurrentEncoder
 from regard.errors import RecipeError
 from regard.layers.recurrence import CELLS, Recurrence
 from regard.sources import TokenEmbedding
+from regard.training.loop import check
 from regard.types import Recurrent
 
 ROOT = Path(__file__).parent.parent
@@ -219,7 +220,7 @@ def small_decoder(order: str) -> tuple[RecurrentEncoder, Any]:
     score = SCORES["additive"](query_dim=10, key_dim=8, dim=4)
     attention = SCOPES["global"](score, query_dim=10)
     return encoder, ORDERS[order](
-        TokenEmbedding(11, 5), attention, reader=encoder.recurrence, cell=nn.GRU, dim=10, layers=1
+        TokenEmbedding(11, 5), attention, encoder=encoder.recurrence, cell=nn.GRU, dim=10, layers=1
     )
 
 

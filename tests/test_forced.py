@@ -103,7 +103,7 @@ def test_every_token_belongs_to_the_word_that_contains_it(kind: str, text: str) 
     assert len(words.home) == len(tokenizer.encode(text))
     assert words.home == sorted(words.home)
     starts = [sum(map(len, words.labels[:index])) + index for index in range(len(words.labels))]
-    for (begin, end), home in zip(tokenizer.places(text), words.home, strict=True):
+    for (begin, end), home in zip(tokenizer.offsets(text), words.home, strict=True):
         start = starts[home]
         assert max(0, start - 1) <= begin
         assert end <= start + len(words.labels[home])

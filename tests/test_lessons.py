@@ -17,10 +17,10 @@ from regard.types import BEGIN, END
 ROOT = Path(__file__).parent.parent
 LESSONS = sorted((ROOT / "docs/lessons").glob("lesson_*.py"), key=lambda path: int(path.stem.split("_")[1]))
 SECONDS = 240  # a lesson takes far less than a minute, but the machine may be busy
-ANYTHING = "differs from the definition"
+DIFFERS = "differs from the definition"
 
 
-def beside_the_lessons(name: str) -> ModuleType:
+def import_lesson_module(name: str) -> ModuleType:
     sys.path.insert(0, str(ROOT / "docs/lessons"))
     try:
         return importlib.import_module(name)
@@ -30,25 +30,25 @@ def beside_the_lessons(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def exercises() -> ModuleType:
-    return beside_the_lessons("exercises")
+    return import_lesson_module("exercises")
 
 
 @pytest.fixture(scope="module")
 def marks() -> ModuleType:
-    return beside_the_lessons("quiz_marks")
+    return import_lesson_module("quiz_marks")
 
 
 def test_there_are_thirteen_lessons_each_with_exercises(exercises: ModuleType) -> None:
     assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 14)]
-    asked = []
+    exercise_names = []
     for lesson in LESSONS:
         names = re.findall(r'^print\(check\("(\w+)", \w+\)\)$', lesson.read_text("utf-8"), re.M)
         assert 2 <= len(names) <= 3, lesson.name
-        asked += names
-    assert asked == list(exercises.EXERCISES)
+        exercise_names += names
+    assert exercise_names == list(exercises.EXERCISES)
 
 
-SAID = {  # output that the text of the lesson repeats
+REPEATED_OUTPUT = {  # output that the text of the lesson repeats
     "lesson_5_three_words": "6 maps: cross, global; cross, local_m; cross, local_p; self, global; self, local_m; self,",
     "lesson_8_words_and_positions": "same mean: True; same maximum: False",
     "lesson_9_self_attention": "symmetric: True",
@@ -56,17 +56,17 @@ SAID = {  # output that the text of the lesson repeats
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
-def test_a_lesson_calls_no_product_exactly_symmetric(lesson: Path) -> None:
+def test_no_lesson_compares_a_product_with_its_transpose_exactly(lesson: Path) -> None:
     """CPUs differ in the order of summation: `torch.equal(x @ x.T, (x @ x.T).T)` is False on some."""
     assert not re.search(r"torch\.equal\([^\n]*@[^\n]*\.T", lesson.read_text("utf-8"))
 
 
-SLOW = ("lesson_1_bottleneck", "lesson_11_transformer", "lesson_13_lab")  # what they show, others show in part
-RUN = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in LESSONS]
+SLOW = ("lesson_1_bottleneck", "lesson_11_transformer", "lesson_13_lab")  # other lessons cover parts of them
+RUNNABLE = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in LESSONS]
 
 
-@pytest.mark.parametrize("lesson", RUN, ids=lambda path: path.stem)
-def test_a_lesson_runs_and_leaves_its_pictures(lesson: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lesson", RUNNABLE, ids=lambda path: path.stem)
+def test_a_lesson_runs_and_saves_its_pictures(lesson: Path, tmp_path: Path) -> None:
     environment = os.environ | {"REGARD_LESSON_OUT": str(tmp_path / "out"), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -79,20 +79,20 @@ def test_a_lesson_runs_and_leaves_its_pictures(lesson: Path, tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    promised = set(re.findall(r'keep\(.*, "(\w+)"\)$', lesson.read_text("utf-8"), re.M))
-    assert promised
-    made = {path.stem: path.read_bytes() for path in (tmp_path / "out").glob("*.png")}
-    assert set(made) == promised
-    for content in made.values():
+    expected_pictures = set(re.findall(r'keep\(.*, "(\w+)"\)$', lesson.read_text("utf-8"), re.M))
+    assert expected_pictures
+    pictures = {path.stem: path.read_bytes() for path in (tmp_path / "out").glob("*.png")}
+    assert set(pictures) == expected_pictures
+    for content in pictures.values():
         assert content.startswith(b"\x89PNG")
         assert len(content) > 1000
     assert (tmp_path / "out/.gitignore").read_text() == "*\n"
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "a lesson writes nowhere else"
-    assert SAID.get(lesson.stem, "") in done.stdout
-    assert "False" not in done.stdout.replace(SAID.get(lesson.stem, "\0"), "")
-    asked = re.findall(r'check\("(\w+)"', lesson.read_text("utf-8"))
+    assert REPEATED_OUTPUT.get(lesson.stem, "") in done.stdout
+    assert "False" not in done.stdout.replace(REPEATED_OUTPUT.get(lesson.stem, "\0"), "")
+    exercise_names = re.findall(r'check\("(\w+)"', lesson.read_text("utf-8"))
     assert [line for line in done.stdout.splitlines() if ": not yet: nothing returned." in line] == [
-        f"{name}: not yet: nothing returned. Fill the function in, then run this cell again." for name in asked
+        f"{name}: not yet: nothing returned. Fill the function in, then run this cell again." for name in exercise_names
     ]
 
 
@@ -177,9 +177,9 @@ def leave_one_out(places, heights, bandwidth):
 
 
 def lstm_step(x, h, c, W, U, b):
-    let_in, keep, new, show = (W @ x + U @ h + b).chunk(4)
-    c = torch.sigmoid(keep) * c + torch.sigmoid(let_in) * torch.tanh(new)
-    return torch.sigmoid(show) * torch.tanh(c), c
+    input_gate, forget_gate, candidate, output_gate = (W @ x + U @ h + b).chunk(4)
+    c = torch.sigmoid(forget_gate) * c + torch.sigmoid(input_gate) * torch.tanh(candidate)
+    return torch.sigmoid(output_gate) * torch.tanh(c), c
 
 
 def squeeze_excite(x, V, c, W, b):
@@ -208,8 +208,8 @@ def softmax_slopes(a):
 
 def multi_head(x, W_q, W_k, W_v, W_o, heads):
     query, key, value = ((x @ W).unflatten(-1, (heads, -1)).transpose(0, 1) for W in (W_q, W_k, W_v))
-    seen = torch.softmax(query @ key.mT / key.shape[-1] ** 0.5, dim=-1) @ value
-    return seen.transpose(0, 1).flatten(-2) @ W_o
+    contexts = torch.softmax(query @ key.mT / key.shape[-1] ** 0.5, dim=-1) @ value
+    return contexts.transpose(0, 1).flatten(-2) @ W_o
 
 
 def keys_for_heads(keys, heads):
@@ -241,11 +241,11 @@ def pad_and_mask(rows, pad):
 
 
 def take_over(theirs, ours):
-    return {name: theirs[name] if fits(theirs, name, each) else each for name, each in ours.items()}
+    return {name: theirs[name] if fits(theirs, name, tensor) else tensor for name, tensor in ours.items()}
 
 
-def fits(theirs, name, each):
-    return name in theirs and theirs[name].shape == each.shape
+def fits(theirs, name, tensor):
+    return name in theirs and theirs[name].shape == tensor.shape
 
 
 RIGHT = {
@@ -328,18 +328,18 @@ def scaled(query, keys, values, mask):
     return look(query / 2, keys, values, mask)
 
 
-def selfless(x):
+def without_itself(x):
     scores = (x @ x.T).fill_diagonal_(-torch.inf)
     weights = torch.softmax(scores, dim=-1)
     return weights @ x, weights
 
 
-def from_one(x):
+def without_first_word(x):
     weights = torch.softmax(x @ x.T, dim=-1)
     return weights[:, 1:] @ x[1:], weights
 
 
-def columnwise(x):
+def softmax_over_columns(x):
     weights = torch.softmax(x @ x.T, dim=0)
     return weights @ x, weights
 
@@ -359,7 +359,7 @@ def no_context(state, word, look, cell):
     return cell(torch.cat([word, state]), state), context
 
 
-def exchanged(state, word, look, cell):
+def context_before_word(state, word, look, cell):
     context = look(state)
     return cell(torch.cat([context, word]), state), context
 
@@ -370,7 +370,7 @@ def old_state(state, word, look, cell):
     return state, context
 
 
-def zero_query(state, word, look, cell):
+def zeros_as_query(state, word, look, cell):
     context = look(torch.zeros_like(state))
     return cell(torch.cat([word, context]), state), context
 
@@ -381,17 +381,17 @@ def look_first(state, word, look, cell, W):
     return after, torch.tanh(W @ torch.cat([context, after]))
 
 
-def old_asks(state, word, look, cell, W):
+def old_state_as_query(state, word, look, cell, W):
     after = cell(word, state)
     return after, torch.tanh(W @ torch.cat([look(state), after]))
 
 
-def state_enters(state, word, look, cell, W):
+def state_as_cell_input(state, word, look, cell, W):
     after = cell(torch.cat([word, state]), state)
     return after, torch.tanh(W @ torch.cat([look(after), after]))
 
 
-def linear_reading(state, word, look, cell, W):
+def without_tanh(state, word, look, cell, W):
     after = cell(word, state)
     return after, W @ torch.cat([look(after), after])
 
@@ -408,9 +408,9 @@ def kernel(x, places, bandwidth):
 def lstm_with(order=(0, 1, 2, 3), squash=torch.sigmoid, shown=torch.tanh):
     def answer(x, h, c, W, U, b):
         chunks = (W @ x + U @ h + b).chunk(4)
-        let_in, keep, new, show = (chunks[place] for place in order)
-        c = squash(keep) * c + squash(let_in) * torch.tanh(new)
-        return squash(show) * shown(c), c
+        input_gate, forget_gate, candidate, output_gate = (chunks[index] for index in order)
+        c = squash(forget_gate) * c + squash(input_gate) * torch.tanh(candidate)
+        return squash(output_gate) * shown(c), c
 
     return answer
 
@@ -419,24 +419,24 @@ def excite_with(inner=torch.relu, outer=torch.sigmoid):
     return lambda x, V, c, W, b: x * outer(W @ inner(V @ x.mean(0) + c) + b)
 
 
-def misprinted(length, dim):
+def cosine_with_own_exponent(length, dim):
     angles = torch.arange(length).unsqueeze(-1) / 10000 ** (torch.arange(dim) / dim)
     return torch.where(torch.arange(dim) % 2 == 0, angles.sin(), angles.cos())
 
 
-def added(x):
+def sinusoids_added(x):
     return x + sinusoids(*x.shape) - sinusoids(1, x.shape[1])
 
 
-def turned_by(x, angles):
+def rotated_by(x, angles):
     even, odd = x[:, 0::2], x[:, 1::2]
-    turned = [even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()]
-    return torch.stack(turned, dim=-1).flatten(-2)
+    rotated = [even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos()]
+    return torch.stack(rotated, dim=-1).flatten(-2)
 
 
-def squared(x):
+def squared_positions(x):
     places = torch.arange(len(x)).unsqueeze(-1) ** 2
-    return turned_by(x, places / 10000 ** (torch.arange(0, x.shape[1], 2) / x.shape[1]))
+    return rotated_by(x, places / 10000 ** (torch.arange(0, x.shape[1], 2) / x.shape[1]))
 
 
 def in_halves(x):
@@ -445,7 +445,7 @@ def in_halves(x):
     return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
 
 
-def weighed(x, W_q, W_k, W_v, scale=6**0.5, values=None, dim=-1):
+def self_attention_with(x, W_q, W_k, W_v, scale=6**0.5, values=None, dim=-1):
     weights = torch.softmax((x @ W_q) @ (x @ W_k).T / scale, dim=dim)
     return weights @ (x @ W_v if values is None else values), weights
 
@@ -453,24 +453,24 @@ def weighed(x, W_q, W_k, W_v, scale=6**0.5, values=None, dim=-1):
 def heads_with(*, scale=None, mixed=True, split=lambda wide, heads: wide.unflatten(-1, (heads, -1)).transpose(0, 1)):
     def answer(x, W_q, W_k, W_v, W_o, heads):
         query, key, value = (split(x @ W, heads) for W in (W_q, W_k, W_v))
-        seen = torch.softmax(query @ key.mT / (scale or key.shape[-1] ** 0.5), dim=-1) @ value
-        joined = torch.cat(list(seen), dim=-1)
+        contexts = torch.softmax(query @ key.mT / (scale or key.shape[-1] ** 0.5), dim=-1) @ value
+        joined = torch.cat(list(contexts), dim=-1)
         return joined @ W_o if mixed else joined
 
     return answer
 
 
-def every_third(x, W_q, W_k, W_v, W_o, heads):
+def interleaved_heads(x, W_q, W_k, W_v, W_o, heads):
     query, key, value = ((x @ W).unflatten(-1, (-1, heads)).permute(2, 0, 1) for W in (W_q, W_k, W_v))
-    seen = torch.softmax(query @ key.mT / key.shape[-1] ** 0.5, dim=-1) @ value
-    return seen.permute(1, 2, 0).flatten(-2) @ W_o
+    contexts = torch.softmax(query @ key.mT / key.shape[-1] ** 0.5, dim=-1) @ value
+    return contexts.permute(1, 2, 0).flatten(-2) @ W_o
 
 
 def rows_hidden(lengths, longest):
     return target_mask(lengths, longest) & (torch.arange(longest) < lengths.unsqueeze(-1)).unsqueeze(-1)
 
 
-def hidden_with(low=0.8, high=0.9, everywhere=False):
+def hide_with(low=0.8, high=0.9, everywhere=False):
     def answer(ids, asked, luck, others, mask_id):
         asked = asked | everywhere
         read = torch.where(asked & (luck < high), others, ids)
@@ -479,7 +479,7 @@ def hidden_with(low=0.8, high=0.9, everywhere=False):
     return answer
 
 
-def costs(logits, ids):
+def token_losses(logits, ids):
     return torch.nn.functional.cross_entropy(logits.mT, ids, reduction="none")
 
 
@@ -497,13 +497,13 @@ def mask_by_id(rows, pad):
     return ids, ids != pad
 
 
-def took_in_place(theirs, ours):
-    for name, each in ours.items():
-        ours[name] = theirs[name] if fits(theirs, name, each) else each
+def taken_over_in_place(theirs, ours):
+    for name, tensor in ours.items():
+        ours[name] = theirs[name] if fits(theirs, name, tensor) else tensor
     return ours
 
 
-def upside_down(query, keys, values, mask):
+def mask_inverted(query, keys, values, mask):
     return look(query, keys, values, ~mask)
 
 
@@ -553,7 +553,7 @@ WRONG = [
         "</s> is never to be predicted",
         lambda target: (target[:, :-2], target[:, 1:].clamp(min=4)[:, :-1]),
     ),
-    ("teacher_forcing", ANYTHING, lambda target: (target, target[:, 1:])),
+    ("teacher_forcing", DIFFERS, lambda target: (target, target[:, 1:])),
     ("greedy", "<s> is missing", greedy_with(first=END)),
     ("greedy", "the memory is not prepared", greedy_by(memory_for_ready=True)),
     ("greedy", "the state is not passed on", greedy_with(carry=False)),
@@ -563,9 +563,9 @@ WRONG = [
     ("greedy", "the output is not fed back", greedy_with(feed=False)),
     ("greedy", "</s> is part of the output", greedy_with(keep_end=True)),
     ("greedy", "does not stop at </s>", greedy_with(stop=False)),
-    ("greedy", ANYTHING, greedy_by(rank=1)),
+    ("greedy", DIFFERS, greedy_by(rank=1)),
     ("look", "wrong order", lambda *given: look(*given)[::-1]),
-    ("look", "mask inverted", upside_down),
+    ("look", "mask inverted", mask_inverted),
     ("look", "softmax over the wrong axis", over_queries),
     ("look", "weights not summing to one", unnormalised),
     ("look", "mask ignored", unmasked),
@@ -573,17 +573,17 @@ WRONG = [
     ("look", "NaN if all keys are masked", minus_infinity),
     ("look", "keys returned in place of values", keys_for_values),
     ("look", "padding seen", padding_summed),
-    ("look", ANYTHING, scaled),
+    ("look", DIFFERS, scaled),
     ("self_attention", "wrong order", lambda x: self_attention(x)[::-1]),
-    ("self_attention", "softmax over the wrong axis", columnwise),
+    ("self_attention", "softmax over the wrong axis", softmax_over_columns),
     ("self_attention", "weights not summing to one", lambda x: (x @ x.T @ x, x @ x.T)),
-    ("self_attention", "a word does not attend to itself", selfless),
-    ("self_attention", ANYTHING, lambda x: (x, self_attention(x / 2)[1])),
-    ("self_attention", "a word is missing from the sum", from_one),
+    ("self_attention", "a word does not attend to itself", without_itself),
+    ("self_attention", DIFFERS, lambda x: (x, self_attention(x / 2)[1])),
+    ("self_attention", "a word is missing from the sum", without_first_word),
     ("padded_mean", "wrong shape", lambda states, lengths: states.mean()),
     ("padded_mean", "padding seen", lambda states, lengths: states.mean(1)),
     ("padded_mean", "divided by the padded length", lambda s, n: padded_mean(s, n) * n.unsqueeze(-1) / s.shape[1]),
-    ("padded_mean", ANYTHING, lambda states, lengths: 2 * padded_mean(states, lengths)),
+    ("padded_mean", DIFFERS, lambda states, lengths: 2 * padded_mean(states, lengths)),
     (
         "additive_from_concat",
         "v forgotten",
@@ -602,36 +602,36 @@ WRONG = [
     ),
     ("bilinear", "transposed", lambda W_q, W_k: W_k.T @ W_q),
     ("bilinear", "wrong shape", lambda W_q, W_k: W_q.T @ W_q),
-    ("bilinear", ANYTHING, lambda W_q, W_k: W_q.T @ W_k / 2),
+    ("bilinear", DIFFERS, lambda W_q, W_k: W_q.T @ W_k / 2),
     ("bilinear", "an error was raised", lambda W_q, W_k: W_q @ W_k),
     ("bahdanau_step", "wrong order", cell_first),
-    ("bahdanau_step", "wrong query", zero_query),
+    ("bahdanau_step", "wrong query", zeros_as_query),
     ("bahdanau_step", "the word does not enter the cell", state_as_input),
     ("bahdanau_step", "the context does not enter the cell", no_context),
-    ("bahdanau_step", "wrong input of the cell", exchanged),
+    ("bahdanau_step", "wrong input of the cell", context_before_word),
     ("bahdanau_step", "wrong state of the cell", state_forgotten),
     ("bahdanau_step", "wrong result", old_state),
     ("luong_step", "wrong order", look_first),
-    ("luong_step", "wrong query", old_asks),
-    ("luong_step", "wrong input of the cell", state_enters),
+    ("luong_step", "wrong query", old_state_as_query),
+    ("luong_step", "wrong input of the cell", state_as_cell_input),
     ("luong_step", "wrong state of the cell", luong_state_forgotten),
-    ("luong_step", "tanh forgotten", linear_reading),
+    ("luong_step", "tanh forgotten", without_tanh),
     ("luong_step", "wrong result", state_before_context),
     ("causal", "not boolean", lambda length: torch.ones(length, length).tril()),
     ("causal", "wrong shape", lambda length: causal(length + 1)),
     ("causal", "mask inverted", lambda length: ~causal(length)),
     ("causal", "the future is seen", lambda length: causal(length).T),
     ("causal", "own position masked", lambda length: causal(length).tril(-1)),
-    ("causal", ANYTHING, lambda length: torch.eye(length).bool()),
+    ("causal", DIFFERS, lambda length: torch.eye(length).bool()),
     ("local_m", "not boolean", lambda *given: local_m(*given).float()),
     ("local_m", "wrong shape", lambda *given: local_m(*given).T),
     ("local_m", "start ignored", lambda queries, keys, window, start: local_m(queries, keys, window, 0)),
     ("local_m", "window too narrow", lambda queries, keys, window, start: local_m(queries, keys, window - 1, start)),
     ("local_m", "window too wide", lambda queries, keys, window, start: local_m(queries, keys, window + 1, start)),
-    ("local_m", ANYTHING, lambda queries, keys, window, start: local_m(queries, keys, 2, start)),
+    ("local_m", DIFFERS, lambda queries, keys, window, start: local_m(queries, keys, 2, start)),
     ("local_p", "weights normalised again", lambda *given: local_p(*given) / local_p(*given).sum()),
     ("local_p", "wrong width of the Gaussian", lambda weights, p, window: local_p(weights, p, 2 * window)),
-    ("local_p", ANYTHING, lambda weights, p, window: local_p(weights, p + 1, window)),
+    ("local_p", DIFFERS, lambda weights, p, window: local_p(weights, p + 1, window)),
     ("kernel_regression", "wrong shape", lambda x, places, heights, h: heights),
     ("kernel_regression", "weights not summing to one", lambda x, places, heights, h: kernel(x, places, h) @ heights),
     ("kernel_regression", "bandwidth ignored", lambda x, places, heights, h: kernel_regression(x, places, heights, 1)),
@@ -640,20 +640,20 @@ WRONG = [
         "bandwidth inverted",
         lambda x, places, heights, h: kernel_regression(x, places, heights, 1 / h),
     ),
-    ("kernel_regression", ANYTHING, lambda x, places, heights, h: kernel_regression(x, places, heights, h**0.5)),
+    ("kernel_regression", DIFFERS, lambda x, places, heights, h: kernel_regression(x, places, heights, h**0.5)),
     (
         "leave_one_out",
         "each point predicts itself",
         lambda places, heights, h: (kernel_regression(places, places, heights, h) - heights).square().mean(),
     ),
     ("leave_one_out", "summed, not averaged", lambda places, heights, h: 7 * leave_one_out(places, heights, h)),
-    ("leave_one_out", ANYTHING, lambda places, heights, h: leave_one_out(places, heights, h).sqrt()),
+    ("leave_one_out", DIFFERS, lambda places, heights, h: leave_one_out(places, heights, h).sqrt()),
     ("leave_one_out", "another point at the same place is masked", left_out_by_place),
     ("lstm_step", "wrong order", lambda *given: lstm_step(*given)[::-1]),
     ("lstm_step", "input and forget gate swapped", lstm_with(order=(1, 0, 2, 3))),
     ("lstm_step", "a gate that is not between 0 and 1", lstm_with(squash=torch.tanh)),
     ("lstm_step", "the tanh of the cell is missing", lstm_with(shown=lambda c: c)),
-    ("lstm_step", ANYTHING, lstm_with(order=(0, 1, 3, 2))),
+    ("lstm_step", DIFFERS, lstm_with(order=(0, 1, 3, 2))),
     ("squeeze_excite", "the gate itself returned", lambda x, *parts: squeeze_excite(x, *parts)[0] / x[0]),
     ("squeeze_excite", "wrong shape", lambda x, *parts: squeeze_excite(x, *parts).T),
     (
@@ -663,7 +663,7 @@ WRONG = [
     ),
     ("squeeze_excite", "relu forgotten", excite_with(inner=lambda x: x)),
     ("squeeze_excite", "channels compete", excite_with(outer=lambda x: x.softmax(-1))),
-    ("squeeze_excite", ANYTHING, excite_with(outer=torch.tanh)),
+    ("squeeze_excite", DIFFERS, excite_with(outer=torch.tanh)),
     ("sinusoids", "wrong shape", lambda length, dim: sinusoids(length, dim).T),
     ("sinusoids", "starts at position 1", lambda length, dim: sinusoids(length + 1, dim)[1:]),
     (
@@ -671,39 +671,43 @@ WRONG = [
         "sines and cosines do not alternate",
         lambda n, dim: torch.cat([sinusoids(n, dim)[:, k::2] for k in (0, 1)], 1),
     ),
-    ("sinusoids", "the cosine has an exponent of its own", misprinted),
-    ("sinusoids", ANYTHING, lambda length, dim: sinusoids(length, 2 * dim)[:, :dim]),
+    ("sinusoids", "the cosine has an exponent of its own", cosine_with_own_exponent),
+    ("sinusoids", DIFFERS, lambda length, dim: sinusoids(length, 2 * dim)[:, :dim]),
     ("rotary", "wrong shape", lambda x: rotary(x).T),
     ("rotary", "position 0 is rotated", lambda x: rotary(torch.cat([x[:1], x]))[1:]),
-    ("rotary", "lengths change", added),
-    ("rotary", "depends on more than the distance", squared),
+    ("rotary", "lengths change", sinusoids_added),
+    ("rotary", "depends on more than the distance", squared_positions),
     (
         "rotary",
         "rotated in the wrong direction",
         lambda x: rotary(x.view(7, 3, 2).flip(-1).flatten(1)).view(7, 3, 2).flip(-1).flatten(1),
     ),
     ("rotary", "other numbers are paired", in_halves),
-    ("rotary", ANYTHING, lambda x: turned_by(x, torch.arange(7).unsqueeze(-1) / torch.tensor([1.0, 2.0, 3.0]))),
+    ("rotary", DIFFERS, lambda x: rotated_by(x, torch.arange(7).unsqueeze(-1) / torch.tensor([1.0, 2.0, 3.0]))),
     ("weighted_self_attention", "wrong order", lambda *given: weighted_self_attention(*given)[::-1]),
-    ("weighted_self_attention", "softmax over the wrong axis", lambda *given: weighed(*given, dim=0)),
+    ("weighted_self_attention", "softmax over the wrong axis", lambda *given: self_attention_with(*given, dim=0)),
     ("weighted_self_attention", "weights not summing to one", lambda x, q, k, v: (x @ v, (x @ q) @ (x @ k).T / 2)),
-    ("weighted_self_attention", "scale forgotten", lambda *given: weighed(*given, scale=1.0)),
-    ("weighted_self_attention", "divided by d_k, not by its root", lambda *given: weighed(*given, scale=6.0)),
-    ("weighted_self_attention", "scaled by the wrong width", lambda *given: weighed(*given, scale=3**0.5)),
+    ("weighted_self_attention", "scale forgotten", lambda *given: self_attention_with(*given, scale=1.0)),
+    (
+        "weighted_self_attention",
+        "divided by d_k, not by its root",
+        lambda *given: self_attention_with(*given, scale=6.0),
+    ),
+    ("weighted_self_attention", "scaled by the wrong width", lambda *given: self_attention_with(*given, scale=3**0.5)),
     ("weighted_self_attention", "query and key swapped", lambda x, q, k, v: weighted_self_attention(x, k, q, v)),
-    ("weighted_self_attention", "W_v forgotten", lambda *given: weighed(*given, values=given[0])),
-    ("weighted_self_attention", ANYTHING, lambda x, q, k, v: weighed(x, q, k, 2 * v)),
+    ("weighted_self_attention", "W_v forgotten", lambda *given: self_attention_with(*given, values=given[0])),
+    ("weighted_self_attention", DIFFERS, lambda x, q, k, v: self_attention_with(x, q, k, 2 * v)),
     ("softmax_slopes", "wrong shape", lambda a: a * (1 - a)),
     ("softmax_slopes", "the other weights do not change", lambda a: torch.diag(a * (1 - a))),
     ("softmax_slopes", "weights would not sum to one any more", lambda a: torch.diag(a) - torch.outer(a, a) / 2),
     ("softmax_slopes", "wrong sign", lambda a: -softmax_slopes(a)),
-    ("softmax_slopes", ANYTHING, lambda a: softmax_slopes(a) / 2),
+    ("softmax_slopes", DIFFERS, lambda a: softmax_slopes(a) / 2),
     ("multi_head", "wrong shape", lambda x, *rest: multi_head(x, *rest).T),
     ("multi_head", "heads ignored", lambda x, q, k, v, o, heads: multi_head(x, q, k, v, o, 1)),
     ("multi_head", "W_o forgotten", heads_with(mixed=False)),
     ("multi_head", "scaled by the whole width", heads_with(scale=6**0.5)),
     ("multi_head", "scale forgotten", heads_with(scale=1.0)),
-    ("multi_head", ANYTHING, every_third),
+    ("multi_head", DIFFERS, interleaved_heads),
     (
         "multi_head",
         "heads split across words",
@@ -711,7 +715,7 @@ WRONG = [
     ),
     ("keys_for_heads", "wrong shape", lambda keys, heads: keys),
     ("keys_for_heads", "groups interleaved", lambda keys, heads: keys.repeat(heads // len(keys), 1, 1)),
-    ("keys_for_heads", ANYTHING, lambda keys, heads: keys_for_heads(keys, heads).flip(0)),
+    ("keys_for_heads", DIFFERS, lambda keys, heads: keys_for_heads(keys, heads).flip(0)),
     ("target_mask", "not boolean", lambda *given: target_mask(*given).float()),
     ("target_mask", "wrong shape", lambda lengths, longest: target_mask(lengths, longest)[0]),
     ("target_mask", "mask inverted", lambda *given: ~target_mask(*given)),
@@ -722,29 +726,29 @@ WRONG = [
     ),
     ("target_mask", "padding seen", lambda lengths, longest: torch.ones(3, 6, 6).tril().bool()),
     ("target_mask", "rows masked, not columns", rows_hidden),
-    ("target_mask", ANYTHING, lambda *given: target_mask(*given).tril(-1)),
+    ("target_mask", DIFFERS, lambda *given: target_mask(*given).tril(-1)),
     ("pre_norm", "wrong shape", lambda x, f, norm: (x + f(norm(x))).mean()),
     ("pre_norm", "the residual is missing", lambda x, f, norm: f(norm(x))),
     ("pre_norm", "that is post-norm", lambda x, f, norm: norm(x + f(x))),
     ("pre_norm", "the residual is normalised", lambda x, f, norm: norm(x) + f(norm(x))),
     ("pre_norm", "the input of f is not normalised", lambda x, f, norm: x + f(x)),
-    ("pre_norm", ANYTHING, lambda x, f, norm: norm(x + f(norm(x)))),
+    ("pre_norm", DIFFERS, lambda x, f, norm: norm(x + f(norm(x)))),
     ("hide", "wrong shape", lambda ids, *rest: hide(ids, *rest)[0]),
-    ("hide", "a token that is not asked for is changed", hidden_with(everywhere=True)),
-    ("hide", "every asked token is masked", hidden_with(low=1.0)),
-    ("hide", "not masked where luck is below 0.8", hidden_with(low=0.7)),
-    ("hide", "not replaced where luck is from 0.8 to 0.9", hidden_with(low=0.8, high=0.81)),
-    ("hide", ANYTHING, hidden_with(high=1.0)),
-    ("masked_loss", "wrong shape", lambda logits, ids, asked: costs(logits, ids)[asked]),
-    ("masked_loss", "all positions are counted", lambda logits, ids, asked: costs(logits, ids).mean()),
-    ("masked_loss", "divided by all positions", lambda logits, ids, asked: (costs(logits, ids) * asked).mean()),
-    ("masked_loss", "summed, not averaged", lambda logits, ids, asked: costs(logits, ids)[asked].sum()),
+    ("hide", "a token that is not asked for is changed", hide_with(everywhere=True)),
+    ("hide", "every asked token is masked", hide_with(low=1.0)),
+    ("hide", "not masked where luck is below 0.8", hide_with(low=0.7)),
+    ("hide", "not replaced where luck is from 0.8 to 0.9", hide_with(low=0.8, high=0.81)),
+    ("hide", DIFFERS, hide_with(high=1.0)),
+    ("masked_loss", "wrong shape", lambda logits, ids, asked: token_losses(logits, ids)[asked]),
+    ("masked_loss", "all positions are counted", lambda logits, ids, asked: token_losses(logits, ids).mean()),
+    ("masked_loss", "divided by all positions", lambda logits, ids, asked: (token_losses(logits, ids) * asked).mean()),
+    ("masked_loss", "summed, not averaged", lambda logits, ids, asked: token_losses(logits, ids)[asked].sum()),
     (
         "masked_loss",
         "a mean of means",
-        lambda logits, ids, asked: ((costs(logits, ids) * asked).sum(1) / asked.sum(1)).mean(),
+        lambda logits, ids, asked: ((token_losses(logits, ids) * asked).sum(1) / asked.sum(1)).mean(),
     ),
-    ("masked_loss", ANYTHING, lambda logits, ids, asked: 2 * masked_loss(logits, ids, asked)),
+    ("masked_loss", DIFFERS, lambda logits, ids, asked: 2 * masked_loss(logits, ids, asked)),
     ("pad_and_mask", "wrong order", lambda *given: pad_and_mask(*given)[::-1]),
     ("pad_and_mask", "not boolean", lambda *given: (pad_and_mask(*given)[0], pad_and_mask(*given)[1].int())),
     ("pad_and_mask", "wrong shape", lambda *given: tuple(each.T for each in pad_and_mask(*given))),
@@ -753,13 +757,13 @@ WRONG = [
     ("pad_and_mask", "pad ignored", lambda rows, pad: pad_and_mask(rows, 0)),
     ("pad_and_mask", "mask inverted", lambda *given: (pad_and_mask(*given)[0], ~pad_and_mask(*given)[1])),
     ("pad_and_mask", "a real token is taken for padding", mask_by_id),
-    ("pad_and_mask", ANYTHING, lambda *given: (pad_and_mask(*given)[0], torch.ones(3, 5, dtype=torch.bool))),
+    ("pad_and_mask", DIFFERS, lambda *given: (pad_and_mask(*given)[0], torch.ones(3, 5, dtype=torch.bool))),
     ("take_over", "a name that ours does not have", lambda theirs, ours: ours | theirs),
     ("take_over", "a name is missing", lambda theirs, ours: {name: theirs[name] for name in ours if name in theirs}),
     ("take_over", "shapes do not fit", lambda theirs, ours: {name: theirs.get(name, ours[name]) for name in ours}),
     ("take_over", "nothing is taken over", lambda theirs, ours: dict(ours)),
-    ("take_over", "the inputs are changed", took_in_place),
-    ("take_over", ANYTHING, lambda theirs, ours: take_over(theirs, {name: 2 * each for name, each in ours.items()})),
+    ("take_over", "the inputs are changed", taken_over_in_place),
+    ("take_over", DIFFERS, lambda theirs, ours: take_over(theirs, {name: 2 * each for name, each in ours.items()})),
 ]
 
 QUIZ = [
@@ -767,12 +771,12 @@ QUIZ = [
     ("query and key swapped", lambda x, W_q, W_k: which_weight(x, W_k, W_q)),
     ("softmax over the wrong axis", lambda x, W_q, W_k: torch.softmax((x @ W_q.T) @ (x @ W_k.T).T, dim=0)),
     ("weights not summing to one", lambda x, W_q, W_k: torch.sigmoid((x @ W_q.T) @ (x @ W_k.T).T)),
-    (ANYTHING, lambda x, W_q, W_k: which_weight(x, W_q / 2, W_k)),
+    (DIFFERS, lambda x, W_q, W_k: which_weight(x, W_q / 2, W_k)),
 ]
 
 
 @pytest.mark.parametrize(("name", "wrong", "answer"), WRONG, ids=lambda part: part if isinstance(part, str) else "")
-def test_a_wrong_answer_is_named(exercises: ModuleType, name: str, wrong: str, answer) -> None:
+def test_the_mistake_in_a_wrong_answer_is_named(exercises: ModuleType, name: str, wrong: str, answer) -> None:
     verdict = exercises.check(name, answer)
     assert verdict.failed == wrong, str(verdict)
     assert str(verdict) == f"{name}: not yet: {wrong}. {verdict.hint}"
@@ -784,24 +788,24 @@ def test_the_quiz_names_the_usual_wrong_choices(exercises: ModuleType, wrong: st
     assert exercises.check("which_weight", answer).failed == wrong
 
 
-def test_every_property_has_its_wrong_answer(exercises: ModuleType) -> None:
+def test_every_checked_property_has_a_wrong_answer(exercises: ModuleType) -> None:
     tried = {(name, wrong) for name, wrong, _ in WRONG} | {("which_weight", wrong) for wrong, _ in QUIZ}
     for name, properties in exercises.EXERCISES.items():
-        for each in properties:
-            assert (name, each.name) in tried
+        for checked_property in properties:
+            assert (name, checked_property.name) in tried
 
 
-def test_an_answer_still_to_be_written_is_told_so(exercises: ModuleType) -> None:
+def test_an_answer_that_returns_nothing_is_reported(exercises: ModuleType) -> None:
     for name in exercises.EXERCISES:
         assert exercises.check(name, lambda *given: None).failed == "nothing returned"
 
 
-def test_an_exercise_that_is_not_there_is_a_sentence(exercises: ModuleType) -> None:
+def test_an_unknown_exercise_is_an_error_with_suggestions(exercises: ModuleType) -> None:
     with pytest.raises(ValueError, match="there is no exercise 'lok'; choose from teacher_forcing"):
         exercises.check("lok", look)
 
 
-def test_regard_itself_is_a_right_answer(exercises: ModuleType) -> None:
+def test_the_additive_score_of_regard_is_a_right_answer(exercises: ModuleType) -> None:
     def scored(W, v, queries, keys):
         score = SCORES["additive"](query_dim=3, key_dim=5, dim=4).double()
         parts = {"query.weight": W[:, :3], "key.weight": W[:, 3:], "key.bias": torch.zeros(4), "out.weight": v[None]}
@@ -811,7 +815,7 @@ def test_regard_itself_is_a_right_answer(exercises: ModuleType) -> None:
     assert exercises.check("additive_from_concat", scored).failed is None
 
 
-# ---- more wrong answers, which must be refused under any name
+# ---- more wrong answers, which must be refused; the name of the mistake is not checked
 
 
 def shared_by_all(query, keys, values, mask):
@@ -825,7 +829,7 @@ def hidden_by_zero(query, keys, values, mask):
     return weights @ values, weights
 
 
-def bell_of(variance):
+def gaussian_with(variance):
     """The Gaussian of local-p, with twice the variance as a function of the window."""
     return lambda weights, p, window: weights * torch.exp(-((torch.arange(len(weights)) - p) ** 2) / variance(window))
 
@@ -859,7 +863,7 @@ def excite_pooled(pool, inner_bias=True, outer_bias=True):
     return answer
 
 
-def waves_with(*, base=10000, exponent=lambda dim: torch.arange(0, dim, 2) / dim):
+def sinusoids_with(*, base=10000, exponent=lambda dim: torch.arange(0, dim, 2) / dim):
     def answer(length, dim):
         angles = torch.arange(length).unsqueeze(-1) / base ** exponent(dim)
         return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
@@ -872,7 +876,7 @@ def mask_from_first_pad(rows, pad):
     return ids, (ids == pad).cumsum(1) == 0
 
 
-def shorter(lengths, longest):
+def cut_to_longest_sentence(lengths, longest):
     return target_mask(lengths, int(lengths.max()))
 
 
@@ -907,12 +911,12 @@ ALSO_WRONG = [
     ("local_m", "only the past half", lambda q, k, w, s: local_m(q, k, w, s) & local_m(q, k, k + q, s).tril(s)),
     ("local_m", "start counted twice", lambda q, k, w, s: local_m(q, k, w, 2 * s)),
     ("local_m", "half the window on each side", lambda q, k, w, s: local_m(q, k, w // 2, s)),
-    ("local_p", "unit variance", bell_of(lambda window: 2)),
-    ("local_p", "standard deviation not squared", bell_of(lambda window: 2 * (window / 2))),
-    ("local_p", "the 2 of the bell forgotten", bell_of(lambda window: (window / 2) ** 2)),
-    ("local_p", "divided by the window", bell_of(lambda window: window)),
-    ("local_p", "divided by the window squared", bell_of(lambda window: window**2)),
-    ("local_p", "the window as standard deviation", bell_of(lambda window: 2 * window**2)),
+    ("local_p", "unit variance", gaussian_with(lambda window: 2)),
+    ("local_p", "standard deviation not squared", gaussian_with(lambda window: 2 * (window / 2))),
+    ("local_p", "the 2 of the bell forgotten", gaussian_with(lambda window: (window / 2) ** 2)),
+    ("local_p", "divided by the window", gaussian_with(lambda window: window)),
+    ("local_p", "divided by the window squared", gaussian_with(lambda window: window**2)),
+    ("local_p", "the window as standard deviation", gaussian_with(lambda window: 2 * window**2)),
     (
         "local_p",
         "distance not squared",
@@ -950,27 +954,31 @@ ALSO_WRONG = [
     ("squeeze_excite", "the largest, not the mean", excite_pooled(lambda x: x.amax(0))),
     ("squeeze_excite", "the first bias forgotten", excite_pooled(lambda x: x.mean(0), inner_bias=False)),
     ("squeeze_excite", "the second bias forgotten", excite_pooled(lambda x: x.mean(0), outer_bias=False)),
-    ("sinusoids", "exponent i / dim", waves_with(exponent=lambda dim: torch.arange(dim // 2) / dim)),
-    ("sinusoids", "base 1000", waves_with(base=1000)),
+    ("sinusoids", "exponent i / dim", sinusoids_with(exponent=lambda dim: torch.arange(dim // 2) / dim)),
+    ("sinusoids", "base 1000", sinusoids_with(base=1000)),
     ("sinusoids", "cosine first", lambda n, dim: sinusoids(n, dim).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)),
     ("rotary", "every position turned one step more", lambda x: rotary(torch.cat([x[:1], x]))[1:]),
     (
         "rotary",
         "turned twice as fast",
-        lambda x: turned_by(x, 2 * torch.arange(7).unsqueeze(-1) / 10000 ** (torch.arange(0, 6, 2) / 6)),
+        lambda x: rotated_by(x, 2 * torch.arange(7).unsqueeze(-1) / 10000 ** (torch.arange(0, 6, 2) / 6)),
     ),
     ("rotary", "nothing is turned", lambda x: x),
-    ("weighted_self_attention", "divided by d_v", lambda x, q, k, v: weighed(x, q, k, v, scale=v.shape[1])),
-    ("weighted_self_attention", "divided by d_k / 2", lambda x, q, k, v: weighed(x, q, k, v, scale=q.shape[1] / 2)),
+    ("weighted_self_attention", "divided by d_v", lambda x, q, k, v: self_attention_with(x, q, k, v, scale=v.shape[1])),
+    (
+        "weighted_self_attention",
+        "divided by d_k / 2",
+        lambda x, q, k, v: self_attention_with(x, q, k, v, scale=q.shape[1] / 2),
+    ),
     (
         "weighted_self_attention",
         "multiplied by the root",
-        lambda x, q, k, v: weighed(x, q, k, v, scale=q.shape[1] ** -0.5),
+        lambda x, q, k, v: self_attention_with(x, q, k, v, scale=q.shape[1] ** -0.5),
     ),
     (
         "weighted_self_attention",
         "scaled after the softmax",
-        lambda x, q, k, v: weighed(x, q, k, v / q.shape[1] ** 0.5, scale=1.0),
+        lambda x, q, k, v: self_attention_with(x, q, k, v / q.shape[1] ** 0.5, scale=1.0),
     ),
     ("softmax_slopes", "the diagonal twice", lambda a: 2 * torch.diag(a) - torch.outer(a, a)),
     ("softmax_slopes", "a^2 on the diagonal", lambda a: torch.diag(a * a) - torch.outer(a, a)),
@@ -993,7 +1001,7 @@ ALSO_WRONG = [
         "one padding is seen",
         lambda lengths, longest: target_mask((lengths + 1).clamp(max=longest), longest),
     ),
-    ("target_mask", "as wide as the longest sentence here", shorter),
+    ("target_mask", "as wide as the longest sentence here", cut_to_longest_sentence),
     ("target_mask", "the past is hidden", lambda *given: target_mask(*given).mT),
     ("pre_norm", "residual of what is normalised", lambda x, f, norm: norm(x) + f(x)),
     ("pre_norm", "norm of f", lambda x, f, norm: x + norm(f(norm(x)))),
@@ -1011,10 +1019,10 @@ ALSO_WRONG = [
             asked & (luck == 0.9), others, hide(ids, asked, luck, others, mask)
         ),
     ),
-    ("hide", "shares exchanged", hidden_with(low=0.1, high=0.9)),
+    ("hide", "shares exchanged", hide_with(low=0.1, high=0.9)),
     ("masked_loss", "bits, not nats", lambda *given: masked_loss(*given) / torch.tensor(2.0).log()),
     ("masked_loss", "of what is not asked", lambda logits, ids, asked: masked_loss(logits, ids, ~asked)),
-    ("masked_loss", "over sentences", lambda logits, ids, asked: costs(logits, ids)[asked].sum() / len(ids)),
+    ("masked_loss", "over sentences", lambda logits, ids, asked: token_losses(logits, ids)[asked].sum() / len(ids)),
     ("pad_and_mask", "up to the first pad", mask_from_first_pad),
     ("pad_and_mask", "ids != 0", lambda rows, pad: (pad_and_mask(rows, pad)[0], pad_and_mask(rows, pad)[0] != 0)),
     (
@@ -1045,8 +1053,8 @@ def test_a_plausible_wrong_answer_is_refused(exercises: ModuleType, name: str, a
 
 # ---- the quiz on attention
 
-ASKED = ROOT / "docs/lessons/quiz_attention.py"
-LETTERS = {
+QUIZ_FILE = ROOT / "docs/lessons/quiz_attention.py"
+RIGHT_LETTERS = {
     "score": "b",
     "weight": "d",
     "sum": "a",
@@ -1096,15 +1104,15 @@ def quiz(text: str, folder: Path) -> list[str]:
     """The lines that the quiz prints if its script has this text."""
     script = folder / "quiz.py"
     script.write_text(text, "utf-8")
-    environment = os.environ | {"PYTHONPATH": str(ASKED.parent)}
+    environment = os.environ | {"PYTHONPATH": str(QUIZ_FILE.parent)}
     command = [sys.executable, "-W", "error", str(script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def test_the_quiz_asks_what_is_marked(marks: ModuleType) -> None:
-    text = ASKED.read_text("utf-8")
+def test_every_question_of_the_quiz_has_a_key(marks: ModuleType) -> None:
+    text = QUIZ_FILE.read_text("utf-8")
     questions = {part.split("\n")[0]: part for part in text.split("\n# ## ")[1:]}
     assert list(questions) == list(marks.KEYS) == re.findall(r'^    "(\w+)": "",$', text, re.M)
     for name, part in questions.items():
@@ -1113,14 +1121,14 @@ def test_the_quiz_asks_what_is_marked(marks: ModuleType) -> None:
 
 
 def test_right_letters_pass(marks: ModuleType) -> None:
-    assert list(LETTERS) == list(marks.KEYS)
-    for question, letter in LETTERS.items():
+    assert list(RIGHT_LETTERS) == list(marks.KEYS)
+    for question, letter in RIGHT_LETTERS.items():
         assert str(marks.mark(question, letter)) == f"{question}: right."
         assert marks.mark(question, f" {letter.upper()} ").right
 
 
 @pytest.mark.parametrize(("question", "letter", "begins"), MISTAKES)
-def test_a_wrong_letter_is_told_why(marks: ModuleType, question: str, letter: str, begins: str) -> None:
+def test_a_wrong_letter_gets_an_explanation(marks: ModuleType, question: str, letter: str, begins: str) -> None:
     mark = marks.mark(question, letter)
     assert not mark.right
     assert str(mark).startswith(f"{question}: not {letter}: {begins}")
@@ -1133,7 +1141,7 @@ def test_every_wrong_letter_is_tried(marks: ModuleType) -> None:
     assert wrong == {(question, letter) for question, letter, _ in MISTAKES}
 
 
-def test_letters_that_are_not_there_are_a_sentence(marks: ModuleType) -> None:
+def test_missing_and_unknown_letters_are_reported(marks: ModuleType) -> None:
     assert str(marks.mark("sum", "")) == "sum: no letter yet."
     assert str(marks.mark("sum", "e")) == "sum: not e: There is no such letter; choose from a, b, c, d."
     with pytest.raises(ValueError, match="there is no question 'some'; choose from score, weight"):
@@ -1141,27 +1149,31 @@ def test_letters_that_are_not_there_are_a_sentence(marks: ModuleType) -> None:
 
 
 def test_the_quiz_runs_as_it_is_and_counts_what_is_right(tmp_path: Path) -> None:
-    text = ASKED.read_text("utf-8")
-    assert quiz(text, tmp_path) == [*(f"{name}: no letter yet." for name in LETTERS), "0 of 10"]
+    text = QUIZ_FILE.read_text("utf-8")
+    assert quiz(text, tmp_path) == [*(f"{name}: no letter yet." for name in RIGHT_LETTERS), "0 of 10"]
     filled = text
-    for name, letter in LETTERS.items():
+    for name, letter in RIGHT_LETTERS.items():
         filled = filled.replace(f'"{name}": ""', f'"{name}": "{letter}"')
-    assert quiz(filled, tmp_path) == [*(f"{name}: right." for name in LETTERS), "10 of 10"]
-    told = quiz(filled.replace('"score": "b"', '"score": "c"'), tmp_path)
-    assert told[0] == "score: not c: That is the weight already; a score is the input of the softmax."
-    assert told[-1] == "9 of 10"
+    assert quiz(filled, tmp_path) == [*(f"{name}: right." for name in RIGHT_LETTERS), "10 of 10"]
+    lines = quiz(filled.replace('"score": "b"', '"score": "c"'), tmp_path)
+    assert lines[0] == "score: not c: That is the weight already; a score is the input of the softmax."
+    assert lines[-1] == "9 of 10"
 
 
 def test_what_the_quiz_calls_right_is_what_attend_does() -> None:
     """With numbers: the formulas marked right agree with `attend`, the others do not."""
     x, to_query, to_key, to_value = (torch.randn(*shape).double() for shape in ((5, 3), (4, 3), (4, 3), (2, 3)))
     q, k, v = x @ to_query.T, x @ to_key.T, x @ to_value.T
-    seen = attend(q, k, v, score=SCORES["dot"](query_dim=4, key_dim=4, dim=None))
+    attended = attend(q, k, v, score=SCORES["dot"](query_dim=4, key_dim=4, dim=None))
     scores = torch.tensor([[query @ key for key in k] for query in q])
     weights = {"a": scores, "b": scores.softmax(0), "c": scores.sigmoid(), "d": scores.softmax(1)}
     right = weights["d"]
     summed = {"a": right @ v, "c": v[right.argmax(1)], "d": right.T @ v}  # b has another width
-    assert [letter for letter, each in weights.items() if torch.allclose(each, seen.weights)] == [LETTERS["weight"]]
-    assert [letter for letter, each in summed.items() if torch.allclose(each, seen.context)] == [LETTERS["sum"]]
+    assert [letter for letter, result in weights.items() if torch.allclose(result, attended.weights)] == [
+        RIGHT_LETTERS["weight"]
+    ]
+    assert [letter for letter, result in summed.items() if torch.allclose(result, attended.context)] == [
+        RIGHT_LETTERS["sum"]
+    ]
     assert torch.allclose((to_query @ x[0]) @ (to_key @ x[1]), x[0] @ (to_query.T @ to_key) @ x[1])
     assert torch.allclose((to_query @ x[0]) @ (to_key @ x[1]), scores[0, 1])

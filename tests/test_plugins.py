@@ -15,11 +15,13 @@ import pytest
 import regard
 from regard import catalogue, plugins, storage
 from regard import recipe as recipes
+from regard.analysis.doctor import examine
 from regard.attention import NORMALIZERS, SCORES, Score
 from regard.attention.normalizers import Entry
 from regard.attention.scores import Dot
 from regard.encoders import ENCODERS, GnmtEncoder
 from regard.errors import CorruptError, RecipeError, RegardError, UnknownNameError
+from regard.kernels.choose import are_definitions_only
 from regard.models import build
 from regard.recipe import Recipe
 from regard.storage import Run
@@ -160,12 +162,14 @@ def test_every_loader_names_the_missing_package(run: Run, load: Callable[[Run], 
         load(run)
 
 
-def test_a_comparison_names_the_missing_package_of_a_task(run: Run, tmp_path: Path) -> None:
+def test_a_comparison_and_the_doctor_name_the_missing_package_of_a_task(run: Run, tmp_path: Path) -> None:
     copy = Run(shutil.copytree(run.path, tmp_path / "copy"))
     copy.replace(storage.RECIPE, run.read(storage.RECIPE).replace(b'task = "translate"', b'task = "capitals"'))
     copy.replace(storage.PLUGINS, plugins.to_json({"tasks.capitals": plugins.Package("regard-small", "0.3")}))
     with pytest.raises(RecipeError, match=rf"the run {copy.path} needs the task 'capitals' {re.escape(MISSING)}$"):
         regard.compare(copy, "reverse")
+    with pytest.raises(RecipeError, match=rf"the run {copy.path} needs the task 'capitals' {re.escape(MISSING)}$"):
+        examine(copy.path)
 
 
 def test_starting_from_a_run_needs_only_what_the_new_recipe_names(run: Run, home: Path, tmp_path: Path) -> None:
@@ -222,7 +226,9 @@ def test_the_error_for_a_missing_score_says_that_it_was_added_from_python(
         regard.load(run)
 
 
-def test_a_task_of_a_package_trains_and_predicts(site: Path, home: Path, use: Use, tmp_path: Path) -> None:
+def test_a_task_of_a_package_trains_predicts_and_is_examined_by_the_doctor(
+    site: Path, home: Path, use: Use, tmp_path: Path
+) -> None:
     use(site)
     recipe = small(home, "task=capitals", f"data.train={home / 'lines.txt'}", "model.attention.score=chebyshev")
     run = regard.train(recipe, runs=tmp_path, quiet=True)
@@ -232,6 +238,10 @@ def test_a_task_of_a_package_trains_and_predicts(site: Path, home: Path, use: Us
     }
     assert regard.resume(run, quiet=True) == run
     assert len(regard.load(run).predict(["abc", "def"])) == 2
+    phases = examine(run.path).run
+    assert phases is not None
+    assert {name: phase.problem for name, phase in phases.items()} == {"training": "", "search": ""}
+    assert all(phase.answers for phase in phases.values()) is not are_definitions_only()
 
 
 # Names

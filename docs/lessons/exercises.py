@@ -47,7 +47,7 @@ def check(exercise: str, answer: Answer) -> Verdict:
         raise ValueError(f"there is no exercise {exercise!r}; choose from {', '.join(EXERCISES)}")
     for tested in EXERCISES[exercise]:
         try:
-            holds = tested.has_file(answer)
+            holds = tested.holds(answer)
         except _NothingError:
             return Verdict(exercise, "nothing returned", "Fill the function in, then run this cell again.")
         except Exception as error:  # the author of the answer should see any error in it
@@ -511,7 +511,7 @@ class _RecordingCell:
         self.after = torch.tanh(state + inputs.sum() / 2)
         return self.after.clone()
 
-    def has_file(self, part: Tensor) -> bool:
+    def holds(self, part: Tensor) -> bool:
         """Whether the input of the cell contains a vector, at any position."""
         places = range(len(self.inputs) - len(part) + 1)
         return any(_same(self.inputs[place : place + len(part)], part) for place in places)
@@ -546,12 +546,12 @@ BAHDANAU_STEP = (
     ),
     Property(
         "the word does not enter the cell",
-        lambda answer: _bahdanau(answer)[0].has_file(WORD),
+        lambda answer: _bahdanau(answer)[0].holds(WORD),
         "The input of the cell is [word; context]; the last state is its state, not its input.",
     ),
     Property(
         "the context does not enter the cell",
-        lambda answer: _bahdanau(answer)[0].has_file(_bahdanau(answer)[0].context),
+        lambda answer: _bahdanau(answer)[0].holds(_bahdanau(answer)[0].context),
         "The input of the cell is [word; context].",
     ),
     Property(

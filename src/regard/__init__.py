@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Environment variables that say how threads wait.
 _WAIT_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
@@ -54,42 +55,27 @@ def _others_compute(samples: int = 10, seconds: float = 0.005) -> bool:
 
 _choose_wait_policy()
 
-# Loaded when first asked for, so that `import regard` and `regard --help` do not wait for torch.
-_HOMES = {
-    "Recipe": "regard.recipe",
-    "AttentionMap": "regard.maps",
-    "Prediction": "regard.types",
-    "Run": "regard.storage",
-    "Attended": "regard.attention",
-    "attend": "regard.attention",
-    "resume": "regard.training",
-    "train": "regard.training",
-    "Predictor": "regard.predict",
-    "load": "regard.predict",
-    "Comparison": "regard.analysis.comparison",
-    "compare": "regard.analysis.comparison",
+# Imported at first use, so that `import regard` and `regard --help` do not wait for torch.
+_MODULES = {
+    "regard.recipe": ("Recipe",),
+    "regard.maps": ("AttentionMap",),
+    "regard.types": ("Prediction",),
+    "regard.storage": ("Run",),
+    "regard.attention": ("Attended", "attend"),
+    "regard.training": ("resume", "train"),
+    "regard.predict": ("Predictor", "load"),
+    "regard.analysis.comparison": ("Comparison", "compare"),
 }
 
-__all__ = [
-    "Attended",
-    "AttentionMap",
-    "Comparison",
-    "Prediction",
-    "Predictor",
-    "Recipe",
-    "Run",
-    "attend",
-    "compare",
-    "load",
-    "resume",
-    "train",
-]
+__all__ = ["Attended", "AttentionMap", "Comparison", "Prediction", "Predictor", "Recipe", "Run"]
+__all__ += ["attend", "compare", "load", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'regard' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,6 @@
 """Messages and progress bars for people, on stderr."""
 
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 from rich.console import Console
@@ -51,9 +50,7 @@ class ProgressLog:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
 

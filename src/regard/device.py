@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -67,14 +67,9 @@ def keep_freed_memory() -> Iterator[None]:
         library.malloc_trim(0)
 
 
-@contextmanager
-def current(device: torch.device) -> Iterator[None]:
+def current(device: torch.device) -> AbstractContextManager[None]:
     """Within the block, this GPU is the current one, for streams, graphs and kernels that name no device."""
-    if device.type != "cuda":
-        yield
-        return
-    with torch.cuda.device(device):
-        yield
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -142,9 +137,8 @@ def map_in_parallel(work: Callable[[Input], Output], batches: Sequence[Input], m
     with _threads_lock:
         threads = torch.get_num_threads()
     half = threads // AT_ONCE
-    has_hooks = modules._has_any_global_hook() or any(
-        module._forward_hooks or module._forward_pre_hooks for module in model.modules()
-    )
+    hooks = [module._forward_hooks or module._forward_pre_hooks for module in model.modules()]
+    has_hooks = modules._has_any_global_hook() or any(hooks)
     on_cpu = next(model.parameters()).device.type == "cpu"
 
     def without_gradients(batch: Input) -> Output:
@@ -153,8 +147,13 @@ def map_in_parallel(work: Callable[[Input], Output], batches: Sequence[Input], m
 
     if not on_cpu or not half or len(batches) < AT_ONCE:
         yield from map(without_gradients, batches)
-        return
-    if not has_hooks:
+    elif has_hooks:
+        _use_threads(half, threads)
+        try:
+            yield from map(without_gradients, batches)
+        finally:
+            _use_threads(threads, threads)
+    else:
         cancelled = threading.Event()
         with ThreadPoolExecutor(AT_ONCE, initializer=_begin_worker, initargs=(half, threads, cancelled)) as pool:
             try:
@@ -162,16 +161,8 @@ def map_in_parallel(work: Callable[[Input], Output], batches: Sequence[Input], m
             except BaseException:
                 cancelled.set()  # else leaving the pool would wait for the batches that still run
                 raise
-        return
-    _use_threads(half, threads)
-    try:
-        yield from map(without_gradients, batches)
-    finally:
-        _use_threads(threads, threads)
 
 
-@contextmanager
-def precision(name: str, device: torch.device) -> Iterator[None]:
+def precision(name: str, device: torch.device) -> torch.autocast:
     """Within the block, matrix products use that precision; sums, norms and weights stay in float32."""
-    with torch.autocast(device.type, torch.bfloat16, enabled=choose_precision(name, device) == "bfloat16"):
-        yield
+    return torch.autocast(device.type, torch.bfloat16, enabled=choose_precision(name, device) == "bfloat16")

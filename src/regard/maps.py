@@ -120,22 +120,15 @@ class AttentionMap:
         """
         return self.merged(_words(self.rows), _words(self.columns))
 
-    def merged(self, rows: "Words | None", columns: "Words | None") -> "AttentionMap":
-        """The map between the given words, merged as in `words`; None leaves an axis unchanged."""
-        weights = self.weights
-        if columns is not None:
-            home = torch.tensor(columns.home, device=weights.device)
-            weights = weights.new_zeros(len(weights), len(columns.labels)).index_add(1, home, weights)
-        if rows is not None:
-            home = torch.tensor(rows.home, device=weights.device)
-            sums = weights.new_zeros(len(rows.labels), weights.shape[1]).index_add(0, home, weights)
-            weights = sums / home.bincount(minlength=len(rows.labels)).clamp(min=1).unsqueeze(-1)
-        return dataclasses.replace(
-            self,
-            weights=weights,
-            rows=rows.labels if rows else self.rows,
-            columns=columns.labels if columns else self.columns,
-        )
+    def merged(self, rows: "Words", columns: "Words") -> "AttentionMap":
+        """The map between the given words, merged as in `words`."""
+        weights, device = self.weights, self.weights.device
+        home = torch.tensor(columns.home, dtype=torch.long, device=device)
+        weights = weights.new_zeros(len(weights), len(columns.labels)).index_add(1, home, weights)
+        home = torch.tensor(rows.home, dtype=torch.long, device=device)
+        sums = weights.new_zeros(len(rows.labels), weights.shape[1]).index_add(0, home, weights)
+        weights = sums / home.bincount(minlength=len(rows.labels)).clamp(min=1).unsqueeze(-1)
+        return dataclasses.replace(self, weights=weights, rows=rows.labels, columns=columns.labels)
 
     def _repr_svg_(self) -> str:
         """The picture that a notebook shows for this object."""
@@ -151,10 +144,10 @@ class Words(NamedTuple):
     home: list[int]
 
 
-def _words(pieces: tuple[str, ...]) -> Words | None:
-    """Group the pieces of an axis into words; None if no piece marks the beginning of a word."""
+def _words(pieces: tuple[str, ...]) -> Words:
+    """Group the pieces of an axis into words; if no piece marks the beginning of a word, each piece is one."""
     if not any("▁" in piece for piece in pieces):
-        return None
+        return Words(pieces, list(range(len(pieces))))
     words: list[str] = []
     home: list[int] = []
     for piece in pieces:

@@ -5,7 +5,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Measured(NamedTuple):
@@ -109,27 +109,26 @@ def bleu(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """BLEU of raw text, computed by sacreBLEU; higher is better."""
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU()
-    value = metric.corpus_score(list(outputs), [list(references)]).score
-    return Measured(value, f"bleu|n:{len(references)}|{metric.get_signature()}")
+    return _sacrebleu(BLEU(), "bleu", outputs, references)
 
 
 def bleu_tokenised(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """BLEU of text that is already tokenised, as many papers report it; higher is better."""
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(tokenize="none", force=True)
-    value = metric.corpus_score(list(outputs), [list(references)]).score
-    return Measured(value, f"bleu_tokenised|n:{len(references)}|{metric.get_signature()}")
+    return _sacrebleu(BLEU(tokenize="none", force=True), "bleu_tokenised", outputs, references)
 
 
 def chrf(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """chrF: the F-score of character n-grams, computed by sacreBLEU; higher is better."""
     from sacrebleu.metrics.chrf import CHRF
 
-    metric = CHRF()
+    return _sacrebleu(CHRF(), "chrf", outputs, references)
+
+
+def _sacrebleu(metric: Any, name: str, outputs: Sequence[str], references: Sequence[str]) -> Measured:
     value = metric.corpus_score(list(outputs), [list(references)]).score
-    return Measured(value, f"chrf|n:{len(references)}|{metric.get_signature()}")
+    return Measured(value, f"{name}|n:{len(references)}|{metric.get_signature()}")
 
 
 def tag_accuracy(outputs: Sequence[str], references: Sequence[str]) -> Measured:

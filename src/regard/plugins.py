@@ -72,8 +72,7 @@ def installed() -> dict[str, list[EntryPoint]]:
 
 def added_to(table: str) -> dict[str, list[EntryPoint]]:
     """The entries of installed packages for one table, by name."""
-    prefix = f"{table}."
-    return {key.removeprefix(prefix): entries for key, entries in installed().items() if key.startswith(prefix)}
+    return {key.partition(".")[2]: entries for key, entries in installed().items() if key.startswith(f"{table}.")}
 
 
 def misplaced() -> Iterator[str]:
@@ -109,29 +108,22 @@ def pick(table: Mapping[str, Entry], name: str, what: str, kind: type[Any]) -> E
     if name not in added:
         raise UnknownNameError(what, name, [*table, *added])
     if len(added[name]) > 1:
-        raise RegardError(
-            f"the {what} {name!r} is in several installed packages: {origin(added[name])}; uninstall all but one"
-        )
+        packages = origin(added[name])
+        raise RegardError(f"the {what} {name!r} is in several installed packages: {packages}; uninstall all but one")
     (entry,) = added[name]
+    described = f"the {what} {name!r} of {_package(entry)} ({entry.value})"
+    try:
+        loaded: Any = entry.load()
+    except Exception as error:  # a package's import can raise anything
+        raise RegardError(f"{described} cannot be imported: {type(error).__name__}: {error}") from error
     holds_classes = isinstance(next(iter(table.values())), type)
-    loaded = _load(entry, what, name)
     is_of_kind = issubclass if isinstance(loaded, type) else isinstance
     if isinstance(loaded, type) is not holds_classes or not is_of_kind(loaded, kind):
         wanted = f"{'a subclass' if holds_classes else 'an instance'} of {kind.__module__}.{kind.__qualname__}"
-        raise RegardError(f"the {what} {name!r} of {_package(entry)} ({entry.value}) is not {wanted}")
+        raise RegardError(f"{described} is not {wanted}")
     if resolved is not None:
         resolved.packages[key] = _package(entry)
     return loaded
-
-
-def _load(entry: EntryPoint, what: str, name: str) -> Any:
-    try:
-        return entry.load()
-    except Exception as error:  # a package's import can raise anything
-        why = f"{type(error).__name__}: {error}"
-        raise RegardError(
-            f"the {what} {name!r} of {_package(entry)} ({entry.value}) cannot be imported: {why}"
-        ) from error
 
 
 @contextmanager

@@ -47,15 +47,14 @@ class Predictor:
             raise RecipeError("predict takes a list of texts; write predict([text])")
         if n_best < 1:
             raise RecipeError(f"n_best is the number of outputs for each text, 1 or more, not {n_best}")
-        settings = recipes.fill(self.task.recipe.search, search or {}, "predict", "search.")
-        settings = settings if beam is None else _with_beam(settings, beam)
+        settings = _with_beam(recipes.fill(self.task.recipe.search, search or {}, "predict", "search."), beam)
         with self.running():
             return self.task.answer(self.model, texts, settings, n_best, seed)
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """Score the run on examples, in total and by group, with its recipe's metric or another that fits the task."""
         recipe = self.task.recipe
-        settings = recipe.search if beam is None else _with_beam(recipe.search, beam)
+        settings = _with_beam(recipe.search, beam)
         with self.running():
             return self.task.measure(self.model, examples, metric or recipe.metric, settings)
 
@@ -77,12 +76,12 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
         models.load_weights(model, models.stored_weights(run))
     except RuntimeError as error:
         raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
-    chosen = choose_device(device)
     with explain_out_of_memory("the model", "use a device with more memory"):
-        model.to(chosen).eval()
+        model.to(choose_device(device)).eval()
     models.store_by_columns(model)
     return Predictor(run, task, model)
 
 
-def _with_beam(settings: Search, beam: int) -> Search:
-    return recipes.fill(settings, {"beam": beam}, "predict", "search.")
+def _with_beam(settings: Search, beam: int | None) -> Search:
+    """The settings with another beam; with None, unchanged."""
+    return settings if beam is None else recipes.fill(settings, {"beam": beam}, "predict", "search.")

@@ -435,18 +435,12 @@ def _parse_argument(argument: str, kind: Any) -> Any:
 
 def _lines(section: Any, prefix: str) -> Iterable[str]:
     """The TOML lines of a section: its own keys first, then its sub-sections."""
-    nested = []
-    for item in dataclasses.fields(section):
-        value = getattr(section, item.name)
-        if value is None:  # a key that is not set
-            continue
-        if dataclasses.is_dataclass(value):
-            nested.append((prefix + item.name, value))
-        else:
-            plain = list(value) if isinstance(value, tuple) else value
+    for name, value in vars(section).items():
+        if value is not None and not dataclasses.is_dataclass(value):  # None: a key that is not set
             # JSON of these types is TOML too, except that TOML wants the control character 7F escaped
-            encoded = json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
-            yield f"{item.name} = {encoded}"
-    for name, value in nested:
-        yield f"\n[{name}]"
-        yield from _lines(value, name + ".")
+            encoded = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            yield f"{name} = {encoded}"
+    for name, value in vars(section).items():
+        if dataclasses.is_dataclass(value):
+            yield f"\n[{prefix}{name}]"
+            yield from _lines(value, f"{prefix}{name}.")

@@ -7,6 +7,7 @@ any time, also after the process was killed, there is either the complete old co
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -49,9 +50,8 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
 
     If the cache cannot be written, the result is returned all the same.
     """
-    home = os.environ.get("REGARD_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "regard"
-    )
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    home = os.environ.get("REGARD_CACHE") or os.path.join(caches, "regard")
     path = Path(home) / kind / digest
     with contextlib.suppress(OSError, ValueError):
         checksum, content = path.read_bytes().split(b"\n", 1)
@@ -65,6 +65,13 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
         for leftover in path.parent.glob(f".{digest}.*{PARTIAL}"):
             leftover.unlink(missing_ok=True)
     return content
+
+
+def numbered(path: Path) -> Iterator[Path]:
+    """The path itself, then PATH-2, PATH-3 and so on: names to try for a new file or folder."""
+    yield path
+    for number in itertools.count(2):
+        yield path.with_name(f"{path.name}-{number}")
 
 
 @dataclass(frozen=True)
@@ -123,14 +130,12 @@ class Run(Folder):
         with _write_errors(parent / name):
             parent.mkdir(parents=True, exist_ok=True)
             with _creation_lock(parent):
-                number = 1
-                while True:
-                    path = parent / (name if number == 1 else f"{name}-{number}")
+                for path in numbered(parent / name):
                     if not path.exists():
                         with contextlib.suppress(FileExistsError):
                             _create_folder(path, files)
-                            return Run(path)
-                    number += 1
+                            break
+        return Run(path)
 
     @staticmethod
     def at(path: Path) -> bool:
@@ -203,8 +208,7 @@ class Run(Folder):
     def record(self, entry: Mapping[str, Any]) -> None:
         """Append one entry to the metrics."""
         with _write_errors(self.path / METRICS):
-            handle = os.open(self.path / METRICS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-            _write_all(handle, json.dumps(entry).encode() + b"\n")
+            _write_synced(self.path / METRICS, json.dumps(entry).encode() + b"\n", os.O_APPEND)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics recorded during training; an incomplete last line is left out."""
@@ -267,10 +271,8 @@ class Run(Folder):
 
     def set_aside(self, checkpoint: Folder) -> Path:
         """Rename a damaged checkpoint, so that it is kept but no longer used; returns its new path."""
-        aside, number = checkpoint.path.with_name(f"{checkpoint.path.name}{DAMAGED}"), 1
-        while os.path.lexists(aside):
-            number += 1
-            aside = checkpoint.path.with_name(f"{checkpoint.path.name}{DAMAGED}-{number}")
+        paths = numbered(checkpoint.path.with_name(f"{checkpoint.path.name}{DAMAGED}"))
+        aside = next(path for path in paths if not os.path.lexists(path))
         with _write_errors(checkpoint.path):
             os.rename(checkpoint.path, aside)
             _sync_folder(aside.parent)
@@ -288,30 +290,30 @@ class Run(Folder):
 @contextlib.contextmanager
 def _creation_lock(parent: Path) -> Iterator[None]:
     """Let one process at a time create folders in `parent`; removes partial folders that killed processes left."""
-    handle = os.open(parent, os.O_RDONLY)
-    try:
+    with _opened(parent, os.O_RDONLY) as handle:
         with contextlib.suppress(OSError):  # some network file systems cannot lock folders: partial ones then stay
             fcntl.flock(handle, fcntl.LOCK_EX)
             for leftover in parent.glob(f".*{PARTIAL}"):
                 if leftover.is_dir():
                     shutil.rmtree(leftover, ignore_errors=True)
         yield
-    finally:
-        os.close(handle)
 
 
-def _write_synced(path: Path, content: bytes) -> None:
-    """Write a file and sync it to the disk; not atomic."""
-    _write_all(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), content)
-
-
-def _write_all(handle: int, content: bytes) -> None:
-    """Write to an open file, sync it to the disk and close it."""
-    try:
+def _write_synced(path: Path, content: bytes, mode: int = os.O_TRUNC) -> None:
+    """Write a file, or append to it if `mode` is O_APPEND, and sync it to the disk; not atomic."""
+    with _opened(path, os.O_WRONLY | os.O_CREAT | mode) as handle:
         rest = memoryview(content)
         while rest:
             rest = rest[os.write(handle, rest) :]
         os.fsync(handle)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    """Open a file or a folder, and close it after the block."""
+    handle = os.open(path, flags, 0o666)
+    try:
+        yield handle
     finally:
         os.close(handle)
 
@@ -348,8 +350,7 @@ def _remove(path: Path) -> None:
     """Remove a file or a folder; a folder is renamed first, so that a half-removed one is never read as complete."""
     if path.is_dir():
         if not path.name.endswith(PARTIAL):
-            os.rename(path, _name_for_removal(path))
-            path = _name_for_removal(path)
+            path = path.rename(path.with_name(f".{path.name}.old{PARTIAL}"))
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -374,18 +375,10 @@ def _moved_away(path: Path) -> Iterator[None]:
     shutil.rmtree(replaced)
 
 
-def _name_for_removal(path: Path) -> Path:
-    """The temporary name of a folder while it is being removed."""
-    return path.with_name(f".{path.name}.old{PARTIAL}")
-
-
 def _sync_folder(folder: Path) -> None:
     """Sync a folder to the disk, so that a rename in it survives a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with _opened(folder, os.O_RDONLY) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _manifest_json(manifest: Manifest) -> bytes:

@@ -145,7 +145,7 @@ def test_a_model_looks_at_as_many_places_as_the_recipe_says(kind):
 
 def test_a_pooling_has_its_places_from_the_recipe_too():
     model = replace(recipes.Model(longest=KNOWN), attention=recipes.Attention(score="location"))
-    classifier = build_classifier(model, size=9, classes=3)
+    classifier = build_classifier(model, "attention", size=9, classes=3)
     weights = classifier(pad([[4, 5, 6, 7, 8, 4, 5]])).weights
     assert not weights[:, KNOWN:].any()
     assert (weights[:, :KNOWN] > 0).all()

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batching import Batches, collate, pad, plan, sorted_batches
+from regard.data.batching import Batches, pad, plan, sorted_batches
 from regard.errors import DataError, RecipeError
-from regard.types import BEGIN, END, PAD
+from regard.types import PAD
 
 laws = settings(max_examples=100, deadline=None, derandomize=True)
 lengths_of_examples = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60)
@@ -145,14 +145,3 @@ def test_padding_empty_rows_gives_empty_tensors(rows, shape):
     padded = pad(rows)
     assert tuple(padded.ids.shape) == tuple(padded.mask.shape) == shape
     assert padded.mask.dtype == torch.bool
-
-
-def test_a_batch_has_begin_and_end_tokens_and_example_indices():
-    sources, targets = [[5], [6, 7, 8], [9]], [[10, 11], [], [12]]
-    batch = collate(sources, targets, [2, 1])
-    assert batch.source.ids.tolist() == [[9, END, PAD, PAD], [6, 7, 8, END]]
-    assert batch.target.ids.tolist() == [[BEGIN, 12, END], [BEGIN, END, PAD]]
-    assert batch.target.mask.tolist() == [[True, True, True], [True, True, False]]
-    assert batch.examples.tolist() == [2, 1]
-    assert sources == [[5], [6, 7, 8], [9]]
-    assert targets == [[10, 11], [], [12]]

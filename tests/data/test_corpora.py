@@ -12,7 +12,8 @@ from datetime import date, timedelta
 import pytest
 from babel.dates import format_date
 
-from regard.data.corpora import CORPORA, Corpus, Splits, copy, dates, reverse
+from regard.data.corpora import CORPORA, copy, dates, reverse
+from regard.data.corpora.core import Corpus, Splits
 from regard.data.corpora.dates import DATE_FORMATS
 from regard.errors import MissingExtraError
 

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from regard.data.corpora import Splits, moods
+from regard.data.corpora import moods
+from regard.data.corpora.core import Splits
 from regard.data.corpora.moods import PHRASES, WORDS
 from regard.types import Example
 

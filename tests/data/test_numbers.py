@@ -9,7 +9,8 @@ from itertools import pairwise
 import pytest
 from num2words import num2words
 
-from regard.data.corpora import Splits, numbers
+from regard.data.corpora import numbers
+from regard.data.corpora.core import Splits
 from regard.data.corpora.numbers import LONGEST, _lexicon, spell
 from regard.errors import MissingExtraError
 from regard.types import Example

@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from regard.data.corpora import Splits, titles
+from regard.data.corpora import titles
+from regard.data.corpora.core import Splits
 from regard.data.corpora.titles import BRANDS, COLOURS, DEV, NOISE, TEST, _spelled
 from regard.types import Example
 

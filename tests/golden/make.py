@@ -1,8 +1,8 @@
-"""How the golden runs were made: run once, with version 0.1.0 (commit f8274a9, torch 2.13), and not run again.
+"""The script that made the golden runs: run once, with version 0.1.0 (commit f8274a9, torch 2.13), never again.
 
 PYTHONPATH=src python tests/golden/make.py [NAME ...]
 
-Golden runs made anew would prove nothing of older ones. A later version that adds a task or a format adds runs.
+Runs that are made again prove nothing about runs of older versions. A version that adds a task or a format adds runs.
 """
 
 import json
@@ -26,11 +26,11 @@ from regard.training import resume, train
 from regard.training.engine import eager
 from regard.types import BEGIN, END, Batch, Example, Padded, Prediction
 
-MARGIN = 0.05  # nats between a chosen token, label or span and the next best
-LOOK = 0.005  # between the heaviest weight of a row and the next
-LEFT = 20  # updates that a stopped run has still to do
+MARGIN = 0.05  # least difference, in nats, between a chosen token, label or span and the next best
+LEAD = 0.005  # least difference between the largest weight of a row and the next
+REMAINING = 20  # updates that a stopped run has not done yet
 ANSWERS = 4
-ALL = (
+COMMON = (
     *("data.size=400", "train.batch_tokens=300", "train.learning_rate=0.02", "train.schedule=linear"),
     *("train.warmup=10", "train.updates=150", "train.validate=100", "train.device=cpu", "train.threads=1"),
     *("model.embedding=6", "model.encoder.dim=8", "model.decoder.dim=8", "model.attention.dim=6"),
@@ -102,80 +102,80 @@ GOLDEN = {
 
 
 def margin(predictor: Predictor, text: str, answer: Prediction) -> float:
-    """The nats by which every choice in an answer was the best."""
+    """The smallest difference, in nats, between a choice in an answer and the next best choice."""
     task, model = predictor.task, predictor.model
     if task.recipe.task in ("masked_lm", "classify", "answer"):
         best, next_best = [answer.score, predictor.predict([text], n_best=2)[0].alternatives[0].score]
         return best - next_best
     if task.recipe.task == "tag":
         batch = task.collate(task.encode([Example(text, answer.text)]), [0])
-        return _least(model(batch.source)[0, :, 4:])
+        return _smallest_lead(model(batch.source)[0, :, 4:])
     tokens = task.target if task.recipe.task == "translate" else task.source
     ids = {tokens.piece(token): token for token in range(tokens.size)}
-    written = [ids[token] for token in answer.tokens]
+    output_ids = [ids[token] for token in answer.tokens]
     source = task.source.encode(text)
-    before = [] if task.recipe.task == "translate" else source
-    target = torch.tensor([[BEGIN, *before, *written]])
-    reading = torch.tensor([[*source, END]] if task.recipe.task == "translate" else [[]], dtype=torch.long)
-    padded = [Padded(each, torch.ones_like(each, dtype=torch.bool)) for each in (reading, target)]
+    prefix = [] if task.recipe.task == "translate" else source
+    target = torch.tensor([[BEGIN, *prefix, *output_ids]])
+    source_ids = torch.tensor([[*source, END]] if task.recipe.task == "translate" else [[]], dtype=torch.long)
+    padded = [Padded(row, torch.ones_like(row, dtype=torch.bool)) for row in (source_ids, target)]
     limit = task.recipe.search.max_extra + (len(source) if task.recipe.task == "translate" else 0)
-    logits = model(_batch(*padded)).logits[0, len(before) :]
-    return _least(logits if len(written) < limit else logits[:-1])
+    logits = model(_batch_with_next(*padded)).logits[0, len(prefix) :]
+    return _smallest_lead(logits if len(output_ids) < limit else logits[:-1])
 
 
-def _batch(source: Padded, target: Padded) -> Batch:
-    """One whose target ends with a token that the model does not read, but for which it has a row of logits."""
+def _batch_with_next(source: Padded, target: Padded) -> Batch:
+    """A batch with END after the target: the model does not read the last token, but predicts it."""
     ids = torch.cat([target.ids, torch.tensor([[END]])], 1)
     return Batch(source, Padded(ids, torch.ones_like(ids, dtype=torch.bool)), torch.zeros(1, dtype=torch.long))
 
 
-def _least(logits: torch.Tensor) -> float:
+def _smallest_lead(logits: torch.Tensor) -> float:
     best = logits.topk(2, dim=-1).values
     return (best[..., 0] - best[..., 1]).min().item()
 
 
 def observed(prediction: Prediction) -> dict[str, Any]:
-    """What is expected of a prediction: text, tokens, score, the heaviest column of each row, and a few weights.
+    """The expected values of a prediction: text, tokens, score, the largest column of each row, and a few weights.
 
-    A row without one heaviest weight has None.
+    The column is None if the two largest weights of a row are nearly equal.
     """
-    variant, weights = None, []
+    looks, weights = None, []
     if prediction.map is not None:
         rows = prediction.map.weights
         best = rows.topk(2, dim=-1)
         lead = best.values[:, 0] - best.values[:, 1]
-        variant = [column if by > LOOK else None for column, by in zip(best.indices[:, 0].tolist(), lead, strict=True)]
-        places = {(row, column) for row in (0, len(rows) // 2, len(rows) - 1) for column in (0, variant[row] or 1)}
+        looks = [column if by > LEAD else None for column, by in zip(best.indices[:, 0].tolist(), lead, strict=True)]
+        places = {(row, column) for row in (0, len(rows) // 2, len(rows) - 1) for column in (0, looks[row] or 1)}
         weights = [[row, column, round(rows[row, column].item(), 6)] for row, column in sorted(places)]
     return {
         "source": prediction.source,
         "text": prediction.text,
         "tokens": list(prediction.tokens),
         "score": round(prediction.score, 6),
-        "variant": variant,
+        "looks": looks,
         "weights": weights,
     }
 
 
 @torch.no_grad()
-def chosen(predictor: Predictor) -> list[dict[str, Any]]:
-    """The first few of test whose answers hang on no near tie."""
+def choose_answers(predictor: Predictor) -> list[dict[str, Any]]:
+    """Answers to the first test examples for which no choice is a near tie."""
     recipe = predictor.task.recipe
-    found = []
+    answers = []
     for example in TASKS[recipe.task].examples(recipe).test:
         text = example.source
         if recipe.task == "language_model":
             text = example.target[: len(example.target) // 2].rpartition(" ")[0]
         elif recipe.task == "masked_lm":
             words = text.split()
-            text = " ".join("___" if place in (2, len(words) - 2) else word for place, word in enumerate(words))
+            text = " ".join("___" if index in (2, len(words) - 2) else word for index, word in enumerate(words))
         (answer,) = predictor.predict([text], beam=1)
-        seldom = [other["text"] for other in found].count(answer.text) < ANSWERS / 2  # they are not all the same
-        if seldom and answer.tokens and margin(predictor, text, answer) > MARGIN:
-            found.append(observed(answer))
-        if len(found) == ANSWERS:
-            return found
-    raise SystemExit(f"{recipe.name}: only {len(found)} clear answers")
+        is_rare = [other["text"] for other in answers].count(answer.text) < ANSWERS / 2  # so that answers differ
+        if is_rare and answer.tokens and margin(predictor, text, answer) > MARGIN:
+            answers.append(observed(answer))
+        if len(answers) == ANSWERS:
+            return answers
+    raise SystemExit(f"{recipe.name}: only {len(answers)} clear answers")
 
 
 def stop_after(update: int) -> None:
@@ -193,35 +193,40 @@ def stop_after(update: int) -> None:
 
 
 def make(name: str, overrides: tuple[str, ...]) -> None:
-    """A run stopped before its end, and the same resumed and finished."""
-    recipe = recipes.parse(f'name = "{name}"', "make.py", [*ALL, *overrides])
+    """Write a run that was stopped before its end, and the same run resumed and finished."""
+    recipe = recipes.parse(f'name = "{name}"', "make.py", [*COMMON, *overrides])
     shutil.rmtree(RUNS / name, ignore_errors=True)
     (RUNS / name).mkdir(parents=True)
     with TemporaryDirectory() as folder:
-        stop_after(recipe.train.updates - LEFT)
+        stop_after(recipe.train.updates - REMAINING)
         try:
             train(recipe, runs=folder, quiet=True)
         except StoppedError:
             shutil.copytree(Path(folder) / name, RUNS / name / "stopped")
         shutil.copytree(resume(Path(folder) / name, quiet=True).path, RUNS / name / "finished")
     older = Run.open(RUNS / name / "stopped").checkpoints()[1:]
-    for checkpoint in older:  # the newest is enough, and the repository stays small
+    for checkpoint in older:  # only the newest is needed, and the repository stays small
         shutil.rmtree(checkpoint.path)
 
 
 def expect(name: str) -> None:
-    """Write down what is expected of both."""
+    """Write expected.json for both runs."""
     predictor = load(RUNS / name / "finished", device="cpu")
     recipe = predictor.task.recipe
     losses = [entry["dev_loss"] for entry in predictor.run.metrics() if "dev_loss" in entry]
-    told = {"metric": recipe.metric, "value": score(predictor), "dev_losses": losses, "answers": chosen(predictor)}
-    text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+    expected = {
+        "metric": recipe.metric,
+        "value": score(predictor),
+        "dev_losses": losses,
+        "answers": choose_answers(predictor),
+    }
+    text = json.dumps(expected, indent=1, ensure_ascii=False) + "\n"
     (RUNS / name / "expected.json").write_text(text, encoding="utf-8")
     size = sum(path.stat().st_size for path in (RUNS / name).rglob("*") if path.is_file())
-    weights = sum(each.numel() for each in predictor.model.parameters())
-    print(f"{name}: {weights:,} parameters, {size:,} bytes, {recipe.metric} {told['value']:.4f}, losses {losses}")
-    for answer in told["answers"]:
-        print("  ", answer["source"], "->", answer["text"], answer["score"], answer["variant"])
+    weights = sum(parameter.numel() for parameter in predictor.model.parameters())
+    print(f"{name}: {weights:,} parameters, {size:,} bytes, {recipe.metric} {expected['value']:.4f}, losses {losses}")
+    for answer in expected["answers"]:
+        print("  ", answer["source"], "->", answer["text"], answer["score"], answer["looks"])
 
 
 if __name__ == "__main__":

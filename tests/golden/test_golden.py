@@ -1,4 +1,4 @@
-"""Runs of version 0.1.0, kept as they were written: every later version loads them, predicts the same, resumes them."""
+"""Every later version loads the runs that version 0.1.0 wrote, predicts the same with them and resumes them."""
 
 import json
 import math
@@ -18,11 +18,11 @@ from regard.types import Prediction
 
 RUNS = Path(__file__).parent / "runs"
 NAMES = sorted(path.name for path in RUNS.iterdir())
-# What float32 promises through a few layers on any CPU. The inputs were chosen so that no choice is a near tie.
+# Rounding of float32 through a few layers on any CPU. The inputs were chosen so that no choice is a near tie.
 ROUNDING = {"rel": 1e-4, "abs": 1e-4}
-SCORED = 100  # examples of test, of which two may be near ties that another CPU decides otherwise
-ANOTHER = 0.02
-RESUMED = 1e-3  # of a loss after twenty more updates: training multiplies what rounding began
+SCORED = 100  # test examples, of which two may be near ties with another result on another CPU
+SCORE_TOLERANCE = 0.02
+RELATIVE_TOLERANCE = 1e-3  # after twenty more updates: training amplifies rounding differences
 
 Copy = Callable[[str], Path]
 CaptureBytes = pytest.CaptureFixture[bytes]
@@ -32,21 +32,23 @@ def expected(name: str) -> dict[str, Any]:
     return json.loads((RUNS / name / "expected.json").read_text(encoding="utf-8"))
 
 
-def answers(predictor: Predictor, name: str) -> list[tuple[Prediction, dict[str, Any]]]:
-    """What a run predicts now by greedy search, each beside what is expected."""
-    wanted = expected(name)["answers"]
-    return list(zip(predictor.predict([answer["source"] for answer in wanted], beam=1), wanted, strict=True))
+def predictions_and_expected(predictor: Predictor, name: str) -> list[tuple[Prediction, dict[str, Any]]]:
+    """The predictions of a run by greedy search, each with the expected answer."""
+    expected_answers = expected(name)["answers"]
+    return list(
+        zip(predictor.predict([answer["source"] for answer in expected_answers], beam=1), expected_answers, strict=True)
+    )
 
 
 def score(predictor: Predictor) -> float:
-    """The run's own metric on the first examples of its corpus' test."""
+    """The metric of the run on the first test examples of its corpus."""
     recipe = predictor.task.recipe
     return predictor.score(TASKS[recipe.task].examples(recipe).test[:SCORED]).measured.value
 
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Copy:
-    """Copies a run directory to where it may be written: the golden ones stay as they are."""
+    """Copies a run directory, so that the golden runs are never changed."""
     return lambda path: Path(shutil.copytree(RUNS / path, tmp_path / "run"))
 
 
@@ -56,43 +58,45 @@ def test_every_task_has_a_golden_run() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_finished_run_predicts_what_it_did(name: str, copied: Copy) -> None:
-    for found, wanted in answers(load(copied(f"{name}/finished"), device="cpu"), name):
-        assert (found.text, list(found.tokens)) == (wanted["text"], wanted["tokens"])
-        assert found.score == pytest.approx(wanted["score"], **ROUNDING)
-        assert (found.map is None) == (wanted["variant"] is None)
-        if found.map is not None:
-            for look, clear in zip(found.map.weights.argmax(1).tolist(), wanted["variant"], strict=True):
-                assert clear in (None, look)
-            for row, column, weight in wanted["weights"]:
-                assert found.map.weights[row, column].item() == pytest.approx(weight, **ROUNDING)
+def test_a_finished_run_predicts_the_same_as_before(name: str, copied: Copy) -> None:
+    for prediction, answer in predictions_and_expected(load(copied(f"{name}/finished"), device="cpu"), name):
+        assert (prediction.text, list(prediction.tokens)) == (answer["text"], answer["tokens"])
+        assert prediction.score == pytest.approx(answer["score"], **ROUNDING)
+        assert (prediction.map is None) == (answer["looks"] is None)
+        if prediction.map is not None:
+            for column, expected_column in zip(prediction.map.weights.argmax(1).tolist(), answer["looks"], strict=True):
+                assert expected_column in (None, column)
+            for row, column, weight in answer["weights"]:
+                assert prediction.map.weights[row, column].item() == pytest.approx(weight, **ROUNDING)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_a_run_answers_in_half_precision(name: str, dtype: torch.dtype, copied: Copy) -> None:
+def test_a_run_predicts_in_half_precision(name: str, dtype: torch.dtype, copied: Copy) -> None:
     predictor = load(copied(f"{name}/finished"), device="cpu")
     predictor.model.to(dtype)
     texts = [answer["source"] for answer in expected(name)["answers"]]
-    assert all(math.isfinite(each.score) for each in predictor.predict(texts, beam=2))
+    assert all(math.isfinite(prediction.score) for prediction in predictor.predict(texts, beam=2))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # typer's, as it is imported
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of typer, when it is imported
 @pytest.mark.parametrize("name", NAMES)
-def test_predict_prints_a_line_for_each_line(name: str, copied: Copy, capfdbinary: CaptureBytes) -> None:
+def test_predict_prints_one_line_per_input_line(name: str, copied: Copy, capfdbinary: CaptureBytes) -> None:
     from regard.cli import predict
 
     texts = [answer["source"] for answer in expected(name)["answers"]]
-    given = [texts[0], "", "  ", texts[-1], ""]
-    (run := copied(f"{name}/finished")).parent.joinpath("lines.txt").write_text("\n".join(given) + "\n", "utf-8")
+    lines = [texts[0], "", "  ", texts[-1], ""]
+    (run := copied(f"{name}/finished")).parent.joinpath("lines.txt").write_text("\n".join(lines) + "\n", "utf-8")
     predict(str(run), [str(run.parent / "lines.txt")])
-    assert len(capfdbinary.readouterr().out.decode().splitlines()) == len(given)
+    assert len(capfdbinary.readouterr().out.decode().splitlines()) == len(lines)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_finished_run_scores_what_it_did(name: str, copied: Copy) -> None:
-    wanted = expected(name)["value"]
-    assert score(load(copied(f"{name}/finished"), device="cpu")) == pytest.approx(wanted, rel=RESUMED, abs=ANOTHER)
+def test_a_finished_run_scores_the_same_as_before(name: str, copied: Copy) -> None:
+    expected_score = expected(name)["value"]
+    assert score(load(copied(f"{name}/finished"), device="cpu")) == pytest.approx(
+        expected_score, rel=RELATIVE_TOLERANCE, abs=SCORE_TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,6 +107,6 @@ def test_a_stopped_run_resumes_to_the_same_end(name: str, copied: Copy) -> None:
     run = resume(run, quiet=True)
     assert run.finished()
     losses = [entry["dev_loss"] for entry in run.metrics() if "dev_loss" in entry]
-    assert losses == pytest.approx(expected(name)["dev_losses"], rel=RESUMED)
-    for found, wanted in answers(load(run, device="cpu"), name):
-        assert (found.text, list(found.tokens)) == (wanted["text"], wanted["tokens"])
+    assert losses == pytest.approx(expected(name)["dev_losses"], rel=RELATIVE_TOLERANCE)
+    for prediction, answer in predictions_and_expected(load(run, device="cpu"), name):
+        assert (prediction.text, list(prediction.tokens)) == (answer["text"], answer["tokens"])

@@ -98,7 +98,7 @@ def test_watched_counts_answers_and_restores_the_conditions():
 
 CHOOSING = {
     *("is_cuda", "is_cpu", "device.type", "is_grad_enabled", "AVAILABLE"),
-    *("is_transformed", "is_autocast", "is_capturable", "is_hooked"),
+    *("is_transformed", "is_autocast", "_capturable", "is_hooked"),
 }
 ALLOWED = {  # files that choose a device, or that need it for optimizer and loop; none of them chooses a path
     *("device.py", "training/loop.py", "training/session.py"),
@@ -174,7 +174,7 @@ CASES |= {f"{order}-{cell}-{score}": recurrent(order, cell, score) for (cell, or
 # Twins that a model must take in training and search; otherwise the comparison below would prove nothing.
 TAKEN = {
     "transformer": {
-        *("joint_projection", "cache_room", "learned_positions", "fused_attention", "plain_transformer"),
+        *("joint_projection", "cache_buffer", "learned_positions", "fused_attention", "plain_transformer"),
         "whole_beams",
     },
     "recurrent": {"recurrent_gates", "plain_recurrent"},
@@ -198,7 +198,7 @@ def outputs(model: Seq2Seq) -> list[Tensor]:
     return [result for result in results if result is not None]
 
 
-@pytest.mark.takes("joint_projection", "cache_room", "learned_positions", "recurrent_gates", "whole_beams")
+@pytest.mark.takes("joint_projection", "cache_buffer", "learned_positions", "recurrent_gates", "whole_beams")
 @pytest.mark.parametrize("case", CASES)
 def test_training_and_search_equal_the_definitions(case):
     results = []

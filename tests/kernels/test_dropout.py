@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from regard.kernels.choose import LEAST_DROPPED, count_answers
-from regard.kernels.dropout import CHOICES, add_dropped, draw, dropout, dropped, relu_dropped
+from regard.kernels.dropout import CHOICES, add_dropped, draw_mask, dropout, dropped_values, relu_dropped
 
 SHARES = [0.05, 0.1, 0.3, 0.5, 0.95]
 MANY = (257, 1031)  # 264,967 numbers: not a multiple of the four that share one draw of 64 bits
@@ -17,7 +17,7 @@ def test_the_share_is_dropped_and_the_others_are_scaled_up(share):
     result = dropout(torch.ones(MANY), share, training=True)
     kept = result[result != 0]
     assert (kept == kept[0]).all()
-    assert kept[0].item() == pytest.approx(CHOICES / (CHOICES - dropped(share)), rel=1e-6)
+    assert kept[0].item() == pytest.approx(CHOICES / (CHOICES - dropped_values(share)), rel=1e-6)
     assert kept[0].item() == pytest.approx(1 / (1 - share), rel=1e-3)
     deviation = (share * (1 - share) / result.numel()) ** 0.5
     assert abs((result == 0).double().mean().item() - share) < 5 * deviation
@@ -27,7 +27,7 @@ def test_the_share_is_dropped_and_the_others_are_scaled_up(share):
 @pytest.mark.parametrize("share", SHARES)
 def test_positions_are_dropped_independently(share):
     """Neighbours share one draw of 64 bits; still both are kept with the product of their probabilities."""
-    kept = draw(torch.ones(1 << 20), share).kept.double()
+    kept = draw_mask(torch.ones(1 << 20), share).kept.double()
     for distance in (1, 2, 3, 4, 1024):
         both = (kept[distance:] * kept[:-distance]).mean().item()
         assert both == pytest.approx((1 - share) ** 2, abs=5e-3)
@@ -41,7 +41,7 @@ def test_the_gradient_has_the_same_mask_and_scale():
     result = dropout(values, 0.3, training=True)
     output_gradient = torch.randn(MANY)
     (gradient,) = torch.autograd.grad(result, values, output_gradient)
-    factors = (result != 0) * (CHOICES / (CHOICES - dropped(0.3)))
+    factors = (result != 0) * (CHOICES / (CHOICES - dropped_values(0.3)))
     torch.testing.assert_close(gradient, output_gradient * factors)
     torch.testing.assert_close(result, values.detach() * factors)
 

@@ -202,7 +202,7 @@ def test_a_fused_cell_equals_the_definition(kind):
             with definitions_only():
                 gates = Gates(recurrence, 6)
         output, after = gates.step(
-            word, gates.given(word.squeeze(1)), None, Recurrent(start, start.sin() if kind == "lstm" else None)
+            word, gates.word_part(word.squeeze(1)), None, Recurrent(start, start.sin() if kind == "lstm" else None)
         )
         outputs = [output, after.hidden] + ([] if after.cell is None else [after.cell])
         total = sum((state * state.detach().cos()).sum() for state in outputs)

@@ -17,7 +17,7 @@ from regard.errors import RecipeError
 from regard.layers.recurrence import CELLS
 from regard.layers.transformer import ACTIVATIONS, NORMS
 from regard.models import Seq2Seq, build
-from regard.types import END, SPECIALS, BatchFirst, Padded
+from regard.types import BEGIN, END, SPECIALS, Batch, BatchFirst, Padded
 
 BATCH, QUERY, KEY = 3, 5, 7
 WINDOW, PART = 2, 6  # how far local scopes see, how wide a head is
@@ -26,6 +26,12 @@ FORGETTING = [name for name, scope in SCOPES.items() if not scope.uses_past]
 LEARNED = [name for name, entry in NORMALIZERS.items() if entry.differentiable]
 ATTENDING = [name for name, order in ORDERS.items() if order.attends()]
 DEFAULT = recipes.Model()
+
+
+def make_batch(sources: list[list[int]], targets: list[list[int]]) -> Batch:
+    """The batch of these pairs, with END after sources and BEGIN and END around targets."""
+    source = pad([[*ids, END] for ids in sources])
+    return Batch(source, pad([[BEGIN, *ids, END] for ids in targets]), torch.arange(len(sources)))
 
 
 def make_score(name: str, query_dim: int = 11, key_dim: int = 13, dim: int = 17) -> tuple[Score, int]:

@@ -4,11 +4,10 @@ from itertools import product
 
 import pytest
 import torch
-from small import ATTENDING, TRANSFORMERS, Case, Variant, every_kind, make_model, near
+from small import ATTENDING, TRANSFORMERS, Case, Variant, every_kind, make_batch, make_model, near
 from torch.nn import functional
 
 from regard.attention import NORMALIZERS, SCOPES, SCORES
-from regard.data.batching import collate
 from regard.decoders import ORDERS, STARTS
 from regard.layers.recurrence import CELLS
 from regard.types import PAD
@@ -35,7 +34,7 @@ def cases() -> list[Case]:
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_every_combination_learns(case):
     model = make_model(case, scale=None, dtype=torch.float32).train()
-    batch = collate(SOURCES, TARGETS, range(len(SOURCES)))
+    batch = make_batch(SOURCES, TARGETS)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 
     def loss() -> torch.Tensor:
@@ -55,7 +54,7 @@ def test_every_combination_learns(case):
 @every_kind()
 def test_nothing_predicted_is_read_beforehand(case):
     """Row t of the logits follows from BEGIN and the t target tokens before it, and from nothing later."""
-    model, batch = make_model(case), collate(SOURCES, TARGETS, range(len(SOURCES)))
+    model, batch = make_model(case), make_batch(SOURCES, TARGETS)
     logits = model(batch).logits
     length = batch.target.ids.shape[1]
     assert logits.shape == (len(SOURCES), length - 1, 11)

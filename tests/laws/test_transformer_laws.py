@@ -19,6 +19,7 @@ from small import (
     Variant,
     every_transformer,
     leaves,
+    make_batch,
     make_model,
     make_recipe,
     make_score,
@@ -35,7 +36,6 @@ from regard import recipe as recipes
 from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, MultiHead, SelfAttention, attend, fused, masks
 from regard.attention.masks import Causal
 from regard.attention.positions import Positions, sinusoids
-from regard.data.batching import collate
 from regard.decoders import ORDERS, STARTS
 from regard.errors import DataError, RecipeError
 from regard.kernels.choose import are_definitions_only
@@ -744,7 +744,7 @@ def test_a_language_model_is_searched_like_any_other(case):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_language_model_predicts_each_token_from_those_before(case, dtype):
     model = make_language_model(case, dtype)
-    batch = collate([[4]] * 3, [[4, 5, 6], [7, 5], [8]], range(3))
+    batch = make_batch([[4]] * 3, [[4, 5, 6], [7, 5], [8]])
     logits = model(batch).logits
     assert logits.shape == (3, 4, 11)
     assert logits.dtype == dtype

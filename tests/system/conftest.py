@@ -1,4 +1,4 @@
-"""The command line as users meet it: the installed script, or a quicker fork of what it runs."""
+"""Fixtures that run regard's command line: as the installed script, or faster in a fork of a warm process."""
 
 import json
 import os
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(sys.executable).with_name("regard")
-HIDDEN = ("FORCE_COLOR", "COLUMNS", "REGARD_DATA", "PYTHONDONTWRITEBYTECODE")
+HIDDEN = ("FORCE_COLOR", "COLUMNS", "REGARD_DATA", "PYTHONDONTWRITEBYTECODE")  # variables removed for the commands
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a command said, and how it ended."""
+class Result:
+    """Exit code, stdout and stderr of a command."""
 
     code: int
     out: bytes
@@ -24,23 +24,23 @@ class Answer:
 
     @property
     def lines(self) -> list[str]:
-        """Stdout, line by line: only a newline ends a line."""
+        """The lines of stdout; only a newline ends a line."""
         return self.out.decode().split("\n")[:-1]
 
 
-Command = Callable[..., Answer]
+Command = Callable[..., Result]
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty folder, where commands run unless told otherwise."""
+    """An empty folder, the working directory of commands by default."""
     return tmp_path_factory.mktemp("home")
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """That of a user: what the test run sets for itself is left out, but for the cache."""
-    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
-    return kept | {"OMP_NUM_THREADS": str(threads)}
+    """The environment of a user: without the variables that the test run sets for itself, except the cache."""
+    environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    return environment | {"OMP_NUM_THREADS": str(threads)}
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +49,7 @@ def script(home: Path, cache: Path) -> Command:
 
     def run(
         *arguments: object, stdin: bytes = b"", folder: Path = home, timeout: float = 120, threads: int = 1
-    ) -> Answer:
+    ) -> Result:
         done = subprocess.run(
             [SCRIPT, *map(str, arguments)],
             input=stdin,
@@ -59,14 +59,14 @@ def script(home: Path, cache: Path) -> Command:
             timeout=timeout,
             check=False,
         )
-        return Answer(done.returncode, done.stdout, done.stderr.decode())
+        return Result(done.returncode, done.stdout, done.stderr.decode())
 
     return run
 
 
 @pytest.fixture(scope="session")
 def regard(home: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """Runs the same `main` in a fork of a process that has imported torch: seconds less for each command."""
+    """Runs the same `main` in a fork of a process that has imported torch, which saves seconds per command."""
     folder_of_streams = tmp_path_factory.mktemp("streams")
     streams = {name: folder_of_streams / name for name in ("stdin", "stdout", "stderr")}
     server = subprocess.Popen(
@@ -77,13 +77,13 @@ def regard(home: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) ->
         text=True,
     )
 
-    def run(*arguments: object, stdin: bytes = b"", folder: Path = home) -> Answer:
+    def run(*arguments: object, stdin: bytes = b"", folder: Path = home) -> Result:
         streams["stdin"].write_bytes(stdin)
         task = {"arguments": list(map(str, arguments)), "folder": str(folder)}
         server.stdin.write(json.dumps(task | {name: str(path) for name, path in streams.items()}) + "\n")
         server.stdin.flush()
         code = int(server.stdout.readline())
-        return Answer(code, streams["stdout"].read_bytes(), streams["stderr"].read_text(encoding="utf-8"))
+        return Result(code, streams["stdout"].read_bytes(), streams["stderr"].read_text(encoding="utf-8"))
 
     with server:
         yield run

@@ -1,6 +1,6 @@
-"""Runs commands of regard, each in a fork of this process: torch is imported once, not once a command.
+"""Runs commands of regard, each in a fork of this process, so that torch is imported once for all of them.
 
-It reads one JSON object a line (arguments, folder, stdin, stdout, stderr) and answers with the exit code.
+It reads one JSON object per line (arguments, folder, stdin, stdout, stderr) and prints the exit code.
 """
 
 import json
@@ -9,11 +9,11 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
-from regard import cli, predict, training  # noqa: F401  what every command would wait for
+from regard import cli, predict, training  # noqa: F401  imported before the fork
 
 
-def become(task: dict[str, Any]) -> NoReturn:
-    """Be the command, from its first line to its exit code."""
+def run_command(task: dict[str, Any]) -> NoReturn:
+    """Run the command in this process, then exit with its code."""
     os.chdir(task["folder"])
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     os.dup2(os.open(task["stdin"], os.O_RDONLY), 0)
@@ -37,5 +37,5 @@ if __name__ == "__main__":
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            become(json.loads(line))
+            run_command(json.loads(line))
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

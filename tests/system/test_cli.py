@@ -1,4 +1,4 @@
-"""Every command through the installed script: what it prints, what it refuses, what it leaves on disk."""
+"""Every command of the command line: its output, its error messages and exit codes, and the files it writes."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ from typing import get_type_hints
 
 import pytest
 
-from conftest import SCRIPT, Answer, Command
+from conftest import SCRIPT, Command, Result
 from regard import __version__
 from regard.analysis.doctor import EXTRAS
 from regard.attention.scores import SCORES
@@ -25,7 +25,7 @@ from regard.kernels.choose import PATHS
 from regard.maps import AttentionMap
 from regard.show.maps import DRAWINGS
 
-with warnings.catch_warnings():  # typer asks for what click 8.5 calls deprecated
+with warnings.catch_warnings():  # typer uses names that click 8.5 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
     from regard import cli
 
@@ -55,33 +55,33 @@ def pairs(count: int) -> str:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory, script: Command) -> tuple[Path, Answer]:
-    """The folder in which one tiny run was trained on a TSV of 200 lines, and what was said."""
+def trained(tmp_path_factory: pytest.TempPathFactory, script: Command) -> tuple[Path, Result]:
+    """The folder in which one tiny run was trained on a TSV file of 200 lines, and the output of the command."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "pairs.tsv").write_text(pairs(200), encoding="utf-8")
-    said = script("train", "dates", "data.train=pairs.tsv", *TINY, folder=folder)
-    assert said.code == 0, said.error
-    return folder, said
+    result = script("train", "dates", "data.train=pairs.tsv", *TINY, folder=folder)
+    assert result.code == 0, result.error
+    return folder, result
 
 
 @pytest.fixture(scope="session")
-def run(trained: tuple[Path, Answer]) -> Path:
+def run(trained: tuple[Path, Result]) -> Path:
     return trained[0] / "runs" / "upper"
 
 
-def refused(said: Answer, code: int = 2) -> str:
-    """The one sentence of an error: no traceback, nothing on stdout."""
-    assert said.code == code, said.error
-    assert said.out == b""
-    assert said.error.endswith("\n")
-    last = said.error[:-1]
+def refused(result: Result, code: int = 2) -> str:
+    """The error message of a command, which is one sentence, without a traceback and with an empty stdout."""
+    assert result.code == code, result.error
+    assert result.out == b""
+    assert result.error.endswith("\n")
+    last = result.error[:-1]
     assert "\n" not in last
     assert last.startswith("regard: ")
     return last.removeprefix("regard: ")
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # Help
@@ -91,17 +91,17 @@ COMMANDS = {each.name or each.callback.__name__: each.callback for each in cli.a
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_tells_every_argument_and_option_once(regard: Command, name: str) -> None:
-    said = regard(name, "--help")
-    assert said.code == 0
-    shown = " ".join(said.out.decode().split())
+def test_help_shows_every_argument_and_option_once(regard: Command, name: str) -> None:
+    result = regard(name, "--help")
+    assert result.code == 0
+    shown = " ".join(result.out.decode().split())
     hints = get_type_hints(COMMANDS[name], include_extras=True)
-    told = [info for key, hint in hints.items() if key != "return" for info in hint.__metadata__]
-    assert len(told) == len(hints) - 1
-    for info in told:
+    infos = [info for key, hint in hints.items() if key != "return" for info in hint.__metadata__]
+    assert len(infos) == len(hints) - 1
+    for info in infos:
         assert info.help
         assert " ".join(info.help.split()) in shown
-    has_arguments = any(type(info).__name__ == "ArgumentInfo" for info in told)
+    has_arguments = any(type(info).__name__ == "ArgumentInfo" for info in infos)
     assert shown.lower().count("arguments: ") == has_arguments
 
 
@@ -118,7 +118,7 @@ def test_help_tells_every_argument_and_option_once(regard: Command, name: str) -
         (("train", "--resume", ""), "the name of a run is empty; name a run directory, such as runs/dates"),
     ],
 )
-def test_an_empty_name_is_called_empty(regard: Command, run: Path, arguments: tuple[str, ...], sentence: str) -> None:
+def test_an_empty_name_is_refused(regard: Command, run: Path, arguments: tuple[str, ...], sentence: str) -> None:
     assert refused(regard(*(str(run) if each == "RUN" else each for each in arguments))) == sentence
 
 
@@ -126,32 +126,32 @@ def test_an_empty_name_is_called_empty(regard: Command, run: Path, arguments: tu
 
 
 def test_the_doctor_names_the_machine_the_versions_and_every_fast_path(regard: Command) -> None:
-    said = regard("doctor")
-    assert said.code == 0, said.error
-    assert [line for line in said.lines if not line.startswith("  ")] == [
+    result = regard("doctor")
+    assert result.code == 0, result.error
+    assert [line for line in result.lines if not line.startswith("  ")] == [
         *("machine", "versions", "extras", "fast paths  (regard/kernels/choose.py)"),
     ]
-    shown = said.out.decode()
+    shown = result.out.decode()
     assert __version__ in shown
     assert all(f"\n  {name} " in shown for name in ("processor", "torch", "plot", *PATHS))
-    told = json.loads(regard("doctor", "--json").lines[0])
-    assert told["paths"].keys() == PATHS.keys()
-    assert told["run"] is None
+    report = json.loads(regard("doctor", "--json").lines[0])
+    assert report["paths"].keys() == PATHS.keys()
+    assert report["run"] is None
 
 
-def test_the_doctor_counts_what_a_run_takes_and_says_why_not(
-    regard: Command, trained: tuple[Path, Answer], run: Path, tmp_path: Path
+def test_the_doctor_counts_the_fast_paths_of_a_run_and_says_why_others_are_not_taken(
+    regard: Command, trained: tuple[Path, Result], run: Path, tmp_path: Path
 ) -> None:
     before = snapshot(run)
-    told = json.loads(regard("doctor", run, "--json", folder=trained[0]).lines[0])["run"]
-    training, search = told["training"], told["search"]
+    report = json.loads(regard("doctor", run, "--json", folder=trained[0]).lines[0])["run"]
+    training, search = report["training"], report["search"]
     assert (training["device"], training["precision"], training["problem"]) == ("cpu", "float32", "")
     assert training["answers"]["linear_gradient"]["taken"] > 0
     assert training["answers"]["plain_recurrent"]["against"] == {
         "the model is training, or gradients are computed": 1,
     }
     assert search["answers"]["plain_recurrent"] == {"taken": 1, "against": {}}
-    elsewhere = regard("doctor", run, folder=tmp_path)  # where the run's data is not
+    elsewhere = regard("doctor", run, folder=tmp_path)  # the data of the run is not there
     assert elsewhere.code == 0, elsewhere.error
     shown = elsewhere.out.decode()
     assert "this run in training, on cpu in float32\n  not tried: " in shown
@@ -161,17 +161,17 @@ def test_the_doctor_counts_what_a_run_takes_and_says_why_not(
 
 
 def test_the_doctor_says_if_definitions_run_everywhere(
-    script: Command, run: Path, trained: tuple[Path, Answer], monkeypatch: pytest.MonkeyPatch
+    script: Command, run: Path, trained: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REGARD_PLAIN", "1")
-    said = script("doctor", run, folder=trained[0])
-    assert said.code == 0, said.error
+    result = script("doctor", run, folder=trained[0])
+    assert result.code == 0, result.error
     sentence = "REGARD_PLAIN is set: definitions run everywhere"
-    assert said.lines.count(f"  {sentence}") == 2
-    assert all(f"  {name:<22} not here: {sentence}" in said.lines for name in PATHS)
+    assert result.lines.count(f"  {sentence}") == 2
+    assert all(f"  {name:<22} not here: {sentence}" in result.lines for name in PATHS)
 
 
-def test_the_doctor_refuses_what_is_no_run(regard: Command, tmp_path: Path) -> None:
+def test_the_doctor_refuses_a_folder_without_a_run(regard: Command, tmp_path: Path) -> None:
     assert "holds no run" in refused(regard("doctor", tmp_path))
 
 
@@ -185,44 +185,44 @@ def test_the_doctor_knows_every_extra_of_the_package() -> None:
 # Train
 
 
-def test_training_says_what_it_does_and_prints_the_run(trained: tuple[Path, Answer]) -> None:
-    folder, said = trained
-    assert said.lines == ["runs/upper"]
-    assert "pairs.tsv" in said.error
-    assert "no data.dev given: 20 pairs split off for it" in said.error
-    assert "180 pairs to learn from, 20 dev pairs" in said.error
-    assert "parameters" in said.error
-    assert "150 updates of at most 400 tokens" in said.error
-    assert "parameters on cpu" in said.error
-    assert "run runs/upper" in said.error
-    assert "character_errors|n:20|" in said.error
-    assert "regard look runs/upper" in said.error
-    assert "\x1b" not in said.error
+def test_training_reports_its_steps_and_prints_the_run(trained: tuple[Path, Result]) -> None:
+    folder, result = trained
+    assert result.lines == ["runs/upper"]
+    assert "pairs.tsv" in result.error
+    assert "no data.dev given: 20 pairs split off for it" in result.error
+    assert "180 pairs to learn from, 20 dev pairs" in result.error
+    assert "parameters" in result.error
+    assert "150 updates of at most 400 tokens" in result.error
+    assert "parameters on cpu" in result.error
+    assert "run runs/upper" in result.error
+    assert "character_errors|n:20|" in result.error
+    assert "regard look runs/upper" in result.error
+    assert "\x1b" not in result.error
     expected = {"recipe.toml", "data.json", "manifest.json", "metrics.jsonl", "model.safetensors"}
     assert expected | {"source.tokens", "target.tokens"} == {each.name for each in (folder / "runs/upper").iterdir()}
 
 
 def test_training_again_overwrites_nothing(
-    trained: tuple[Path, Answer], regard: Command, run: Path, tmp_path: Path
+    trained: tuple[Path, Result], regard: Command, run: Path, tmp_path: Path
 ) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(run, runs / "upper")
     before = snapshot(runs)
     settings = ("train.updates=1", "--runs", runs, "--json", "--quiet")
-    said = regard("train", "dates", "data.train=pairs.tsv", *TINY, *settings, folder=trained[0])
-    assert said.code == 0, said.error
-    assert said.error == ""
-    [line] = said.lines
-    told = json.loads(line)
-    assert told["run"] == str(runs / "upper-2")
-    assert {"character_errors", "signature", "train_seconds"} <= told.keys()
+    result = regard("train", "dates", "data.train=pairs.tsv", *TINY, *settings, folder=trained[0])
+    assert result.code == 0, result.error
+    assert result.error == ""
+    [line] = result.lines
+    scores = json.loads(line)
+    assert scores["run"] == str(runs / "upper-2")
+    assert {"character_errors", "signature", "train_seconds"} <= scores.keys()
     assert before.items() <= snapshot(runs).items()
 
 
 # Predict
 
 
-def test_predict_answers_a_file_stdin_and_texts_alike(regard: Command, run: Path, tmp_path: Path) -> None:
+def test_predict_gives_the_same_for_a_file_stdin_and_texts(regard: Command, run: Path, tmp_path: Path) -> None:
     file = tmp_path / "words.txt"
     file.write_bytes(b"abc\nfade\nbed\n")
     answers = [
@@ -241,25 +241,25 @@ def test_predict_answers_a_file_stdin_and_texts_alike(regard: Command, run: Path
 
 
 def test_predict_json_is_one_object_a_line(regard: Command, run: Path) -> None:
-    said = regard("predict", run, "--json", "--beam", 3, "--n-best", 2, stdin="abc\n\nfade\u2028x\n".encode())
-    assert said.code == 0, said.error
-    told = [json.loads(line) for line in said.lines]
-    assert [each["source"] for each in told] == ["abc", "", "fade\u2028x"]
-    for each in told:
-        assert each.keys() >= KEYS
-        assert len(each["attention"]) == len(each["tokens"])
-        assert "".join(each["tokens"]) == each["text"]
-        for row in each["attention"]:
-            assert len(row) == len(each["source_tokens"]) == len(each["source"]) + 1
+    result = regard("predict", run, "--json", "--beam", 3, "--n-best", 2, stdin="abc\n\nfade\u2028x\n".encode())
+    assert result.code == 0, result.error
+    predictions = [json.loads(line) for line in result.lines]
+    assert [prediction["source"] for prediction in predictions] == ["abc", "", "fade\u2028x"]
+    for prediction in predictions:
+        assert prediction.keys() >= KEYS
+        assert len(prediction["attention"]) == len(prediction["tokens"])
+        assert "".join(prediction["tokens"]) == prediction["text"]
+        for row in prediction["attention"]:
+            assert len(row) == len(prediction["source_tokens"]) == len(prediction["source"]) + 1
             assert sum(row) == pytest.approx(1, abs=1e-5)
-    assert told[0]["tokens"]
-    assert told[1]["text"] == ""
-    assert told[1]["attention"] == []
-    assert [len(each.get("alternatives", [])) for each in told] == [1, 0, 1]
-    assert told[0]["alternatives"][0]["score"] <= told[0]["score"]
+    assert predictions[0]["tokens"]
+    assert predictions[1]["text"] == ""
+    assert predictions[1]["attention"] == []
+    assert [len(prediction.get("alternatives", [])) for prediction in predictions] == [1, 0, 1]
+    assert predictions[0]["alternatives"][0]["score"] <= predictions[0]["score"]
 
 
-def test_the_script_answers_as_main_does(script: Command, regard: Command, run: Path) -> None:
+def test_the_script_prints_the_same_as_main(script: Command, regard: Command, run: Path) -> None:
     arguments, stdin = ("predict", run, "--json"), "abc\n\nfa\u2028de\r\nb\re".encode()
     assert script(*arguments, stdin=stdin) == regard(*arguments, stdin=stdin)
     refusal = script("predict", run, stdin=b"abc\nd\xff\n")
@@ -283,16 +283,16 @@ def test_the_script_answers_as_main_does(script: Command, regard: Command, run: 
         (b"a\x0bb\x0cc\x1cd\n", 1),
     ],
 )
-def test_a_line_in_is_a_line_out(regard: Command, run: Path, content: bytes, count: int) -> None:
-    said = regard("predict", run, stdin=content)
-    assert said.code == 0, said.error
-    assert said.out.count(b"\n") == count
-    assert said.out == b"" or said.out.endswith(b"\n")
+def test_predict_prints_one_line_per_input_line(regard: Command, run: Path, content: bytes, count: int) -> None:
+    result = regard("predict", run, stdin=content)
+    assert result.code == 0, result.error
+    assert result.out.count(b"\n") == count
+    assert result.out == b"" or result.out.endswith(b"\n")
     blank = [not line.decode().strip() for line in content.split(b"\n")[:count]]
-    assert [line == "" for line, empty in zip(said.lines, blank, strict=True) if empty] == [True] * sum(blank)
+    assert [line == "" for line, empty in zip(result.lines, blank, strict=True) if empty] == [True] * sum(blank)
 
 
-def test_a_carriage_return_before_the_newline_is_no_letter(regard: Command, run: Path) -> None:
+def test_a_carriage_return_before_the_newline_is_not_part_of_the_text(regard: Command, run: Path) -> None:
     assert regard("predict", run, stdin=b"abc\r\nbed\r\n").out == regard("predict", run, stdin=b"abc\nbed\n").out
 
 
@@ -300,18 +300,18 @@ def test_a_carriage_return_before_the_newline_is_no_letter(regard: Command, run:
 def test_a_line_of_ten_megabytes_gets_an_empty_line_and_a_notice(
     regard: Command, run: Path, options: list[str]
 ) -> None:
-    long = b"abcdefgh" * 1_250_000
-    said = regard("predict", run, *options, stdin=b"abc\n\n" + long + b"\nbed\n" + b"a" * 5001)
-    assert said.code == 0, said.error
-    lines = [json.loads(line)["text"] for line in said.lines] if options else said.lines
+    long_line = b"abcdefgh" * 1_250_000
+    result = regard("predict", run, *options, stdin=b"abc\n\n" + long_line + b"\nbed\n" + b"a" * 5001)
+    assert result.code == 0, result.error
+    lines = [json.loads(line)["text"] for line in result.lines] if options else result.lines
     assert [bool(line) for line in lines] == [True, False, False, True, False]
-    told = "has more than 5,000 tokens; it is answered with an empty line"
-    assert said.error == f"regard: line 3 {told}\nregard: line 5 {told}\n"
+    notice = "has more than 5,000 tokens; it is answered with an empty line"
+    assert result.error == f"regard: line 3 {notice}\nregard: line 5 {notice}\n"
 
 
 @pytest.fixture(scope="session")
-def in_windows(tmp_path_factory: pytest.TempPathFactory, regard: Command) -> Path:
-    """A language model of all that ends a line: whatever it writes is mostly that."""
+def line_end_model(tmp_path_factory: pytest.TempPathFactory, regard: Command) -> Path:
+    """A language model trained on characters that end a line, so that it generates mostly these."""
     folder = tmp_path_factory.mktemp("windows")
     (folder / "ends.txt").write_bytes(("a" + LINE_ENDS + "\n").encode() * 40)
     sizes = ("model.embedding=8", "model.decoder.dim=12", "train.updates=2", "train.validate=2", "train.device=cpu")
@@ -323,32 +323,32 @@ def in_windows(tmp_path_factory: pytest.TempPathFactory, regard: Command) -> Pat
         "train.batch_tokens=64",
         "search.max_extra=12",
     )
-    said = regard("train", "char_lstm", *sizes, *text, "-q", folder=folder)
-    assert said.code == 0, said.error
+    result = regard("train", "char_lstm", *sizes, *text, "-q", folder=folder)
+    assert result.code == 0, result.error
     return folder / "runs" / "ends"
 
 
 LINE_ENDS = "".join(character for character in map(chr, range(0x110000)) if len(f"a{character}b".splitlines()) == 2)
 
 
-def test_a_line_end_in_an_answer_is_no_line_end_on_paper(regard: Command, in_windows: Path) -> None:
-    arguments = ("predict", in_windows, "--search", "temperature=2.0")
-    plain, told = (regard(*arguments, *more, stdin=b"a\naa\n\n") for more in ([], ["--json"]))
-    assert (plain.code, told.code) == (0, 0), plain.error
-    texts = [json.loads(line)["text"] for line in told.out.decode().splitlines()]
+def test_line_ends_in_a_prediction_are_escaped_when_printed(regard: Command, line_end_model: Path) -> None:
+    arguments = ("predict", line_end_model, "--search", "temperature=2.0")
+    plain, as_json = (regard(*arguments, *more, stdin=b"a\naa\n\n") for more in ([], ["--json"]))
+    assert (plain.code, as_json.code) == (0, 0), plain.error
+    texts = [json.loads(line)["text"] for line in as_json.out.decode().splitlines()]
     assert len(texts) == 3
-    assert any(set(text) & set(LINE_ENDS) for text in texts)  # whole
+    assert any(set(text) & set(LINE_ENDS) for text in texts)  # JSON has the texts unchanged
     for end in LINE_ENDS:
         texts = [text.replace(end, repr(end)[1:-1]) for text in texts]
     assert plain.out.decode().splitlines() == texts
 
 
-def test_near_and_vectors_print_a_line_for_a_line_too(regard: Command, run: Path, tmp_path: Path) -> None:
+def test_near_and_vectors_print_one_line_per_input_line(regard: Command, run: Path, tmp_path: Path) -> None:
     text = "ab" + LINE_ENDS.replace("\n", "") + "c"
     (tmp_path / "texts").write_text(f"{text}\nbed\n", encoding="utf-8", newline="\n")
-    plain, told = (regard("near", run, tmp_path / "texts", "--text", "ab", *more) for more in ([], ["--json"]))
+    plain, as_json = (regard("near", run, tmp_path / "texts", "--text", "ab", *more) for more in ([], ["--json"]))
     assert {line.split("\t")[2] for line in plain.out.decode().splitlines()} == {repr(text)[1:-1], "bed"}
-    assert {json.loads(line)["text"] for line in told.out.decode().splitlines()} == {text, "bed"}
+    assert {json.loads(line)["text"] for line in as_json.out.decode().splitlines()} == {text, "bed"}
     for more in ([], ["--json"]):
         assert len(regard("vectors", run, tmp_path / "texts", *more).out.decode().splitlines()) == 2
 
@@ -356,14 +356,14 @@ def test_near_and_vectors_print_a_line_for_a_line_too(regard: Command, run: Path
 # Score
 
 
-def test_score_a_file_plain_and_json(regard: Command, run: Path, trained: tuple[Path, Answer]) -> None:
+def test_score_a_file_plain_and_json(regard: Command, run: Path, trained: tuple[Path, Result]) -> None:
     file = trained[0] / "pairs.tsv"
-    plain, told = regard("score", run, file), regard("score", run, file, "--json")
-    assert (plain.code, told.code) == (0, 0)
-    [line] = told.lines
+    plain, as_json = regard("score", run, file), regard("score", run, file, "--json")
+    assert (plain.code, as_json.code) == (0, 0)
+    [line] = as_json.lines
     scored = json.loads(line)
     assert scored.keys() == {"character_errors", "signature", "groups", "alignment_error"}
-    assert scored["alignment_error"] == {}  # files tell no alignment
+    assert scored["alignment_error"] == {}  # a TSV file has no gold alignment
     assert scored["signature"].startswith("character_errors|n:200|")
     assert 0 <= scored["character_errors"] < 0.5  # it has learned something
     assert plain.lines == [f"character_errors {scored['character_errors']:.4f}  {scored['signature']}"]
@@ -384,10 +384,10 @@ def test_align_plain_and_json(regard: Command, run: Path, tmp_path: Path) -> Non
     (tmp_path / "pairs").write_text("abc ||| ABC\nfa de ||| FA DE\n", encoding="utf-8")
     (tmp_path / "gold").write_text("1-1\n1-1 2-2 2p1 3-1\n", encoding="utf-8")
     plain = regard("align", run, "pairs", "gold", "--first", 1, folder=tmp_path)
-    told = regard("align", run, "pairs", "gold", "--first", 1, "--json", folder=tmp_path)
-    assert (plain.code, told.code) == (0, 0), plain.error
-    assert plain.error == told.error == "regard: 1 links to words that do not exist were left out\n"
-    [line] = told.lines
+    as_json = regard("align", run, "pairs", "gold", "--first", 1, "--json", folder=tmp_path)
+    assert (plain.code, as_json.code) == (0, 0), plain.error
+    assert plain.error == as_json.error == "regard: 1 links to words that do not exist were left out\n"
+    [line] = as_json.lines
     rates, signatures = (json.loads(line)[key] for key in ("alignment_error_rate", "signature"))
     assert list(rates) == list(signatures) == ["output step", "input step", "diagonal"]
     assert all(0 <= rate <= 1 for rate in rates.values())
@@ -403,7 +403,7 @@ def test_align_plain_and_json(regard: Command, run: Path, tmp_path: Path) -> Non
     assert signatures["diagonal"] == "alignment_error_rate|n:2|sure:3|possible:1|skipped:1|links:diagonal"
 
 
-def test_align_refuses_gold_that_counts_otherwise(regard: Command, run: Path, tmp_path: Path) -> None:
+def test_align_refuses_links_out_of_range_and_missing_files(regard: Command, run: Path, tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("a b\tA B\t1-1 2-2\n", encoding="utf-8")
     assert "add --first 1" in refused(regard("align", run, "x.tsv", folder=tmp_path))
     assert "cannot find y.tsv" in refused(regard("align", run, "y.tsv", folder=tmp_path))
@@ -413,21 +413,21 @@ def test_align_refuses_gold_that_counts_otherwise(regard: Command, run: Path, tm
 
 
 def test_look_draws_plain_text_where_there_is_no_terminal(regard: Command, run: Path) -> None:
-    said = regard("look", run, "fade")
-    assert said.code == 0, said.error
-    assert "\x1b" not in said.out.decode()
+    result = regard("look", run, "fade")
+    assert result.code == 0, result.error
+    assert "\x1b" not in result.out.decode()
     answer = regard("predict", run, "--text", "fade").lines[0]
-    assert said.lines[0] == answer
-    header = next(line for line in said.lines[1:] if line.strip())
+    assert result.lines[0] == answer
+    header = next(line for line in result.lines[1:] if line.strip())
     assert header.split() == [*"fade", "</s>"]
-    rows = [line for line in said.lines if line[:1] in answer and line[1:2] == " " and line.strip()]
+    rows = [line for line in result.lines if line[:1] in answer and line[1:2] == " " and line.strip()]
     assert [row[0] for row in rows] == list(answer)
     assert set("".join(row[1:] for row in rows)) <= set(" ·░▒▓█")
 
 
 def test_look_writes_pictures_by_their_ending(regard: Command, run: Path, tmp_path: Path) -> None:
-    said = regard("look", run, "fade", "-o", "x.svg", "-o", "x.png", folder=tmp_path)
-    assert said.code == 0, said.error
+    result = regard("look", run, "fade", "-o", "x.svg", "-o", "x.png", folder=tmp_path)
+    assert result.code == 0, result.error
     assert (tmp_path / "x.svg").read_bytes().startswith(b"<svg ")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert sorted(os.listdir(tmp_path)) == ["x.png", "x.svg"]
@@ -436,14 +436,14 @@ def test_look_writes_pictures_by_their_ending(regard: Command, run: Path, tmp_pa
 def test_look_without_matplotlib_says_so_before_anything_is_written(
     script: Command, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "matplotlib.py").write_text("raise ImportError", encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")]))
+    module_folder = tmp_path / "hidden"
+    module_folder.mkdir()
+    (module_folder / "matplotlib.py").write_text("raise ImportError", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(module_folder), os.environ.get("PYTHONPATH", "")]))
     pictures = [part for ending in ("svg", "html", "png") for part in ("-o", f"a.{ending}")]
-    for asked in (run, "no-such-run"):
-        said = refused(script("look", asked, "fade", *pictures, folder=tmp_path))
-        assert said == "drawing a PNG needs the package matplotlib; install it with: pip install 'regard[plot]'"
+    for run_name in (run, "no-such-run"):
+        message = refused(script("look", run_name, "fade", *pictures, folder=tmp_path))
+        assert message == "drawing a PNG needs the package matplotlib; install it with: pip install 'regard[plot]'"
         assert os.listdir(tmp_path) == ["hidden"]
 
 
@@ -451,7 +451,7 @@ def test_look_writes_no_picture_unless_all_are_drawn(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(attention: AttentionMap, title: str) -> bytes:
-        assert title == ""  # only tried
+        assert title == ""  # every drawing is tried without a title before any file is written
         return b""
 
     monkeypatch.setitem(DRAWINGS, ".csv", broken)
@@ -461,9 +461,9 @@ def test_look_writes_no_picture_unless_all_are_drawn(
 
 
 def test_look_refuses_an_unknown_ending_before_any_work(regard: Command, tmp_path: Path) -> None:
-    said = regard("look", "no-such-run", "fade", "-o", "x.svg", "-o", "x.svgg", folder=tmp_path)
+    result = regard("look", "no-such-run", "fade", "-o", "x.svg", "-o", "x.svgg", folder=tmp_path)
     endings = ".svg, .png, .html, .csv, .pharaoh"
-    assert refused(said) == f"unknown picture ending '.svgg'; choose from {endings}; did you mean '.svg'?"
+    assert refused(result) == f"unknown picture ending '.svgg'; choose from {endings}; did you mean '.svg'?"
     assert os.listdir(tmp_path) == []
 
 
@@ -476,19 +476,19 @@ def test_look_json_and_blank(regard: Command, run: Path) -> None:
 # Data
 
 
-def test_data_tells_what_is_found_and_what_is_not(regard: Command, tmp_path: Path) -> None:
+def test_data_lists_files_that_are_found_and_files_that_are_missing(regard: Command, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a\tb\nc\td\n", encoding="utf-8")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dev.tsv.gz").write_bytes(gzip.compress(b"a\tb\n"))
     files = ("data.train=pairs.tsv", "data.dev=dev.tsv.gz")
-    said = regard("data", "dates", *files, folder=tmp_path)
-    assert (said.code, said.error) == (0, "")
-    assert said.lines[0].startswith("Dates in fifteen languages")
+    result = regard("data", "dates", *files, folder=tmp_path)
+    assert (result.code, result.error) == (0, "")
+    assert result.lines[0].startswith("Dates in fifteen languages")
     size = (tmp_path / "data" / "dev.tsv.gz").stat().st_size
-    assert said.lines[1:] == ["train  pairs.tsv: 8 bytes, 2 lines", f"dev    data/dev.tsv.gz: {size} bytes, 1 lines"]
-    told = json.loads(regard("data", "dates", *files, "--json", folder=tmp_path).lines[0])
-    assert told["corpus"] == ""
-    assert [(each["part"], each["path"], each["lines"], each["problem"]) for each in told["files"]] == [
+    assert result.lines[1:] == ["train  pairs.tsv: 8 bytes, 2 lines", f"dev    data/dev.tsv.gz: {size} bytes, 1 lines"]
+    report = json.loads(regard("data", "dates", *files, "--json", folder=tmp_path).lines[0])
+    assert report["corpus"] == ""
+    assert [(file["part"], file["path"], file["lines"], file["problem"]) for file in report["files"]] == [
         ("train", "pairs.tsv", 2, ""),
         ("dev", "data/dev.tsv.gz", 1, ""),
     ]
@@ -503,10 +503,10 @@ def test_data_tells_what_is_found_and_what_is_not(regard: Command, tmp_path: Pat
     assert (known.code, json.loads(known.lines[0])["files"][0]["path"]) == (2, None)
 
 
-def test_data_tells_what_comes_with_regard_and_what_is_damaged(regard: Command, tmp_path: Path) -> None:
-    said = regard("data", "dates")
-    assert said.code == 0
-    assert said.lines[1] == "corpus dates: comes with regard, which generates 30,000 examples to learn from"
+def test_data_describes_a_corpus_and_names_a_damaged_file(regard: Command, tmp_path: Path) -> None:
+    result = regard("data", "dates")
+    assert result.code == 0
+    assert result.lines[1] == "corpus dates: comes with regard, which generates 30,000 examples to learn from"
     assert json.loads(regard("data", "dates", "--json").lines[0])["corpus"] == "dates"
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a\tb\n")[:-5])
     damaged = regard("data", "dates", "data.train=cut.gz", folder=tmp_path)
@@ -519,20 +519,20 @@ def test_data_tells_what_comes_with_regard_and_what_is_damaged(regard: Command, 
 # Compare
 
 
-def test_compare_a_run_with_a_recipe(regard: Command, trained: tuple[Path, Answer], run: Path, tmp_path: Path) -> None:
+def test_compare_a_run_with_a_recipe(regard: Command, trained: tuple[Path, Result], run: Path, tmp_path: Path) -> None:
     file, runs = trained[0] / "pairs.tsv", tmp_path / "runs"
     settings = (*TINY, f"data.train={file}", "train.updates=2", "name=short")
     arguments = ("compare", run, "dates", *settings, "--data", file, "--runs", runs)
-    said = regard(*arguments, "-o", "x.svg", "-o", "y.png", folder=tmp_path)
-    assert said.code == 0, said.error
-    head, first, second, blank, examples, signature = said.lines
+    result = regard(*arguments, "-o", "x.svg", "-o", "y.png", folder=tmp_path)
+    assert result.code == 0, result.error
+    head, first, second, blank, examples, signature = result.lines
     assert head.split() == ["name", "character_errors", "parameters", "tokens/s", "seconds"]
     assert [first.split()[0], second.split()[0]] == ["upper", "short"]
     assert float(first.split()[1]) < float(second.split()[1])  # fewer errors
     assert (blank, examples) == ("", f"on 200 pairs of {file}")
     assert signature.startswith("character_errors|n:200|")
-    assert "short: to be trained" in said.error
-    assert said.error.endswith("drawn: x.svg\ndrawn: y.png\n")
+    assert "short: to be trained" in result.error
+    assert result.error.endswith("drawn: x.svg\ndrawn: y.png\n")
     assert (tmp_path / "x.svg").read_bytes().startswith(b"<svg ")
     assert (tmp_path / "y.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert sorted(os.listdir(tmp_path)) == ["runs", "x.svg", "y.png"]
@@ -541,10 +541,10 @@ def test_compare_a_run_with_a_recipe(regard: Command, trained: tuple[Path, Answe
     again = regard("compare", "dates", *settings, run, "--data", file, "--runs", runs, "--json", folder=tmp_path)
     assert again.code == 0, again.error
     assert f"{runs}/short is taken as it is" in again.error
-    told = [json.loads(line) for line in again.lines]
-    assert [each["name"] for each in told] == ["short", "upper"]
-    assert [f"{each['character_errors']:.4f}" for each in told] == [second.split()[1], first.split()[1]]
-    assert sum(point["examples"] for point in told[0]["curve"]) == 200
+    entries = [json.loads(line) for line in again.lines]
+    assert [entry["name"] for entry in entries] == ["short", "upper"]
+    assert [f"{entry['character_errors']:.4f}" for entry in entries] == [second.split()[1], first.split()[1]]
+    assert sum(point["examples"] for point in entries[0]["curve"]) == 200
     assert sorted(os.listdir(runs)) == ["compare.png", "compare.svg", "short"]
 
     before = snapshot(runs)
@@ -555,17 +555,17 @@ def test_compare_a_run_with_a_recipe(regard: Command, trained: tuple[Path, Answe
 
 
 def test_compare_without_matplotlib_leaves_the_png_out_and_says_so(
-    script: Command, trained: tuple[Path, Answer], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Command, trained: tuple[Path, Result], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "matplotlib.py").write_text("raise ImportError('none here')", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path) + os.pathsep + os.environ.get("PYTHONPATH", ""))
     shutil.copytree(run, tmp_path / "runs" / "upper")
-    judged = ("compare", "runs/upper", "--data", trained[0] / "pairs.tsv", "--quiet")
-    said = script(*judged, folder=tmp_path)
-    assert said.code == 0
-    assert "runs/compare.png is left out: drawing a PNG needs the package matplotlib" in said.error
+    arguments = ("compare", "runs/upper", "--data", trained[0] / "pairs.tsv", "--quiet")
+    result = script(*arguments, folder=tmp_path)
+    assert result.code == 0
+    assert "runs/compare.png is left out: drawing a PNG needs the package matplotlib" in result.error
     assert sorted(os.listdir(tmp_path / "runs")) == ["compare.svg", "upper"]
-    assert "pip install 'regard[plot]'" in refused(script(*judged, "-o", "x.png", folder=tmp_path))
+    assert "pip install 'regard[plot]'" in refused(script(*arguments, "-o", "x.png", folder=tmp_path))
 
 
 def test_compare_refuses_with_a_sentence(regard: Command, run: Path, tmp_path: Path) -> None:
@@ -575,10 +575,10 @@ def test_compare_refuses_with_a_sentence(regard: Command, run: Path, tmp_path: P
         ("datse",): "no recipe 'datse'",
         (run, "train.updates=3"): "is a run, which is taken as it is",
         (run, "--data", "no.tsv"): "cannot find no.tsv",
-        (run,): "cannot find pairs.tsv",  # what it was trained on; --data would do without
+        (run,): "cannot find pairs.tsv",  # its training data; not needed with --data
     }
-    for arguments, said in cases.items():
-        assert said in refused(regard("compare", *arguments, "--quiet", folder=tmp_path)), arguments
+    for arguments, message in cases.items():
+        assert message in refused(regard("compare", *arguments, "--quiet", folder=tmp_path)), arguments
     assert os.listdir(tmp_path) == []
     assert "Usage" in regard("compare").error
 
@@ -586,9 +586,9 @@ def test_compare_refuses_with_a_sentence(regard: Command, run: Path, tmp_path: P
 # List, version, help
 
 
-def test_list_tells_every_table(regard: Command) -> None:
-    said = regard("list")
-    assert said.code == 0
+def test_list_prints_every_table(regard: Command) -> None:
+    result = regard("list")
+    assert result.code == 0
     for word in (
         "recipes",
         "dates",
@@ -599,15 +599,15 @@ def test_list_tells_every_table(regard: Command) -> None:
         "tokenizers",
         "sentencepiece",
     ):
-        assert word in said.out.decode()
+        assert word in result.out.decode()
     [*_, table] = json.loads(regard("list", "--json").lines[0])
-    assert table in said.out.decode()
+    assert table in result.out.decode()
 
 
-def test_list_tells_one_table(regard: Command) -> None:
-    said = regard("list", "scores")
-    assert said.lines[0] == "scores  (model.attention.score)"
-    assert [line.split()[0] for line in said.lines[1:]] == list(SCORES)
+def test_list_prints_one_table(regard: Command) -> None:
+    result = regard("list", "scores")
+    assert result.lines[0] == "scores  (model.attention.score)"
+    assert [line.split()[0] for line in result.lines[1:]] == list(SCORES)
     assert {"dot", "scaled_dot", "general", "additive"} <= SCORES.keys()
     assert "did you mean 'scores'?" in refused(regard("list", "score"))
 
@@ -633,28 +633,28 @@ def test_light_commands_do_not_import_torch(arguments: list[str]) -> None:
 @pytest.mark.parametrize("arguments", [["--help"], ["list"]])
 def test_light_commands_answer_at_once(script: Command, arguments: list[str]) -> None:
     def seconds() -> float:
-        """Of the processor, which other processes lengthen less than the clock's."""
+        """CPU time of the command; other processes change it less than they change the wall-clock time."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert script(*arguments).code == 0
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
-    seconds()  # the first writes the byte code
+    seconds()  # the first run writes the byte code
     assert min(seconds() for _ in range(7)) < 0.3
 
 
 @pytest.mark.parametrize("arguments", [["trian"], ["predict"], ["predict", "run", "--beam", "0"], ["look", "run"]])
 def test_wrong_usage_is_shown_and_exits_with_2(regard: Command, arguments: list[str]) -> None:
-    said = regard(*arguments)
-    assert said.code == 2
-    assert said.out == b""
-    assert "Usage" in said.error
-    assert "Traceback" not in said.error
+    result = regard(*arguments)
+    assert result.code == 2
+    assert result.out == b""
+    assert "Usage" in result.error
+    assert "Traceback" not in result.error
 
 
 # Errors: one sentence, exit 2, nothing written
 
-BAD = {
+BAD_TRAINING = {
     "unknown key": (
         ["train.learning_rat=1"],
         "unknown key 'train.learning_rat' .* did you mean 'train.learning_rate'",
@@ -676,7 +676,7 @@ BAD = {
 
 
 @pytest.fixture(scope="session")
-def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bad")
     contents = {
         "pairs.tsv": pairs(20).encode(),
@@ -693,24 +693,24 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_to_train_is_one_sentence_and_writes_nothing(regard: Command, bad: Path, case: str) -> None:
-    overrides, said = BAD[case]
-    before = snapshot(bad)
-    message = refused(regard("train", "dates", *overrides, "--quiet", folder=bad))
-    assert re.search(said, message), message
-    assert snapshot(bad) == before
-    assert not (bad / "runs").exists()
+@pytest.mark.parametrize("case", BAD_TRAINING)
+def test_bad_input_to_train_is_one_sentence_and_writes_nothing(regard: Command, bad_files: Path, case: str) -> None:
+    overrides, pattern = BAD_TRAINING[case]
+    before = snapshot(bad_files)
+    message = refused(regard("train", "dates", *overrides, "--quiet", folder=bad_files))
+    assert re.search(pattern, message), message
+    assert snapshot(bad_files) == before
+    assert not (bad_files / "runs").exists()
 
 
-def test_bad_input_is_one_sentence_without_quiet_too(script: Command, bad: Path) -> None:
-    said = script("train", "dates", "data.train=one.tsv", folder=bad)
-    assert "one.tsv:3" in refused(said)
+def test_bad_input_is_one_sentence_without_quiet_too(script: Command, bad_files: Path) -> None:
+    result = script("train", "dates", "data.train=one.tsv", folder=bad_files)
+    assert "one.tsv:3" in refused(result)
 
 
-def test_an_unknown_recipe_is_one_sentence(regard: Command, bad: Path) -> None:
-    assert "did you mean 'dates'?" in refused(regard("train", "datse", folder=bad))
-    assert not (bad / "runs").exists()
+def test_an_unknown_recipe_is_one_sentence(regard: Command, bad_files: Path) -> None:
+    assert "did you mean 'dates'?" in refused(regard("train", "datse", folder=bad_files))
+    assert not (bad_files / "runs").exists()
 
 
 @pytest.mark.parametrize("command", ["predict", "look", "score"])
@@ -719,13 +719,15 @@ def test_a_missing_run_is_one_sentence(regard: Command, run: Path, command: str)
     assert "did you mean 'upper'?" in refused(regard(command, "uper", *text, folder=run.parent))
 
 
-def test_bad_input_to_predict_leaves_stdout_empty(regard: Command, run: Path, bad: Path) -> None:
-    assert "latin.tsv:2:4: not valid UTF-8" in refused(regard("predict", run, "latin.tsv", folder=bad))
+def test_bad_input_to_predict_leaves_stdout_empty(regard: Command, run: Path, bad_files: Path) -> None:
+    assert "latin.tsv:2:4: not valid UTF-8" in refused(regard("predict", run, "latin.tsv", folder=bad_files))
     message = refused(regard("predict", run, stdin=b"abc\nd\xff\n"))
     assert message.startswith("stdin:2:2: not valid UTF-8")
-    # All of the input is read before the first answer.
-    assert "cannot find no.txt" in refused(regard("predict", run, "pairs.tsv", "no.txt", folder=bad))
-    assert "give files or --text, not both" in refused(regard("predict", run, "pairs.tsv", "--text", "a", folder=bad))
+    # All of the input is read before the first prediction is printed.
+    assert "cannot find no.txt" in refused(regard("predict", run, "pairs.tsv", "no.txt", folder=bad_files))
+    assert "give files or --text, not both" in refused(
+        regard("predict", run, "pairs.tsv", "--text", "a", folder=bad_files)
+    )
 
 
 def test_more_alternatives_than_beams_leave_the_first_answer_as_it_is(regard: Command, run: Path) -> None:
@@ -737,33 +739,37 @@ def test_more_alternatives_than_beams_leave_the_first_answer_as_it_is(regard: Co
     assert several["text"] == one["text"]
 
 
-def test_bad_references_are_one_sentence(regard: Command, run: Path, bad: Path) -> None:
-    assert "one.tsv:3: one field" in refused(regard("score", run, "one.tsv", folder=bad))
-    assert "unknown metric 'blue'" in refused(regard("score", run, "pairs.tsv", "--metric", "blue", folder=bad))
+def test_bad_references_are_one_sentence(regard: Command, run: Path, bad_files: Path) -> None:
+    assert "one.tsv:3: one field" in refused(regard("score", run, "one.tsv", folder=bad_files))
+    assert "unknown metric 'blue'" in refused(regard("score", run, "pairs.tsv", "--metric", "blue", folder=bad_files))
 
 
 # The other exit codes
 
 
-def test_a_loss_that_is_not_finite_exits_with_3_and_names_examples(regard: Command, bad: Path, tmp_path: Path) -> None:
+def test_a_loss_that_is_not_finite_exits_with_3_and_names_examples(
+    regard: Command, bad_files: Path, tmp_path: Path
+) -> None:
     settings = (*TINY, "train.learning_rate=1e37", "train.clip=0", "--quiet", "--runs", tmp_path / "runs")
-    message = refused(regard("train", "dates", "data.train=pairs.tsv", *settings, folder=bad), code=3)
+    message = refused(regard("train", "dates", "data.train=pairs.tsv", *settings, folder=bad_files), code=3)
     assert "pairs.tsv:" in message
 
 
 @pytest.mark.parametrize("place", ["runs", "runs/deeper"])
 def test_a_runs_folder_that_cannot_be_written_exits_with_4(
-    regard: Command, bad: Path, tmp_path: Path, place: str
+    regard: Command, bad_files: Path, tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "runs").write_bytes(b"precious")
-    said = regard("train", "dates", "data.train=pairs.tsv", *TINY, "--quiet", "--runs", tmp_path / place, folder=bad)
-    assert "cannot be written" in refused(said, code=4)
+    result = regard(
+        "train", "dates", "data.train=pairs.tsv", *TINY, "--quiet", "--runs", tmp_path / place, folder=bad_files
+    )
+    assert "cannot be written" in refused(result, code=4)
     assert (tmp_path / "runs").read_bytes() == b"precious"
 
 
 def test_a_picture_that_cannot_be_written_exits_with_4(regard: Command, run: Path, tmp_path: Path) -> None:
-    said = regard("look", run, "abc", "-o", tmp_path / "nowhere" / "x.svg")
-    assert "x.svg cannot be written: No such file or directory" in refused(said, code=4)
+    result = regard("look", run, "abc", "-o", tmp_path / "nowhere" / "x.svg")
+    assert "x.svg cannot be written: No such file or directory" in refused(result, code=4)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "source.tokens", "recipe.toml", "manifest.json"])
@@ -777,7 +783,7 @@ def test_a_damaged_run_exits_with_5_and_names_the_file(regard: Command, run: Pat
     assert name in message
 
 
-def test_a_reader_that_leaves_is_no_error(run: Path) -> None:
+def test_a_closed_stdout_pipe_prints_no_error(run: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     with open(write, "wb") as pipe:
@@ -788,5 +794,5 @@ def test_a_reader_that_leaves_is_no_error(run: Path) -> None:
             text=True,
             check=False,
         )
-    assert done.returncode == 1  # what typer makes of it
+    assert done.returncode == 1  # the exit code that typer chooses
     assert done.stderr == ""

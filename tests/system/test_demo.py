@@ -1,4 +1,4 @@
-"""The first minute with regard, in full: `regard demo` learns, is examined, and its map looks right."""
+"""`regard demo` in full: it learns to read dates, its test score is high, and its attention is where it belongs."""
 
 import json
 import re
@@ -12,22 +12,22 @@ from regard.tasks import Transduce
 from regard.types import Example
 
 LANGUAGES = ("en", "de", "ja")
-EACH = 40  # dates of a language whose maps are looked at
+MAPS = 40  # attention maps that are checked for each language
 BEAMS = (2, 4, 8)
-DATES = 300  # that are answered with each of them
+DATES = 300  # dates that are decoded with each beam
 
 
 @pytest.fixture(scope="module")
 def demo(script: Command, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What the last line of `regard demo --json` tells."""
+    """The scores in the last line of `regard demo --json`, and the folder of the run."""
     folder = tmp_path_factory.mktemp("demo")
-    said = script("demo", "--json", folder=folder, timeout=900, threads=1)  # quick on a busy machine too
-    assert said.code == 0, said.error
-    assert "Traceback" not in said.error
-    told = json.loads(said.lines[-1])
-    assert {"exact_match", "train_seconds", "run"} <= told.keys()
-    assert told["run"] == "runs/dates"
-    return told | {"run": folder / told["run"]}
+    result = script("demo", "--json", folder=folder, timeout=900, threads=1)  # one thread: fast on a busy machine too
+    assert result.code == 0, result.error
+    assert "Traceback" not in result.error
+    scores = json.loads(result.lines[-1])
+    assert {"exact_match", "train_seconds", "run"} <= scores.keys()
+    assert scores["run"] == "runs/dates"
+    return scores | {"run": folder / scores["run"]}
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,11 @@ def predictor(demo: dict[str, object]) -> Predictor:
 
 
 @pytest.fixture(scope="module")
-def unseen(predictor: Predictor) -> list[Example]:
+def unseen_examples(predictor: Predictor) -> list[Example]:
     return Transduce.examples(predictor.run.recipe()).test
 
 
-def test_it_reads_unseen_days(demo: dict[str, object]) -> None:
+def test_dates_of_the_test_set_are_read(demo: dict[str, object]) -> None:
     assert demo["examples"] >= 1000
     assert demo["exact_match"] >= 0.99
     languages = demo["exact_match_by_language"]
@@ -58,51 +58,53 @@ def test_it_learns_in_a_fixed_number_of_updates(demo: dict[str, object]) -> None
     assert demo["train_seconds"] == scored["train_seconds"]
 
 
-def test_it_draws_the_map(demo: dict[str, object]) -> None:
+def test_the_map_is_saved_as_svg_and_png(demo: dict[str, object]) -> None:
     assert (demo["run"] / "map.svg").read_bytes().startswith(b"<svg ")
     assert (demo["run"] / "map.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("part", ["year", "day"])
-def test_the_map_looks_right(predictor: Predictor, unseen: list[Example], language: str, part: str) -> None:
-    """Rows that write the year look at the source's year, rows that write the day at its day.
+def test_attention_is_on_the_year_and_the_day(
+    predictor: Predictor, unseen_examples: list[Example], language: str, part: str
+) -> None:
+    """Rows of the output's year attend to the year in the source, rows of its day to the day.
 
-    A column more on either side counts too, since recurrent states tell of their neighbours.
+    One more column on either side counts too, because recurrent states contain information of their neighbours.
     """
-    test = [example for example in unseen if example.group == language]
+    examples = [example for example in unseen_examples if example.group == language]
     rows = slice(0, 4) if part == "year" else slice(8, 10)
-    chosen: list[tuple[str, int]] = []  # a source, and where in it the part stands
-    for example in test:
+    chosen: list[tuple[str, int]] = []  # a source, and the position of the year or day in it
+    for example in examples:
         digits = example.target[rows]
-        places = [found.start() for found in re.finditer(rf"(?<!\d){digits}(?!\d)", example.source)]
-        if len(places) == 1 and not digits.startswith("0"):  # not `5` for `05`, nor `10` for day and month
-            chosen.append((example.source, places[0]))
-    chosen = chosen[:EACH]
+        starts = [match.start() for match in re.finditer(rf"(?<!\d){digits}(?!\d)", example.source)]
+        if len(starts) == 1 and not digits.startswith("0"):  # `05` may be written as `5`, and `10` may be day and month
+            chosen.append((example.source, starts[0]))
+    chosen = chosen[:MAPS]
     masses, uniform = [], []
-    for (_, place), seen in zip(chosen, predictor.predict([source for source, _ in chosen]), strict=True):
-        assert seen.map is not None
-        inside = seen.map.weights[rows, max(0, place - 1) : place + (rows.stop - rows.start) + 1]
+    for (_, start), prediction in zip(chosen, predictor.predict([source for source, _ in chosen]), strict=True):
+        assert prediction.map is not None
+        inside = prediction.map.weights[rows, max(0, start - 1) : start + (rows.stop - rows.start) + 1]
         masses.append(inside.sum(dim=-1).mean().item())
-        uniform.append(inside.shape[-1] / len(seen.map.columns))
-    assert len(masses) == EACH
-    mass, even = sum(masses) / EACH, sum(uniform) / EACH
-    print(f"{language} {part}: {mass:.3f} of the weight where it belongs; evenly spread it were {even:.3f}")
+        uniform.append(inside.shape[-1] / len(prediction.map.columns))
+    assert len(masses) == MAPS
+    mass, uniform_mass = sum(masses) / MAPS, sum(uniform) / MAPS
+    print(f"{language} {part}: {mass:.3f} of the weight is where it belongs; with uniform weights {uniform_mass:.3f}")
     assert mass > 0.5
-    assert mass > even + 0.3
+    assert mass > uniform_mass + 0.3
 
 
-def test_a_wider_beam_is_as_good_as_greedy_search(predictor: Predictor, unseen: list[Example]) -> None:
-    """A model that is sure of itself: all beams but the first hold junk that ends early."""
-    asked = unseen[:: len(unseen) // DATES][:DATES]
-    texts = [example.source for example in asked]
+def test_a_wider_beam_is_as_good_as_greedy_search(predictor: Predictor, unseen_examples: list[Example]) -> None:
+    """For a confident model, all hypotheses but the first are unlikely ones that end early."""
+    examples = unseen_examples[:: len(unseen_examples) // DATES][:DATES]
+    texts = [example.source for example in examples]
     greedy, *wider = (predictor.predict(texts, beam=beam) for beam in (1, *BEAMS))
 
-    def right(answers: list[regard.Prediction]) -> int:
-        return sum(answer.text == example.target for answer, example in zip(answers, asked, strict=True))
+    def count_right(answers: list[regard.Prediction]) -> int:
+        return sum(answer.text == example.target for answer, example in zip(answers, examples, strict=True))
 
-    assert right(greedy) > 0.95 * DATES
+    assert count_right(greedy) > 0.95 * DATES
     for answers in wider:
-        assert right(answers) >= right(greedy)
+        assert count_right(answers) >= count_right(greedy)
         pairs = zip(answers, greedy, strict=True)
-        assert all(answer.score >= likeliest.score - 1e-4 for answer, likeliest in pairs)
+        assert all(answer.score >= greedy_answer.score - 1e-4 for answer, greedy_answer in pairs)

@@ -18,62 +18,62 @@ TEXTS = ["the soup was bad", "", "our guide was not rude", "zebra"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, regard: Command) -> Path:
-    """Where a small classifier was trained on a TSV with a header."""
+    """The folder in which a small classifier was trained on a TSV file with a header."""
     folder = tmp_path_factory.mktemp("sentences")
     labelled = [f"the soup was {word} {number}\t{word}" for number in range(20) for word in ("bad", "fine")]
     (folder / "pairs.tsv").write_text("\n".join(["sentence\tlabel", *labelled]) + "\n", encoding="utf-8")
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
-    said = regard("train", "moods", "data.train=pairs.tsv", *TINY, folder=folder)
-    assert said.code == 0, said.error
-    assert "2 labels: " in said.error
+    result = regard("train", "moods", "data.train=pairs.tsv", *TINY, folder=folder)
+    assert result.code == 0, result.error
+    assert "2 labels: " in result.error
     return folder
 
 
 def test_a_header_is_skipped_in_scoring_too(folder: Path, regard: Command) -> None:
-    said = regard("score", "runs/small", "pairs.tsv", "--json", folder=folder)
-    assert said.code == 0, said.error
-    assert json.loads(said.lines[0])["signature"] == "accuracy|n:40"
+    result = regard("score", "runs/small", "pairs.tsv", "--json", folder=folder)
+    assert result.code == 0, result.error
+    assert json.loads(result.lines[0])["signature"] == "accuracy|n:40"
 
 
 def test_labels_come_with_alternatives_and_the_map(folder: Path, regard: Command) -> None:
-    said = regard("predict", "runs/small", "--text", TEXTS[0], "--n-best", 2, "--json", folder=folder)
-    told = json.loads(said.lines[0])
-    assert {told["text"], told["alternatives"][0]["text"]} == {"bad", "fine"}
-    assert told["source_tokens"] == [*TEXTS[0].split(), "</s>"]
-    assert len(told["attention"]) == 1
-    assert regard("look", "runs/small", TEXTS[0], folder=folder).lines[0] == told["text"]
+    result = regard("predict", "runs/small", "--text", TEXTS[0], "--n-best", 2, "--json", folder=folder)
+    prediction = json.loads(result.lines[0])
+    assert {prediction["text"], prediction["alternatives"][0]["text"]} == {"bad", "fine"}
+    assert prediction["source_tokens"] == [*TEXTS[0].split(), "</s>"]
+    assert len(prediction["attention"]) == 1
+    assert regard("look", "runs/small", TEXTS[0], folder=folder).lines[0] == prediction["text"]
 
 
-def test_vectors_are_printed_a_line_each(folder: Path, regard: Command) -> None:
+def test_vectors_are_printed_one_per_line(folder: Path, regard: Command) -> None:
     plain = regard("vectors", "runs/small", "texts.txt", folder=folder).lines
     numbers = [[float(number) for number in line.split("\t")] for line in plain]
     lengths = [math.hypot(*row) for row in numbers]
     assert lengths == pytest.approx([1, 0, 1, 1], abs=1e-4)
-    fed = regard("vectors", "runs/small", "--json", stdin="\n".join(TEXTS).encode(), folder=folder)
-    told = [json.loads(line) for line in fed.lines]
-    assert [each["text"] for each in told] == TEXTS
-    for each, row in zip(told, numbers, strict=True):
-        assert each["vector"] == pytest.approx(row, abs=1e-5)
+    as_json = regard("vectors", "runs/small", "--json", stdin="\n".join(TEXTS).encode(), folder=folder)
+    entries = [json.loads(line) for line in as_json.lines]
+    assert [entry["text"] for entry in entries] == TEXTS
+    for entry, row in zip(entries, numbers, strict=True):
+        assert entry["vector"] == pytest.approx(row, abs=1e-5)
 
 
 def test_the_nearest_lines_come_with_cosine_and_number(folder: Path, regard: Command) -> None:
     plain = regard("near", "runs/small", "texts.txt", "--text", TEXTS[2], "--count", 2, folder=folder).lines
     assert plain[0] == f"1.0000\t3\t{TEXTS[2]}"
     assert len(plain) == 2
-    told = regard("near", "runs/small", "texts.txt", "--text", TEXTS[2], "--json", folder=folder).lines
-    assert next(json.loads(line)["line"] for line in told) == 3
-    assert len(told) == 3  # a blank line is near nothing
+    as_json = regard("near", "runs/small", "texts.txt", "--text", TEXTS[2], "--json", folder=folder).lines
+    assert next(json.loads(line)["line"] for line in as_json) == 3
+    assert len(as_json) == 3  # the blank line is left out
 
 
 def test_a_blank_text_is_refused(folder: Path, regard: Command) -> None:
-    said = regard("near", "runs/small", "texts.txt", "--text", " ", folder=folder)
-    assert refused(said).startswith("nothing is near a text that is blank")
+    result = regard("near", "runs/small", "texts.txt", "--text", " ", folder=folder)
+    assert refused(result).startswith("nothing is near a text that is blank")
 
 
 def test_tokens_that_the_vocabulary_does_not_hold_are_named(folder: Path, regard: Command) -> None:
-    asked = regard("near", "runs/small", "texts.txt", "--text", "the zebra was a zebra", folder=folder)
-    assert asked.code == 0
-    assert asked.error.splitlines() == [
+    result = regard("near", "runs/small", "texts.txt", "--text", "the zebra was a zebra", folder=folder)
+    assert result.code == 0
+    assert result.error.splitlines() == [
         "regard: the vocabulary does not hold these tokens of --text: zebra, a",
         "regard: the vocabulary does not hold all tokens of 2 of 4 lines",
     ]

@@ -1,4 +1,4 @@
-"""A sample of the sweep: one combination of order, score and scope learns its corpus."""
+"""One combination of order, score and scope from the sweep learns its corpus."""
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -20,12 +20,12 @@ QUICK = (
 
 @pytest.mark.slow
 def test_a_sample_of_the_sweep_reaches_its_target():
-    """Trained in a process of its own: as fast as outside of the tests, which check every shape."""
+    """It is trained in its own process, without the shape checks of the tests, which are slow."""
     assert SAMPLE in combinations()
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         assert pool.submit(reach, SAMPLE, *QUICK).result().value >= TARGET
 
 
-def test_the_sweep_is_all_of_it():
-    every = combinations()
-    assert len(every) == len(set(every)) == 3 * 2 * len(SCORES) + 3 + 6
+def test_the_sweep_has_every_combination_once():
+    all_combinations = combinations()
+    assert len(all_combinations) == len(set(all_combinations)) == 3 * 2 * len(SCORES) + 3 + 6

@@ -20,8 +20,8 @@ from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import METRICS
 from regard.recipe import Recipe
 from regard.storage import MODEL
-from regard.tasks import Classify
-from regard.tasks.classify import LABELS, _hidden
+from regard.tasks import Classify, core
+from regard.tasks.classify import LABELS
 from regard.types import BEGIN, END, SPECIALS, UNKNOWN, Example
 
 SIZES = ["model.embedding=8", "model.encoder.dim=12", "model.attention.dim=6", "train.device=cpu", "name=small"]
@@ -197,7 +197,7 @@ def test_word_dropout_hides_words_in_training_only() -> None:
     task = Classify.learn(small("train.word_dropout=0.5"), examples)
     data = task.encode(examples)
     batch, model = task.collate(data, range(len(examples))), task.build()
-    hidden = _hidden(batch.source, 0.5).ids
+    hidden = core.drop_words(batch.source, 0.5).ids
     changed = hidden != batch.source.ids
     assert (hidden[changed] == UNKNOWN).all()
     assert not changed[batch.source.ids == END].any()

@@ -340,7 +340,7 @@ def test_a_blank_is_one_mask_and_opens_a_word_only_after_a_space(
     expected = [token for piece in pieces for token in ([task.mask] if piece is None else encode_piece(task, piece))]
     assert encoded.ids == expected
     assert encoded.opening == opening
-    assert [encoded.ids[offset] for offset in encoded.offsets] == [task.mask] * len(opening)
+    assert [encoded.ids[place] for place in encoded.places] == [task.mask] * len(opening)
 
 
 def encode_piece(task: MaskedText, piece: str) -> list[int]:

@@ -23,7 +23,7 @@ from regard.storage import Run
 from regard.tasks import TASKS, Scored, Task, Transduce, core
 from regard.training.engine.eager import halves
 from regard.training.stopping import Stopper
-from regard.types import UNKNOWN, BatchFirst, Example, Padded, Prediction
+from regard.types import BEGIN, END, PAD, UNKNOWN, BatchFirst, Example, Padded, Prediction
 
 LABELS = ("even", "odd")  # whether the number of "x" is even or odd: a bag of letters can learn it
 
@@ -309,6 +309,18 @@ def test_a_term_of_the_loss_is_added_in_training_only(key: str) -> None:
     }
     assert losses["with", True] > losses["without", True] + 0.01
     assert losses["with", False] == losses["without", False]
+
+
+def test_a_batch_has_begin_and_end_tokens_and_example_indices() -> None:
+    sources, targets = [[5], [6, 7, 8], [9]], [[10, 11], [], [12]]
+    task = Transduce.learn(recipes.load("reverse"), [Example("ab", "ba")])
+    batch = task.collate(core.Pairs([], sources, targets, []), [2, 1])
+    assert batch.source.ids.tolist() == [[9, END, PAD, PAD], [6, 7, 8, END]]
+    assert batch.target.ids.tolist() == [[BEGIN, 12, END], [BEGIN, END, PAD]]
+    assert batch.target.mask.tolist() == [[True, True, True], [True, True, False]]
+    assert batch.examples.tolist() == [2, 1]
+    assert sources == [[5], [6, 7, 8], [9]]
+    assert targets == [[10, 11], [], [12]]
 
 
 def test_links_of_a_batch_are_those_of_its_examples() -> None:

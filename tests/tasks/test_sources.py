@@ -144,6 +144,13 @@ def test_a_new_source_trains_is_stored_and_predicts_with_a_map(kind: str, tmp_pa
     assert predictor.model.encoder(predictor.task.inputs.collate([[1.0, 2.0]])).layout == Steps()
 
 
+def test_a_source_without_a_message_prints_no_line(tmp_path: Path) -> None:
+    task = Transduce.learn(make_recipe(tmp_path), pairs(20))
+    data = task.encode(pairs(20))
+    [line] = task.describe(data, data)
+    assert line == "a vocabulary of 6 target tokens, 0.00% of the dev tokens unknown"
+
+
 def test_unusable_settings_and_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="this toy knows no learned positions"):
         regard.train(make_recipe(tmp_path, "model.positions=learned"), runs=tmp_path, quiet=True)
@@ -168,8 +175,7 @@ def test_captured_updates_of_a_new_source_have_the_loss_of_eager_ones(kind: str,
         torch.manual_seed(1)
         session = Session.begin(task.build().cuda(), recipe.train)
         batches = Batches(data.lengths(), 200, 1, few_shapes=True)
-        device = torch.device("cuda")
-        updater = Captured(task, session, data, device) if engine is Captured else Eager(task, session, data)
+        updater = engine(task, session, data)
         for _ in range(30):
             updater.update(batches, Stopper())
         updater.collect()

@@ -1,4 +1,4 @@
-"""Captured updates: what a machine without a GPU can hold of them, and, where there is one, that they learn alike."""
+"""Updates captured in CUDA graphs: their parts on the CPU, and, if there is a GPU, the same loss as eager updates."""
 
 import math
 
@@ -12,7 +12,7 @@ from regard.device import choose_precision
 from regard.errors import NotFiniteError, RecipeError
 from regard.tasks import TASKS
 from regard.training import engine
-from regard.training.engine import Captured, Eager, captured
+from regard.training.engine import Captured, Eager, Engine, captured
 from regard.training.session import Session
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD
@@ -27,7 +27,7 @@ SMALL = (
 )
 
 
-def bench(*overrides: str, device: torch.device = CPU):
+def make_bench(*overrides: str, device: torch.device = CPU):
     recipe = recipes.load("copy", ["data.size=50", "train.batch_tokens=200", *overrides])
     examples = TASKS[recipe.task].examples(recipe).train
     task = TASKS[recipe.task].learn(recipe, examples)
@@ -39,7 +39,7 @@ def bench(*overrides: str, device: torch.device = CPU):
 @pytest.mark.parametrize(
     ("length", "width"), [(1, 8), (8, 8), (9, 16), (64, 64), (65, 96), (256, 256), (257, 384), (600, 640)]
 )
-def test_widths_are_few(length, width):
+def test_lengths_are_rounded_up_to_few_widths(length, width):
     assert rounded_width(length) == width
 
 
@@ -51,35 +51,35 @@ def test_no_batch_is_wider_than_the_longest_of_all():
 def test_batches_of_few_shapes_hold_every_example_under_the_budget():
     lengths = [(1 + index % 23, 1 + index % 17) for index in range(300)]
     batches = Batches(lengths, 96, seed=1, few_shapes=True)
-    seen = []
+    indices = []
     for number in range(batches.per_epoch):
         width = batches.width(number)
         assert width in {8, 16, 23}
         assert max(max(lengths[index]) for index in batches[number]) <= width
         assert len(batches[number]) * width <= 96
-        seen += batches[number]
-    assert sorted(seen) == list(range(300))
+        indices += batches[number]
+    assert sorted(indices) == list(range(300))
 
 
 def test_a_table_gives_the_batch_that_collate_gives():
-    task, _, data = bench()
+    task, _, data = make_bench()
     table = captured.Table.of(task, data, CPU)
     examples = [4, 17, 2]
     width = max(max(data.lengths()[index]) for index in examples) + 3
-    taken = table.take(torch.tensor([*examples, table.empty]), width)
-    plain = task.collate(data, examples)
-    for side, other in ((taken.source, plain.source), (taken.target, plain.target)):
-        inner = other.ids.shape[1]
-        assert torch.equal(side.ids[:3, :inner], other.ids)
-        assert torch.equal(side.mask[:3, :inner], other.mask)
-        assert not side.mask[:3, inner:].any()
-        assert (side.ids[:3, inner:] == PAD).all()
-    assert taken.target.ids.shape[1] == min(width + 1, table.batch.target.ids.shape[1])
-    assert {BEGIN, END} <= set(taken.target.ids.flatten().tolist())
+    from_table = table.take(torch.tensor([*examples, table.empty]), width)
+    collated = task.collate(data, examples)
+    for side, other in ((from_table.source, collated.source), (from_table.target, collated.target)):
+        width_of_collated = other.ids.shape[1]
+        assert torch.equal(side.ids[:3, :width_of_collated], other.ids)
+        assert torch.equal(side.mask[:3, :width_of_collated], other.mask)
+        assert not side.mask[:3, width_of_collated:].any()
+        assert (side.ids[:3, width_of_collated:] == PAD).all()
+    assert from_table.target.ids.shape[1] == min(width + 1, table.batch.target.ids.shape[1])
+    assert {BEGIN, END} <= set(from_table.target.ids.flatten().tolist())
 
 
-def test_an_empty_example_predicts_nothing_and_has_something_to_look_at():
-    task, session, data = bench("model.encoder.kind=transformer", "model.decoder.kind=transformer")
+def test_an_empty_example_has_no_target_token_and_one_source_token():
+    task, session, data = make_bench("model.encoder.kind=transformer", "model.decoder.kind=transformer")
     table = captured.Table.of(task, data, CPU)
     alone = table.take(torch.tensor([table.empty]), 8)
     assert task.tokens(alone) == 0
@@ -91,25 +91,40 @@ def test_an_empty_example_predicts_nothing_and_has_something_to_look_at():
 
 
 def test_on_a_cpu_nothing_is_captured():
-    assert isinstance(engine.choose(*bench()), Eager)
+    assert isinstance(engine.choose(*make_bench()), Eager)
+
+
+@pytest.mark.parametrize("kind", [Eager, pytest.param(Captured, marks=[gpu, pytest.mark.gpu])])
+def test_loss_and_tokens_are_counted_over_all_processes(monkeypatch, kind):
+    counts = []
+    for processes in (1, 2):
+        monkeypatch.setattr(Engine, "global_sum", lambda self, number, processes=processes: processes * number)
+        task, session, data = make_bench(device=CPU if kind is Eager else torch.device("cuda"))
+        updater = kind(task, session, data)
+        updater.update(Batches(data.lengths(), 200, 1, few_shapes=True), Stopper())
+        updater.collect()
+        counts.append((session.progress.total, session.progress.tokens))
+    (total, tokens), doubled = counts
+    assert tokens > 0
+    assert doubled == (pytest.approx(2 * total), 2 * tokens)
 
 
 def test_a_warm_up_leaves_no_trace_in_parameters_buffers_optimizer_and_sums():
-    task, session, data = bench("model.attention.normalizer=hard")
+    task, session, data = make_bench("model.attention.normalizer=hard")
     assert [name for name, _ in session.model.named_buffers()] == ["decoder.baseline"]
     batches, total = Batches(data.lengths(), 200, 1), torch.ones(())
     Eager(task, session, data).update(batches, Stopper())
 
-    def everything():
+    def all_tensors():
         state = [value for row in session.optimizer.state.values() for value in row.values()]
         return [*session.model.state_dict().values(), *state, total]
 
-    before, earned = [each.clone() for each in everything()], session.model.decoder.baseline.item()
+    before, baseline = [each.clone() for each in all_tensors()], session.model.decoder.baseline.item()
     with captured.restored(session.model, session.optimizer, [total]):
         Eager(task, session, data).update(batches, Stopper())
         total += 1
-        assert session.model.decoder.baseline != earned
-    assert all(torch.equal(mine, other) for mine, other in zip(everything(), before, strict=True))
+        assert session.model.decoder.baseline != baseline
+    assert all(torch.equal(after, earlier) for after, earlier in zip(all_tensors(), before, strict=True))
 
 
 def test_an_unknown_precision_is_refused(tmp_path):
@@ -119,28 +134,28 @@ def test_an_unknown_precision_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "kinds", "told"),
+    ("precision", "dtypes", "notices"),
     [
         ("auto", {torch.float32}, ["precision: float32 on cpu (train.precision=auto is bfloat16 on a GPU"]),
         ("bfloat16", {torch.bfloat16}, ["precision: bfloat16 on cpu, as forced; this may be slow"]),
         ("float32", {torch.float32}, []),
     ],
 )
-def test_on_a_cpu_bfloat16_is_only_for_those_who_force_it(tmp_path, monkeypatch, capsys, asked, kinds, told):
+def test_on_a_cpu_bfloat16_is_used_only_if_it_is_forced(tmp_path, monkeypatch, capsys, precision, dtypes, notices):
     task = TASKS[recipes.load("copy").task]
-    loss, products = task.loss, set()
+    loss, product_dtypes = task.loss, set()
 
-    def watching(self, model, batch, *more):
-        products.add((torch.ones(1, 1) @ torch.ones(1, 1)).dtype)
+    def recording_loss(self, model, batch, *more):
+        product_dtypes.add((torch.ones(1, 1) @ torch.ones(1, 1)).dtype)
         return loss(self, model, batch, *more)
 
-    monkeypatch.setattr(task, "loss", watching)
+    monkeypatch.setattr(task, "loss", recording_loss)
     small = ["data.size=50", "train.updates=1", "train.device=cpu", *SMALL]
-    run = regard.train("copy", *small, f"train.precision={asked}", runs=tmp_path)
-    assert products == kinds
+    run = regard.train("copy", *small, f"train.precision={precision}", runs=tmp_path)
+    assert product_dtypes == dtypes
     lines = [line for line in capsys.readouterr().err.split("\n") if "precision" in line]
-    assert [line.startswith(each) for line, each in zip(lines, told, strict=True)] == [True] * len(told)
-    assert [f"torch.{run.metrics()[-1]['precision']}"] == [str(kind) for kind in kinds]
+    assert [line.startswith(notice) for line, notice in zip(lines, notices, strict=True)] == [True] * len(notices)
+    assert [f"torch.{run.metrics()[-1]['precision']}"] == [str(dtype) for dtype in dtypes]
 
 
 @pytest.mark.parametrize(("capability", "precision"), [((7, 5), "float32"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")])
@@ -155,8 +170,8 @@ def test_no_recipe_that_comes_with_regard_forces_bfloat16():
     assert {recipes.load(name).train.precision for name in recipes.names()} == {"auto", "float32"}
 
 
-def test_bfloat16_products_learn_and_the_weights_stay_single():
-    task, session, data = bench("train.precision=bfloat16", "train.batch_tokens=400")
+def test_bfloat16_products_learn_and_the_weights_stay_float32():
+    task, session, data = make_bench("train.precision=bfloat16", "train.batch_tokens=400")
     batches = Batches(data.lengths(), 400, 1)
     first = None
     for _ in range(20):
@@ -166,7 +181,7 @@ def test_bfloat16_products_learn_and_the_weights_stay_single():
     assert all(parameter.dtype == torch.float32 for parameter in session.model.parameters())
 
 
-LINEAGES = {
+MODELS = {
     "recurrent": ["model.encoder.cell=lstm", "model.decoder.cell=lstm"],
     "transformer": [
         *("model.encoder.kind=transformer", "model.decoder.kind=transformer"),
@@ -178,18 +193,18 @@ LINEAGES = {
 @gpu
 @pytest.mark.gpu
 @pytest.mark.takes("captured_updates")
-@pytest.mark.parametrize("lineage", LINEAGES)
-def test_captured_updates_are_eager_updates(lineage):
+@pytest.mark.parametrize("model", MODELS)
+def test_captured_updates_give_the_same_loss_as_eager_updates(model):
     device = torch.device("cuda")
     losses = {}
     for graphs in (True, False):
-        task, session, data = bench(*LINEAGES[lineage], device=device)
+        task, session, data = make_bench(*MODELS[model], device=device)
         batches = Batches(data.lengths(), 200, 1, few_shapes=True)
-        running = engine.choose(task, session, data) if graphs else Eager(task, session, data)
-        assert isinstance(running, Captured if graphs else Eager)
+        updater = engine.choose(task, session, data) if graphs else Eager(task, session, data)
+        assert isinstance(updater, Captured if graphs else Eager)
         for _ in range(30):
-            running.update(batches, Stopper())
-        running.collect()
+            updater.update(batches, Stopper())
+        updater.collect()
         losses[graphs] = session.progress.total / session.progress.tokens
     assert losses[True] == pytest.approx(losses[False], rel=1e-3)
 
@@ -199,16 +214,16 @@ def test_captured_updates_are_eager_updates(lineage):
 @pytest.mark.takes("captured_updates")
 def test_a_captured_update_that_is_not_finite_changes_no_weight():
     device = torch.device("cuda")
-    task, session, data = bench(device=device)
+    task, session, data = make_bench(device=device)
     batches = Batches(data.lengths(), 200, 1, few_shapes=True)
-    running = Captured(task, session, data, device)
-    running.update(batches, Stopper())
-    running.collect()
+    updater = Captured(task, session, data)
+    updater.update(batches, Stopper())
+    updater.collect()
     before = [parameter.detach().clone() for parameter in session.model.parameters()]
     with torch.no_grad():
         next(iter(session.model.parameters())).fill_(math.nan)
-    running.update(batches, Stopper())
+    updater.update(batches, Stopper())
     with pytest.raises(NotFiniteError, match="updates 2 to 2: a loss or the norm of its gradient is not finite"):
-        running.collect()
-    for mine, others in list(zip(session.model.parameters(), before, strict=True))[1:]:
-        assert torch.equal(mine, others)
+        updater.collect()
+    for after, earlier in list(zip(session.model.parameters(), before, strict=True))[1:]:
+        assert torch.equal(after, earlier)

@@ -1,4 +1,4 @@
-"""The parts of training one by one: means of weights, gradients of pieces, sampled inputs, the health of maps."""
+"""The parts of training: averages of weights, gradients of split batches, scheduled sampling, entropy of attention."""
 
 import math
 from itertools import pairwise, product
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard import recipe as recipes
 from regard.attention import NORMALIZERS, SCOPES
 from regard.console import ProgressLog
-from regard.data.batching import Batches, collate
+from regard.data.batching import Batches, pad
 from regard.decoders import ORDERS
 from regard.errors import ResourceError
 from regard.models import Seq2Seq
@@ -25,9 +25,9 @@ from regard.training import engine, loop, session, train
 from regard.training.averaging import Averager
 from regard.training.engine import Captured, Eager, eager
 from regard.training.health import health
-from regard.training.session import Clock, Session
+from regard.training.session import Session
 from regard.training.stopping import Stopper
-from regard.types import BEGIN, PAD, Batch, Example
+from regard.types import BEGIN, END, PAD, Batch, Example
 
 EXAMPLES = [
     Example(text, text[::-1]) for text in ("abc", "b", "cabbage", "de", "feed", "bad", "a", "decade", "fab", "cab")
@@ -37,6 +37,12 @@ EXAMPLES = [
 def make_recipe(*overrides: str) -> Recipe:
     sizes = ["model.embedding=6", "model.encoder.dim=8", "model.decoder.dim=7", "model.attention.dim=5"]
     return recipes.parse("", "parts", [*sizes, "train.device=cpu", "train.clip=0", *overrides])
+
+
+def of_pairs(sources: list[list[int]], targets: list[list[int]]) -> Batch:
+    """The batch of these pairs, with END after sources and BEGIN and END around targets."""
+    source = pad([[*ids, END] for ids in sources])
+    return Batch(source, pad([[BEGIN, *ids, END] for ids in targets]), torch.arange(len(sources)))
 
 
 class Bench:
@@ -54,13 +60,13 @@ class Bench:
         return self.task.collate(self.data, indices or range(len(EXAMPLES)))
 
     def gradient(self, *pieces: Batch) -> tuple[list[Tensor], float, int]:
-        """Through the loop's own function."""
+        """Gradients, summed loss and number of target tokens, computed by the function of the loop."""
         total, tokens = eager._gradient(Eager(self.task, self.session, self.data), pieces, sampling=0.0)
         return [parameter.grad.clone() for parameter in self.model.parameters()], total, tokens
 
 
-class Fixed(Batches):
-    """The batches of a test."""
+class FixedBatches(Batches):
+    """Batches that the test chooses."""
 
     def __init__(self, *batches: list[int]) -> None:
         self.batches = batches
@@ -69,58 +75,60 @@ class Fixed(Batches):
         return self.batches[update]
 
 
-def near(actual: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
+def assert_near(actual: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
     torch.testing.assert_close(actual, expected, rtol=0.0, atol=tolerance)
 
 
-# Means of weights
+# Averages of weights
 
 
-def walk(model: nn.Module, steps: int) -> list[dict[str, Tensor]]:
-    """Weights that wander, as training lets them."""
-    places = []
+def random_weights(model: nn.Module, steps: int) -> list[dict[str, Tensor]]:
+    """Different weights for each step, as if the model had been trained."""
+    states = []
     for step in range(steps):
         torch.manual_seed(step)
-        places.append({name: torch.randn_like(value) for name, value in model.state_dict().items()})
-    return places
+        states.append({name: torch.randn_like(value) for name, value in model.state_dict().items()})
+    return states
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.9, 0.999])
-def test_the_moving_mean_is_its_recursion(decay):
+def test_the_moving_average_follows_its_recursion(decay):
     model = nn.Linear(3, 5).double()
     averager = Averager(model, decay=decay, last=1)
     expected = {name: value.clone() for name, value in model.state_dict().items()}
-    for place in walk(model, 7):
-        model.load_state_dict(place)
+    for state in random_weights(model, 7):
+        model.load_state_dict(state)
         averager.after_update(model, judged=False)
-        expected = {name: decay * value + (1 - decay) * place[name] for name, value in expected.items()}
+        expected = {name: decay * value + (1 - decay) * state[name] for name, value in expected.items()}
     with averager.applied(model):
         for name, value in model.state_dict().items():
-            near(value, expected[name])
+            assert_near(value, expected[name])
     for name, value in model.state_dict().items():
-        near(value, place[name], 0.0)  # and after the block, its own again
+        assert_near(value, state[name], 0.0)  # after the block, the model has its own weights again
 
 
 @pytest.mark.parametrize("last", [2, 3])
 @pytest.mark.parametrize("decay", [0.0, 0.8])
-def test_the_mean_of_validations_is_that_of_the_last_ones(last, decay):
+def test_the_average_is_over_the_last_validations(last, decay):
     model = nn.Linear(3, 5).double()
     averager = Averager(model, decay=decay, last=last)
-    moving, judged = {name: value.clone() for name, value in model.state_dict().items()}, []
-    for number, place in enumerate(walk(model, 12)):
-        model.load_state_dict(place)
-        moving = {name: decay * value + (1 - decay) * place[name] for name, value in moving.items()}
+    moving, validated = {name: value.clone() for name, value in model.state_dict().items()}, []
+    for number, state in enumerate(random_weights(model, 12)):
+        model.load_state_dict(state)
+        moving = {name: decay * value + (1 - decay) * state[name] for name, value in moving.items()}
         due = number % 3 == 2
         averager.after_update(model, judged=due)
         if due:
-            judged.append(moving)
-        kept = judged[-last:]
+            validated.append(moving)
+        last_means = validated[-last:]
         with averager.applied(model):
             for name, value in model.state_dict().items():
-                near(value, sum(each[name] for each in kept) / len(kept) if kept else moving[name])
+                assert_near(
+                    value, sum(mean[name] for mean in last_means) / len(last_means) if last_means else moving[name]
+                )
 
 
-def test_without_a_mean_the_weights_are_those_of_now():
+def test_without_an_average_the_current_weights_are_used():
     model = nn.Linear(3, 5)
     averager = Averager(model, decay=0.0, last=1)
     averager.after_update(model, judged=True)
@@ -130,7 +138,7 @@ def test_without_a_mean_the_weights_are_those_of_now():
     assert averager.tensors() == {}
 
 
-def test_the_models_own_weights_come_back_after_an_error():
+def test_the_own_weights_of_the_model_are_restored_after_an_error():
     model = nn.Linear(3, 5)
     averager = Averager(model, decay=0.5, last=1)
     own = model.weight.detach().clone()
@@ -141,32 +149,32 @@ def test_the_models_own_weights_come_back_after_an_error():
 
 
 @pytest.mark.parametrize(("decay", "last"), [(0.9, 1), (0.0, 3), (0.9, 3)])
-def test_a_mean_that_was_stored_goes_on(decay, last):
+def test_an_average_continues_after_it_was_stored_and_loaded(decay, last):
     model, other = nn.Linear(3, 5), nn.Linear(3, 5)
     averager = Averager(model, decay=decay, last=last)
-    places = walk(model, 8)
-    for place in places[:5]:
-        model.load_state_dict(place)
+    states = random_weights(model, 8)
+    for state in states[:5]:
+        model.load_state_dict(state)
         averager.after_update(model, judged=True)
-    again = Averager(other, decay=decay, last=last)
-    again.load({name: value.clone() for name, value in averager.tensors().items()})
-    for place in places[5:]:
-        for each, learner in ((averager, model), (again, other)):
-            learner.load_state_dict(place)
-            each.after_update(learner, judged=True)
-    with averager.applied(model), again.applied(other):
+    restored = Averager(other, decay=decay, last=last)
+    restored.load({name: value.clone() for name, value in averager.tensors().items()})
+    for state in states[5:]:
+        for each, network in ((averager, model), (restored, other)):
+            network.load_state_dict(state)
+            each.after_update(network, judged=True)
+    with averager.applied(model), restored.applied(other):
         assert torch.equal(model.weight, other.weight)
 
 
 # The gradient of an update
 
 
-def straight(bench: Bench) -> list[Tensor]:
-    """Of the mean over all target tokens, by one pass."""
+def expected_gradient(bench: Bench) -> list[Tensor]:
+    """The gradient of the mean over all target tokens, without splitting the batch."""
     batch = bench.batch()
-    wanted = batch.target.ids[:, 1:].flatten()
+    targets = batch.target.ids[:, 1:].flatten()
     logits = bench.model(batch).logits.flatten(0, 1)
-    mean = nn.functional.cross_entropy(logits, wanted, ignore_index=PAD)
+    mean = nn.functional.cross_entropy(logits, targets, ignore_index=PAD)
     return list(torch.autograd.grad(mean, list(bench.model.parameters())))
 
 
@@ -174,43 +182,43 @@ PIECES = [(5,), (1, 4), (2, 2, 3)]
 
 
 @pytest.mark.parametrize("cuts", [(), *PIECES])
-def test_pieces_give_the_gradient_of_the_whole(cuts):
-    """Token-exact: long and short pieces count by their target tokens, not by their number."""
+def test_pieces_give_the_gradient_of_the_whole_batch(cuts):
+    """Pieces are weighted by their number of target tokens, not equally."""
     bench = Bench()
-    expected = straight(bench)
+    expected = expected_gradient(bench)
     edges = [0, *torch.tensor(cuts, dtype=torch.long).cumsum(0).tolist(), len(EXAMPLES)]
     pieces = [bench.batch(*range(low, high)) for low, high in pairwise(edges)]
-    found, total, tokens = bench.gradient(*pieces)
+    gradients, total, tokens = bench.gradient(*pieces)
     assert tokens == sum(len(each.target) + 1 for each in EXAMPLES)
     assert total == pytest.approx(bench.task.loss(bench.model, bench.batch()).item(), abs=1e-10)
-    for mine, other in zip(found, expected, strict=True):
-        near(mine, other)
+    for mine, other in zip(gradients, expected, strict=True):
+        assert_near(mine, other)
 
 
 def test_accumulating_is_one_update_of_all_batches():
-    """The whole update, through `Eager`: two batches of half the budget, or one of both."""
-    ends = []
+    """A whole update by `Eager`: two batches accumulated, or one batch with the rows of both."""
+    sessions = []
     for accumulate in (1, 2):
         bench = Bench(f"train.accumulate={accumulate}", "train.updates=1", "train.ema=0.5")
         halves = [list(range(5)), list(range(5, len(EXAMPLES)))]
         batches = halves if accumulate == 2 else [halves[0] + halves[1]]
-        Eager(bench.task, bench.session, bench.data).update(Fixed(*batches), Stopper())
+        Eager(bench.task, bench.session, bench.data).update(FixedBatches(*batches), Stopper())
         assert bench.session.progress.update == 1
-        ends.append(bench.session)
-    for mine, other in zip(ends[0].model.parameters(), ends[1].model.parameters(), strict=True):
-        near(mine.grad, other.grad)
-    assert ends[0].progress.total == pytest.approx(ends[1].progress.total, abs=1e-10)
-    assert ends[0].progress.tokens == ends[1].progress.tokens
+        sessions.append(bench.session)
+    for mine, other in zip(sessions[0].model.parameters(), sessions[1].model.parameters(), strict=True):
+        assert_near(mine.grad, other.grad)
+    assert sessions[0].progress.total == pytest.approx(sessions[1].progress.total, abs=1e-10)
+    assert sessions[0].progress.tokens == sessions[1].progress.tokens
 
 
-def too_large(most: int, monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[int]:
-    """Let batches of more rows than that not fit; gives the rows of every try."""
+def fail_if_larger(limit: int, monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[int]:
+    """Raise the error for batches with more rows than the limit; returns a list of the rows of every try."""
     tries: list[int] = []
     real = Transduce.loss
 
     def loss(self: Transduce, model: Seq2Seq, batch: Batch, *settings: float) -> Tensor:
         tries.append(len(batch.examples))
-        if len(batch.examples) > most:
+        if len(batch.examples) > limit:
             raise error
         return real(self, model, batch, *settings)
 
@@ -218,7 +226,7 @@ def too_large(most: int, monkeypatch: pytest.MonkeyPatch, error: Exception) -> l
     return tries
 
 
-SHORT_OF_MEMORY = [
+MEMORY_ERRORS = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
     torch.OutOfMemoryError("no words"),
     MemoryError(),
@@ -226,25 +234,25 @@ SHORT_OF_MEMORY = [
 ]
 
 
-@pytest.mark.parametrize("error", SHORT_OF_MEMORY, ids=repr)
-@pytest.mark.parametrize("most", [1, 3, 5])
-def test_what_does_not_fit_is_split_and_gives_the_same_gradient(monkeypatch, error, most):
+@pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)
+@pytest.mark.parametrize("limit", [1, 3, 5])
+def test_a_batch_that_does_not_fit_into_memory_is_split_and_gives_the_same_gradient(monkeypatch, error, limit):
     bench = Bench()
-    expected = straight(bench)
-    tries = too_large(most, monkeypatch, error)
-    found, total, tokens = bench.gradient(bench.batch(*range(4)), bench.batch(*range(4, len(EXAMPLES))))
-    assert max(tries) > most
+    expected = expected_gradient(bench)
+    tries = fail_if_larger(limit, monkeypatch, error)
+    gradients, total, tokens = bench.gradient(bench.batch(*range(4)), bench.batch(*range(4, len(EXAMPLES))))
+    assert max(tries) > limit
     assert tokens == sum(len(each.target) + 1 for each in EXAMPLES)
-    for mine, other in zip(found, expected, strict=True):
-        near(mine, other)
+    for mine, other in zip(gradients, expected, strict=True):
+        assert_near(mine, other)
     monkeypatch.undo()
     assert total == pytest.approx(bench.task.loss(bench.model, bench.batch()).item(), abs=1e-10)
 
 
-def test_a_failure_on_the_way_back_is_split_too(monkeypatch):
-    """Memory mostly ends in `backward`, when half a gradient is there already."""
+def test_a_batch_that_fails_in_backward_is_split_too(monkeypatch):
+    """Most out-of-memory errors happen in `backward`, when some gradients are accumulated already."""
     bench = Bench()
-    expected = straight(bench)
+    expected = expected_gradient(bench)
 
     class Fails(torch.autograd.Function):
         @staticmethod
@@ -258,77 +266,79 @@ def test_a_failure_on_the_way_back_is_split_too(monkeypatch):
     real = Transduce.loss
 
     def loss(self: Transduce, model: Seq2Seq, batch: Batch, *settings: float) -> Tensor:
-        found = real(self, model, batch, *settings)
-        return found / 2 + Fails.apply(found / 2) if len(batch.examples) > 3 else found
+        value = real(self, model, batch, *settings)
+        return value / 2 + Fails.apply(value / 2) if len(batch.examples) > 3 else value
 
     monkeypatch.setattr(Transduce, "loss", loss)
-    found, _, _ = bench.gradient(bench.batch())
-    for mine, other in zip(found, expected, strict=True):
-        near(mine, other)
+    gradients, _, _ = bench.gradient(bench.batch())
+    for mine, other in zip(gradients, expected, strict=True):
+        assert_near(mine, other)
 
 
-def test_the_generators_of_gpus_are_told_apart_by_number_and_any_count_resumes(monkeypatch):
+def test_generator_states_are_restored_by_gpu_index_for_any_number_of_gpus(monkeypatch):
     states = {f"cuda{index}": torch.full((1,), index, dtype=torch.uint8) for index in range(12)}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for count in (1, 12, 13):
-        put: dict[int, int] = {}
+        restored: dict[int, int] = {}
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
-        monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, index, put=put: put.update({index: int(state)}))
+        monkeypatch.setattr(
+            torch.cuda, "set_rng_state", lambda state, index, restored=restored: restored.update({index: int(state)})
+        )
         session._set_generators({"cpu": torch.get_rng_state(), **dict(sorted(states.items()))})
-        assert put == {index: index for index in range(min(12, count))}
+        assert restored == {index: index for index in range(min(12, count))}
 
 
-def test_the_learning_rate_lives_on_the_gpu_of_the_model(monkeypatch):
-    model, asked = nn.Linear(2, 2), []
-    there = torch.device("cuda:1")
-    monkeypatch.setattr(model, "parameters", lambda: iter([SimpleNamespace(device=there, is_cuda=True)]))
-    monkeypatch.setattr(torch, "zeros", lambda *_, device: asked.append(torch.device(device)))
+def test_the_learning_rate_is_a_tensor_on_the_gpu_of_the_model(monkeypatch):
+    model, devices = nn.Linear(2, 2), []
+    gpu = torch.device("cuda:1")
+    monkeypatch.setattr(model, "parameters", lambda: iter([SimpleNamespace(device=gpu, is_cuda=True)]))
+    monkeypatch.setattr(torch, "zeros", lambda *_, device: devices.append(torch.device(device)))
     monkeypatch.setattr(torch.optim, "AdamW", lambda *_, **__: None)
     monkeypatch.setattr(session, "Averager", lambda *_, **__: None)
     monkeypatch.setattr(session, "Session", lambda *_: None)
     Session.begin(model, make_recipe().train)
-    assert asked == [there]
+    assert devices == [gpu]
 
 
-@pytest.mark.parametrize("error", SHORT_OF_MEMORY, ids=repr)
+@pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)
 def test_dev_batches_that_do_not_fit_are_split_too(monkeypatch, error):
     bench, real, tries = Bench(), Transduce.dev_loss, []
-    expected, seen = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+    expected, expected_health = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
 
     def dev_loss(self: Transduce, model: Seq2Seq, batch: Batch) -> DevLoss:
         tries.append(len(batch.examples))
-        if len(batch.examples) > most:
+        if len(batch.examples) > limit:
             raise error
         return real(self, model, batch)
 
     monkeypatch.setattr(Transduce, "dev_loss", dev_loss)
-    most = 2
-    found, again = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
-    assert max(tries) > most
-    assert found == pytest.approx(expected, rel=1e-6)
-    assert list(again) == pytest.approx(list(seen), rel=1e-6)
-    most = 0
+    limit = 2
+    loss, measured_health = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+    assert max(tries) > limit
+    assert loss == pytest.approx(expected, rel=1e-6)
+    assert list(measured_health) == pytest.approx(list(expected_health), rel=1e-6)
+    limit = 0
     with pytest.raises(ResourceError, match="a single example does not fit into memory"):
         loop.evaluate(bench.task, bench.model, bench.data, Stopper())
 
 
-@pytest.mark.parametrize("error", SHORT_OF_MEMORY, ids=repr)
-def test_a_captured_update_that_does_not_fit_is_said(monkeypatch, tmp_path, error):
+@pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)
+def test_a_captured_update_that_does_not_fit_is_a_resource_error(monkeypatch, tmp_path, error):
     def launch(*_: object) -> None:
         raise error
 
     bench = Bench()
-    running = object.__new__(Captured)  # a whole one needs a GPU
+    updater = object.__new__(Captured)  # its constructor needs a GPU
     monkeypatch.setattr(Captured, "_launch", launch)
-    monkeypatch.setattr(engine, "choose", lambda *_: running)
+    monkeypatch.setattr(engine, "choose", lambda *_: updater)
     run, log = Run.create(tmp_path, "bench", {}), ProgressLog(quiet=True)
     run.save(0, bench.session.files())
     with pytest.raises(ResourceError, match=r"memory for a captured update; lower .*, or set train\.capture=false"):
-        loop.fit(bench.task, bench.session, bench.data, bench.data, run, log, Stopper(), Clock())
+        loop.fit(bench.task, bench.session, bench.data, bench.data, run, log, Stopper())
     assert [each.path.name for each in run.checkpoints()] == ["00000000"]
 
 
-def test_any_other_want_of_memory_while_training_is_said(monkeypatch, tmp_path):
+def test_any_other_out_of_memory_error_in_training_is_a_resource_error(monkeypatch, tmp_path):
     def step(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -337,22 +347,22 @@ def test_any_other_want_of_memory_while_training_is_said(monkeypatch, tmp_path):
         train("copy", "data.size=20", "train.device=cpu", "train.updates=1", runs=tmp_path, quiet=True)
 
 
-@pytest.mark.parametrize("error", SHORT_OF_MEMORY, ids=repr)
-def test_a_single_row_that_does_not_fit_is_said(monkeypatch, error):
+@pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)
+def test_a_single_row_that_does_not_fit_is_a_resource_error(monkeypatch, error):
     bench = Bench()
-    too_large(0, monkeypatch, error)
+    fail_if_larger(0, monkeypatch, error)
     with pytest.raises(
         ResourceError, match=r"a single example does not fit into memory; lower data.max_length"
-    ) as told:
+    ) as caught:
         bench.gradient(bench.batch())
-    assert told.value.exit_code == 6
+    assert caught.value.exit_code == 6
 
 
-@pytest.mark.parametrize("words", ["CUDA error: an illegal memory access was encountered", "shapes do not fit"])
-def test_other_errors_are_not_taken_for_it(monkeypatch, words):
+@pytest.mark.parametrize("message", ["CUDA error: an illegal memory access was encountered", "shapes do not fit"])
+def test_other_errors_are_not_taken_for_out_of_memory(monkeypatch, message):
     bench = Bench()
-    tries = too_large(0, monkeypatch, RuntimeError(words))
-    with pytest.raises(RuntimeError, match=words):
+    tries = fail_if_larger(0, monkeypatch, RuntimeError(message))
+    with pytest.raises(RuntimeError, match=message):
         bench.gradient(bench.batch())
     assert len(tries) == 1
 
@@ -361,35 +371,35 @@ def test_other_errors_are_not_taken_for_it(monkeypatch, words):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_sampling_nothing_is_teacher_forcing(order):
+def test_sampling_probability_zero_is_teacher_forcing(order):
     bench = Bench(f"model.decoder.order={order}")
     batch = bench.batch()
-    near(_sampled(bench.model, batch, 0.0), bench.model(batch).logits)
+    assert_near(_sampled(bench.model, batch, 0.0), bench.model(batch).logits)
     forced = bench.task.loss(bench.model, batch)
-    near(bench.task.cross_entropy(_sampled(bench.model, batch, 0.0), batch, 0.0), forced, 1e-10)
+    assert_near(bench.task.cross_entropy(_sampled(bench.model, batch, 0.0), batch, 0.0), forced, 1e-10)
     assert bench.task.loss(bench.model, batch, 0.0, 0.0).item() == forced.item()
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_sampling_all_feeds_its_own_best_guess(order):
+def test_sampling_probability_one_feeds_the_predictions_of_the_model(order):
     bench = Bench(f"model.decoder.order={order}")
     batch = bench.batch()
     for parameter in bench.model.parameters():
         nn.init.normal_(parameter, std=0.8)
     logits = _sampled(bench.model, batch, 1.0)
     fed = torch.cat([torch.full((len(EXAMPLES), 1), BEGIN), logits[:, :-1].argmax(-1)], dim=1)
-    near(logits, bench.model.decoder(fed, bench.model.encoder(batch.source)).logits)
+    assert_near(logits, bench.model.decoder(fed, bench.model.encoder(batch.source)).logits)
     assert not torch.equal(fed, batch.target.ids[:, :-1])
-    near(bench.task.loss(bench.model, batch, 0.0, 1.0), bench.task.cross_entropy(logits, batch, 0.0), 1e-10)
+    assert_near(bench.task.loss(bench.model, batch, 0.0, 1.0), bench.task.cross_entropy(logits, batch, 0.0), 1e-10)
 
 
-def test_sampling_some_feeds_some():
+def test_sampling_replaces_the_given_share_of_inputs():
     bench = Bench()
-    batch = collate([[4, 5]] * 300, [[6, 7, 8, 5]] * 300, range(300))
+    batch = of_pairs([[4, 5]] * 300, [[6, 7, 8, 5]] * 300)
     with torch.no_grad():
-        bench.model.decoder.out.bias[9] = 50.0  # its own guess is always the same, and never right
+        bench.model.decoder.out.bias[9] = 50.0  # the model always predicts token 9, which is never the target
         fed: list[Tensor] = []
-        bench.model.decoder.embedding.register_forward_hook(lambda module, given, result: fed.append(given[0]))
+        bench.model.decoder.embedding.register_forward_hook(lambda module, inputs, result: fed.append(inputs[0]))
         torch.manual_seed(0)
         _sampled(bench.model, batch, 0.3)
     tokens = torch.cat(fed, dim=1)
@@ -400,7 +410,7 @@ def test_sampling_some_feeds_some():
     assert own.any(0).all()
 
 
-def test_the_share_grows_from_nothing_to_the_recipes(monkeypatch):
+def test_the_sampling_probability_grows_from_zero_to_the_value_of_the_recipe(monkeypatch):
     bench = Bench("train.sampling=0.8", "train.updates=4", "train.validate=4")
     shares: list[float] = []
     real = Transduce.loss
@@ -411,47 +421,47 @@ def test_the_share_grows_from_nothing_to_the_recipes(monkeypatch):
 
     monkeypatch.setattr(Transduce, "loss", loss)
     for _ in range(4):
-        Eager(bench.task, bench.session, bench.data).update(Fixed(*[list(range(10))] * 4), Stopper())
+        Eager(bench.task, bench.session, bench.data).update(FixedBatches(*[list(range(10))] * 4), Stopper())
     assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 
-# The health of maps
+# Entropy of attention, and its weight on the end of the source
 
 
 def make_batch() -> Batch:
-    return collate([[4, 5, 6, 7], [4, 5], [4]], [[8, 9], [8, 9, 10, 11], [8]], range(3))  # with END: 5, 3, 2 sources
+    return of_pairs([[4, 5, 6, 7], [4, 5], [4]], [[8, 9], [8, 9, 10, 11], [8]])  # with END: 5, 3, 2 sources
 
 
 def maps(batch: Batch, fill: float = 0.0) -> Tensor:
     return torch.full((3, batch.target.ids.shape[1] - 1, batch.source.ids.shape[1]), fill, dtype=torch.float64)
 
 
-def test_a_flat_map_has_all_the_entropy_there_is():
+def test_a_uniform_map_has_relative_entropy_one():
     batch = make_batch()
     flat = maps(batch) + (batch.source.mask.double() / batch.source.mask.sum(-1, keepdim=True)).unsqueeze(1)
-    found = health([(flat, batch)])
-    assert found.attention_entropy == pytest.approx(1.0, abs=1e-6)  # logarithms of lengths are float32
+    measured = health([(flat, batch)])
+    assert measured.attention_entropy == pytest.approx(1.0, abs=1e-6)  # logarithms of lengths are float32
     tokens, ends = [3, 5, 2], [1 / 5, 1 / 3, 1 / 2]
     expected = sum(count * end for count, end in zip(tokens, ends, strict=True)) / 10
-    assert found.attention_on_end == pytest.approx(expected, abs=1e-12)
-    assert found.attention_near_end == pytest.approx(expected, abs=1e-12)
-    assert found.flat()
-    assert found.told() == "attention entropy 1.00 of 1, 33% on the end, 33% just before it"
+    assert measured.attention_on_end == pytest.approx(expected, abs=1e-12)
+    assert measured.attention_near_end == pytest.approx(expected, abs=1e-12)
+    assert measured.flat()
+    assert measured.told() == "attention entropy 1.00 of 1, 33% on the end, 33% just before it"
 
 
 @pytest.mark.parametrize(("back", "on_end", "near_end"), [(1, 1.0, 0.0), (2, 0.0, 1.0)])
-def test_a_map_of_one_place_has_none(back, on_end, near_end):
+def test_a_one_hot_map_has_entropy_zero(back, on_end, near_end):
     batch = make_batch()
     sharp = maps(batch)
     for row, length in enumerate((5, 3, 2)):
         sharp[row, :, length - back] = 1.0
-    found = health([(sharp, batch)])
-    assert found.attention_entropy == pytest.approx(0.0, abs=1e-12)
-    assert (found.attention_on_end, found.attention_near_end) == pytest.approx((on_end, near_end))
-    assert not found.flat()
+    measured = health([(sharp, batch)])
+    assert measured.attention_entropy == pytest.approx(0.0, abs=1e-12)
+    assert (measured.attention_on_end, measured.attention_near_end) == pytest.approx((on_end, near_end))
+    assert not measured.flat()
 
 
-def test_padded_rows_do_not_count():
+def test_padded_rows_do_not_change_the_health():
     batch = make_batch()
     one = maps(batch)
     one[..., 0] = 1.0
@@ -459,40 +469,40 @@ def test_padded_rows_do_not_count():
     assert health([(one, batch)]) == health([(other, batch)])
 
 
-def test_batches_count_by_their_tokens():
+def test_batches_are_weighted_by_their_target_tokens():
     batch = make_batch()
     first, second = maps(batch), maps(batch)
     first[..., 0] = 1.0
     second[..., 1] = 1.0
     single = batch.select(torch.tensor([2]))
-    found = health([(first, batch), (second[2:], single)])
-    assert found.attention_on_end == pytest.approx(2 / 12)  # the last sentence's END is its second source
+    measured = health([(first, batch), (second[2:], single)])
+    assert measured.attention_on_end == pytest.approx(2 / 12)  # the last sentence's END is its second source
     assert health([]) is None
 
 
-def test_weights_that_do_not_sum_to_one_are_judged_by_their_shares():
+def test_weights_that_do_not_sum_to_one_are_normalized_first():
     batch = make_batch()
     flat = maps(batch) + batch.source.mask.unsqueeze(1) * 0.9
     assert health([(flat, batch)]).attention_entropy == pytest.approx(1.0, abs=1e-6)
     assert health([(maps(batch), batch)]).attention_entropy == 0.0
 
 
-WAYS = [way for way in product(NORMALIZERS, SCOPES) if way != ("hard", "local_p")]  # which are not for each other
+COMBINATIONS = [pair for pair in product(NORMALIZERS, SCOPES) if pair != ("hard", "local_p")]  # refused together
 
 
-@pytest.mark.parametrize(("normalizer", "scope"), WAYS)
-def test_every_way_to_look_has_an_entropy_from_zero_to_one(normalizer, scope):
+@pytest.mark.parametrize(("normalizer", "scope"), COMBINATIONS)
+def test_every_normalizer_and_scope_has_an_entropy_from_zero_to_one(normalizer, scope):
     bench = Bench(f"model.attention.normalizer={normalizer}", f"model.attention.scope={scope}")
     batch = bench.batch()
-    found = health([(bench.model(batch).attention, batch)])
-    assert 0 <= found.attention_entropy <= 1 + 1e-6
-    assert math.isfinite(found.attention_on_end)
+    measured = health([(bench.model(batch).attention, batch)])
+    assert 0 <= measured.attention_entropy <= 1 + 1e-6
+    assert math.isfinite(measured.attention_on_end)
 
 
-def test_dev_and_test_files_stand_in_for_those_of_a_corpus(tmp_path: Path) -> None:
+def test_dev_files_replace_those_of_a_corpus(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("ab\tba\n", encoding="utf-8")
-    given = Transduce.examples(recipes.load("reverse", [f"data.dev={pairs}", "data.size=30"]))
-    assert [each.source for each in given.dev] == ["ab"]
-    assert len(given.train) == 30
-    assert len(given.test) > 1
+    examples = Transduce.examples(recipes.load("reverse", [f"data.dev={pairs}", "data.size=30"]))
+    assert [each.source for each in examples.dev] == ["ab"]
+    assert len(examples.train) == 30
+    assert len(examples.test) > 1

@@ -1,4 +1,4 @@
-"""Stopped anywhere and resumed, training ends with the same bits as if it never had been stopped."""
+"""A training that was stopped at any point and resumed ends with exactly the same weights as an uninterrupted one."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ Outcome = tuple[object, ...]
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
-    """All that has a state of its own: dropout, sampling, a moving mean, an average, accumulation, patience."""
+    """A recipe with everything that has a state: dropout, sampling, averages of weights, accumulation, patience."""
     folder = tmp_path_factory.mktemp("pairs")
     generator = random.Random(7)
     for name, count in {"train.tsv": 40, "dev.tsv": 10}.items():
@@ -48,14 +48,14 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     return recipes.parse("", "tiny", [*data, *sizes, *settings, *states, *more, *search])
 
 
-class Ends:
-    """What runs held when they were finished: their last checkpoint is gone thereafter."""
+class Outcomes:
+    """Outcomes of finished runs. Their last checkpoint is read before `finish` removes it."""
 
     def __init__(self) -> None:
-        self.kept: dict[Path, list[bytes]] = {}
+        self.checkpoint_files: dict[Path, list[bytes]] = {}
 
     def of(self, run: Run) -> Outcome:
-        """Weights, optimizer, means, generators and metrics, but for the clock's."""
+        """Weights, optimizer, averages, generator states and metrics, without metrics that depend on the clock."""
         assert sorted(each.name for each in run.path.iterdir()) == [
             "data.json",
             "manifest.json",
@@ -65,59 +65,59 @@ class Ends:
             "source.tokens",
             "target.tokens",
         ]
-        told = [{key: value for key, value in entry.items() if key not in WALL_CLOCK} for entry in run.metrics()]
-        return run.read(storage.MODEL), *self.kept[run.path], told
+        entries = [{key: value for key, value in entry.items() if key not in WALL_CLOCK} for entry in run.metrics()]
+        return run.read(storage.MODEL), *self.checkpoint_files[run.path], entries
 
 
 @pytest.fixture(scope="module")
-def ends() -> Iterator[Ends]:
-    found = Ends()
+def outcomes() -> Iterator[Outcomes]:
+    result = Outcomes()
     finish = Run.finish
 
-    def keep(self: Run) -> None:
+    def finish_and_record(self: Run) -> None:
         last = self.checkpoints()[0]
-        found.kept[self.path] = [last.read(storage.MODEL), last.read(OPTIMIZER)]
+        result.checkpoint_files[self.path] = [last.read(storage.MODEL), last.read(OPTIMIZER)]
         finish(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "finish", keep)
-        yield found
+        patch.setattr(Run, "finish", finish_and_record)
+        yield result
 
 
 @pytest.fixture(scope="module")
-def whole(recipe: Recipe, ends: Ends, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """The end of a run that nobody disturbed."""
-    return ends.of(train(recipe, runs=tmp_path_factory.mktemp("whole"), quiet=True))
+def uninterrupted(recipe: Recipe, outcomes: Outcomes, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The outcome of a run that was never stopped."""
+    return outcomes.of(train(recipe, runs=tmp_path_factory.mktemp("whole"), quiet=True))
 
 
-class Counting(Stopper):
-    """Raises at its `last`-th check."""
+class CountingStopper(Stopper):
+    """Counts its checks, and raises StoppedError at number `last`."""
 
     last = 0
-    seen = 0
+    checks = 0
 
     def check(self) -> None:
-        Counting.seen += 1
-        if Counting.seen == Counting.last:
+        CountingStopper.checks += 1
+        if CountingStopper.checks == CountingStopper.last:
             raise StoppedError(signal.SIGINT)
         super().check()
 
 
 def stop_at(check: int, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Counting, "last", check)
-    patch.setattr(Counting, "seen", 0)
-    patch.setattr(loop, "Stopper", Counting)
+    patch.setattr(CountingStopper, "last", check)
+    patch.setattr(CountingStopper, "checks", 0)
+    patch.setattr(loop, "Stopper", CountingStopper)
 
 
-def stopped(runs: Path, recipe: Recipe) -> Run:
-    """A run that was stopped on its way."""
+def train_until_stopped(runs: Path, recipe: Recipe) -> Run:
+    """Train until the stopper raises; returns the unfinished run."""
     with pytest.raises(StoppedError):
         train(recipe, runs=runs, quiet=True)
     return Run.open(runs / "tiny")
 
 
 def on_call(number: int, owner: Any, name: str, act: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
-    """Act just before the n-th call of a function."""
+    """Call `act` just before the n-th call of a function."""
     real, calls = getattr(owner, name), []
 
     def called(*arguments: Any, **named: Any) -> Any:
@@ -129,53 +129,61 @@ def on_call(number: int, owner: Any, name: str, act: Callable[[], None], patch: 
     patch.setattr(owner, name, called)
 
 
-def test_the_same_run_twice_is_the_same(recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path) -> None:
-    assert ends.of(train(recipe, runs=tmp_path, quiet=True)) == whole
+def test_training_twice_gives_the_same_outcome(
+    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path
+) -> None:
+    assert outcomes.of(train(recipe, runs=tmp_path, quiet=True)) == uninterrupted
 
 
 @pytest.mark.parametrize("check", range(1, CHECKS + 1))
-def test_stopped_at_any_safe_place_and_resumed(
-    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: int
+def test_a_run_stopped_at_any_check_resumes_to_the_same_outcome(
+    recipe: Recipe,
+    outcomes: Outcomes,
+    uninterrupted: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    check: int,
 ) -> None:
     with monkeypatch.context() as patch:
         stop_at(check, patch)
-        run = stopped(tmp_path, recipe)
+        run = train_until_stopped(tmp_path, recipe)
     assert not run.finished()
-    assert ends.of(resume(run, quiet=True)) == whole
+    assert outcomes.of(resume(run, quiet=True)) == uninterrupted
 
 
-def test_there_are_no_more_safe_places(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_no_more_checks_than_are_tested(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop_at(0, monkeypatch)
     train(recipe, runs=tmp_path, quiet=True)
-    assert Counting.seen == CHECKS
+    assert CountingStopper.checks == CHECKS
 
 
-def test_stopped_again_and_again(
-    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_stopped_many_times_resumes_to_the_same_outcome(
+    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = 0
     with monkeypatch.context() as patch:
         stop_at(3, patch)
-        run = stopped(tmp_path, recipe)
+        run = train_until_stopped(tmp_path, recipe)
         while not run.finished():
             times += 1
-            stop_at(
-                3 + times, patch
-            )  # ever later: a stop inside a validation has it done anew, so a fixed one may never pass
+            # One check later each time: a stopped validation is repeated from its start, so it needs more checks.
+            stop_at(3 + times, patch)
             try:
                 resume(run, quiet=True)
             except StoppedError:
                 continue
     assert times > 3
-    assert ends.of(run) == whole
+    assert outcomes.of(run) == uninterrupted
 
 
 @SIGNALS
 @pytest.mark.parametrize("place", ["learn_once", "evaluate"])
 def test_a_signal_while_learning_or_validating(
     recipe: Recipe,
-    ends: Ends,
-    whole: Outcome,
+    outcomes: Outcomes,
+    uninterrupted: Outcome,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     place: str,
@@ -191,11 +199,11 @@ def test_a_signal_while_learning_or_validating(
     how = f"{saved} updates are saved; go on with: regard train --resume {tmp_path / 'tiny'}"
     assert str(caught.value) == f"stopped by {number.name}; {how}"
     assert signal.getsignal(number) == before
-    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
 
 
-def slow(owner: Any, name: str, call: int, patch: pytest.MonkeyPatch) -> list[float]:
-    """Let the n-th call of a function take 20 seconds before it returns; a signal comes in its first tenth of one."""
+def slow_down(owner: Any, name: str, call: int, patch: pytest.MonkeyPatch) -> list[float]:
+    """Let the n-th call of a function take 20 seconds; SIGINT is sent 0.1 seconds after it began to wait."""
     real, calls, sent = getattr(owner, name), [], []
 
     def send() -> None:
@@ -216,38 +224,38 @@ def slow(owner: Any, name: str, call: int, patch: pytest.MonkeyPatch) -> list[fl
 
 
 @pytest.mark.parametrize(
-    ("name", "call", "saved", "hard"),
+    ("name", "call", "saved", "hard_attention"),
     [("encode", 2, 0, False), ("loss", 10, 4, False), ("loss", 10, 4, True), ("dev_loss", 3, 6, False)],
     ids=["encoding", "update", "REINFORCE", "validation"],
 )
 def test_a_slow_update_is_abandoned_within_two_seconds_and_nothing_is_lost(
     recipe: Recipe,
-    ends: Ends,
-    whole: Outcome,
+    outcomes: Outcomes,
+    uninterrupted: Outcome,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     name: str,
     call: int,
     saved: int,
-    hard: bool,
+    hard_attention: bool,
 ) -> None:
-    if hard:  # the baseline of REINFORCE moves with the loss, before the optimizer does
+    if hard_attention:  # computing the loss changes the baseline of REINFORCE, before the optimizer step
         recipe = recipes.override(recipes.override(recipe, "model.attention.normalizer=hard"), "train.sampling=0")
-        whole = ends.of(train(recipe, runs=tmp_path / "whole", quiet=True))
+        uninterrupted = outcomes.of(train(recipe, runs=tmp_path / "whole", quiet=True))
     with monkeypatch.context() as patch:
-        sent = slow(Transduce, name, call, patch)
+        sent = slow_down(Transduce, name, call, patch)
         with pytest.raises(StoppedError, match=f"stopped by SIGINT; {saved} updates are saved; go on with"):
             train(recipe, runs=tmp_path)
     assert time.monotonic() - sent[0] < 2
     assert HEARD in capsys.readouterr().err
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
-    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
 
 
-def test_what_cannot_be_undone_runs_to_its_end(
-    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_optimizer_step_is_not_abandoned_because_it_cannot_be_undone(
+    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopping, "GRACE", 0.05)
     monkeypatch.setattr(stopping, "RETRY", 0.01)
@@ -263,18 +271,18 @@ def test_what_cannot_be_undone_runs_to_its_end(
         patch.setattr(torch.optim.AdamW, "step", step)
         with pytest.raises(StoppedError, match="1 updates are saved"):
             train(recipe, runs=tmp_path, quiet=True)
-    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
 
 
-def test_signals_are_heard_while_gradients_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[Any] = []
-    monkeypatch.setattr(stopping, "_hear", heard.append)
+def test_signals_are_handled_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters: list[Any] = []
+    monkeypatch.setattr(stopping, "_hear", parameters.append)
     model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 3))
     with Stopper().signals_in_backward(model):
         model(torch.ones(1, 256)).sum().backward()
-    assert [id(each) for each in heard] == [id(model[0].weight)]
+    assert [id(parameter) for parameter in parameters] == [id(model[0].weight)]
     model(torch.ones(1, 256)).sum().backward()
-    assert len(heard) == 1
+    assert len(parameters) == 1
 
     def refuse(_: Any) -> None:
         raise StoppedError(signal.SIGINT)
@@ -285,25 +293,30 @@ def test_signals_are_heard_while_gradients_are_computed(monkeypatch: pytest.Monk
 
 
 @SIGNALS
-def test_a_signal_during_the_last_decoding_is_obeyed_at_once(
-    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+def test_a_signal_during_the_last_decoding_stops_at_once(
+    recipe: Recipe,
+    outcomes: Outcomes,
+    uninterrupted: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
 ) -> None:
     with monkeypatch.context() as patch:
         on_call(3, Transduce, "prediction", lambda: signal.raise_signal(number), patch)
         with pytest.raises(StoppedError, match="8 updates are saved; go on with: regard train --resume"):
             train(recipe, runs=tmp_path, quiet=True)
-    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
 
 
 @SIGNALS
 @pytest.mark.parametrize("place", ["examples", "learn", "encode"])
-def test_a_signal_while_data_are_prepared_leaves_nothing(
+def test_a_signal_while_data_are_prepared_leaves_no_files(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: signal.Signals
 ) -> None:
-    def noted(*_: Any) -> None:
+    def raise_signal(*_: Any) -> None:
         signal.raise_signal(number)
 
-    monkeypatch.setattr(Transduce, place, noted)
+    monkeypatch.setattr(Transduce, place, raise_signal)
     with pytest.raises(StoppedError, match=f"stopped by {number.name}; nothing was written") as caught:
         train(recipe, runs=tmp_path / "runs", quiet=True)
     assert caught.value.exit_code == 128 + number
@@ -311,33 +324,33 @@ def test_a_signal_while_data_are_prepared_leaves_nothing(
 
 
 def test_a_signal_while_data_are_prepared_again_says_what_is_saved(
-    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         stop_at(5, patch)
-        run = stopped(tmp_path, recipe)
+        run = train_until_stopped(tmp_path, recipe)
     with monkeypatch.context() as patch:
         on_call(1, Transduce, "encode", lambda: signal.raise_signal(signal.SIGINT), patch)
         with pytest.raises(StoppedError, match="3 updates are saved; go on with"):
             resume(run, quiet=True)
-    assert ends.of(resume(run, quiet=True)) == whole
+    assert outcomes.of(resume(run, quiet=True)) == uninterrupted
 
 
 def test_a_signal_while_the_run_is_created_says_how_to_go_on(
-    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         on_call(1, storage, "_create_folder", lambda: signal.raise_signal(signal.SIGINT), patch)
         with pytest.raises(StoppedError, match="0 updates are saved; go on with"):
             train(recipe, runs=tmp_path, quiet=True)
-    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
 
 
-def test_a_signal_while_the_run_is_finished_comes_too_late(
-    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_signal_while_the_run_is_finished_is_ignored(
+    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_call(1, Run, "finish", lambda: signal.raise_signal(signal.SIGINT), monkeypatch)
-    assert ends.of(train(recipe, runs=tmp_path, quiet=True)) == whole
+    assert outcomes.of(train(recipe, runs=tmp_path, quiet=True)) == uninterrupted
 
 
 @pytest.mark.parametrize(
@@ -345,10 +358,10 @@ def test_a_signal_while_the_run_is_finished_comes_too_late(
     [(torch.optim.AdamW, "step", 5, 3), (loop, "evaluate", 2, 3), (Run, "record", 2, 3), (Run, "save", 2, 3)],
     ids=["update", "validation", "record", "save"],
 )
-def test_a_second_signal_is_obeyed_at_once_and_nothing_half_done_is_saved(
+def test_a_second_signal_stops_at_once_and_saves_nothing_incomplete(
     recipe: Recipe,
-    ends: Ends,
-    whole: Outcome,
+    outcomes: Outcomes,
+    uninterrupted: Outcome,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     owner: Any,
@@ -366,30 +379,35 @@ def test_a_second_signal_is_obeyed_at_once_and_nothing_half_done_is_saved(
         with pytest.raises(StoppedError, match=f"stopped by SIGINT; {saved} updates are saved") as caught:
             train(recipe, runs=tmp_path, quiet=True)
     assert caught.value.exit_code == 130
-    assert ends.of(resume(tmp_path / "tiny", quiet=True)) == whole
+    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
 
 
 def test_resuming_a_finished_run_changes_nothing(
-    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = train(recipe, runs=tmp_path, quiet=True)
-    before = {each.name: each.read_bytes() for each in run.path.iterdir()}
+    before = {path.name: path.read_bytes() for path in run.path.iterdir()}
     assert resume(run).path == run.path
     assert "is finished already" in capsys.readouterr().err
-    assert {each.name: each.read_bytes() for each in run.path.iterdir()} == before
-    assert ends.of(run) == whole
+    assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
+    assert outcomes.of(run) == uninterrupted
 
 
 @pytest.mark.parametrize(
     "call",
-    [1, 7, 10, 27, 29],  # of 29: replacing, recording, saving, the last record, finishing
+    [1, 7, 10, 27, 29],  # of 29: in replace, record, save, the last record, finish
 )
-def test_a_disk_that_cannot_sync_is_a_sentence_and_nothing_is_lost(
-    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+def test_a_disk_that_cannot_sync_is_a_storage_error_and_nothing_is_lost(
+    recipe: Recipe,
+    outcomes: Outcomes,
+    uninterrupted: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: int,
 ) -> None:
     with monkeypatch.context() as patch:
         stop_at(5, patch)
-        run = stopped(tmp_path, recipe)
+        run = train_until_stopped(tmp_path, recipe)
     [checkpoint] = run.checkpoints()
 
     def broken() -> None:
@@ -401,35 +419,35 @@ def test_a_disk_that_cannot_sync_is_a_sentence_and_nothing_is_lost(
             resume(run, quiet=True)
     assert caught.value.exit_code == 4
     assert run.checkpoints()
-    for each in run.checkpoints():
-        assert each.read(OPTIMIZER)
+    for saved in run.checkpoints():
+        assert saved.read(OPTIMIZER)
     assert checkpoint.path.name == "00000003"
-    assert ends.of(resume(run, quiet=True)) == whole
+    assert outcomes.of(resume(run, quiet=True)) == uninterrupted
 
 
-def test_other_data_than_it_began_with_are_refused_and_nothing_is_lost(
-    recipe: Recipe, ends: Ends, whole: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_changed_data_are_refused_and_nothing_is_lost(
+    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         stop_at(6, patch)
-        run = stopped(tmp_path, recipe)
-    kept = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+        run = train_until_stopped(tmp_path, recipe)
+    files_before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     for name in (*recipe.data.train, *recipe.data.dev):
         content = Path(name).read_bytes()
         Path(name).write_bytes(content.replace(b"a", b"e", 1))
         with pytest.raises(DataError, match=r"has changed since its training began: .*train.tsv, .*dev.tsv\. Restore"):
             resume(run, quiet=True)
         Path(name).write_bytes(content)
-    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == kept
-    assert ends.of(resume(run, quiet=True)) == whole
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files_before
+    assert outcomes.of(resume(run, quiet=True)) == uninterrupted
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO], ids=errno.errorcode.get)
 @pytest.mark.parametrize("name", [storage.MODEL, OPTIMIZER, storage.MANIFEST])
-def test_a_checkpoint_that_cannot_be_read_now_stops_and_stays(
+def test_a_checkpoint_that_cannot_be_read_is_an_error_and_is_not_removed(
     recipe: Recipe,
-    ends: Ends,
-    whole: Outcome,
+    outcomes: Outcomes,
+    uninterrupted: Outcome,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -437,9 +455,9 @@ def test_a_checkpoint_that_cannot_be_read_now_stops_and_stays(
 ) -> None:
     with monkeypatch.context() as patch:
         stop_at(12, patch)
-        run = stopped(tmp_path, recipe)
+        run = train_until_stopped(tmp_path, recipe)
     newest, _ = run.checkpoints()
-    kept = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    files_before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     real = Path.read_bytes
 
     def read_bytes(path: Path) -> bytes:
@@ -451,16 +469,14 @@ def test_a_checkpoint_that_cannot_be_read_now_stops_and_stays(
         patch.setattr(Path, "read_bytes", read_bytes)
         with pytest.raises(StorageError, match=f"{name} cannot be read: {os.strerror(number)}"):
             resume(run, quiet=True)
-    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == kept
-    assert ends.of(resume(run, quiet=True)) == whole
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files_before
+    assert outcomes.of(resume(run, quiet=True)) == uninterrupted
 
 
-def test_metrics_that_were_cut_short_are_noticed(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_metrics_are_detected(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         stop_at(8, patch)
-        run = stopped(tmp_path, recipe)
+        run = train_until_stopped(tmp_path, recipe)
     path = run.path / storage.METRICS
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CorruptError, match=r"metrics.jsonl is damaged"):

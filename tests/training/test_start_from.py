@@ -1,4 +1,4 @@
-"""train.start_from: a new run begins with what fits of another's weights, and with its tokenizers."""
+"""train.start_from: a new run starts with the tokenizers and with all fitting weights of another run."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ from regard.recipe import Recipe
 from regard.storage import Run
 from regard.training import loop, resume, train
 
-STILL = "train.learning_rate=0"  # an update that moves nothing: what a run begins with is what it keeps
+NO_LEARNING = "train.learning_rate=0"  # updates change nothing, so a run keeps its first weights
 TOKENS = ("source.tokens", "target.tokens")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A handful of pairs to be judged by: those of the corpus would take most of the time of these tests."""
+def small_dev_set(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A small dev set: that of the corpus would take most of the time of these tests."""
     folder = tmp_path_factory.mktemp("data")
     words = ("abc", "bcde", "cdefg", "fedcba", "hgfedcb", "xyzxyzxyz")
     (folder / "dev.tsv").write_text("".join(f"{word}\t{word[::-1]}\n" for word in words), encoding="utf-8")
@@ -48,7 +48,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
-    """Other data, of fewer letters."""
+    """Other data, with fewer letters."""
     path = tmp_path / "pairs.tsv"
     path.write_text("ab\tba\nabc\tcba\nb\tb\nca\tac\n", encoding="utf-8")
     return path
@@ -58,39 +58,41 @@ def weights(run: Run) -> dict[str, Tensor]:
     return load_tensors(run.read(storage.MODEL))
 
 
-def test_it_begins_with_the_weights_and_the_tokenizers(
+def test_a_run_starts_with_the_weights_and_tokenizers_of_the_other(
     origin: Run, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = train(tiny(), f"train.start_from={origin.path}", f"data.train={pairs}", STILL, runs=tmp_path)
+    run = train(tiny(), f"train.start_from={origin.path}", f"data.train={pairs}", NO_LEARNING, runs=tmp_path)
     assert run.read(storage.MODEL) == origin.read(storage.MODEL)
     assert [run.read(name) for name in TOKENS] == [origin.read(name) for name in TOKENS]
     count = len(weights(origin))
     assert f"taken from {origin.path}: {count} of the model's {count} tensors\n" in capsys.readouterr().err
-    answers = [regard.load(each).predict(["abc"])[0] for each in (run, origin)]
+    answers = [regard.load(trained).predict(["abc"])[0] for trained in (run, origin)]
     assert (answers[0].text, answers[0].score) == (answers[1].text, answers[1].score)
 
 
-def test_it_is_no_longer_the_origin_once_it_learned(origin: Run, tmp_path: Path) -> None:
+def test_training_changes_the_new_run_but_not_the_origin(origin: Run, tmp_path: Path) -> None:
     before = {each.name: each.read_bytes() for each in origin.path.iterdir()}
     run = train(tiny(), f"train.start_from={origin.path}", "train.learning_rate=0.01", runs=tmp_path, quiet=True)
     assert run.read(storage.MODEL) != origin.read(storage.MODEL)
     assert {each.name: each.read_bytes() for each in origin.path.iterdir()} == before
 
 
-def test_what_does_not_fit_is_fresh(origin: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = ["model.decoder.dim=14", STILL]
+def test_tensors_that_do_not_fit_are_initialised_as_usual(
+    origin: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = ["model.decoder.dim=14", NO_LEARNING]
     run = train(tiny(), f"train.start_from={origin.path}", *changes, runs=tmp_path)
     fresh = train(tiny(), *changes, runs=tmp_path, quiet=True)
-    old, new, alone = weights(origin), weights(run), weights(fresh)
+    old, new, without_start = weights(origin), weights(run), weights(fresh)
     taken = {name for name in new if name in old and old[name].shape == new[name].shape}
     assert {name.partition(".")[0] for name in taken} == {"encoder", "decoder"}
     assert 0 < len(taken) < len(new)
-    for name, each in new.items():
-        assert torch.equal(each, old[name] if name in taken else alone[name])
+    for name, tensor in new.items():
+        assert torch.equal(tensor, old[name] if name in taken else without_start[name])
     assert f"{len(taken)} of the model's {len(new)} tensors" in capsys.readouterr().err
 
 
-def test_where_nothing_fits_it_is_refused_and_nothing_is_written(origin: Run, tmp_path: Path) -> None:
+def test_a_run_without_fitting_tensors_is_refused_and_nothing_is_written(origin: Run, tmp_path: Path) -> None:
     other = Run(shutil.copytree(origin.path, tmp_path / "other"))
     other.replace(storage.MODEL, save_tensors({"decoder.out.bias": torch.zeros(3), "heart": torch.zeros(7)}))
     with pytest.raises(RecipeError, match=r"train.start_from: no tensor of .*other has the name and shape"):
@@ -105,7 +107,7 @@ def test_a_tokenizer_of_another_kind_is_refused(origin: Run, tmp_path: Path, sid
     assert not (tmp_path / "runs").exists()
 
 
-def test_two_vocabularies_are_not_made_one(origin: Run, tmp_path: Path) -> None:
+def test_two_vocabularies_are_refused_if_tokens_are_shared(origin: Run, tmp_path: Path) -> None:
     other = Run(shutil.copytree(origin.path, tmp_path / "other"))
     other.replace("target.tokens", b'{"kind": "character", "tokens": ["z"]}')
     with pytest.raises(RecipeError, match=r"tokens.shared is true, but .*other has two vocabularies"):
@@ -118,7 +120,7 @@ def test_a_shared_vocabulary_is_shared_again(pairs: Path, tmp_path: Path) -> Non
     assert [again.read(name) for name in TOKENS] == [first.read(TOKENS[0])] * 2
 
 
-def test_a_run_that_is_not_there_is_said_before_any_data_is_read(
+def test_a_missing_run_is_an_error_before_any_data_is_read(
     origin: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = origin.path.with_name("tinny")
@@ -128,11 +130,11 @@ def test_a_run_that_is_not_there_is_said_before_any_data_is_read(
 
 
 class Killed(BaseException):
-    """What no code of regard catches."""
+    """An exception that no code of regard catches."""
 
 
-def killed(at: int, recipe: Recipe, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """A run whose process died just before it saved its n-th checkpoint."""
+def train_until_killed(at: int, recipe: Recipe, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Train until just before the n-th checkpoint is saved; returns the unfinished run."""
     saved: list[int] = []
     real = Run.save
 
@@ -150,32 +152,36 @@ def killed(at: int, recipe: Recipe, runs: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_killed_anywhere_it_ends_with_the_same_bits(
+def test_a_killed_run_resumes_to_exactly_the_same_weights(
     origin: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     other = Run(shutil.copytree(origin.path, tmp_path / "other"))
     recipe = tiny(f"train.start_from={other.path}", "train.learning_rate=0.01", "model.encoder.dropout=0.2")
-    whole = train(recipe, runs=tmp_path / "whole", quiet=True)
-    run = killed(at, recipe, tmp_path / "runs", monkeypatch)
+    uninterrupted = train(recipe, runs=tmp_path / "whole", quiet=True)
+    run = train_until_killed(at, recipe, tmp_path / "runs", monkeypatch)
     if at > 1:
-        shutil.rmtree(other.path)  # it has all it needs
-    assert resume(run, quiet=True).read(storage.MODEL) == whole.read(storage.MODEL)
+        shutil.rmtree(other.path)  # the first checkpoint has all weights
+    assert resume(run, quiet=True).read(storage.MODEL) == uninterrupted.read(storage.MODEL)
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_words_that_several_parts_share_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+def test_tied_embeddings_are_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     recipe = tiny("tokens.shared=true", "model.tied=true", "model.embedding=10", "train.average=2")
-    whole = train(recipe, runs=tmp_path / "whole", quiet=True)
-    model = regard.load(whole).model
+    uninterrupted = train(recipe, runs=tmp_path / "whole", quiet=True)
+    model = regard.load(uninterrupted).model
     assert model.encoder.embedding.weight is model.decoder.embedding.weight
-    assert len(weights(whole)) < len(model.state_dict())
-    run = killed(at, recipe, tmp_path / "runs", monkeypatch)
-    assert resume(run, quiet=True).read(storage.MODEL) == whole.read(storage.MODEL)
-    again = train(recipe, f"train.start_from={whole.path}", STILL, "train.ema=0", runs=tmp_path, quiet=True)
-    assert again.read(storage.MODEL) == whole.read(storage.MODEL)
+    assert len(weights(uninterrupted)) < len(model.state_dict())
+    run = train_until_killed(at, recipe, tmp_path / "runs", monkeypatch)
+    assert resume(run, quiet=True).read(storage.MODEL) == uninterrupted.read(storage.MODEL)
+    again = train(
+        recipe, f"train.start_from={uninterrupted.path}", NO_LEARNING, "train.ema=0", runs=tmp_path, quiet=True
+    )
+    assert again.read(storage.MODEL) == uninterrupted.read(storage.MODEL)
 
 
-def test_a_run_without_weights_yet_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_weights_is_an_error_that_says_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def die(*_: object) -> None:
         raise Killed
 

@@ -56,13 +56,10 @@ def measure(answers: Sequence[Prediction], examples: Sequence[Example]) -> dict[
     The gold links of an example count the characters of its source and target. So an answer is judged only if it
     equals the target and its map has one row or column per character.
     """
-    pairs = zip(answers, examples, strict=True)
-    judged = [(answer.map, example) for answer, example in pairs if example.links and answer.text == example.target]
-    fitting = [
-        (attention, set(example.links))
-        for attention, example in judged
-        if attention is not None and _fits(attention, example)
-    ]
+    fitting = []
+    for answer, example in zip(answers, examples, strict=True):
+        if example.links and answer.text == example.target and answer.map is not None and _fits(answer.map, example):
+            fitting.append((answer.map, set(example.links)))
     if not fitting:
         return {}
     maps, gold = zip(*fitting, strict=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import count
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -54,19 +53,12 @@ class Comparison:
 
     def table(self) -> str:
         """A text table with score, size and speed of each run; below it the signatures of the scores."""
-        head = ["name", self.metric, "parameters", "tokens/s", "seconds"]
-        rows = [
-            [
-                entry.name,
-                f"{entry.measured.value:.4f}",
-                f"{entry.parameters:,}",
-                f"{entry.tokens_per_second:,.0f}",
-                f"{entry.train_seconds:,.1f}",
-            ]
-            for entry in self.entries
-        ]
-        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in (head, *rows)]
+        rows = [["name", self.metric, "parameters", "tokens/s", "seconds"]]
+        for entry in self.entries:
+            speed, seconds = f"{entry.tokens_per_second:,.0f}", f"{entry.train_seconds:,.1f}"
+            rows.append([entry.name, f"{entry.measured.value:.4f}", f"{entry.parameters:,}", speed, seconds])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
         return "\n".join([*lines, "", f"on {self.examples}", *self._signatures()]) + "\n"
 
     def _signatures(self) -> list[str]:
@@ -89,10 +81,10 @@ class Comparison:
 
     def pictures(self) -> list[Path]:
         """Default paths of the pictures: beside the first run, with a file name that does not exist yet."""
-        folder = self.entries[0].run.path.parent
-        names = (f"compare-{number}" if number > 1 else "compare" for number in count(1))
-        name = next(name for name in names if not any((folder / f"{name}{ending}").exists() for ending in DRAWINGS))
-        return [folder / f"{name}{ending}" for ending in DRAWINGS] if self.has_lengths() else []
+        paths = storage.numbered(self.entries[0].run.path.parent / "compare")
+        choices = ([path.with_suffix(ending) for ending in DRAWINGS] for path in paths)
+        free = next(pictures for pictures in choices if not any(map(Path.exists, pictures)))
+        return free if self.has_lengths() else []
 
     def to_dicts(self) -> Iterator[dict[str, Any]]:
         """The results of each run as a dictionary for JSON."""
@@ -142,7 +134,7 @@ def compare(
     log = ProgressLog(quiet=quiet)
     named = _named(_entrants(arguments))
     metric = _common_metric(named, metric)
-    read = lru_cache(_examples)
+    read = lru_cache(lambda source: task_class(source.task).examples(source))
     examples, description = _judging(named, tuple(data), read)
     trained = {name: _trained(name, entrant, Path(runs), read, log) for name, entrant in named.items()}
     lengths = _lengths(next(iter(trained.values())), examples)
@@ -197,9 +189,7 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
     for text in [*everyone, *own]:
         recipe = recipes.override(recipe, text)
     changes = [text for text in own if not text.startswith("name=")]
-    if len(changes) < len(own):
-        return Entrant(recipe.name, " ".join([recipe.name, *changes]), recipe, None)
-    brief = [re.sub(r"^[^=]*\.", "", text) for text in changes]  # model.decoder.order=none becomes order=none
+    brief = [] if len(changes) < len(own) else [re.sub(r"^[^=]*\.", "", text) for text in changes]  # a.b=c: b=c
     return Entrant(" ".join([recipe.name, *brief]), " ".join([recipe.name, *changes]), recipe, None)
 
 
@@ -273,10 +263,6 @@ def _source(recipe: Recipe) -> Recipe:
     return replace(recipe, name="", metric="", model=default.model, train=train, search=default.search)
 
 
-def _examples(source: Recipe) -> Examples:
-    return task_class(source.task).examples(source)
-
-
 # from recipes to runs
 
 
@@ -338,12 +324,7 @@ def bins(lengths: Sequence[int]) -> list[int]:
 
 
 def _judged(
-    name: str,
-    predictor: Predictor,
-    examples: Sequence[Example],
-    lengths: Sequence[int],
-    metric: str,
-    beam: int | None,
+    name: str, predictor: Predictor, examples: Sequence[Example], lengths: Sequence[int], metric: str, beam: int | None
 ) -> Compared:
     """The score of a run, over all examples and for each bin of lengths; the bins are used as groups of examples."""
     bin_numbers = bins(lengths)

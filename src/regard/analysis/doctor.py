@@ -12,33 +12,48 @@ from typing import Any
 
 import torch
 
-from regard import __version__
+from regard import __version__, plugins
 from regard.data.batching import Batches
 from regard.device import choose_device, choose_precision, current, explain_out_of_memory, precision
-from regard.errors import RegardError, pick
+from regard.errors import RegardError
 from regard.kernels import choose, gpu
 from regard.kernels.choose import PATHS, PathCounts, capturable, count_answers, takes
 from regard.predict import load
 from regard.storage import Run
-from regard.tasks import TASKS, AnyTask
+from regard.tasks import AnyTask, task_class
 from regard.types import Example
 
 PACKAGES = ("torch", "triton", "numpy", "safetensors", "sentencepiece", "sacrebleu", "typer")
 EXTRAS = {"corpora": ("babel", "num2words"), "plot": ("matplotlib",), "papers": ("sacremoses",)}  # and their modules
-WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-EXAMPLES = 200  # that a batch is made of; generated corpora give no more
-ASKED = 4  # texts that are answered
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # as in regard/__init__.py, which no part imports
+EXAMPLES = 200  # examples that the batch is chosen from; a generated corpus has no more
+TEXTS = 4  # texts that the run answers
 PLAIN = "REGARD_PLAIN is set: definitions run everywhere"
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What a run takes in training, or in answering."""
+    """Which fast paths a run takes in training, or in search."""
 
     device: str
     precision: str
     answers: Mapping[str, PathCounts]
-    problem: str = ""  # why it could not be tried, where it could not
+    problem: str  # why the phase could not be tried; empty if it was
+
+    def lines(self) -> Iterator[str]:
+        """The counts of all paths, for people."""
+        if self.problem:
+            yield f"  not tried: {self.problem}"
+        elif choose.are_definitions_only():
+            yield f"  {PLAIN}"
+        for name, counts in self.answers.items():
+            if counts.taken:
+                yield f"  {name:<22} taken ({counts.taken:,})"
+            for reason, times in counts.against.items():
+                yield f"  {name:<22} not taken ({times:,}): {reason}"
+        never = [name for name in PATHS if name not in self.answers]
+        if self.answers and never:
+            yield f"  never asked for: {', '.join(never)}"
 
 
 @dataclass(frozen=True)
@@ -58,11 +73,7 @@ class Report:
             | {"available": not self.paths[name], "lacks": self.paths[name]}
             for name, path in PATHS.items()
         }
-        phases = None if self.run is None else {name: asdict(phase) for name, phase in self.run.items()}
-        return {"machine": self.machine, "versions": self.versions, "extras": self.extras} | {
-            "paths": paths,
-            "run": phases,
-        }
+        return asdict(self) | {"paths": paths}
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -75,41 +86,27 @@ class Report:
             yield f"  {name:<22} {f'not here: {lacks}' if lacks else PATHS[name].when}"
         for name, phase in (self.run or {}).items():
             yield f"this run in {name}, on {phase.device} in {phase.precision}"
-            yield from _told(phase)
-
-
-def _told(phase: Phase) -> Iterator[str]:
-    if phase.problem:
-        yield f"  not tried: {phase.problem}"
-    elif choose.are_definitions_only():
-        yield f"  {PLAIN}"
-    for name, found in phase.answers.items():
-        if found.taken:
-            yield f"  {name:<22} taken ({found.taken:,})"
-        for against, times in found.against.items():
-            yield f"  {name:<22} not taken ({times:,}): {against}"
-    never = [name for name in PATHS if name not in phase.answers]
-    if phase.answers and never:
-        yield f"  never asked for: {', '.join(never)}"
+            yield from phase.lines()
 
 
 def examine(run: str | Path | None = None) -> Report:
-    """Look at this machine and, if one is given, at a run: its model learns from one batch and answers a few texts."""
-    phases = None if run is None else _examined(Run.open(run))
-    return Report(_machine(), _versions(), _extras(), {name: _lacks(name) for name in PATHS}, phases)
+    """Report on this machine and, if a run is given, on the fast paths of a training step and of a search with it."""
+    phases = None if run is None else _phases(Run.open(run))
+    lacks = {name: _lacks(path.needs) for name, path in PATHS.items()}
+    return Report(_machine(), _versions(), _extras(), lacks, phases)
 
 
 def _machine() -> dict[str, str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     waiting = [f"{name}={os.environ[name]}" for name in WAITING if name in os.environ]
-    graphics = [_gpu(number) for number in range(torch.cuda.device_count())]
+    gpus = [_gpu(number) for number in range(torch.cuda.device_count())]
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}",
         "cores": f"{cores}, of which torch uses {torch.get_num_threads()} threads",
         "threads wait": ", ".join(waiting) or "as OpenMP does by default: they spin, then sleep",
         "memory": _memory(),
-        "gpu": "; ".join(graphics) or "none that torch can use",
+        "gpu": "; ".join(gpus) or "none that torch can use",
     }
 
 
@@ -154,11 +151,10 @@ def _extras() -> dict[str, str]:
     }
 
 
-def _lacks(name: str) -> str:
-    """What speaks against a path on this machine, whatever the model."""
+def _lacks(needs: str) -> str:
+    """Why a path that needs this cannot be taken on this machine; empty if it can."""
     if choose.are_definitions_only():
         return PLAIN
-    needs = PATHS[name].needs
     if needs and not torch.cuda.is_available():
         return "it needs a GPU"
     return choose.NO_TRITON if needs == "triton" and not gpu.AVAILABLE else ""
@@ -167,52 +163,44 @@ def _lacks(name: str) -> str:
 # ---- a run
 
 
-def _examined(run: Run) -> dict[str, Phase]:
+def _phases(run: Run) -> dict[str, Phase]:
     recipe = run.recipe()
-    task = pick(TASKS, recipe.task, "task").restore(recipe, run.read)
+    with plugins.loading(run.needs()):
+        task = task_class(recipe.task).restore(recipe, run.read)
+    few = replace(task.recipe, data=replace(task.recipe.data, size=min(task.recipe.data.size, EXAMPLES)))
     try:
-        examples, problem = _few_examples(task), ""
+        examples, problem = type(task).examples(few).train[:EXAMPLES], ""
     except RegardError as error:
         examples, problem = [], str(error)
     return {
-        "training": _tried(recipe.train.device, recipe.train.precision, problem, lambda: _learn(task, examples)),
-        "search": _tried("auto", "float32", "", lambda: _answer(run, examples)),
+        "training": _try(recipe.train.device, recipe.train.precision, problem, lambda: _train(run, task, examples)),
+        "search": _try("auto", "float32", "", lambda: _predict(run, examples)),
     }
 
 
-def _tried(device: str, kind: str, problem: str, work: Callable[[], None]) -> Phase:
-    """Do the work and count the choices on the way; what the user can mend is told and ends it."""
+def _try(device: str, kind: str, problem: str, work: Callable[[], None]) -> Phase:
+    """Do the work, unless there is a problem already, and count the fast paths; an error ends it and is reported."""
+    answers: Mapping[str, PathCounts] = {}
     try:
-        where = choose_device(device)
-    except RegardError as error:
-        return Phase(device, kind, {}, str(error))
-    with count_answers() as answers:
-        try:
-            if not problem:
+        chosen = choose_device(device)
+        device, kind = str(chosen), choose_precision(kind, chosen)
+        if not problem:
+            with count_answers() as answers:
                 work()
-        except RegardError as error:
-            problem = str(error)
-    return Phase(str(where), choose_precision(kind, where), answers, problem)
+    except RegardError as error:
+        problem = str(error)
+    return Phase(device, kind, answers, problem)
 
 
-def _few_examples(task: AnyTask) -> list[Example]:
-    """Some that the run learned from."""
-    recipe = task.recipe
-    few = replace(recipe, data=replace(recipe.data, size=min(recipe.data.size, EXAMPLES)))
-    return type(task).examples(few).train[:EXAMPLES]
-
-
-def _learn(task: AnyTask, examples: list[Example]) -> None:
-    """The gradient of one batch, by a model with fresh weights."""
+def _train(run: Run, task: AnyTask, examples: list[Example]) -> None:
+    """Compute the gradient of one batch, by a model with fresh weights."""
     settings = task.recipe.train
     device = choose_device(settings.device)
     data = task.within_length(task.encode(examples))
-    with (
-        current(device),
-        capturable(device.type == "cuda"),
-        explain_out_of_memory("a batch", "lower train.batch_tokens"),
-    ):
-        model = task.build().to(device).train()
+    too_large = explain_out_of_memory("a batch", "lower train.batch_tokens")
+    with current(device), capturable(device.type == "cuda"), too_large:
+        with plugins.loading(run.needs()):
+            model = task.build().to(device).train()
         takes("captured_updates", task, model, data)
         first = Batches(data.lengths(), settings.batch_tokens, settings.seed)[0]
         batch = task.collate(data, first).to(device)
@@ -221,6 +209,6 @@ def _learn(task: AnyTask, examples: list[Example]) -> None:
         loss.backward()
 
 
-def _answer(run: Run, examples: list[Example]) -> None:
-    """Answers to the first examples, as `regard predict` gives them; to any text, if there is none."""
-    load(run).predict([example.source or example.target for example in examples[:ASKED]] or ["regard"])
+def _predict(run: Run, examples: list[Example]) -> None:
+    """Predict the outputs of the first examples, as `regard predict` does; of any text if there are none."""
+    load(run).predict([example.source or example.target for example in examples[:TEXTS]] or ["regard"])

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from regard.analysis.alignment import READINGS, Link, alignment_error_rate, diagonal
+from regard.analysis.alignment import READINGS, alignment_error_rate, diagonal
 from regard.data.gold import Gold
 from regard.data.tokenizers import Tokenizer
 from regard.decoders import ORDERS
@@ -36,6 +36,8 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
     step). Rows are shifted before sub-words are merged to words: columns are summed, rows are averaged.
     """
     task = _translator(predictor)
+    if task.source is None:
+        raise RecipeError(f"words are aligned with words: the source of this run is {task.recipe.source!r}, not text")
     maps: dict[str, list[AttentionMap]] = {name: [] for name in READINGS}
     for example, forced in zip(examples, force(predictor, examples), strict=True):
         if forced.map is None:
@@ -44,7 +46,7 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
                 f"{predictor.run.path} has no attention to the source, so it aligns nothing; use a run whose "
                 f"model.decoder.order is one of {orders}, or a Transformer"
             )
-        rows, columns = words_of(task.target, example.target), words_of(_tokenizer(task), example.source)
+        rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
         columns = Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])
         count = len(forced.tokens)
         for name, shift in READINGS.items():
@@ -55,10 +57,8 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
 
 def align(predictor: Predictor, gold: Gold) -> dict[str, Measured]:
     """The alignment error rate of a run's attention, for each entry of `READINGS`, and of the diagonal baseline."""
-    links: dict[str, list[set[Link]]] = {
-        name: [set(attention.links()) for attention in maps]
-        for name, maps in word_maps(predictor, gold.examples).items()
-    }
+    read = word_maps(predictor, gold.examples)
+    links = {name: [set(attention.links()) for attention in maps] for name, maps in read.items()}
     method = {name: f"forced|read:{name}|words merged|links:argmax" for name in links} | {"diagonal": "links:diagonal"}
     lengths = [(len(example.source.split(" ")), len(example.target.split(" "))) for example in gold.examples]
     links["diagonal"] = [diagonal(*pair) for pair in lengths]
@@ -76,13 +76,6 @@ def words_of(tokenizer: Tokenizer, text: str) -> Words:
     ends = [word.end() for word in words]
     home = [min(bisect_left(ends, end), len(ends) - 1) for _, end in tokenizer.offsets(text)]
     return Words(tuple(word.group() for word in words), home)
-
-
-def _tokenizer(task: Transduce) -> Tokenizer:
-    """The tokenizer of a source of text, or RecipeError for any other source."""
-    if task.source is None:
-        raise RecipeError(f"words are aligned with words: the source of this run is {task.recipe.source!r}, not text")
-    return task.source
 
 
 def _translator(predictor: Predictor) -> Transduce:

@@ -17,7 +17,7 @@ from regard.models import Classifier
 from regard.models.classifier import make_pooling
 from regard.predict import Predictor
 from regard.tasks import Classify, core
-from regard.types import END, UNKNOWN, Padded
+from regard.types import END, UNKNOWN
 
 READ_TOKENS = 16_000  # tokens in a batch of the encoder
 
@@ -37,13 +37,15 @@ def vectors(predictor: Predictor, texts: Sequence[str]) -> Float[Tensor, "texts 
     For a classifier it is the pooled vector that the classifier judges a sentence by. For any other run with an
     encoder it is the mean of the encoder's states (Conneau et al. 2017 compare such poolings).
     """
-    encoder, tokenizer, pool = _parts(predictor)
-    cased = [core.lowered(text, predictor.task.recipe) for text in texts]
+    task, (encoder, tokenizer, pool) = predictor.task, _parts(predictor)
+    cased = [core.lowered(text, task.recipe) for text in texts]
     device = next(encoder.parameters()).device
     rows = torch.zeros(len(texts), encoder.dim)
     with predictor.running():
-        for places, ids in core.input_batches(cased, tokenizer.encode, predictor.task.longest, READ_TOKENS):
-            memory = encoder(_padded(predictor, ids).to(device))
+        for places, ids in core.input_batches(cased, tokenizer.encode, task.longest, READ_TOKENS):
+            # the same special tokens as in training
+            padded = task.padded(ids) if isinstance(task, Classify) else pad([[*row, END] for row in ids])
+            memory = encoder(padded.to(device))
             rows[places] = functional.normalize(pool(memory).vector.float(), dim=-1).cpu()
     return rows
 
@@ -80,10 +82,3 @@ def _parts(predictor: Predictor) -> tuple[Encoder, Tokenizer, Pooling]:
     if isinstance(model, Classifier):
         return encoder, tokenizer, model.pooling
     return encoder, tokenizer, make_pooling(task.recipe.model, "mean", encoder.dim)
-
-
-def _padded(predictor: Predictor, ids: Sequence[Sequence[int]]) -> Padded:
-    """The texts as a padded batch, with the same special tokens as in training."""
-    if isinstance(predictor.task, Classify):
-        return predictor.task.padded(ids)
-    return pad([[*row, END] for row in ids])

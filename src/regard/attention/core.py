@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.attention import masks
-from regard.attention.masks import Mask
-from regard.attention.normalizers import Normalizer, hard, sample, softmax
+from regard.attention.masks import BoolMask, Mask
+from regard.attention.normalizers import Normalizer, Pairs, hard, sample, softmax
 from regard.kernels.choose import takes, without_autocast
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import weighted_sum
 from regard.types import BatchFirst
 
+Query = Float[Tensor, "*batch query query_dim"]
+Keys = Float[Tensor, "*keys key projected"]
+Values = Float[Tensor, "*keys key dim"]
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -24,7 +27,7 @@ class Attended(NamedTuple):
     """The result of attention: the context, and the weights with which the values were summed."""
 
     context: Float[Tensor, "*batch query dim"]
-    weights: Float[Tensor, "*batch query key"] | None  # None only if a fused path ran, which computes none
+    weights: Pairs | None  # None only if a fused path ran, which computes none
     log_prob: Float[Tensor, "*batch query"] | None = None  # of the sampled keys; only with `hard` in training
 
 
@@ -32,10 +35,10 @@ class Attended(NamedTuple):
 class Past(BatchFirst):
     """The attention weights of a decoder's earlier steps, for attentions that use them."""
 
-    last: Float[Tensor, "*batch query key"]  # the weights of the step before
-    total: Float[Tensor, "*batch query key"]  # the sum of the weights of all steps before
+    last: Pairs  # the weights of the step before
+    total: Pairs  # the sum of the weights of all steps before
 
-    def then(self, weights: Float[Tensor, "*batch query key"]) -> "Past":
+    def then(self, weights: Pairs) -> "Past":
         """The past after one more step with these weights."""
         return Past(weights, self.total + weights)
 
@@ -68,23 +71,18 @@ class Score(ABC, nn.Module):
         """Whether `attend_by_kernel` may replace `attend`: the score has a kernel, and was not hooked or replaced."""
         return False
 
-    @abstractmethod
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
-        """Keys of the states: the part of the score that does not depend on the query, computed once per source."""
+        """Keys of the states: the part of the score that does not depend on the query, computed once per source.
+
+        By default, keys are the states themselves.
+        """
+        return states
 
     @abstractmethod
-    def forward(
-        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """Score each query against each key; leading axes broadcast."""
 
-    def attend_by_kernel(
-        self,
-        query: Float[Tensor, "*batch query query_dim"],
-        keys: Float[Tensor, "*keys key projected"],
-        values: Float[Tensor, "*keys key dim"],
-        mask: Bool[Tensor, "*mask"] | None,
-    ) -> Attended:
+    def attend_by_kernel(self, query: Query, keys: Keys, values: Values, mask: BoolMask | None) -> Attended:
         """Compute all of `attend`, with softmax, by the score's own kernel; call it only if `has_kernel` is True."""
         raise NotImplementedError
 
@@ -103,9 +101,9 @@ class Attention(Protocol):
 
     def __call__(
         self,
-        query: Float[Tensor, "*batch query query_dim"],
-        keys: Float[Tensor, "*keys key projected"],
-        values: Float[Tensor, "*keys key dim"],
+        query: Query,
+        keys: Keys,
+        values: Values,
         *,
         mask: Mask,
         bias: Float[Tensor, "*bias"] | None = None,
@@ -121,9 +119,9 @@ class Attention(Protocol):
 
 
 def attend(
-    query: Float[Tensor, "*batch query query_dim"],
-    keys: Float[Tensor, "*keys key projected"],
-    values: Float[Tensor, "*keys key dim"],
+    query: Query,
+    keys: Keys,
+    values: Values,
     *,
     score: ScoreFunction,
     mask: Mask = None,
@@ -153,32 +151,18 @@ def attend(
     ):
         return score.attend_by_kernel(query, keys, values, mask)
     log_prob = None
-    if draws and normalize is hard:
-        weights, log_prob = sample(_scored(query, keys, score, bias), mask)
-    else:
-        weights = weigh(query, keys, score=score, mask=mask, bias=bias, normalize=normalize)
     with without_autocast(query):
+        scores = score_pairs(query, keys, score, bias)
+        if draws and normalize is hard:
+            weights, log_prob = sample(scores, mask)
+        else:
+            weights = normalize(scores, mask)
         context = weighted_sum(dropout(weights, drop, training=True).to(values.dtype), values)
     return Attended(context, weights, log_prob)
 
 
-def weigh(
-    query: Float[Tensor, "*batch query query_dim"],
-    keys: Float[Tensor, "*keys key projected"],
-    *,
-    score: ScoreFunction,
-    mask: Bool[Tensor, "*mask"] | None,
-    bias: Float[Tensor, "*bias"] | None,
-    normalize: Normalizer,
-) -> Float[Tensor, "*batch query key"]:
-    """The attention weights without the context; all keys must be finite."""
-    with without_autocast(query):
-        return normalize(_scored(query, keys, score, bias), mask)
-
-
-def _scored(query: Tensor, keys: Tensor, score: ScoreFunction, bias: Tensor | None) -> Tensor:
-    """Scores plus bias, computed in float32 or float64 even under autocast."""
+def score_pairs(query: Query, keys: Keys, score: ScoreFunction, bias: Float[Tensor, "*bias"] | None) -> Pairs:
+    """Scores plus bias, in float32 or float64; all keys must be finite, and autocast off."""
     precision = torch.promote_types(query.dtype, torch.float32)
-    with without_autocast(query):
-        scores = score(query.to(precision), keys.to(precision))
+    scores = score(query.to(precision), keys.to(precision))
     return scores if bias is None else scores + bias

@@ -28,7 +28,9 @@ def dot(
         mask = None
     causal = isinstance(mask, Causal) and mask.start == 0 and query.shape[-2] == keys.shape[-2]
     if takes("short_attention", query, keys, values, mask, causal, bias, drop):
-        return _short(query, keys, values, scale, mask)
+        key_mask = _key_mask(mask, len(query))
+        context: Tensor = gpu.short_attention.short_attention(query, keys, values, key_mask, causal, scale)
+        return context
     causal = causal and bias is None
     attn_mask = None if causal else materialize(mask, query, keys)
     if bias is not None:
@@ -60,13 +62,6 @@ def packed(
     context: Tensor = gpu.short_attention.short_self_attention(
         wide.contiguous(), heads, _key_mask(mask, len(wide)), isinstance(mask, Causal), scale
     )
-    return context
-
-
-def _short(query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Mask) -> Tensor:
-    """Attention by the GPU kernel for short rows."""
-    key_mask, causal = _key_mask(mask, len(query)), isinstance(mask, Causal)
-    context: Tensor = gpu.short_attention.short_attention(query, keys, values, key_mask, causal, scale)
     return context
 
 

@@ -120,48 +120,48 @@ class KeyValues(BatchFirst):
 
     keys: Float[Tensor, "batch heads time projected"]
     values: Float[Tensor, "batch heads time part"]
-    room: "Room | None" = None  # the buffer that holds them, with spare space for later tokens
+    buffer: "CacheBuffer | None" = None  # the buffer that holds them, with spare space for later tokens
 
     def then(self, more: Float[Tensor, "batch heads 2 more part"]) -> "KeyValues":
         """A cache with `more` keys and values appended; this cache stays unchanged."""
-        if not takes("cache_room"):
+        if not takes("cache_buffer"):
             keys, values = more.unbind(2)
             return KeyValues(torch.cat([self.keys, keys], dim=-2), torch.cat([self.values, values], dim=-2))
         start, count = self.keys.shape[-2], more.shape[-2]
-        room = self.room
-        if room is None or room.filled != start or room.places.shape[-2] < start + count:
-            room = Room.of(self, start + count)
-        room.places.narrow(-2, start, count).copy_(more)
-        room.filled = start + count
-        return room.seen()
+        buffer = self.buffer
+        if buffer is None or buffer.length != start or buffer.places.shape[-2] < start + count:
+            buffer = CacheBuffer.of(self, start + count)
+        buffer.places.narrow(-2, start, count).copy_(more)
+        buffer.length = start + count
+        return buffer.filled()
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> "KeyValues":
-        """Apply a function to keys and values (for example, select beams); the result has its own `room`, or none."""
-        room = self.room
-        if room is None or room.filled != self.keys.shape[-2]:
+        """Apply a function to keys and values (for example, select beams); the result has its own `buffer`, or none."""
+        buffer = self.buffer
+        if buffer is None or buffer.length != self.keys.shape[-2]:
             return KeyValues(change(self.keys), change(self.values))
-        return Room(change(room.places), room.filled).seen()
+        return CacheBuffer(change(buffer.places), buffer.length).filled()
 
 
 @dataclass
-class Room:
+class CacheBuffer:
     """A buffer of keys and values with spare space. Filled positions are never overwritten: older caches share them."""
 
     places: Float[Tensor, "batch heads 2 places part"]
-    filled: int
+    length: int
 
     @staticmethod
-    def of(cache: KeyValues, needed: int) -> "Room":
+    def of(cache: KeyValues, needed: int) -> "CacheBuffer":
         """Copy a cache into a new buffer, with space for a few more positions than needed."""
         batch, heads, start, part = cache.keys.shape
         places = cache.keys.new_empty(batch, heads, 2, needed + 7 + needed // 8, part)
         if start:
             torch.stack([cache.keys, cache.values], dim=2, out=places.narrow(-2, 0, start))
-        return Room(places, start)
+        return CacheBuffer(places, start)
 
-    def seen(self) -> KeyValues:
+    def filled(self) -> KeyValues:
         """The filled part of the buffer, as a cache."""
-        keys, values = self.places.narrow(-2, 0, self.filled).unbind(2)
+        keys, values = self.places.narrow(-2, 0, self.length).unbind(2)
         return KeyValues(keys, values, self)
 
 
@@ -192,7 +192,7 @@ class SelfAttention(nn.Module):
         counts = [self.heads, self.groups, self.groups]
         wide = self.all(states)
         query, keys, values = split(wide, sum(counts)).split(counts, dim=-3)
-        if takes("packed_attention", self, wide, mask, bias, before, positions.turns):
+        if takes("packed_attention", self, wide, mask, bias, before, positions.rotates):
             scale = self.attention.plain_scale()
             assert scale is not None
             return self.out(fused.packed(wide, self.heads, scale=scale, mask=mask)), KeyValues(keys, values)

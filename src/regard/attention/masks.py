@@ -23,10 +23,11 @@ class Causal:
         return mask.view(*[1] * (query.ndim - 2), *mask.shape[-2:])
 
 
-Mask = Bool[Tensor, "*mask"] | Causal | None
+BoolMask = Bool[Tensor, "*mask"]
+Mask = BoolMask | Causal | None
 
 
-def materialize(mask: "Tensor | Causal | None", query: Tensor, keys: Tensor) -> Tensor | None:
+def materialize(mask: Mask, query: Tensor, keys: Tensor) -> Tensor | None:
     """Any mask as a tensor; None, which hides nothing, stays None."""
     return mask.materialize(query, keys) if isinstance(mask, Causal) else mask
 

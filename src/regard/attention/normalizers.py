@@ -4,15 +4,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from regard.attention.masks import BoolMask
+
+Pairs = Float[Tensor, "*batch query key"]  # a number for every pair of query and key: scores, or weights
 Normalizer = Callable[[Tensor, Tensor | None], Tensor]
 
 
-def softmax(
-    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
-) -> Float[Tensor, "*batch query key"]:
+def softmax(scores: Pairs, mask: BoolMask | None) -> Pairs:
     """Positive weights that sum to one:  weight_j = exp(score_j) / sum_k exp(score_k)."""
     if mask is None:
         return torch.softmax(scores, dim=-1)
@@ -21,9 +22,7 @@ def softmax(
     return _zero_masked(torch.softmax(scores.masked_fill(~mask, lowest), dim=-1), mask)
 
 
-def sparsemax(
-    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
-) -> Float[Tensor, "*batch query key"]:
+def sparsemax(scores: Pairs, mask: BoolMask | None) -> Pairs:
     """Martins and Astudillo 2016: the probability distribution nearest to the scores; most weights are exactly zero.
 
     weight_j = max(0, score_j - tau), with tau such that the weights sum to one.
@@ -36,9 +35,7 @@ def sparsemax(
     return _zero_masked((shifted - threshold).clamp(min=0.0), mask)
 
 
-def entmax15(
-    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
-) -> Float[Tensor, "*batch query key"]:
+def entmax15(scores: Pairs, mask: BoolMask | None) -> Pairs:
     """Peters et al. 2019, 1.5-entmax: between softmax and sparsemax, smooth and with exact zeros.
 
     weight_j = max(0, score_j / 2 - tau)^2, with tau such that the weights sum to one.
@@ -55,9 +52,7 @@ def entmax15(
     return _zero_masked((shifted - threshold).clamp(min=0.0).square(), mask)
 
 
-def sigmoid(
-    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
-) -> Float[Tensor, "*batch query key"]:
+def sigmoid(scores: Pairs, mask: BoolMask | None) -> Pairs:
     """Each weight depends on its own score only:  weight_j = 1 / (1 + exp(-score_j)); they need not sum to one."""
     return _zero_masked(torch.sigmoid(scores), mask)
 
@@ -88,9 +83,7 @@ def _zero_masked(weights: Tensor, mask: Tensor | None) -> Tensor:
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
-def hard(
-    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
-) -> Float[Tensor, "*batch query key"]:
+def hard(scores: Pairs, mask: BoolMask | None) -> Pairs:
     """Xu et al. 2015, 4.1: all weight on the key with the highest score; in training `sample` samples the key instead.
 
     weight_j = [j = argmax_k score_k]
@@ -99,9 +92,7 @@ def hard(
     return _zero_masked(_one_hot(visible.argmax(-1, keepdim=True), scores), mask)
 
 
-def sample(
-    scores: Float[Tensor, "*batch query key"], mask: Bool[Tensor, "*mask"] | None
-) -> tuple[Float[Tensor, "*batch query key"], Float[Tensor, "*batch query"]]:
+def sample(scores: Pairs, mask: BoolMask | None) -> tuple[Pairs, Float[Tensor, "*batch query"]]:
     """Sample one key per query from the softmax of the scores: one-hot weights, and the log-probability of the sample.
 
     A query for which every key is masked gets zero weights and the log-probability 0.

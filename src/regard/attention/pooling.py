@@ -90,10 +90,9 @@ class Attentive(Pooling):
 
     def pool(self, states: Float[Tensor, "batch source dim"], mask: Bool[Tensor, "batch source"]) -> Pooled:
         """The context of the learned query over all states, and its weights."""
-        attention = self.attention
         query = self.query.expand(len(states), 1, -1)
-        keys, values = attention.project(states), attention.content(states)
-        attended = attention(query, keys, values, mask=over_keys(mask), cleared=True)
+        keys, values = self.attention.project(states), self.attention.content(states)
+        attended = self.attention(query, keys, values, mask=over_keys(mask), cleared=True)
         assert attended.weights is not None  # None only on fused paths, which `make` does not enable
         return Pooled(attended.context.squeeze(1), attended.weights.squeeze(1))
 

@@ -20,7 +20,7 @@ class Positions(nn.Module):
     entry in a table, `causal` is True if attention is causal: no token sees a later one.
     """
 
-    turns: ClassVar[bool] = False  # whether `rotate` changes anything
+    rotates: ClassVar[bool] = False  # whether `rotate` changes anything
 
     def __init__(self, *, dim: int, heads: int, longest: int, causal: bool) -> None:
         super().__init__()
@@ -81,18 +81,19 @@ class Rotary(Positions):
     So a dot product depends on the distance of two tokens, and not on their absolute positions.
     """
 
-    turns = True
+    rotates = True
 
     def __init__(self, *, dim: int, heads: int, longest: int, causal: bool) -> None:
         super().__init__(dim=dim, heads=heads, longest=longest, causal=causal)
-        self.register_buffer("table", turns(torch.arange(longest), dim // heads), persistent=False)
+        self.register_buffer("table", rotations(torch.arange(longest), dim // heads), persistent=False)
 
     def rotate(self, vectors: Float[Tensor, "*batch time part"], start: int) -> Float[Tensor, "*batch time part"]:
         """Rotate every pair of dimensions, in float32 at least."""
         end, width = start + vectors.shape[-2], vectors.shape[-1]
         assert isinstance(self.table, Tensor)
-        in_table = end <= self.table.shape[1] and width == self.table.shape[2]
-        table = self.table[:, start:end] if in_table else turns(torch.arange(start, end, device=vectors.device), width)
+        table = self.table[:, start:end]
+        if end > self.table.shape[1] or width != self.table.shape[2]:
+            table = rotations(torch.arange(start, end, device=vectors.device), width)
         cosine, sine = table.to(torch.promote_types(vectors.dtype, torch.float32))
         swapped = vectors.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         return (vectors * cosine + swapped * sine).to(vectors.dtype)
@@ -144,7 +145,7 @@ class Alibi(Positions):
         return -self.slopes[:, None, None] * _offsets(queries, keys, start, self.slopes.device).abs()
 
 
-def turns(positions: Int[Tensor, " time"], width: int) -> Float[Tensor, "2 time part"]:
+def rotations(positions: Int[Tensor, " time"], width: int) -> Float[Tensor, "2 time part"]:
     """Cosines and signed sines of a rotation: x' = x * cosine + (x with each pair swapped) * sine."""
     angles = _angles(positions, width)
     sine, cosine = angles.sin(), angles.cos()

@@ -32,13 +32,7 @@ class Recording:
         return {name: _joined(name, calls) for name, calls in self.calls.items()}
 
     def map(
-        self,
-        name: str,
-        row: int = 0,
-        *,
-        head: int | None = None,
-        rows: Sequence[str] = (),
-        columns: Sequence[str] = (),
+        self, name: str, row: int = 0, *, head: int | None = None, rows: Sequence[str] = (), columns: Sequence[str] = ()
     ) -> AttentionMap:
         """The map of one row of the batch: of one head or the mean of all, with labels or numbers on its axes."""
         weights = _joined(name, self.calls[name])[row]

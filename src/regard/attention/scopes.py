@@ -1,7 +1,6 @@
 """Scopes: attentions that differ in which keys a query may see. A new one is a class and a table entry."""
 
 from abc import abstractmethod
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -9,9 +8,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.attention import fused as fused_kernels
-from regard.attention.core import Attended, Past, Score, attend, weigh
+from regard.attention.core import Attended, Keys, Past, Query, Score, Values, attend, score_pairs
 from regard.attention.masks import Mask, materialize
-from regard.attention.normalizers import Normalizer, softmax
+from regard.attention.normalizers import Normalizer, Pairs, softmax
 from regard.errors import RegardError
 from regard.kernels.choose import is_unchanged, takes, without_autocast
 from regard.kernels.linear import UncastLinear
@@ -66,9 +65,9 @@ class Scope(nn.Module):
 
     def forward(
         self,
-        query: Float[Tensor, "*batch query query_dim"],
-        keys: Float[Tensor, "*keys key projected"],
-        values: Float[Tensor, "*keys key dim"],
+        query: Query,
+        keys: Keys,
+        values: Values,
         *,
         mask: Mask,
         bias: Float[Tensor, "*bias"] | None = None,
@@ -99,17 +98,17 @@ class Scope(nn.Module):
 
     def weigh(
         self,
-        query: Float[Tensor, "*batch query query_dim"],
-        keys: Float[Tensor, "*keys key projected"],
+        query: Query,
+        keys: Keys,
         *,
         mask: Mask,
         bias: Float[Tensor, "*bias"] | None = None,
         start: int = 0,
-    ) -> Float[Tensor, "*batch query key"]:
+    ) -> Pairs:
         """The weights of a call whose context was computed by a fused path, which returns none."""
-        focus = self.focus(query, keys, mask, start)
-        visible = materialize(focus.mask, query, keys)
-        return weigh(query, keys, score=self.score, mask=visible, bias=bias, normalize=focus.normalize)
+        visible, normalize = self.focus(query, keys, mask, start)
+        with without_autocast(query):
+            return normalize(score_pairs(query, keys, self.score, bias), materialize(visible, query, keys))
 
     @abstractmethod
     def focus(self, query: Tensor, keys: Tensor, mask: Mask, start: int) -> Focus:
@@ -160,7 +159,8 @@ class LocalP(Scope):
         near = _within(self.window, centres, keys)
         positions = torch.arange(keys.shape[-2], device=keys.device)
         gaussian = torch.exp(-(positions - centres).square() / (2 * (self.window / 2) ** 2))
-        return Focus(near if mask is None else near & mask, partial(_normalize_times, self.normalize, gaussian))
+        visible = near if mask is None else near & mask
+        return Focus(visible, lambda scores, mask: self.normalize(scores, mask) * gaussian)
 
 
 class Remembering(Global):
@@ -180,9 +180,9 @@ class Remembering(Global):
 
     def forward(
         self,
-        query: Float[Tensor, "*batch query query_dim"],
-        keys: Float[Tensor, "*keys key projected"],
-        values: Float[Tensor, "*keys key dim"],
+        query: Query,
+        keys: Keys,
+        values: Values,
         *,
         mask: Mask,
         bias: Float[Tensor, "*bias"] | None = None,
@@ -248,11 +248,6 @@ class LocationAware(Remembering):
         rows = past.last.flatten(0, -2).unsqueeze(1)  # a batch of sequences with one channel
         features = self.filters(rows.to(self.filters.weight.dtype)).transpose(1, 2)
         return features.unflatten(0, past.last.shape[:-1])
-
-
-def _normalize_times(normalize: Normalizer, factors: Tensor, scores: Tensor, mask: Tensor | None) -> Tensor:
-    """Normalise the scores, then multiply each weight by its factor."""
-    return normalize(scores, mask) * factors
 
 
 def _within(window: int, centres: Tensor, keys: Tensor) -> Bool[Tensor, "*batch query key"]:

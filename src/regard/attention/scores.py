@@ -3,11 +3,13 @@
 import math
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.attention.core import Attended, Score
+from regard.attention.core import Attended, Keys, Query, Score, Values
+from regard.attention.masks import BoolMask
+from regard.attention.normalizers import Pairs
 from regard.errors import RecipeError
 from regard.kernels import additive
 from regard.kernels.choose import is_unchanged, without_autocast
@@ -21,15 +23,6 @@ def _check_equal_widths(name: str, query_dim: int, key_dim: int) -> None:
             f"the score {name!r} needs queries and keys of one width, but has {query_dim} and {key_dim}; "
             "give encoder and decoder the same dim, or choose 'general' or 'additive'"
         )
-
-
-def _concatenate_pairs(
-    query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key key_dim"]
-) -> Float[Tensor, "*both query key whole"]:
-    """The concatenation [query; key] of every pair of query and key."""
-    query, keys = query.unsqueeze(-2), keys.unsqueeze(-3)
-    shape = torch.broadcast_shapes(query.shape[:-1], keys.shape[:-1])
-    return torch.cat([query.expand(*shape, -1), keys.expand(*shape, -1)], dim=-1)
 
 
 class Dot(Score):
@@ -46,13 +39,7 @@ class Dot(Score):
         """1, unless the score was hooked or replaced."""
         return 1.0 if is_unchanged(self, Dot) else None
 
-    def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
-        """The states themselves."""
-        return states
-
-    def forward(
-        self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """The dot product of each query with each key."""
         return query @ keys.transpose(-1, -2)
 
@@ -72,13 +59,7 @@ class ScaledDot(Score):
         """1 / sqrt(dim), unless the score was hooked or replaced."""
         return self.scale if is_unchanged(self, ScaledDot) else None
 
-    def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
-        """The states themselves."""
-        return states
-
-    def forward(
-        self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """The dot product, scaled so that its variance does not grow with the width."""
         return query * self.scale @ keys.transpose(-1, -2)
 
@@ -99,9 +80,7 @@ class General(Score):
         """W key: the states, projected to the width of the queries."""
         return self.key(states)
 
-    def forward(
-        self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """The dot product with the projected keys."""
         return query @ keys.transpose(-1, -2)
 
@@ -125,20 +104,12 @@ class Additive(Score):
         """U key + b, the part of the inner sum that does not depend on the query."""
         return self.key(states)
 
-    def forward(
-        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key inner"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """One hidden layer over every pair of query and key."""
         mixed = self.query(query).unsqueeze(-2) + keys.unsqueeze(-3)  # batch query key inner
         return self.out(mixed.tanh_()).squeeze(-1)
 
-    def attend_by_kernel(
-        self,
-        query: Float[Tensor, "*batch query query_dim"],
-        keys: Float[Tensor, "*keys key inner"],
-        values: Float[Tensor, "*keys key dim"],
-        mask: Bool[Tensor, "*mask"] | None,
-    ) -> Attended:
+    def attend_by_kernel(self, query: Query, keys: Keys, values: Values, mask: BoolMask | None) -> Attended:
         """Compute all of `attend` in training; no tensor (query, key, inner) is kept for the backward pass."""
         with without_autocast(query):
             return Attended(*additive.additive_attention(self.query(query), keys, values, self.out.weight, mask))
@@ -157,22 +128,18 @@ class Multiplicative(Score):
         """U key: the projected states."""
         return self.key(states)
 
-    def forward(
-        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key inner"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """The dot product of both projections."""
         return self.query(query) @ keys.transpose(-1, -2)
 
 
-class Concat(Score):
-    """Luong et al. 2015, 3.1:  e = v . tanh(W [query; key])."""
+class Concatenation(Score):
+    """Base of scores of the concatenation: W [query; key] is a sum of two products, of which the keys' is projected."""
 
-    def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
+    def __init__(self, *, query_dim: int, key_dim: int, dim: int) -> None:
         super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
-        inner = dim or key_dim
         self.query_dim = query_dim
-        self.weight = UncastLinear(query_dim + key_dim, inner, bias=False)
-        self.out = UncastLinear(inner, 1, bias=False)
+        self.weight = UncastLinear(query_dim + key_dim, dim, bias=False)
 
     @property
     def keys_are_sums(self) -> bool:
@@ -180,20 +147,32 @@ class Concat(Score):
         return is_unchanged(self.weight, UncastLinear)
 
     def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
-        """The states times the keys' half of W, since W [query; key] is the sum of two products."""
+        """The states times the keys' half of W."""
         return uncast_linear(states, self.weight.weight[:, self.query_dim :]) if self.keys_are_sums else states
 
-    def forward(
-        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def mix(self, query: Query, keys: Keys) -> Float[Tensor, "*batch query key inner"]:
+        """W [query; key] of every pair of query and key."""
+        if self.keys_are_sums:
+            return uncast_linear(query, self.weight.weight[:, : self.query_dim]).unsqueeze(-2) + keys.unsqueeze(-3)
+        query, keys = query.unsqueeze(-2), keys.unsqueeze(-3)
+        shape = torch.broadcast_shapes(query.shape[:-1], keys.shape[:-1])
+        return self.weight(torch.cat([query.expand(*shape, -1), keys.expand(*shape, -1)], dim=-1))
+
+
+class Concat(Concatenation):
+    """Luong et al. 2015, 3.1:  e = v . tanh(W [query; key])."""
+
+    def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
+        inner = dim or key_dim
+        super().__init__(query_dim=query_dim, key_dim=key_dim, dim=inner)
+        self.out = UncastLinear(inner, 1, bias=False)
+
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """One hidden layer over the concatenation of every pair."""
-        if not self.keys_are_sums:
-            return self.out(torch.tanh(self.weight(_concatenate_pairs(query, keys)))).squeeze(-1)
-        projected = uncast_linear(query, self.weight.weight[:, : self.query_dim])
-        return self.out(torch.tanh(projected.unsqueeze(-2) + keys.unsqueeze(-3))).squeeze(-1)
+        return self.out(torch.tanh(self.mix(query, keys))).squeeze(-1)
 
 
-class LinearConcat(Score):
+class LinearConcat(Concatenation):
     """A linear layer over the concatenation:  e = w . [query; key]. Its query cancels in softmax.
 
     Found in teaching material in place of `concat`. Without a tanh, the query adds the same number to the
@@ -201,26 +180,11 @@ class LinearConcat(Score):
     """
 
     def __init__(self, *, query_dim: int, key_dim: int, dim: int | None = None) -> None:
-        super().__init__(query_dim=query_dim, key_dim=key_dim, dim=dim)
-        self.query_dim = query_dim
-        self.weight = UncastLinear(query_dim + key_dim, 1, bias=False)
+        super().__init__(query_dim=query_dim, key_dim=key_dim, dim=1)
 
-    @property
-    def keys_are_sums(self) -> bool:
-        """Whether w may be split into halves: if it was hooked or replaced, it must be called with [query; key]."""
-        return is_unchanged(self.weight, UncastLinear)
-
-    def project(self, states: Float[Tensor, "*batch key key_dim"]) -> Float[Tensor, "*batch key projected"]:
-        """The keys' part of the sum."""
-        return uncast_linear(states, self.weight.weight[:, self.query_dim :]) if self.keys_are_sums else states
-
-    def forward(
-        self, query: Float[Tensor, "*batch query query_dim"], keys: Float[Tensor, "*keys key projected"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """The query's part of the sum plus the key's part."""
-        if not self.keys_are_sums:
-            return self.weight(_concatenate_pairs(query, keys)).squeeze(-1)
-        return uncast_linear(query, self.weight.weight[:, : self.query_dim]) + keys.transpose(-1, -2)
+        return self.mix(query, keys).squeeze(-1)
 
 
 class Cosine(Score):
@@ -236,9 +200,7 @@ class Cosine(Score):
         precision = torch.promote_types(states.dtype, torch.float32)
         return functional.normalize(states.to(precision), dim=-1).to(states.dtype)
 
-    def forward(
-        self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """The cosine of the angle between query and key, times g."""
         return self.weight.exp() * functional.normalize(query, dim=-1) @ keys.transpose(-1, -2)
 
@@ -261,13 +223,7 @@ class Gaussian(Score):
         """The bandwidth h: keys farther from the query than a few h get almost no weight."""
         return (2 * self.dim) ** 0.25 * (-self.weight).exp()
 
-    def project(self, states: Float[Tensor, "*batch key dim"]) -> Float[Tensor, "*batch key dim"]:
-        """The states themselves."""
-        return states
-
-    def forward(
-        self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """The squared distance, multiplied out, so that no tensor of all differences is needed."""
         lengths = query.square().sum(-1, keepdim=True) + keys.square().sum(-1).unsqueeze(-2)
         return (query @ keys.transpose(-1, -2) - lengths / 2) / self.bandwidth.square()
@@ -298,9 +254,7 @@ class Location(Score):
         rows = functional.pad(self.query.weight, (0, 0, 0, count - self.longest))
         return rows.expand(*batch, -1, -1)
 
-    def forward(
-        self, query: Float[Tensor, "*batch query dim"], keys: Float[Tensor, "*keys key dim"]
-    ) -> Float[Tensor, "*batch query key"]:
+    def forward(self, query: Query, keys: Keys) -> Pairs:
         """The dot product of each query with each row of W; the first key is at position 0."""
         if self.keys_are_sums:
             scores = query @ keys[..., : self.longest, :].transpose(-1, -2)

@@ -8,7 +8,7 @@ import typer
 from regard import __version__
 from regard.cli.align import align
 from regard.cli.compare import compare
-from regard.cli.core import Command
+from regard.cli.core import Command, note
 from regard.cli.data import data
 from regard.cli.demo import demo
 from regard.cli.doctor import doctor
@@ -22,7 +22,6 @@ from regard.cli.vectors import vectors
 from regard.errors import RegardError
 
 app = typer.Typer(
-    help="Sequence-to-sequence learning with attention: train it, look at it, ship it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,12 +36,11 @@ def _version(requested: bool) -> None:
         raise typer.Exit
 
 
+VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+
+
 @app.callback()
-def regard(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
+def regard(version: Annotated[bool, VERSION] = False) -> None:
     """Sequence-to-sequence learning with attention: train it, look at it, ship it."""
 
 
@@ -56,6 +54,6 @@ def main() -> NoReturn:
     try:
         app()
     except RegardError as error:
-        print(f"regard: {error}", file=sys.stderr)
+        note(error)
         sys.exit(error.exit_code)
     sys.exit(0)

@@ -1,23 +1,17 @@
 """`regard align`: compare the attention of a run with word alignments made by people."""
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, RunPath
+from regard.cli.core import Json, RunPath, note, to_json
+
+FILES = "A TSV of source, target and links; or `source ||| target` lines, and links; or a file for each."
 
 
 def align(
     run: RunPath,
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE...",
-            help="A TSV of source, target and links; or `source ||| target` lines, and links; or a file for each.",
-        ),
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help=FILES)],
     first: Annotated[int, typer.Option(min=0, max=1, help="The number of the first word in links.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -34,10 +28,10 @@ def align(
     gold_links = gold(tuple(files), first)
     measured = align(load(run), gold_links)
     if gold_links.skipped:
-        print(f"regard: {gold_links.skipped:,} links to words that do not exist were left out", file=sys.stderr)
+        note(f"{gold_links.skipped:,} links to words that do not exist were left out")
     if as_json:
         rates = {"alignment_error_rate": {name: rate.value for name, rate in measured.items()}}
-        print(json.dumps(rates | {"signature": {name: rate.signature for name, rate in measured.items()}}))
+        print(to_json(rates | {"signature": {name: rate.signature for name, rate in measured.items()}}))
         return
     for name, rate in measured.items():
         source = "of the diagonal baseline" if name == "diagonal" else f"read at the {name}"

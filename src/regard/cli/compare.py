@@ -6,32 +6,19 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Beam, Json, Quiet, Runs, to_json
+from regard.cli.core import Beam, Json, Quiet, Runs, note, to_json
+
+RECIPES_AND_RUNS = "Names from `regard list`, .toml files, run directories; keys to change."
+DATA = "As data.test; may be repeated.  [default: the test set of all, or their dev set]"
+OUT = "Picture file, .svg or .png; may be repeated.  [default: compare.svg and .png beside the runs]"
 
 
 def compare(
-    recipes_and_runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RECIPE_OR_RUN...", help="Names from `regard list`, .toml files, run directories; keys to change."
-        ),
-    ],
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE", help="As data.test; may be repeated.  [default: the test set of all, or their dev set]"
-        ),
-    ] = None,
+    recipes_and_runs: Annotated[list[str], typer.Argument(metavar="RECIPE_OR_RUN...", help=RECIPES_AND_RUNS)],
+    data: Annotated[list[str] | None, typer.Option(metavar="FILE", help=DATA)] = None,
     metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipes']")] = None,
     beam: Beam = None,
-    out: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Picture file, .svg or .png; may be repeated.  [default: compare.svg and .png beside the runs]",
-        ),
-    ] = None,
+    out: Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)] = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
     quiet: Quiet = False,
@@ -51,11 +38,8 @@ def compare(
     for path in out or []:
         comparison.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work begins
     compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs, quiet=quiet)
-    if as_json:
-        print("".join(to_json(result) + "\n" for result in compared.to_dicts()), end="")
-    else:
-        print(compared.table(), end="")
-    sys.stdout.flush()
+    text = "".join(f"{to_json(result)}\n" for result in compared.to_dicts()) if as_json else compared.table()
+    print(text, end="", flush=True)
     pictures = out or compared.pictures()
     if not pictures and not quiet:
         print(f"no picture: {compared.examples} have no lengths of their own", file=sys.stderr)
@@ -63,7 +47,7 @@ def compare(
         try:
             storage.write(path, compared.draw(path.suffix))
         except MissingExtraError as error:
-            print(f"regard: {path} is left out: {error}", file=sys.stderr)
+            note(f"{path} is left out: {error}")
             continue
         if not quiet:
             print(f"drawn: {path}", file=sys.stderr)

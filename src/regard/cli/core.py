@@ -1,4 +1,4 @@
-"""Shared by the commands: options, reading of texts, and output on one line."""
+"""Shared by the commands: arguments and options, reading of texts, output by lines, and notes on stderr."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from typer.models import ArgumentInfo
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
 
-CHUNK = 2000  # lines that are predicted and printed at a time
+CHUNK = 2000  # lines that are computed and printed at a time
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # all line ends that str.splitlines knows
 VISIBLE = {ord(end): repr(end)[1:-1] for end in LINE_ENDS}
 IN_JSON = {ord(end): f"\\u{ord(end):04x}" for end in LINE_ENDS}
@@ -33,6 +33,11 @@ class Command(TyperCommand):
         """Print nothing: typer lists the arguments with the options, and click 8.5 would list them a second time."""
 
 
+RECIPE = typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")]
+Inputs = Annotated[
+    list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one per line; - or nothing is stdin.")
+]
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, such as runs/dates.")]
 Runs = Annotated[Path, typer.Option(help="The folder for run directories.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line on stdout.")]
@@ -40,11 +45,27 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors on
 Beam = Annotated[int | None, typer.Option(min=1, help="Width of the beam; 1 is greedy.  [default: as the recipe says]")]
 
 
-def read_texts(name: str) -> list[str]:
-    """The lines of a file, or of stdin if the name is `-`."""
+def read_texts(names: list[str] | None) -> list[str]:
+    """The lines of all files; the name `-` is stdin, which is also read if there are no names."""
     from regard.data.files import load, read_lines
 
-    return read_lines(sys.stdin.buffer.read(), "stdin") if name == "-" else load(name)
+    files = (read_lines(sys.stdin.buffer.read(), "stdin") if name == "-" else load(name) for name in names or ["-"])
+    return [line for lines in files for line in lines]
+
+
+def in_chunks(texts: list[str]) -> list[list[str]]:
+    """The texts in order, `CHUNK` at a time."""
+    return [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
+
+
+def write_line(line: str) -> None:
+    """Print a line on stdout in UTF-8, whatever the encoding of the terminal."""
+    sys.stdout.buffer.write(line.encode() + b"\n")
+
+
+def note(text: object) -> None:
+    """Print a sentence on stderr, after the program's name."""
+    print(f"regard: {text}", file=sys.stderr)
 
 
 def one_line(text: str) -> str:
@@ -64,5 +85,5 @@ def draw_for_terminal(attention: "AttentionMap") -> str:
     from regard.show.maps import terminal
 
     console = Console()
-    colour = console.color_system is not None and not console.no_color
-    return terminal(attention, width=console.width, colour=colour)
+    has_colours = console.color_system is not None and not console.no_color
+    return terminal(attention, width=console.width, colour=has_colours)

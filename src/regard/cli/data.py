@@ -2,17 +2,11 @@
 
 from typing import Annotated
 
-import typer
-
-from regard.cli.core import Json, to_json
+from regard.cli.core import RECIPE, Json, Overrides, to_json
 from regard.errors import DataError, RecipeError
 
 
-def data(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")] = None,
-    as_json: Json = False,
-) -> None:
+def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: Json = False) -> None:
     """List the data files of a recipe, where they were found, and their sizes; exit code 2 if any is missing.
 
     Files are searched for as named, then under $REGARD_DATA, then under ./data.

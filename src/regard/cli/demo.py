@@ -11,7 +11,8 @@ def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False)
     from regard.cli.demonstration import demonstrate
 
     result = demonstrate(runs, quiet=quiet)
-    value, seconds, run = result.scored.measured.value, result.train_seconds, str(result.run.path)
+    value, run = result.scored.measured.value, str(result.run.path)
+    seconds = result.run.metrics()[-1]["train_seconds"]
     if as_json:
         content = {"exact_match": value, "train_seconds": seconds, "run": run}
         print(json.dumps(content | {"examples": result.examples, "exact_match_by_language": result.scored.groups}))

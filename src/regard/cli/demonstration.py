@@ -16,7 +16,6 @@ class Demonstration(NamedTuple):
     """The results of the demo."""
 
     run: Run
-    train_seconds: float
     examples: int
     scored: Scored
     shown: list[Prediction]  # one test date of each language, English first; the map of the first is drawn
@@ -34,4 +33,4 @@ def demonstrate(runs: str | Path, *, quiet: bool = False) -> Demonstration:
     for suffix in maps.DRAWINGS:
         assert shown[0].map is not None
         storage.write(run.path / f"map{suffix}", maps.draw(shown[0].map, suffix))
-    return Demonstration(run, run.metrics()[-1]["train_seconds"], len(test), scored, shown)
+    return Demonstration(run, len(test), scored, shown)

@@ -6,13 +6,10 @@ import typer
 
 from regard.cli.core import Json, to_json
 
+RUN = typer.Argument(metavar="[RUN]", help="A run directory, such as runs/dates, to examine too.")
 
-def doctor(
-    run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run directory, such as runs/dates, to examine too.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+
+def doctor(run: Annotated[str | None, RUN] = None, as_json: Json = False) -> None:
     """Print the machine, the versions, the extras and the fast paths: which can be taken here, which a run takes.
 
     With a RUN, a model like its own learns from one batch and the run answers a few texts; nothing is written. Every

@@ -1,17 +1,15 @@
 """`regard list`: the entries of every table."""
 
-import sys
 from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, to_json
+from regard.cli.core import Json, note, to_json
+
+TABLE = typer.Argument(metavar="[TABLE]", help="Only this table, such as scores.")
 
 
-def list_tables(
-    what: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="Only this table, such as scores.")] = None,
-    as_json: Json = False,
-) -> None:
+def list_tables(what: Annotated[str | None, TABLE] = None, as_json: Json = False) -> None:
     """List the entries of every table: the recipes, and the values of recipe keys."""
     from regard import plugins
     from regard.catalogue import tables
@@ -26,4 +24,4 @@ def list_tables(
         for entry, description in table.lines().items():
             print(f"  {entry:<16} {description}".rstrip())
     for sentence in plugins.misplaced():
-        print(f"regard: {sentence}", file=sys.stderr)
+        note(sentence)

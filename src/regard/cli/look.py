@@ -8,14 +8,13 @@ import typer
 from regard.cli.core import Beam, Json, RunPath, draw_for_terminal, one_line, to_json
 from regard.errors import RecipeError
 
+OUT = "Also write a file: .svg, .png, .html, .csv or .pharaoh; may be repeated."
+
 
 def look(
     run: RunPath,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The source text.")],
-    out: Annotated[
-        list[Path] | None,
-        typer.Option("--out", "-o", help="Also write a file: .svg, .png, .html, .csv or .pharaoh; may be repeated."),
-    ] = None,
+    out: Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)] = None,
     beam: Beam = None,
     as_json: Json = False,
 ) -> None:

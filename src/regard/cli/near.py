@@ -1,11 +1,10 @@
 """`regard near`: the lines of a file that are nearest to a text."""
 
-import sys
 from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, RunPath, one_line, read_texts, to_json
+from regard.cli.core import Json, RunPath, note, one_line, read_texts, to_json, write_line
 
 
 def near(
@@ -22,16 +21,14 @@ def near(
     from regard.analysis.vectors import near, unknown
     from regard.predict import load
 
-    predictor, lines = load(run), read_texts(file)
+    predictor, lines = load(run), read_texts([file])
     nearest = near(predictor, text, lines, count)
     if missing := unknown(predictor, text):
-        print(f"regard: the vocabulary does not hold these tokens of --text: {', '.join(missing)}", file=sys.stderr)
+        note(f"the vocabulary does not hold these tokens of --text: {', '.join(missing)}")
     if lacking := sum(bool(unknown(predictor, line)) for line in lines):
-        print(
-            f"regard: the vocabulary does not hold all tokens of {lacking:,} of {len(lines):,} lines", file=sys.stderr
-        )
+        note(f"the vocabulary does not hold all tokens of {lacking:,} of {len(lines):,} lines")
     for neighbour in nearest:
         number = neighbour.place + 1
         content = {"cosine": neighbour.cosine, "line": number, "text": neighbour.text}
-        line = to_json(content) if as_json else f"{neighbour.cosine:.4f}\t{number}\t{one_line(neighbour.text)}"
-        sys.stdout.buffer.write(line.encode() + b"\n")
+        plain = f"{neighbour.cosine:.4f}\t{number}\t{one_line(neighbour.text)}"
+        write_line(to_json(content) if as_json else plain)

@@ -5,27 +5,21 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import CHUNK, Beam, Json, Quiet, RunPath, one_line, read_texts, to_json
+from regard.cli import core
+from regard.cli.core import Beam, Inputs, Json, Quiet, RunPath
 from regard.errors import RecipeError
+
+N_BEST = "With --json: outputs per text; if more than the beam, a wider search adds them."
+SEARCH = "A key of the recipe's search, such as temperature=0.8; may be repeated."
 
 
 def predict(
     run: RunPath,
-    inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one per line; - or nothing is stdin.")
-    ] = None,
+    inputs: Inputs = None,
     text: Annotated[list[str] | None, typer.Option("--text", help="A text instead of files; may be repeated.")] = None,
     beam: Beam = None,
-    n_best: Annotated[
-        int,
-        typer.Option(min=1, help="With --json: outputs per text; if more than the beam, a wider search adds them."),
-    ] = 1,
-    search: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE", help="A key of the recipe's search, such as temperature=0.8; may be repeated."
-        ),
-    ] = None,
+    n_best: Annotated[int, typer.Option(min=1, help=N_BEST)] = 1,
+    search: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=SEARCH)] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of sampling (temperature above 0).")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -44,18 +38,16 @@ def predict(
         raise RecipeError("give files or --text, not both")
     if "" in (inputs or []):
         raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
-    texts = list(text) if text else [line for name in inputs or ["-"] for line in read_texts(name)]
+    texts = list(text) if text else core.read_texts(inputs)
     predictor = load(run)
-    chunks = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
     settings = dict(item for assignment in search or [] for item in parse_override(assignment).items())
     number = 0
-    for chunk in track(chunks, "predicting", quiet=quiet):
+    for chunk in track(core.in_chunks(texts), "predicting", quiet=quiet):
         answers = predictor.predict(chunk, beam=beam, n_best=n_best, search=settings, seed=seed + number)
         for answer in answers:
             number += 1
             if not answer.text and predictor.task.too_long(answer.source):
                 most = f"more than {predictor.task.longest:,} tokens"
-                print(f"regard: line {number:,} has {most}; it is answered with an empty line", file=sys.stderr)
-            line = to_json(answer.to_dict()) if as_json else one_line(answer.text)
-            sys.stdout.buffer.write(line.encode() + b"\n")
+                core.note(f"line {number:,} has {most}; it is answered with an empty line")
+            core.write_line(core.to_json(answer.to_dict()) if as_json else core.one_line(answer.text))
         sys.stdout.buffer.flush()

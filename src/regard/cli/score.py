@@ -7,13 +7,12 @@ import typer
 from regard.cli.core import Beam, Json, RunPath, to_json
 from regard.errors import DataError
 
+FILES = typer.Argument(metavar="[FILE]...", help="As data.test: a TSV or plain texts.  [default: the run's test set]")
+
 
 def score(
     run: RunPath,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[FILE]...", help="As data.test: a TSV or plain texts.  [default: the run's test set]"),
-    ] = None,
+    files: Annotated[list[str] | None, FILES] = None,
     metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipe's]")] = None,
     beam: Beam = None,
     as_json: Json = False,
@@ -29,17 +28,14 @@ def score(
     named = tuple(files or recipe.data.test)
     examples = predictor.task.reader(recipe)(named).examples if named else predictor.task.examples(recipe).test
     scored = predictor.score(examples, metric=metric, beam=beam)
-    links = alignment.measure(scored.answers, scored.asked)
+    total, links = scored.measured, alignment.measure(scored.answers, scored.asked)
     if as_json:
-        content = {
-            scored.metric: scored.measured.value,
-            "signature": scored.measured.signature,
-            "groups": scored.groups,
-            "alignment_error": {reading: error.value for reading, error in links.items()},
-        }
-        print(to_json(content | {name: measured.value for name, measured in scored.others.items()}))
+        errors = {reading: error.value for reading, error in links.items()}
+        others = {name: measured.value for name, measured in scored.others.items()}
+        content = {"signature": total.signature, "groups": scored.groups, "alignment_error": errors}
+        print(to_json({scored.metric: total.value} | content | others))
         return
-    print(f"{scored.metric} {scored.measured.value:.4f}  {scored.measured.signature}")
+    print(f"{scored.metric} {total.value:.4f}  {total.signature}")
     for group, value in scored.groups.items():
         print(f"  {group:<8} {value:.4f}")
     for name, measured in scored.others.items():

@@ -7,18 +7,16 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, Quiet, Runs
+from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs
 from regard.errors import RecipeError
+
+RESUME = typer.Option(metavar="RUN", help="Instead of RECIPE: resume a run that was stopped.")
 
 
 def train(
-    recipe: Annotated[
-        str | None, typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
-    ] = None,
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")] = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Instead of RECIPE: resume a run that was stopped.")
-    ] = None,
+    recipe: Annotated[str | None, RECIPE] = None,
+    overrides: Overrides = None,
+    resume: Annotated[str | None, RESUME] = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
     quiet: Quiet = False,
@@ -32,13 +30,12 @@ def train(
     from regard import training
     from regard.tasks import task_class
 
-    if (recipe is None) == (resume is None):
-        raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
-    if resume is None:
-        assert recipe is not None
+    if recipe is not None and resume is None:
         run = training.train(recipe, *(overrides or []), runs=runs, quiet=quiet)
-    else:
+    elif resume is not None and recipe is None:
         run = training.resume(resume, quiet=quiet)
+    else:
+        raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     last = run.metrics()[-1]
     if as_json:
         print(json.dumps({"run": str(run.path)} | last))

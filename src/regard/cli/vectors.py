@@ -1,20 +1,9 @@
 """`regard vectors`: a sentence vector for each line."""
 
-import sys
-from typing import Annotated
-
-import typer
-
-from regard.cli.core import CHUNK, Json, RunPath, read_texts, to_json
+from regard.cli.core import Inputs, Json, RunPath, in_chunks, read_texts, to_json, write_line
 
 
-def vectors(
-    run: RunPath,
-    inputs: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one per line; - or nothing is stdin.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+def vectors(run: RunPath, inputs: Inputs = None, as_json: Json = False) -> None:
     """Print the sentence vector of every line, with norm 1, its numbers separated by tabs.
 
     A blank line, or one with too many tokens, gets zeros. This works for runs of translate, classify, masked_lm and
@@ -23,11 +12,13 @@ def vectors(
     from regard.analysis.vectors import vectors
     from regard.predict import load
 
-    texts = [line for name in inputs or ["-"] for line in read_texts(name)]
+    texts = read_texts(inputs)
     predictor = load(run)
-    for start in range(0, len(texts), CHUNK):
-        chunk = texts[start : start + CHUNK]
+    for chunk in in_chunks(texts):
         for text, vector in zip(chunk, vectors(predictor, chunk).tolist(), strict=True):
-            content = {"text": text, "vector": vector}
-            line = to_json(content) if as_json else "\t".join(f"{number:.6g}" for number in vector)
-            sys.stdout.buffer.write(line.encode() + b"\n")
+            line = (
+                to_json({"text": text, "vector": vector})
+                if as_json
+                else "\t".join(f"{number:.6g}" for number in vector)
+            )
+            write_line(line)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from regard.errors import DataError, RecipeError
-from regard.types import BEGIN, END, PAD, Batch, Padded
+from regard.types import PAD, Padded
 
 Lengths = Sequence[tuple[int, int]]  # source and target length of every example, special tokens included
 
@@ -101,12 +101,3 @@ def pad(rows: Sequence[Sequence[int]]) -> Padded:
     ids = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows], dtype=torch.long)
     lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
     return Padded(ids.reshape(len(rows), width), torch.arange(width) < lengths.unsqueeze(1))
-
-
-def collate(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], indices: Sequence[int]) -> Batch:
-    """The batch of the examples with these indices, with END after sources and BEGIN and END around targets."""
-    return Batch(
-        source=pad([[*sources[index], END] for index in indices]),
-        target=pad([[BEGIN, *targets[index], END] for index in indices]),
-        examples=torch.tensor(indices, dtype=torch.long),
-    )

@@ -13,6 +13,7 @@ from regard.types import Example
 
 BYTE_ORDER_MARK = "\ufeff"
 GZIP_MAGIC = b"\x1f\x8b"
+NUMBERS = {2: "two", 3: "three"}  # of columns, as words for messages
 LARGEST_DEV = 1_000  # examples that `split` takes for dev at most
 
 
@@ -117,7 +118,7 @@ def pairs(names: tuple[str, ...], *, header: bool = False) -> Loaded:
     """The examples of one TSV file (source<TAB>target) or of two line-parallel texts; `header` skips the first line."""
     if len(names) not in (1, 2):
         raise DataError(f"{len(names)} files given; give one TSV of source<TAB>target or two parallel texts")
-    lines = list(_tabbed(names[0]) if len(names) == 1 else _parallel(*names))
+    lines = list(_tabbed(names[0], "source", "target") if len(names) == 1 else _parallel(*names))
     examples = lines[1:] if header else lines
     complete = [example for example in examples if example.source.strip() and example.target.strip()]
     if not complete:
@@ -126,14 +127,16 @@ def pairs(names: tuple[str, ...], *, header: bool = False) -> Loaded:
     return Loaded(complete, len(examples) - len(complete))
 
 
-def _tabbed(name: str) -> Iterator[Example]:
+def _tabbed(name: str, *columns: str) -> Iterator[Example]:
+    """The examples of a TSV file with these columns: the last one is the target, the others are the source."""
     for number, line in enumerate(load(name), start=1):
         origin = f"{name}:{number}"
-        fields = line.split("\t") if line.strip() else ["", ""]
-        if len(fields) != 2:
+        fields = line.split("\t") if line.strip() else [""] * len(columns)
+        if len(fields) != len(columns):
             count = "one field" if len(fields) == 1 else f"{len(fields)} fields"
-            raise DataError(f"{origin}: {count}, expected two: source<TAB>target")
-        yield Example(fields[0], fields[1], origin=origin)
+            expected = f"{NUMBERS[len(columns)]}: {'<TAB>'.join(columns)}"
+            raise DataError(f"{origin}: {count}, expected {expected}")
+        yield Example("\t".join(fields[:-1]), fields[-1], origin=origin)
 
 
 def _parallel(first: str, second: str) -> Iterator[Example]:
@@ -156,22 +159,12 @@ def texts(names: tuple[str, ...]) -> Loaded:
 
 def questions(names: tuple[str, ...]) -> Loaded:
     """The examples of TSV files of question<TAB>context<TAB>answer; the source is question<TAB>context."""
-    examples = [example for name in names for example in _questions(name)]
+    examples = [example for name in names for example in _tabbed(name, "question", "context", "answer")]
     complete = [example for example in examples if all(map(str.strip, (*example.source.split("\t"), example.target)))]
     if not complete:
         where = " and ".join(names)
         raise DataError(f"{where}: no question is left, because all {len(examples):,} have a blank field")
     return Loaded(complete, len(examples) - len(complete))
-
-
-def _questions(name: str) -> Iterator[Example]:
-    for number, line in enumerate(load(name), start=1):
-        origin = f"{name}:{number}"
-        fields = line.split("\t") if line.strip() else ["", "", ""]
-        if len(fields) != 3:
-            count = "one field" if len(fields) == 1 else f"{len(fields)} fields"
-            raise DataError(f"{origin}: {count}, expected three: question<TAB>context<TAB>answer")
-        yield Example(f"{fields[0]}\t{fields[1]}", fields[2], origin=origin)
 
 
 def stream(names: tuple[str, ...]) -> list[Example]:

@@ -198,13 +198,11 @@ class SentencePiece(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, without BEGIN and END; a run of unknown characters becomes one UNKNOWN."""
-        ids: list[int] = self._processor.EncodeAsIds(text)
-        return ids
+        return self._processor.EncodeAsIds(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens; UNKNOWN becomes ⁇."""
-        text: str = self._processor.DecodeIds(list(ids))
-        return text
+        return self._processor.DecodeIds(list(ids))
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Character offsets (start, end) of each token; the space before a word belongs to the word's first token."""

@@ -3,20 +3,25 @@
 from abc import ABC, abstractmethod
 from typing import Any, Generic, TypeVar
 
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.kernels.columns import ColumnMajorCopy
+from regard.kernels.linear import Linear, linear
 from regard.sources import TokenEmbedding
 from regard.types import Memory, Prepared, State, Step
 
 PreparedKind = TypeVar("PreparedKind", bound=Prepared)
 StateKind = TypeVar("StateKind", bound=State)
+States = Float[Tensor, "rows tokens dim"]  # a vector for every token of every row
 
 
 class Decoder(ABC, nn.Module, Generic[PreparedKind, StateKind]):
     """Base class of decoders: predicts the next token from the tokens before it and from the encoder's memory."""
 
     embedding: TokenEmbedding
+    out: Linear | None  # computes the logits; None if the embedding matrix does (tied weights, Press and Wolf 2017)
+    columns: ColumnMajorCopy | None = None  # of a tied embedding matrix, see `models.store_by_columns`
     copies: bool = False  # whether it may copy source tokens, so that `Memory.ids` must be set
 
     @abstractmethod
@@ -35,9 +40,20 @@ class Decoder(ABC, nn.Module, Generic[PreparedKind, StateKind]):
         """
 
     def forward(self, tokens: Int[Tensor, "batch tokens"], memory: Memory) -> Step:
-        """Teacher forcing: one step over all tokens of the target."""
+        """Predict every next token of known targets at once, as in training (teacher forcing).
+
+        The predictions at position t depend on the tokens up to t, not on the decoder's own predictions.
+        """
         prepared = self.prepare(memory)
         return self.step(tokens, self.start(prepared), prepared)
+
+    def predict(self, states: States) -> Float[Tensor, "rows tokens vocabulary"]:
+        """The logits of every word of the vocabulary."""
+        return linear(states, self.tied_weight(), None) if self.out is None else self.out(states)
+
+    def tied_weight(self) -> Float[Tensor, "vocabulary dim"]:
+        """The embedding matrix as output matrix; a copy stored by columns if there is one."""
+        return self.embedding.weight if self.columns is None else self.columns.of(self.embedding.weight)
 
 
 AnyDecoder = Decoder[Any, Any]

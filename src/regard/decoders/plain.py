@@ -24,17 +24,23 @@ from regard.kernels.choose import is_observed, takes
 from regard.kernels.linear import linear_one_row
 from regard.layers.recurrence import Gates
 
+# The weight and bias of a linear layer, in the order in which `linear` takes them.
+Affine = tuple[Float[Tensor, "out in"], Float[Tensor, " out"] | None]
+# The parameters of a layer normalisation (Ba et al. 2016), in the order in which `torch.layer_norm` takes them: shape,
+# weight, bias, epsilon.
+Norm = tuple[tuple[int, ...], Float[Tensor, " dim"] | None, Float[Tensor, " dim"] | None, float]
+Heads = Float[Tensor, "batch heads beams part"]  # queries or contexts
+Bias = Float[Tensor, "batch heads 1 key"] | None  # added to the scores
 
-class Affine(NamedTuple):
-    """The parameters of a linear layer: W x + b."""
 
-    weight: Float[Tensor, "out in"]
-    bias: Float[Tensor, " out"] | None
+def affine(module: nn.Linear) -> Affine:
+    """The parameters of a linear layer."""
+    return module.weight, module.bias
 
-    @staticmethod
-    def of(module: nn.Linear) -> "Affine":
-        """The parameters of a module."""
-        return Affine(module.weight, module.bias)
+
+def norm(module: nn.LayerNorm) -> Norm:
+    """The parameters of a layer normalisation."""
+    return module.normalized_shape, module.weight, module.bias, module.eps
 
 
 def mask_bias(mask: Bool[Tensor, "batch source"], dtype: torch.dtype) -> Float[Tensor, "batch 1 source"] | None:
@@ -54,52 +60,33 @@ def keys_by_columns(memory: KeyValues) -> KeyValues:
     return KeyValues(memory.keys.transpose(-1, -2).contiguous().transpose(-1, -2), memory.values.contiguous())
 
 
-class Norm(NamedTuple):
-    """The parameters of a layer normalisation (Ba et al. 2016), in the order in which `torch.layer_norm` takes them."""
-
-    shape: tuple[int, ...]
-    weight: Float[Tensor, " dim"] | None
-    bias: Float[Tensor, " dim"] | None
-    epsilon: float
-
-    @staticmethod
-    def of(norm: nn.LayerNorm) -> "Norm":
-        """The parameters of a module."""
-        return Norm(norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-
-
 class SoftmaxAttention(NamedTuple):
-    """One multi-head softmax attention over dot products; its module `scope` is called only for recording hooks."""
+    """The parameters of a multi-head softmax attention over dot products, and of the norm before or after it."""
 
     heads: int
     scale: float
-    scope: Scope
+    scope: Scope  # its module, called only for recording hooks
+    project: Affine  # to queries; of a self-attention to queries, keys and values
+    out: Affine
+    norm: Norm
 
     @staticmethod
-    def of(module: SelfAttention | MultiHead) -> "SoftmaxAttention":
+    def of(module: SelfAttention | MultiHead, layer_norm: nn.LayerNorm) -> "SoftmaxAttention":
         """The attention of a module, which must be a softmax over dot products, with keys for every head."""
         scale = module.attention.plain_scale()
         assert scale is not None
-        return SoftmaxAttention(module.heads, scale, module.attention)
+        project = affine(module.all if isinstance(module, SelfAttention) else module.query)
+        return SoftmaxAttention(module.heads, scale, module.attention, project, affine(module.out), norm(layer_norm))
 
-    def context_only(
-        self,
-        query: Float[Tensor, "batch heads beams part"],
-        seen: KeyValues,
-        bias: Float[Tensor, "batch heads 1 key"] | None,
-        few: bool,
-    ) -> Float[Tensor, "batch heads beams part"]:
+    def context_only(self, query: Heads, seen: KeyValues, bias: Bias, few: bool) -> Heads:
         """The context alone; if there are `few` queries, by torch's fused attention, which is then faster."""
         if not few:
             return self.context(query, seen, bias)[0]
         return scaled_dot_product_attention(query, seen.keys, seen.values, attn_mask=bias, scale=self.scale)
 
     def context(
-        self,
-        query: Float[Tensor, "batch heads beams part"],
-        seen: KeyValues,
-        bias: Float[Tensor, "batch heads 1 key"] | None,
-    ) -> tuple[Float[Tensor, "batch heads beams part"], Float[Tensor, "batch_heads beams key"]]:
+        self, query: Heads, seen: KeyValues, bias: Bias
+    ) -> tuple[Heads, Float[Tensor, "batch_heads beams key"]]:
         """The context of every query, and its attention weights."""
         beams, part = query.shape[2:]
         queries, keys, values = query.reshape(-1, beams, part), seen.keys.flatten(0, 1), seen.values.flatten(0, 1)
@@ -115,23 +102,11 @@ class Layer(NamedTuple):
     """The parameters of one decoder layer: self-attention, attention to the memory if there is one, feed-forward."""
 
     attention: SoftmaxAttention
-    all: Affine  # projects to queries, keys and values
-    out: Affine
-    after: Norm  # the norm of the self-attention, before or after it
-    cross: "Cross | None"
+    cross: SoftmaxAttention | None
     inner: Affine
     activation: Callable[[Tensor], Tensor]
     outer: Affine
-    last: Norm  # the norm of the feed-forward layer
-
-
-class Cross(NamedTuple):
-    """The parameters of a layer's attention to the memory."""
-
-    attention: SoftmaxAttention
-    query: Affine
-    out: Affine
-    after: Norm
+    feed_norm: Norm  # of the feed-forward layer, before or after it
 
 
 @dataclass(frozen=True)
@@ -166,33 +141,34 @@ class TransformerStep:
         extended: list[KeyValues] = []
         weights = None
         for layer, cache in zip(self.layers, caches, strict=True):
-            inputs = self._enter(states, layer.after)
-            parts = product(inputs, *layer.all).view(rows, 3, layer.attention.heads, 1, -1)
+            attention, cross = layer.attention, layer.cross
+            parts = product(self._enter(states, attention.norm), *attention.project).view(
+                rows, 3, attention.heads, 1, -1
+            )
             query, new = parts.select(1, 0), parts.narrow(1, 1, 2).transpose(1, 2)
-            if positions.turns:
+            if positions.rotates:
                 query, keys = positions.rotate(query, start), positions.rotate(new.select(2, 0), start)
                 new = torch.stack([keys, new.select(2, 1)], dim=2)
             cache = cache.then(new)
-            if is_observed(layer.attention.scope):  # call it for its recording hooks; the result is not used
-                layer.attention.scope(
-                    query, cache.keys, cache.values, mask=Causal(start), bias=bias, start=start, cleared=True
-                )
-            context = _rows(layer.attention.context_only(query, cache, row_bias, few))
-            states = self._leave(states, product(context, *layer.out), layer.after)
-            if layer.cross is not None:
-                attention, source = layer.cross.attention, memory[len(extended)]
-                query = product(self._enter(states, layer.cross.after), *layer.cross.query)
-                beams = query.view(mask.shape[0], -1, attention.heads, source.keys.shape[-1])
-                if is_observed(attention.scope):
+            if is_observed(attention.scope):  # call it for its recording hooks; the result is not used
+                causal = Causal(start)
+                attention.scope(query, cache.keys, cache.values, mask=causal, bias=bias, start=start, cleared=True)
+            context = _rows(attention.context_only(query, cache, row_bias, few))
+            states = self._leave(states, product(context, *attention.out), attention.norm)
+            if cross is not None:
+                source = memory[len(extended)]
+                query = product(self._enter(states, cross.norm), *cross.project)
+                beams = query.view(mask.shape[0], -1, cross.heads, source.keys.shape[-1])
+                if is_observed(cross.scope):
                     visible = mask[:, None, None, None]
-                    _call_hooks(attention.scope, beams.unsqueeze(3), source.keys, source.values, visible, start)
+                    _call_hooks(cross.scope, beams.unsqueeze(3), source.keys, source.values, visible, start)
                 if len(extended) < len(self.layers) - 1:  # only the top layer's weights are returned
-                    context = attention.context_only(beams.transpose(1, 2), source, memory_bias, few_sources)
+                    context = cross.context_only(beams.transpose(1, 2), source, memory_bias, few_sources)
                 else:
-                    context, weights = attention.context(beams.transpose(1, 2), source, memory_bias)
-                states = self._leave(states, product(_rows(context), *layer.cross.out), layer.cross.after)
-            inner = layer.activation(product(self._enter(states, layer.last), *layer.inner))
-            states = self._leave(states, product(inner, *layer.outer), layer.last)
+                    context, weights = cross.context(beams.transpose(1, 2), source, memory_bias)
+                states = self._leave(states, product(_rows(context), *cross.out), cross.norm)
+            inner = layer.activation(product(self._enter(states, layer.feed_norm), *layer.inner))
+            states = self._leave(states, product(inner, *layer.outer), layer.feed_norm)
             extended.append(cache)
         if weights is not None:
             weights = weights.view(mask.shape[0], -1, *weights.shape[1:]).mean(1).flatten(0, 1)
@@ -208,7 +184,7 @@ class TransformerStep:
         return total if self.before else torch.layer_norm(total, *norm)
 
 
-def _rows(context: Float[Tensor, "batch heads beams part"]) -> Float[Tensor, "*rows dim"]:
+def _rows(context: Heads) -> Float[Tensor, "*rows dim"]:
     """Concatenate the heads of each query; a single query gets no row axis, as `linear_one_row` needs it."""
     batch, _, beams, _ = context.shape
     return context.flatten() if batch * beams == 1 else context.transpose(1, 2).reshape(batch * beams, -1)

@@ -13,16 +13,15 @@ from torch import Tensor, nn
 from regard.attention import Attended, Attention, Past
 from regard.attention.normalizers import hard, softmax
 from regard.attention.scopes import Global, Scope
-from regard.decoders.core import Decoder
+from regard.decoders.core import Decoder, States
 from regard.decoders.plain import RecurrentStep, mask_bias
 from regard.decoders.pointer import Pointer
 from regard.decoders.start import Bridge, Start
 from regard.encoders import Layered
 from regard.kernels.choose import takes, without_autocast
-from regard.kernels.columns import ColumnMajorCopy
 from regard.kernels.dropout import dropout
-from regard.kernels.linear import Linear, linear, one_gradient
-from regard.layers.recurrence import Cell, Gates, Recurrence, Stepper, Tower, beside, joined, layer_of
+from regard.kernels.linear import Linear, one_gradient
+from regard.layers.recurrence import Cell, Gates, Outcome, Recurrence, Stepper, Tower, beside, joined, layer_of
 from regard.sources import TokenEmbedding
 from regard.types import Memory, Prepared, Recurrent, State, Step
 
@@ -59,8 +58,8 @@ class RecurrentState(State):
 
 Words = Float[Tensor, "rows tokens embedding"]
 Parts = Sequence[Float[Tensor, "rows tokens _"]]
-Move = Callable[[Tensor | None, Recurrent], tuple[Tensor, Recurrent]]
-"""Runs the lowest layers over the words: (vector fed with the words, state) -> (outputs, next state)."""
+# Runs the lowest layers over the words: (vector fed with the words, state) -> (outputs, next state).
+RunCell = Callable[[Tensor | None, Recurrent], Outcome]
 
 
 class Advance(NamedTuple):
@@ -87,7 +86,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         embedding: TokenEmbedding,
         attention: Attention | None,
         *,
-        reader: Layered,
+        encoder: Layered,
         cell: Cell,
         dim: int,
         layers: int = 1,
@@ -98,29 +97,25 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
     ) -> None:
         super().__init__()
         widths = {"word": embedding.embedding_dim, "state": dim, "feed": dim}
-        widths |= {"context": reader.dim, "summary": reader.dim}
-        cell_width, readout_width = (
-            sum(widths[part] for part in self.enters),
-            sum(widths[part] for part in self.reads),
-        )
+        widths |= {"context": encoder.dim, "summary": encoder.dim}
+        cell_width, readout_width = (sum(widths[part] for part in parts) for parts in (self.enters, self.reads))
         self.embedding = embedding
         self.attention = attention
-        self.recurrence = self.stack(cell, cell_width, dim, layers, dropout, reader)
-        self.bridge = start(self.recurrence, reader)
+        self.recurrence = self.stack(cell, cell_width, dim, layers, dropout, encoder)
+        self.bridge = start(self.recurrence, encoder)
         self.readout = Linear(readout_width, dim)
         self.out = None if tied else Linear(dim, embedding.num_embeddings)
-        self.columns: ColumnMajorCopy | None = None
         self.dropout, self.copies = dropout, copies
-        self.pointer = Pointer(context_dim=reader.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
+        self.pointer = Pointer(context_dim=encoder.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
         is_hard = isinstance(attention, Scope) and attention.normalize is hard
         # The baseline of REINFORCE, which trains hard attention: a running mean of the reward.
         self.register_buffer("baseline", torch.zeros(()) if is_hard else None)
 
     def stack(
-        self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Layered
+        self, cell: Cell, input_dim: int, dim: int, layers: int, dropout: float, encoder: Layered
     ) -> "Recurrence | GnmtStack":
-        """Build the recurrent layers; `entering` is the width of their input."""
-        return Recurrence(cell, input_dim=entering, dim=dim, layers=layers, dropout=dropout)
+        """Build the recurrent layers; `input_dim` is the width of their input."""
+        return Recurrence(cell, input_dim=input_dim, dim=dim, layers=layers, dropout=dropout)
 
     @property
     def lowest(self) -> Recurrence:
@@ -186,7 +181,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         words = dropout(self.embedding(tokens), self.dropout, self.training)
         if prepared.plain is not None and tokens.shape[1] == 1:
             gates = prepared.plain.gates
-            advances = [self.advance(partial(gates.step, words, gates.given(words.squeeze(1))), state, prepared)]
+            advances = [self.advance(partial(gates.step, words, gates.word_part(words.squeeze(1))), state, prepared)]
         elif self.parallel and not self.remembers and tokens.shape[1] > 1:
             advances = [self.advance(partial(self._run, words), state, prepared.for_beams())]
         else:
@@ -206,7 +201,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
             logits = self.pointer(logits, [contexts, read, words], weights, prepared.ids)
         return Step(logits, state, weights, _joined(log_probs) if log_probs else None)
 
-    def _run(self, words: Words, fed: Tensor | None, state: Recurrent) -> tuple[Tensor, Recurrent]:
+    def _run(self, words: Words, fed: Tensor | None, state: Recurrent) -> Outcome:
         """Run all words through the lowest layers in one call: what is fed does not depend on their outputs."""
         return self.lowest(beside(words, fed), state)
 
@@ -224,22 +219,11 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
                 advances.append(advance._replace(state=state))
         return advances
 
-    def predict(self, read: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
-        """The logits of every word of the vocabulary."""
-        return linear(read, self.tied_weight(), None) if self.out is None else self.out(read)
-
-    def tied_weight(self) -> Float[Tensor, "vocabulary dim"]:
-        """The embedding matrix as output matrix; a copy stored by columns if there is one (see `models.settle`)."""
-        weight = self.embedding.weight
-        return weight if self.columns is None else self.columns.of(weight)
-
     @abstractmethod
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Read one or more words: call `move` for the lowest layers, and attend, in the order of the subclass."""
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Read one or more words: call `run_cell` for the lowest layers, and attend, in the order of the subclass."""
 
-    def attend(
-        self, query: Float[Tensor, "rows tokens dim"], state: RecurrentState, prepared: RecurrentPrepared
-    ) -> Attended:
+    def attend(self, query: States, state: RecurrentState, prepared: RecurrentPrepared) -> Attended:
         """Attend with every row to the memory of its source; beams share the memory without copies."""
         assert self.attention is not None
         assert prepared.keys is not None
@@ -248,22 +232,19 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
             return prepared.plain.attend(
                 query, prepared.keys, prepared.values, prepared.mask, prepared.mask_bias, state.length
             )
+        sources = len(prepared.mask)
         attended = self.attention(
-            query.unflatten(0, (len(prepared.mask), -1)),
+            query.unflatten(0, (sources, -1)),
             prepared.keys,
             prepared.values,
             mask=prepared.mask[:, None, None],
             start=state.length,
-            past=None
-            if state.past is None
-            else state.past.map_tensors(lambda rows: rows.unflatten(0, (len(prepared.mask), -1))),
+            past=None if state.past is None else state.past.map_tensors(lambda rows: rows.unflatten(0, (sources, -1))),
             cleared=True,
         )
-        context, weights, log_prob = (None if part is None else part.flatten(0, 1) for part in attended)
-        assert context is not None
-        return Attended(context, weights, log_prob)
+        return Attended._make(None if part is None else part.flatten(0, 1) for part in attended)
 
-    def read(self, words: Words, parts: Parts) -> Float[Tensor, "rows tokens dim"]:
+    def read(self, words: Words, parts: Parts) -> States:
         """The vector that logits are computed from: one hidden layer over the parts that `reads` names."""
         inputs = [*parts, words] if "word" in self.reads else parts
         return torch.tanh(self.readout(torch.cat(list(inputs), dim=-1)))
@@ -284,11 +265,11 @@ class Bahdanau(RecurrentDecoder):
     reads = ("state", "context", "word")
     parallel = False
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Attend with the previous state of the top layer, then move the cell."""
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Attend with the previous state of the top layer, then run the cell."""
         hidden = state.recurrent.hidden
         attended = self.attend(hidden if hidden.shape[1] == 1 else hidden[:, -1:], state, prepared)
-        output, recurrent = move(attended.context, state.recurrent)
+        output, recurrent = run_cell(attended.context, state.recurrent)
         return Advance((output, attended.context), attended, replace(state, recurrent=recurrent))
 
 
@@ -302,9 +283,9 @@ class Luong(RecurrentDecoder):
     reads = ("context", "state")
     parallel = True
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Move the cell, then attend with its new state."""
-        output, recurrent = move(None, state.recurrent)
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Run the cell, then attend with its new state."""
+        output, recurrent = run_cell(None, state.recurrent)
         attended = self.attend(output, state, prepared)
         return Advance((attended.context, output), attended, replace(state, recurrent=recurrent))
 
@@ -317,17 +298,17 @@ class LuongFeeding(RecurrentDecoder):
     parallel = False
 
     def first_feed(self, prepared: RecurrentPrepared) -> Float[Tensor, "batch 1 dim"]:
-        """Zeros, because there is no earlier prediction."""
+        """A zero vector in place of a_0: before the first token there is no attentional vector to feed."""
         return torch.zeros_like(prepared.start.hidden[:, -1:])
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Move the cell with a_{t-1} fed, then attend with its new state."""
-        output, recurrent = move(state.feed, state.recurrent)
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Run the cell with a_{t-1} fed, then attend with its new state."""
+        output, recurrent = run_cell(state.feed, state.recurrent)
         attended = self.attend(output, state, prepared)
         attentional = torch.tanh(self.readout(torch.cat([attended.context, output], dim=-1)))
         return Advance((attentional,), attended, replace(state, recurrent=recurrent, feed=attentional))
 
-    def read(self, words: Words, parts: Parts) -> Float[Tensor, "rows tokens dim"]:
+    def read(self, words: Words, parts: Parts) -> States:
         """The attentional vector a_t, which `advance` has computed already."""
         return parts[0]
 
@@ -354,10 +335,10 @@ class Gnmt(RecurrentDecoder):
     reads = ("state", "context")
     parallel = True
 
-    def stack(self, cell: Cell, entering: int, dim: int, layers: int, dropout: float, reader: Layered) -> GnmtStack:
+    def stack(self, cell: Cell, input_dim: int, dim: int, layers: int, dropout: float, encoder: Layered) -> GnmtStack:
         """Build the bottom layer apart from the layers above it, which also read the context."""
-        bottom = Recurrence(cell, input_dim=entering, dim=dim)
-        return GnmtStack(bottom, Tower(cell, dim=dim, guest_dim=reader.dim, layers=layers - 1, dropout=dropout))
+        bottom = Recurrence(cell, input_dim=input_dim, dim=dim)
+        return GnmtStack(bottom, Tower(cell, dim=dim, context_dim=encoder.dim, layers=layers - 1, dropout=dropout))
 
     @property
     def lowest(self) -> Recurrence:
@@ -365,14 +346,14 @@ class Gnmt(RecurrentDecoder):
         assert isinstance(self.recurrence, GnmtStack)
         return self.recurrence.bottom
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Move the bottom layer, attend with its outputs, move the layers above; the state keeps its last output."""
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Run the bottom layer, attend, run the layers above; the state keeps the bottom layer's last output."""
         assert isinstance(self.recurrence, GnmtStack)
         assert state.feed is not None
-        below, first = move(None, layer_of(state.recurrent, 0))
+        below, first = run_cell(None, layer_of(state.recurrent, 0))
         attended = self.attend(self.query(state.feed, below), state, prepared)
 
-        def run(layer: Recurrence, inputs: Tensor, number: int) -> tuple[Tensor, Recurrent]:
+        def run(layer: Recurrence, inputs: Tensor, number: int) -> Outcome:
             return layer(inputs, layer_of(state.recurrent, number + 1))
 
         output, lasts = self.recurrence.tower(below, attended.context, run)
@@ -383,9 +364,7 @@ class Gnmt(RecurrentDecoder):
         """The first state of the bottom layer, which is the query at the first word."""
         return prepared.start.hidden[:, :1]
 
-    def query(
-        self, before: Float[Tensor, "rows 1 dim"], below: Float[Tensor, "rows tokens dim"]
-    ) -> Float[Tensor, "rows tokens dim"]:
+    def query(self, before: Float[Tensor, "rows 1 dim"], below: States) -> States:
         """The bottom layer's output before each word; for the first word, the one kept from the last step."""
         return before if below.shape[1] == 1 else torch.cat([before, below[:, :-1]], dim=1)
 
@@ -396,9 +375,7 @@ class GnmtV2(Gnmt):
     h1_t = f1(h1_{t-1}, y_{t-1}),  c_t = attend(h1_t),  hk_t = fk(hk_{t-1}, [h(k-1)_t; c_t]) (+ h(k-1)_t from k = 3 on)
     """
 
-    def query(
-        self, before: Float[Tensor, "rows 1 dim"], below: Float[Tensor, "rows tokens dim"]
-    ) -> Float[Tensor, "rows tokens dim"]:
+    def query(self, before: Float[Tensor, "rows 1 dim"], below: States) -> States:
         """The bottom layer's output after each word."""
         return below
 
@@ -417,10 +394,10 @@ class Context(RecurrentDecoder):
         """The summary, which is fed at every step."""
         return prepared.summary
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Move the cell with the summary concatenated to every word."""
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Run the cell with the summary concatenated to every word."""
         assert state.feed is not None
-        output, recurrent = move(state.feed, state.recurrent)
+        output, recurrent = run_cell(state.feed, state.recurrent)
         summary = state.feed.expand(-1, output.shape[1], -1)
         return Advance((output, summary), None, replace(state, recurrent=recurrent))
 
@@ -432,9 +409,9 @@ class Unattended(RecurrentDecoder):
     reads = ("state",)
     parallel = True
 
-    def advance(self, move: Move, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Move the cell."""
-        output, recurrent = move(None, state.recurrent)
+    def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
+        """Run the cell."""
+        output, recurrent = run_cell(None, state.recurrent)
         return Advance((output,), None, replace(state, recurrent=recurrent))
 
 

@@ -13,12 +13,12 @@ from regard.types import Recurrent
 class Start(ABC, nn.Module):
     """Base class of starts: computes a decoder's first state from the encoder's final state.
 
-    `writer` gives the sizes of the decoder's recurrent layers, `reader` those of the encoder.
+    `decoder` gives the sizes of the decoder's recurrent layers, `encoder` those of the encoder.
     """
 
-    @abstractmethod
-    def __init__(self, writer: Layered, reader: Layered) -> None:
+    def __init__(self, decoder: Layered, encoder: Layered) -> None:
         super().__init__()
+        self.layers, self.dim, self.cell_dim = decoder.layers, decoder.dim, decoder.cell_dim
 
     @abstractmethod
     def forward(self, summary: Recurrent) -> Recurrent:
@@ -28,11 +28,10 @@ class Start(ABC, nn.Module):
 class Bridge(Start):
     """Bahdanau et al. 2015, A.2.2:  s_0 = tanh(W summary + b), with its own W for each decoder layer."""
 
-    def __init__(self, writer: Layered, reader: Layered) -> None:
-        super().__init__(writer, reader)
-        self.layers = writer.layers
-        self.hidden = nn.Linear(reader.dim, writer.layers * writer.dim)
-        self.cell = nn.Linear(reader.dim, writer.layers * writer.cell_dim) if writer.cell_dim else None
+    def __init__(self, decoder: Layered, encoder: Layered) -> None:
+        super().__init__(decoder, encoder)
+        self.hidden = nn.Linear(encoder.dim, decoder.layers * decoder.dim)
+        self.cell = nn.Linear(encoder.dim, decoder.layers * decoder.cell_dim) if decoder.cell_dim else None
 
     def forward(self, summary: Recurrent) -> Recurrent:
         """Projects the hidden state of the encoder's top layer."""
@@ -45,9 +44,9 @@ class Bridge(Start):
 class Last(Start):
     """Sutskever et al. 2014: the encoder's final state, copied layer by layer; both must have the same shape."""
 
-    def __init__(self, writer: Layered, reader: Layered) -> None:
-        super().__init__(writer, reader)
-        shapes = [(part.layers, part.dim, part.cell_dim) for part in (reader, writer)]
+    def __init__(self, decoder: Layered, encoder: Layered) -> None:
+        super().__init__(decoder, encoder)
+        shapes = [(part.layers, part.dim, part.cell_dim) for part in (encoder, decoder)]
         if shapes[0] != shapes[1]:
             raise RecipeError(
                 "the start 'last' hands the encoder's state over as it is, so layers, dim and cell must agree, "
@@ -62,16 +61,11 @@ class Last(Start):
 class Zeros(Start):
     """A state of zeros, which carries no information about the source."""
 
-    def __init__(self, writer: Layered, reader: Layered) -> None:
-        super().__init__(writer, reader)
-        self.layers, self.dim, self.cell_dim = writer.layers, writer.dim, writer.cell_dim
-
     def forward(self, summary: Recurrent) -> Recurrent:
         """Returns zeros for every source."""
-        batch = len(summary.hidden)
-        hidden = summary.hidden.new_zeros(batch, self.layers, self.dim)
-        cell = summary.hidden.new_zeros(batch, self.layers, self.cell_dim) if self.cell_dim else None
-        return Recurrent(hidden, cell)
+        zeros = summary.hidden.new_zeros
+        shape = len(summary.hidden), self.layers
+        return Recurrent(zeros(*shape, self.dim), zeros(*shape, self.cell_dim) if self.cell_dim else None)
 
 
 STARTS: dict[str, type[Start]] = {

@@ -13,19 +13,9 @@ from regard.attention.masks import Causal
 from regard.attention.positions import Positions
 from regard.attention.scopes import Global
 from regard.attention.scores import Dot, ScaledDot
-from regard.decoders.core import Decoder
-from regard.decoders.plain import (
-    Affine,
-    Cross,
-    Layer,
-    Norm,
-    SoftmaxAttention,
-    TransformerStep,
-    keys_by_columns,
-    mask_bias,
-)
+from regard.decoders.core import Decoder, States
+from regard.decoders.plain import Layer, SoftmaxAttention, TransformerStep, affine, keys_by_columns, mask_bias, norm
 from regard.kernels.choose import takes
-from regard.kernels.columns import ColumnMajorCopy
 from regard.kernels.dropout import dropout
 from regard.kernels.linear import Linear, linear
 from regard.layers.transformer import FeedForward, Residual, Shape, Stream, Top, start_weights
@@ -69,7 +59,7 @@ class DecoderLayer(nn.Module):
         memory_mask: Bool[Tensor, "batch source"],
         bias: Float[Tensor, "heads tokens all"] | None,
         positions: Positions,
-    ) -> tuple[Stream, KeyValues, Float[Tensor, "rows tokens dim"] | None]:
+    ) -> tuple[Stream, KeyValues, States | None]:
         """Run the layer over new tokens; `before` is its cache.
 
         Returns the residual stream, the extended cache, and the input of the attention to the memory, from which `map`
@@ -78,12 +68,7 @@ class DecoderLayer(nn.Module):
         start = before.keys.shape[-2]
         states, inputs = self.around_attention.enter(stream)
         update, cache = self.attention(
-            inputs,
-            mask=Causal(start),
-            bias=bias,
-            positions=positions,
-            start=start,
-            before=before if start else None,
+            inputs, mask=Causal(start), bias=bias, positions=positions, start=start, before=before if start else None
         )
         stream = self.around_attention.leave(states, update)
         asked = None
@@ -97,24 +82,17 @@ class DecoderLayer(nn.Module):
 
     def plain(self) -> Layer:
         """Its parameters for steps without modules; call it only if `takes("plain_transformer", ...)`."""
+        cross = None
+        if self.cross is not None and self.around_cross is not None:
+            cross = SoftmaxAttention.of(self.cross, self.around_cross.norm)
         return Layer(
-            SoftmaxAttention.of(self.attention),
-            Affine.of(self.attention.all),
-            Affine.of(self.attention.out),
-            Norm.of(self.around_attention.norm),
-            self.plain_cross(),
-            Affine.of(self.feed.inner),
+            SoftmaxAttention.of(self.attention, self.around_attention.norm),
+            cross,
+            affine(self.feed.inner),
             self.feed.activation,
-            Affine.of(self.feed.out),
-            Norm.of(self.around_feed.norm),
+            affine(self.feed.out),
+            norm(self.around_feed.norm),
         )
-
-    def plain_cross(self) -> Cross | None:
-        """The parameters of its attention to the memory, if there is one."""
-        if self.cross is None or self.around_cross is None:
-            return None
-        norm = Norm.of(self.around_cross.norm)
-        return Cross(SoftmaxAttention.of(self.cross), Affine.of(self.cross.query), Affine.of(self.cross.out), norm)
 
 
 # The only classes of modules whose parameters steps without modules may use.
@@ -123,9 +101,7 @@ PLAIN: frozenset[type[nn.Module]] = frozenset(
 )
 
 
-def attend_memory(
-    cross: MultiHead, asked: Float[Tensor, "rows tokens dim"], memory: KeyValues, mask: Tensor, start: int
-) -> Float[Tensor, "rows tokens dim"]:
+def attend_memory(cross: MultiHead, asked: States, memory: KeyValues, mask: Tensor, start: int) -> States:
     """Attend with every row to the memory of its source; beams share the memory without copies."""
     beams = asked.unflatten(0, (len(mask), -1))
     keys, values = memory.keys.unsqueeze(1), memory.values.unsqueeze(1)
@@ -148,7 +124,6 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         self.positions = shape.placed(causal=True)
         self.embedding = embedding
         self.out = None if tied else Linear(shape.dim, embedding.num_embeddings)
-        self.columns: ColumnMajorCopy | None = None
         self.shape, self.attends = shape, memory_dim is not None
 
     @property
@@ -172,7 +147,7 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         """The parameters for steps without modules, or None if steps must call the modules."""
         if not takes("plain_transformer", self, memory.mask, PLAIN):
             return None
-        words = Affine(self.tied_weight(), None) if self.out is None else Affine(self.out.weight, self.out.bias)
+        words = (self.tied_weight(), None) if self.out is None else affine(self.out)
         return TransformerStep(tuple(layer.plain() for layer in self.layers), words, before=self.shape.norm == "pre")
 
     def start(self, prepared: TransformerPrepared) -> TransformerState:
@@ -213,17 +188,8 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         logits = linear(self.top(Stream(states)), *plain.words)
         return Step(logits.unsqueeze(1), after, None if weights is None else weights.unsqueeze(1))
 
-    def predict(self, states: Float[Tensor, "rows tokens dim"]) -> Float[Tensor, "rows tokens vocabulary"]:
-        """The logits of every word of the vocabulary."""
-        return linear(states, self.tied_weight(), None) if self.out is None else self.out(states)
-
-    def tied_weight(self) -> Float[Tensor, "vocabulary dim"]:
-        """The embedding matrix as output matrix; a copy stored by columns if there is one (see `models.settle`)."""
-        weight = self.embedding.weight
-        return weight if self.columns is None else self.columns.of(weight)
-
     def map(
-        self, asked: Float[Tensor, "rows tokens dim"] | None, state: TransformerState, prepared: TransformerPrepared
+        self, asked: States | None, state: TransformerState, prepared: TransformerPrepared
     ) -> Float[Tensor, "rows tokens source"] | None:
         """The top layer's attention weights over the memory, computed apart because fused attention returns none.
 

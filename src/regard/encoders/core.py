@@ -17,17 +17,9 @@ from regard.types import Memory
 class Layered(Protocol):
     """The sizes of a recurrent state: of an encoder's summary, or of a decoder's layers. A `Start` needs both."""
 
-    @property
-    def dim(self) -> int:
-        """The width of a hidden state."""
-
-    @property
-    def layers(self) -> int:
-        """The number of layers, each of which has a state."""
-
-    @property
-    def cell_dim(self) -> int | None:
-        """The width of an LSTM's cell state; None for other units."""
+    dim: int  # the width of a hidden state
+    layers: int  # each has a state
+    cell_dim: int | None  # the width of an LSTM's cell state; None for other units
 
 
 class Encoder(ABC, nn.Module):

@@ -20,7 +20,7 @@ class GnmtEncoder(Encoder):
         super().__init__()
         self.embedding = embedding
         self.bottom = Recurrence(cell, input_dim=embedding.width, dim=dim, bidirectional=True, bias=bias)
-        self.tower = Tower(cell, dim=dim, guest_dim=0, layers=layers - 1, dropout=dropout, bias=bias)
+        self.tower = Tower(cell, dim=dim, context_dim=0, layers=layers - 1, dropout=dropout, bias=bias)
         self.dim, self.layers, self.cell_dim, self.dropout = dim, layers, self.bottom.cell_dim, dropout
 
     def read(

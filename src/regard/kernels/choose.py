@@ -16,7 +16,8 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ from regard.kernels import gpu
 from regard.types import Batch
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
+Reason = str | Literal[False]  # of a condition: why the twin may not run, in a few words; False if it may
 
 # Sizes from which, or up to which, a twin is faster than its definition.
 LEAST_DROPPED = 4096  # numbers from which our draw of a dropout mask is faster
@@ -34,7 +36,7 @@ LEAST_SORTED = 1 << 16  # numbers from which `topk` by blocks is faster
 MOST_KEYS = 128  # keys of additive attention that one program of a GPU holds
 FEW_ROWS = 8  # rows up to which one fused attention operation is faster than three operations
 
-# Reasons against a twin that several conditions share.
+# Reasons not to run a twin: those that several conditions share, and those too long to stand beside a check.
 NOT_CPU = "the tensors are not on the CPU"
 NOT_GPU = "the tensors are not on a GPU"
 NO_TRITON = "Triton is not installed"
@@ -48,6 +50,13 @@ NOT_CAPTURED = "the update need not be capturable in a CUDA graph"
 NO_SOFTMAX = "the normaliser is not softmax"
 BIASED = "scores have a bias"
 DROPS = "attention weights have dropout"
+NOT_BFLOAT16 = "products are not in bfloat16"
+FEW_DROPPED = "there are too few numbers, or all are dropped"
+HEADS_DIFFER = "queries, keys and values differ in their number of heads"
+TOKENS_BEFORE = "there are tokens before these, or positions change scores, queries or keys"
+NOT_PLAIN = "it is not a softmax over dot products of all keys, or was hooked or replaced"
+MANY_KEYS = "the keys are too many for a GPU's program, or not float32"
+COMPILED_OR_TRANSFORMED = "torch.compile, or a function transform such as vmap, runs"
 
 
 def takes(name: str, *arguments: Any) -> bool:
@@ -62,7 +71,7 @@ class Path:
     definition: str  # dotted name
     twin: str  # dotted name
     when: str  # for people: when the twin runs
-    condition: Callable[..., str]  # returns the reason why the twin may not run, in a few words; "" if it may
+    condition: Callable[..., Reason]
     test: str  # the file that holds both equal
     needs: str = ""  # of the machine: "gpu", or "triton" if a GPU alone is not enough
 
@@ -96,18 +105,13 @@ def is_unchanged(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     A subclass or a replacement (LoRA, quantised layers, parametrizations) has its own forward; weight normalisation
     and pruning compute the weights in a hook. Such modules must be called.
     """
-    return _is_unchanged(module, kinds)
+    return type(module) in kinds and "forward" not in module.__dict__ and not is_hooked(module)
 
 
 def are_unchanged(module: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
     """Whether a module and all its submodules are unchanged in the sense of `is_unchanged`."""
-    if not _is_unchanged(module, kinds):
-        return False
-    return all(are_unchanged(part, kinds) for part in module._modules.values() if part is not None)
-
-
-def _is_unchanged(module: nn.Module, kinds: Collection[type[nn.Module]]) -> bool:
-    return type(module) in kinds and "forward" not in module.__dict__ and not is_hooked(module)
+    parts = [part for part in module._modules.values() if part is not None]
+    return is_unchanged(module, *kinds) and all(are_unchanged(part, kinds) for part in parts)
 
 
 def is_autocast(values: Tensor) -> bool:
@@ -139,136 +143,104 @@ def capturable(on: bool = True) -> Iterator[None]:
         _capturable = before
 
 
-def is_capturable() -> bool:
-    """Whether a `capturable` block is active."""
-    return _capturable
+# ---- conditions: each returns the reason why its twin may not run, or False; the cheapest check comes first
+# In a chain `(check and REASON) or (check and REASON)`, the first check that holds gives the reason.
 
 
-# ---- conditions: each returns the reason why its twin may not run, or ""; the cheapest check comes first
+def _one_row(states: Tensor, weight: Tensor) -> Reason:
+    return (
+        ((states.ndim < 2 or states.numel() != states.shape[-1]) and "there are several rows")
+        or (torch.is_grad_enabled() and weight.requires_grad and LEARNS)
+        or (not states.is_cpu and NOT_CPU)
+        or ((states.dtype != weight.dtype or torch.is_autocast_enabled("cpu")) and MIXED)
+    )
 
 
-def _one_row(states: Tensor, weight: Tensor) -> str:
-    if states.ndim < 2 or states.numel() != states.shape[-1]:
-        return "there are several rows"
-    if torch.is_grad_enabled() and weight.requires_grad:
-        return LEARNS
-    if not states.is_cpu:
-        return NOT_CPU
-    return MIXED if states.dtype != weight.dtype or torch.is_autocast_enabled("cpu") else ""
+def _linear_gradient(states: Tensor, weight: Tensor) -> Reason:
+    return (
+        (not (torch.is_grad_enabled() and weight.requires_grad) and NOTHING_LEARNS)
+        or (not states.is_cpu and NOT_CPU)
+        or ((states.ndim < 2 or states.dtype != weight.dtype or torch.is_autocast_enabled("cpu")) and MIXED)
+        or (is_transformed() and TRANSFORMED)
+    )
 
 
-def _linear_gradient(states: Tensor, weight: Tensor) -> str:
+def _summed_linear(states: Tensor, weight: Tensor) -> Reason:
     if not torch.is_grad_enabled() or not weight.requires_grad:
         return NOTHING_LEARNS
-    if not states.is_cpu:
-        return NOT_CPU
-    if states.ndim < 2 or states.dtype != weight.dtype or torch.is_autocast_enabled("cpu"):
-        return MIXED
-    return TRANSFORMED if is_transformed() else ""
+    return (states.ndim < 2 or states.dtype != weight.dtype or is_autocast(states)) and MIXED
 
 
-def _one_gradient() -> str:
-    if not torch.is_grad_enabled():
-        return NOTHING_LEARNS
-    return TRANSFORMED if is_transformed() else ""
+def _summed_mix(weights: Tensor, values: Tensor) -> Reason:
+    several = weights.shape[:-2] != values.shape[:-2]
+    return (several and "several rows share their values") or (not values.requires_grad and NOTHING_LEARNS)
 
 
-def _summed_linear(states: Tensor, weight: Tensor) -> str:
-    if not torch.is_grad_enabled() or not weight.requires_grad:
-        return NOTHING_LEARNS
-    return MIXED if states.ndim < 2 or states.dtype != weight.dtype or is_autocast(states) else ""
+def _dropout(values: Tensor, probability: float) -> Reason:
+    return (
+        (not values.is_cpu and NOT_CPU)
+        or (values.dtype != torch.float32 and "the numbers are not float32")
+        or ((values.numel() < LEAST_DROPPED or round(probability * DROPOUT_CHOICES) >= DROPOUT_CHOICES) and FEW_DROPPED)
+        or _captured_or_transformed()
+    )
 
 
-def _summed_mix(weights: Tensor, values: Tensor) -> str:
-    if weights.shape[:-2] != values.shape[:-2]:
-        return "several rows share their values"
-    return "" if values.requires_grad else NOTHING_LEARNS
+def _add_dropped(states: Tensor, update: Tensor, probability: float) -> Reason:
+    alike = states.dtype == update.dtype and states.shape == update.shape
+    return (not alike and "the two tensors differ in shape or precision") or _dropout(update, probability)
 
 
-def _dropout(values: Tensor, share: float) -> str:
-    if not values.is_cpu:
-        return NOT_CPU
-    if values.dtype != torch.float32:
-        return "the numbers are not float32"
-    if values.numel() < LEAST_DROPPED or round(share * DROPOUT_CHOICES) >= DROPOUT_CHOICES:
-        return "there are too few numbers, or all are dropped"
-    if _capturable:
-        return CAPTURED
-    return TRANSFORMED if is_transformed() else ""
+def _cross_entropy(logits: Tensor) -> Reason:
+    return (
+        (not logits.is_cpu and NOT_CPU)
+        or (not logits.requires_grad and NOTHING_LEARNS)
+        or (not logits.numel() and "there are no rows")
+        or _captured_or_transformed()
+    )
 
 
-def _add_dropped(states: Tensor, change: Tensor, share: float) -> str:
-    if states.dtype != change.dtype or states.shape != change.shape:
-        return "the two tensors differ in shape or precision"
-    return _dropout(change, share)
+def _captured_or_transformed() -> Reason:
+    return (_capturable and CAPTURED) or (is_transformed() and TRANSFORMED)
 
 
-def _cross_entropy(logits: Tensor) -> str:
-    if not logits.is_cpu:
-        return NOT_CPU
-    if not logits.requires_grad:
-        return NOTHING_LEARNS
-    if not logits.numel():
-        return "there are no rows"
-    if _capturable:
-        return CAPTURED
-    return TRANSFORMED if is_transformed() else ""
+def _topk(values: Tensor, blocks: int, count: int) -> Reason:
+    few = values.numel() < LEAST_SORTED or blocks <= 2 * count
+    return (not values.is_cpu and NOT_CPU) or (few and "there are too few numbers")
 
 
-def _topk(values: Tensor, blocks: int, count: int) -> str:
-    if not values.is_cpu:
-        return NOT_CPU
-    return "there are too few numbers" if values.numel() < LEAST_SORTED or blocks <= 2 * count else ""
+def _columns(module: nn.Module, kinds: Collection[type[nn.Module]]) -> Reason:
+    return (not are_unchanged(module, kinds) and CHANGED) or (not next(module.parameters()).is_cpu and NOT_CPU)
 
 
-def _tied_columns(weight: Tensor) -> str:
-    if torch.is_grad_enabled():
-        return LEARNS
-    return "" if weight.is_cpu else NOT_CPU
-
-
-def _columns(module: nn.Module, kinds: Collection[type[nn.Module]]) -> str:
-    if not are_unchanged(module, kinds):
-        return CHANGED
-    return "" if next(module.parameters()).is_cpu else NOT_CPU
-
-
-def _add_norm(states: Tensor, change: Tensor | None, norm: nn.LayerNorm) -> str:
-    if change is None:
-        return "there is nothing to add"
-    if not states.is_cuda:
-        return NOT_GPU
-    if not is_unchanged(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
-        return CHANGED
-    if not torch.is_grad_enabled():
-        return NOTHING_LEARNS
-    if not states.dtype == norm.weight.dtype == torch.float32:
-        return "states and norm are not float32"
-    if states.shape[-1] > gpu.WIDEST_ROW or states.numel() >= 1 << 31:
-        return "the rows are too wide, or too many"
-    return "" if gpu.AVAILABLE else NO_TRITON
+def _add_norm(states: Tensor, update: Tensor | None, norm: nn.LayerNorm) -> Reason:
+    return (
+        (update is None and "there is nothing to add")
+        or (not states.is_cuda and NOT_GPU)
+        or ((not is_unchanged(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None) and CHANGED)
+        or (not torch.is_grad_enabled() and NOTHING_LEARNS)
+        or (not states.dtype == norm.weight.dtype == torch.float32 and "states and norm are not float32")
+        or ((states.shape[-1] > gpu.WIDEST_ROW or states.numel() >= 1 << 31) and "the rows are too wide, or too many")
+        or (not gpu.AVAILABLE and NO_TRITON)
+    )
 
 
 def _additive_attention(
-    score: Any,
-    is_softmax: bool,
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    drop: float,
-) -> str:
-    if not torch.is_grad_enabled():
-        return NOTHING_LEARNS
-    if not score.has_kernel:
-        return "the score is not additive, or was hooked or replaced"
-    if not is_softmax:
-        return NO_SOFTMAX
-    if bias is not None or drop:
-        return BIASED if drop == 0.0 else DROPS
-    if torch.compiler.is_compiling() or is_transformed():
-        return "torch.compile, or a function transform such as vmap, runs"
+    score: Any, is_softmax: bool, query: Tensor, keys: Tensor, values: Tensor, mask: Any, bias: object, drop: float
+) -> Reason:
+    return (
+        (not torch.is_grad_enabled() and NOTHING_LEARNS)
+        or (not score.has_kernel and "the score is not additive, or was hooked or replaced")
+        or (not is_softmax and NO_SOFTMAX)
+        or (drop != 0.0 and DROPS)
+        or (bias is not None and BIASED)
+        or ((torch.compiler.is_compiling() or is_transformed()) and COMPILED_OR_TRANSFORMED)
+        or _additive_shapes(query, keys, values, mask)
+        or (keys.is_cuda and (keys.dtype != torch.float32 or keys.shape[2] > MOST_KEYS) and MANY_KEYS)
+        or (keys.is_cuda and not gpu.AVAILABLE and NO_TRITON)
+    )
+
+
+def _additive_shapes(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Reason:
     if not query.ndim == keys.ndim == values.ndim == 4 or not query.shape[1] == keys.shape[1] == 1:
         return "there are several heads or beams"
     if keys.dtype not in (torch.float32, torch.float64) or not query.dtype == keys.dtype == values.dtype:
@@ -277,123 +249,90 @@ def _additive_attention(
         return "keys and values do not belong together"
     if len(query) != len(keys) or (mask is not None and not mask.shape[1] == mask.shape[2] == 1):
         return "queries of one source see different keys"
-    if not (keys.is_contiguous() and values.is_contiguous() and keys.requires_grad and values.requires_grad):
-        return "keys or values need no gradient, or are not contiguous"
-    if not keys.is_cuda:
-        return ""
-    if keys.dtype != torch.float32 or keys.shape[2] > MOST_KEYS:
-        return "the keys are too many for a GPU's program, or not float32"
-    return "" if gpu.AVAILABLE else NO_TRITON
+    learned = keys.is_contiguous() and values.is_contiguous() and keys.requires_grad and values.requires_grad
+    return not learned and "keys or values need no gradient, or are not contiguous"
 
 
-def _fused_attention(query: Tensor, score: Any, is_softmax: bool, may_fuse: bool, drop: float) -> str:
-    if not may_fuse:
-        return "its weights are requested, or masked keys are not zeroed yet"
-    if score.dot_scale is None:
-        return "the score is not a dot product, or was hooked or replaced"
-    if not is_softmax:
-        return NO_SOFTMAX
-    if drop and query.is_cpu:
-        return "attention weights have dropout on the CPU"
-    return TRANSFORMED if is_transformed() else ""
+def _fused_attention(query: Tensor, score: Any, is_softmax: bool, may_fuse: bool, drop: float) -> Reason:
+    return (
+        (not may_fuse and "its weights are requested, or masked keys are not zeroed yet")
+        or (score.dot_scale is None and "the score is not a dot product, or was hooked or replaced")
+        or (not is_softmax and NO_SOFTMAX)
+        or (drop != 0.0 and query.is_cpu and "attention weights have dropout on the CPU")
+        or (is_transformed() and TRANSFORMED)
+    )
 
 
 def _short_attention(
-    query: Tensor, keys: Tensor, values: Tensor, mask: object, causal: bool, bias: Tensor | None, drop: float
-) -> str:
-    if not query.is_cuda:
-        return NOT_GPU
-    if not torch.is_grad_enabled():
-        return NOTHING_LEARNS
-    if bias is not None or drop:
-        return BIASED if drop == 0.0 else DROPS
-    if query.ndim != 4 or not query.shape[:2] == keys.shape[:2] == values.shape[:2]:
-        return "queries, keys and values differ in their number of heads"
-    if not query.dtype == keys.dtype == values.dtype == torch.bfloat16:
-        return "products are not in bfloat16"
-    if mask is not None and not isinstance(mask, Tensor) and not causal:
-        return "queries start after the first key"
-    if query.shape[-1] != values.shape[-1]:
-        return "keys and values differ in width"
-    return _too_long(max(query.shape[-2], keys.shape[-2]), query.shape[-1], mask)
+    query: Tensor, keys: Tensor, values: Tensor, mask: object, causal: bool, bias: object, drop: float
+) -> Reason:
+    return (
+        (not query.is_cuda and NOT_GPU)
+        or (not torch.is_grad_enabled() and NOTHING_LEARNS)
+        or (drop != 0.0 and DROPS)
+        or (bias is not None and BIASED)
+        or ((query.ndim != 4 or not query.shape[:2] == keys.shape[:2] == values.shape[:2]) and HEADS_DIFFER)
+        or (not query.dtype == keys.dtype == values.dtype == torch.bfloat16 and NOT_BFLOAT16)
+        or (not (mask is None or isinstance(mask, Tensor) or causal) and "queries start after the first key")
+        or (query.shape[-1] != values.shape[-1] and "keys and values differ in width")
+        or _too_long(max(query.shape[-2], keys.shape[-2]), query.shape[-1], mask)
+    )
 
 
 def _packed_attention(
-    attention: Any, wide: Tensor, mask: object, bias: Tensor | None, before: object | None, turned: bool
-) -> str:
-    if not wide.is_cuda:
-        return NOT_GPU
-    if not torch.is_grad_enabled():
-        return NOTHING_LEARNS
-    if wide.dtype != torch.bfloat16:
-        return "products are not in bfloat16"
-    if before is not None or bias is not None or turned:
-        return "there are tokens before these, or positions change scores, queries or keys"
-    if attention.groups != attention.heads:
-        return "heads share their keys in groups"
-    if attention.training and attention.attention.dropout > 0.0:
-        return DROPS
-    if is_observed(attention.attention):
-        return "the attention is recorded"
-    if attention.attention.plain_scale() is None:
-        return "it is not a softmax over dot products of all keys, or was hooked or replaced"
-    return _too_long(wide.shape[1], attention.width, mask)
+    attention: Any, wide: Tensor, mask: object, bias: object, before: object, rotates: bool
+) -> Reason:
+    return (
+        (not wide.is_cuda and NOT_GPU)
+        or (not torch.is_grad_enabled() and NOTHING_LEARNS)
+        or (wide.dtype != torch.bfloat16 and NOT_BFLOAT16)
+        or ((before is not None or bias is not None or rotates) and TOKENS_BEFORE)
+        or (attention.groups != attention.heads and "heads share their keys in groups")
+        or (attention.training and attention.attention.dropout > 0.0 and DROPS)
+        or (is_observed(attention.attention) and "the attention is recorded")
+        or (attention.attention.plain_scale() is None and NOT_PLAIN)
+        or _too_long(wide.shape[1], attention.width, mask)
+    )
 
 
-def _too_long(longest: int, width: int, mask: object) -> str:
+def _too_long(longest: int, width: int, mask: object) -> Reason:
     if isinstance(mask, Tensor) and not mask.shape[1] == mask.shape[2] == 1:
         return "heads or queries see different keys"
-    if longest > gpu.FEW or width not in gpu.HEAD_WIDTHS:
+    if longest > gpu.MOST_TOKENS or width not in gpu.HEAD_WIDTHS:
         return "the tokens are too many for a GPU's program, or a head is of another width"
-    return "" if gpu.AVAILABLE else NO_TRITON
+    return not gpu.AVAILABLE and NO_TRITON
 
 
-def _joint_projection(attentions: Sequence[Any], kind: type[Any], layer: type[nn.Module]) -> str:
+def _joint_projection(attentions: Sequence[Any], kind: type[Any], layer: type[nn.Module]) -> Reason:
     if not torch.is_grad_enabled():
         return NOTHING_LEARNS
     for cross in attentions:
         if type(cross) is not kind or not is_unchanged(cross.key, layer) or not is_unchanged(cross.value, layer):
             return CHANGED
-    return ""
+    return False
 
 
-def _cache_room() -> str:
-    return LEARNS if torch.is_grad_enabled() else ""
+def _unpacked_reading(recurrence: Any) -> Reason:
+    return (not (_capturable and recurrence.training) and NOT_CAPTURED) or (not recurrence.is_unchanged() and CHANGED)
 
 
-def _learned_positions(table: nn.Module) -> str:
-    return "" if is_unchanged(table, nn.Embedding) else CHANGED
+def _recurrence_by_layers(recurrence: Any) -> Reason:
+    return _unpacked_reading(recurrence) or (not recurrence.rnn.dropout and "nothing is dropped between its layers")
 
 
-def _unpacked_reading(recurrence: Any) -> str:
-    if not _capturable or not recurrence.training:
-        return NOT_CAPTURED
-    return "" if recurrence.is_unchanged() else CHANGED
-
-
-def _recurrence_by_layers(recurrence: Any) -> str:
-    if not _capturable or not recurrence.training:
-        return NOT_CAPTURED
-    if not recurrence.rnn.dropout:
-        return "nothing is dropped between its layers"
-    return "" if recurrence.is_unchanged() else CHANGED
-
-
-def _recurrent_gates(recurrence: Any, cells: Collection[str]) -> str:
+def _recurrent_gates(recurrence: Any, cells: Collection[str]) -> Reason:
     if not recurrence.is_unchanged():
         return CHANGED
     rnn = recurrence.rnn
     known = rnn.mode in cells and rnn.bias and not rnn.bidirectional and not rnn.proj_size
-    return "" if known else "the layers have no bias, two directions, or are projected"
+    return not known and "the layers have no bias, two directions, or are projected"
 
 
-def _fused_cell(weight: Tensor, cell: str, cells: Collection[str]) -> str:
-    if not weight.is_cuda:
-        return NOT_GPU
-    return "" if cell in cells else "torch has no fused kernel for this cell"
+def _fused_cell(weight: Tensor, cell: str, cells: Collection[str]) -> Reason:
+    return (not weight.is_cuda and NOT_GPU) or (cell not in cells and "torch has no fused kernel for this cell")
 
 
-def _search_step(decoder: Any, mask: Tensor) -> str:
+def _search_step(decoder: Any, mask: Tensor) -> Reason:
     """The reason against any search step without module calls; `_all_see` checks the mask's values after all else."""
     if decoder.training or torch.is_grad_enabled():
         return "the model is training, or gradients are computed"
@@ -401,15 +340,15 @@ def _search_step(decoder: Any, mask: Tensor) -> str:
         return "products are in half precision"
     if mask.is_meta:
         return "the meta device has no values"
-    return TRANSFORMED if is_transformed() else ""
+    return is_transformed() and TRANSFORMED
 
 
-def _all_see(mask: Tensor) -> str:
+def _all_see(mask: Tensor) -> Reason:
     """Called only without gradients: it reads the mask on the host, and a captured update may not wait for that."""
-    return "" if bool(mask.any(-1).all()) else "a source has no key that may be attended to"
+    return not bool(mask.any(-1).all()) and "a source has no key that may be attended to"
 
 
-def _plain_transformer(decoder: Any, mask: Tensor, kinds: Collection[type[nn.Module]]) -> str:
+def _plain_transformer(decoder: Any, mask: Tensor, kinds: Collection[type[nn.Module]]) -> Reason:
     if reason := _search_step(decoder, mask):
         return reason
     if not all(are_unchanged(layer, kinds) for layer in decoder.layers):
@@ -419,10 +358,10 @@ def _plain_transformer(decoder: Any, mask: Tensor, kinds: Collection[type[nn.Mod
     parts = [part for layer in decoder.layers for part in (layer.attention, layer.cross) if part is not None]
     if not all(part.attention.plain_scale() and part.groups == part.heads for part in parts):
         return "it is not a softmax over dot products of all keys, or heads share their keys in groups"
-    return _all_see(mask) if decoder.attends else ""
+    return decoder.attends and _all_see(mask)
 
 
-def _plain_recurrent(decoder: Any, mask: Tensor, scope: type[nn.Module], softmax: object) -> str:
+def _plain_recurrent(decoder: Any, mask: Tensor, scope: type[nn.Module], softmax: object) -> Reason:
     attention = decoder.attention
     if reason := _search_step(decoder, mask):
         return reason
@@ -430,26 +369,10 @@ def _plain_recurrent(decoder: Any, mask: Tensor, scope: type[nn.Module], softmax
         return "it is not a softmax over all keys with one head, or was hooked or replaced"
     if any(map(is_hooked, decoder.modules())):
         return CHANGED
-    return "" if attention is None else _all_see(mask)
+    return attention is not None and _all_see(mask)
 
 
-def _few_rows(rows: int) -> str:
-    return "" if rows <= FEW_ROWS else "there are many rows"
-
-
-def _many_rows(rows: int) -> str:
-    return "there are few rows" if rows <= FEW_ROWS else ""
-
-
-def _single_row(rows: int) -> str:
-    return "" if rows == 1 else "there are several rows"
-
-
-def _whole_beams(whole: bool) -> str:
-    return "" if whole else "a hypothesis ends, or a sentence is done"
-
-
-def _captured_updates(task: Any, model: nn.Module, data: Any) -> str:
+def _captured_updates(task: Any, model: nn.Module, data: Any) -> Reason:
     settings = task.recipe.train
     if not settings.capture:
         return "train.capture is false"
@@ -458,7 +381,7 @@ def _captured_updates(task: Any, model: nn.Module, data: Any) -> str:
     if settings.accumulate != 1 or settings.sampling or settings.guided:
         return "train.accumulate, train.sampling or train.guided is set"
     with torch.random.fork_rng(devices=[]):  # collate may draw random numbers, and a resumed run calls this again
-        return "" if isinstance(task.collate(data, [0]), Batch) else "a batch of this task does not hold pairs"
+        return not isinstance(task.collate(data, [0]), Batch) and "a batch of this task does not hold pairs"
 
 
 # ---- the table
@@ -477,7 +400,8 @@ PATHS: dict[str, Path] = {
         _linear_gradient, "tests/kernels/test_linear.py"),
     "one_gradient": Path("torch.autograd.grad", "regard.kernels.linear.DeferredGradients",
         "a decoder is trained token by token: the gradient of a tensor that all steps share is computed by one product",
-        _one_gradient, "tests/kernels/test_one_gradient.py"),
+        lambda: (not torch.is_grad_enabled() and NOTHING_LEARNS) or (is_transformed() and TRANSFORMED),
+        "tests/kernels/test_one_gradient.py"),
     "summed_linear": Path(LINEAR, "regard.kernels.linear.SharedWeight",
         "within such a loop, rows are multiplied by a weight that gets a gradient, in one precision",
         _summed_linear, "tests/kernels/test_one_gradient.py"),
@@ -489,7 +413,8 @@ PATHS: dict[str, Path] = {
         _columns, "tests/laws/test_plain_laws.py"),
     "tied_columns": Path("torch.nn.Embedding", "regard.kernels.columns.ColumnMajorCopy",
         "an embedding of a loaded model predicts words on the CPU, without gradients, from a copy by columns",
-        _tied_columns, "tests/laws/test_plain_laws.py"),
+        lambda weight: (torch.is_grad_enabled() and LEARNS) or (not weight.is_cpu and NOT_CPU),
+        "tests/laws/test_plain_laws.py"),
     # single operations
     "dropout": Path("torch.nn.functional.dropout", "regard.kernels.dropout._Dropped",
         f"at least {LEAST_DROPPED:,} numbers in float32 on the CPU; other numbers are drawn, of the same distribution",
@@ -517,7 +442,8 @@ PATHS: dict[str, Path] = {
         "a Transformer's attention is a softmax over dot products; on the CPU without attention dropout",
         _fused_attention, "tests/laws/test_transformer_laws.py"),
     "short_attention": Path(ATTEND, "regard.kernels.gpu.short_attention.short_attention",
-        f"as fused_attention, in training on a GPU in bfloat16 with at most {gpu.FEW} queries and {gpu.FEW} keys",
+        f"as fused_attention, in training on a GPU in bfloat16 with at most {gpu.MOST_TOKENS} queries "
+        f"and {gpu.MOST_TOKENS} keys",
         _short_attention, "tests/kernels/test_gpu.py", "triton"),
     "packed_attention": Path("regard.attention.heads.SelfAttention.forward", "regard.attention.fused.packed",
         "as short_attention, for self-attention without groups, dropout or recording",
@@ -525,12 +451,12 @@ PATHS: dict[str, Path] = {
     "joint_projection": Path("regard.attention.heads.MultiHead.project", "regard.attention.heads.project_jointly",
         "a Transformer's decoder is trained: keys and values of all its layers are one product",
         _joint_projection, "tests/kernels/test_choose.py"),
-    "cache_room": Path("torch.cat", "regard.attention.heads.Room",
+    "cache_buffer": Path("torch.cat", "regard.attention.heads.CacheBuffer",
         "keys and values of one more token enter the cache without gradients: they are written after the earlier ones",
-        _cache_room, "tests/kernels/test_choose.py"),
+        lambda: torch.is_grad_enabled() and LEARNS, "tests/kernels/test_choose.py"),
     "learned_positions": Path("torch.nn.Embedding", "regard.attention.positions.Learned.embed",
         "learned positions are a slice of their table, unless it was hooked or replaced",
-        _learned_positions, "tests/kernels/test_choose.py"),
+        lambda table: not is_unchanged(table, nn.Embedding) and CHANGED, "tests/kernels/test_choose.py"),
     # recurrent layers
     "recurrent_gates": Path("regard.layers.recurrence.Recurrence.forward", "regard.layers.recurrence.Gates",
         "recurrent layers step token by token: one product computes the inputs' part of the gates for all steps",
@@ -539,13 +465,11 @@ PATHS: dict[str, Path] = {
         "a GRU or LSTM steps token by token on a GPU",
         _fused_cell, "tests/kernels/test_gpu.py", "gpu"),
     "unpacked_reading": Path(
-        "regard.layers.recurrence.Recurrence.read",
-        "regard.layers.recurrence.Recurrence.read_unpacked",
+        "regard.layers.recurrence.Recurrence.read", "regard.layers.recurrence.Recurrence.read_unpacked",
         "recurrent layers read padded rows in an update that a CUDA graph must capture",
         _unpacked_reading, "tests/test_recurrence.py", "gpu"),
     "recurrence_by_layers": Path(
-        "regard.layers.recurrence.Recurrence.forward",
-        "regard.layers.recurrence.Recurrence.forward_by_layers",
+        "regard.layers.recurrence.Recurrence.forward", "regard.layers.recurrence.Recurrence.forward_by_layers",
         "recurrent layers with dropout between them run in an update that a CUDA graph must capture",
         _recurrence_by_layers, "tests/test_recurrence.py", "gpu"),
     # steps of a search
@@ -559,17 +483,17 @@ PATHS: dict[str, Path] = {
         _plain_recurrent, "tests/laws/test_plain_laws.py"),
     "one_row_step": Path(LINEAR, "regard.kernels.linear.linear_one_row",
         "within plain_transformer, there is one row",
-        _single_row, "tests/laws/test_plain_laws.py"),
+        lambda rows: rows != 1 and "there are several rows", "tests/laws/test_plain_laws.py"),
     "few_queries": Path(
         "regard.decoders.plain.SoftmaxAttention.context", "torch.nn.functional.scaled_dot_product_attention",
         f"within plain_transformer, an attention whose weights are not requested has at most {FEW_ROWS} rows",
-        _few_rows, "tests/laws/test_plain_laws.py"),
+        lambda rows: rows > FEW_ROWS and "there are many rows", "tests/laws/test_plain_laws.py"),
     "keys_by_columns": Path("regard.attention.heads.project_all", "regard.decoders.plain.keys_by_columns",
         f"within plain_transformer, more than {FEW_ROWS} sources are searched at once",
-        _many_rows, "tests/laws/test_plain_laws.py"),
+        lambda rows: rows <= FEW_ROWS and "there are few rows", "tests/laws/test_plain_laws.py"),
     "whole_beams": Path("regard.search.beam.Results.update", "regard.search.beam._advance",
         "no hypothesis of a beam search ends at this step: all rows continue, and none is checked by itself",
-        _whole_beams, "tests/kernels/test_choose.py"),
+        lambda whole: not whole and "a hypothesis ends, or a sentence is done", "tests/kernels/test_choose.py"),
     # training
     "captured_updates": Path("regard.training.engine.eager.Eager", "regard.training.engine.captured.Captured",
         "a GPU trains on whole batches of pairs, and train.capture is true",
@@ -578,7 +502,7 @@ PATHS: dict[str, Path] = {
 # fmt: on
 
 # Plain variables and functions, which torch.compile can trace.
-_conditions: dict[str, Callable[..., str]] = {name: path.condition for name, path in PATHS.items()}
+_conditions: dict[str, Callable[..., Reason]] = {name: path.condition for name, path in PATHS.items()}
 _definitions_only = os.environ.get("REGARD_PLAIN", "") not in ("", "0")
 
 
@@ -600,7 +524,7 @@ def are_definitions_only() -> bool:
 
 @dataclass
 class PathCounts:
-    """How often a twin was taken, and how often each reason spoke against it."""
+    """How often a twin was taken, and how often it was not taken, by reason."""
 
     taken: int = 0
     against: dict[str, int] = field(default_factory=dict)
@@ -612,18 +536,15 @@ def count_answers() -> Iterator[Mapping[str, PathCounts]]:
     answers: dict[str, PathCounts] = {}
     before = dict(_conditions)
 
-    def watch(name: str, condition: Callable[..., str]) -> Callable[..., str]:
-        def counted(*arguments: Any) -> str:
-            reason, counts = condition(*arguments), answers.setdefault(name, PathCounts())
-            if reason:
-                counts.against[reason] = counts.against.get(reason, 0) + 1
-            else:
-                counts.taken += 1
-            return reason
+    def counted(name: str, condition: Callable[..., Reason], *arguments: Any) -> Reason:
+        reason, counts = condition(*arguments), answers.setdefault(name, PathCounts())
+        if reason:
+            counts.against[reason] = counts.against.get(reason, 0) + 1
+        else:
+            counts.taken += 1
+        return reason
 
-        return counted
-
-    _conditions.update({name: watch(name, condition) for name, condition in before.items()})
+    _conditions.update({name: partial(counted, name, condition) for name, condition in before.items()})
     try:
         yield answers
     finally:

@@ -1,4 +1,4 @@
-"""Dropout: a share of the numbers is set to zero, the others are scaled up, so that the expected value stays.
+"""Dropout: some of the numbers are set to zero, the others are scaled up, so that the expected value stays.
 
 On the CPU, torch draws a dropout mask number by number, which takes a fifth of an update of a Transformer. Here
 sixteen random bits decide on each number, so one draw of 64 bits serves four numbers. The bits come from a fast
@@ -17,33 +17,33 @@ from regard.kernels.choose import DROPOUT_CHOICES as CHOICES
 from regard.kernels.choose import takes
 
 
-def dropout(values: Tensor, share: float, training: bool) -> Tensor:
-    """Dropout (Srivastava et al. 2014) with probability `share`; outside of training the values stay unchanged."""
-    if not training or share == 0.0:
+def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
+    """Dropout (Srivastava et al. 2014); outside of training the values stay unchanged."""
+    if not training or probability == 0.0:
         return values
-    if takes("dropout", values, share):
-        result: Tensor = _Dropped.apply(values, draw(values, share))  # type: ignore[no-untyped-call]
+    if takes("dropout", values, probability):
+        result: Tensor = _Dropped.apply(values, draw_mask(values, probability))  # type: ignore[no-untyped-call]
         return result
-    return functional.dropout(values, share)
+    return functional.dropout(values, probability)
 
 
-def add_dropped(states: Tensor, change: Tensor, share: float, training: bool) -> Tensor:
-    """The sum of states and dropout(change), in one pass if that is faster."""
-    if training and share and takes("add_dropped", states, change, share):
-        result: Tensor = _AddDropped.apply(states, change, draw(change, share))  # type: ignore[no-untyped-call]
+def add_dropped(states: Tensor, update: Tensor, probability: float, training: bool) -> Tensor:
+    """The sum of states and dropout(update), in one pass if that is faster."""
+    if training and probability and takes("add_dropped", states, update, probability):
+        result: Tensor = _AddDropped.apply(states, update, draw_mask(update, probability))  # type: ignore[no-untyped-call]
         return result
-    return states + dropout(change, share, training)
+    return states + dropout(update, probability, training)
 
 
-def relu_dropped(values: Tensor, share: float, training: bool) -> Tensor:
+def relu_dropped(values: Tensor, probability: float, training: bool) -> Tensor:
     """dropout(relu(values)); it changes `values` in place, so no other code may use them."""
-    if training and share and takes("relu_dropped", values, share):
-        result: Tensor = _ReluDropped.apply(values, draw(values, share))  # type: ignore[no-untyped-call]
+    if training and probability and takes("relu_dropped", values, probability):
+        result: Tensor = _ReluDropped.apply(values, draw_mask(values, probability))  # type: ignore[no-untyped-call]
         return result
-    return dropout(functional.relu_(values), share, training)
+    return dropout(functional.relu_(values), probability, training)
 
 
-class Drawn(NamedTuple):
+class DropoutMask(NamedTuple):
     """A dropout mask: which numbers are kept, and the scale these are multiplied by."""
 
     kept: Bool[Tensor, "*shape"]
@@ -54,59 +54,59 @@ class Drawn(NamedTuple):
         return self.kept.view(torch.uint8).to(torch.float32).mul_(self.scale)
 
 
-def dropped(share: float) -> int:
-    """How many of the 65,536 values of sixteen bits drop a number: the share, rounded to one in 65,536."""
-    return round(share * CHOICES)
+def dropped_values(probability: float) -> int:
+    """How many of the 65,536 values of sixteen bits drop a number: the probability, rounded to one in 65,536."""
+    return round(probability * CHOICES)
 
 
-def draw(values: Float[Tensor, "*shape"], share: float) -> Drawn:
+def draw_mask(values: Float[Tensor, "*shape"], probability: float) -> DropoutMask:
     """Draw a dropout mask: a number is dropped if its sixteen random bits are below a threshold.
 
-    The scale is computed from the rounded share, which is the probability of the draw: the expected value stays exact.
+    The scale is computed from the rounded probability, with which numbers are drawn: the expected value stays exact.
     """
     count = values.numel()
     seed = int(torch.empty((), dtype=torch.int64).random_())
     bits = np.random.PCG64DXSM(seed).random_raw(-(-count // 4)).view(np.int16)[:count]
-    threshold = dropped(share) - CHOICES // 2  # the sixteen bits are read as signed integers
+    threshold = dropped_values(probability) - CHOICES // 2  # the sixteen bits are read as signed integers
     kept = torch.from_numpy(bits >= threshold).view(values.shape)  # NumPy compares them four times as fast as torch
-    return Drawn(kept, CHOICES / (CHOICES - dropped(share)))
+    return DropoutMask(kept, CHOICES / (CHOICES - dropped_values(probability)))
 
 
 class _Dropped(torch.autograd.Function):
     """dropout(values) with a mask that is already drawn."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, drawn: Drawn) -> Tensor:
-        ctx.drawn = drawn
-        return values * drawn.factors()
+    def forward(ctx: Any, values: Tensor, mask: DropoutMask) -> Tensor:
+        ctx.mask = mask
+        return values * mask.factors()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * ctx.drawn.factors(), None
+        return gradients[0] * ctx.mask.factors(), None
 
 
 class _AddDropped(torch.autograd.Function):
-    """The sum of states and dropout(change), with a mask that is already drawn."""
+    """The sum of states and dropout(update), with a mask that is already drawn."""
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, change: Tensor, drawn: Drawn) -> Tensor:
-        ctx.drawn = drawn
-        kept = drawn.kept.view(torch.uint8).to(torch.float32)
-        return torch.addcmul(states, change, kept, value=drawn.scale)
+    def forward(ctx: Any, states: Tensor, update: Tensor, mask: DropoutMask) -> Tensor:
+        ctx.mask = mask
+        kept = mask.kept.view(torch.uint8).to(torch.float32)
+        return torch.addcmul(states, update, kept, value=mask.scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        return gradients[0], gradients[0] * ctx.drawn.factors(), None
+        return gradients[0], gradients[0] * ctx.mask.factors(), None
 
 
 class _ReluDropped(torch.autograd.Function):
     """dropout(relu(values)) in place; what passes both is positive, so backward needs only the result and no mask."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, drawn: Drawn) -> Tensor:
+    def forward(ctx: Any, values: Tensor, mask: DropoutMask) -> Tensor:
         ctx.mark_dirty(values)
-        ctx.scale = drawn.scale
-        values.relu_().mul_(drawn.factors())
+        ctx.scale = mask.scale
+        values.relu_().mul_(mask.factors())
         ctx.save_for_backward(values)
         return values
 

@@ -9,7 +9,7 @@ of its outputs; after the last step the sum of G_t' X_t is one product.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -125,9 +125,6 @@ def _bias_gradient(gradient: Float[Tensor, "rows out"]) -> Float[Tensor, " out"]
     return gradient.sum(0) if gradient.is_cuda else (gradient.new_ones(1, len(gradient)) @ gradient).squeeze(0)
 
 
-Kind = TypeVar("Kind", bound="SharedWeight")
-
-
 def current_deferred() -> "DeferredGradients | None":
     """The deferred gradients of the innermost `one_gradient` block; None outside of one and under torch.compile."""
     return None if torch.compiler.is_compiling() else _current.get()
@@ -139,13 +136,9 @@ class DeferredGradients:
     def __init__(self) -> None:
         self.weights: dict[tuple[int, int], SharedWeight] = {}
 
-    @overload
-    def shared(self, tensor: Tensor, bias: Tensor | None = None) -> "SharedWeight": ...
-
-    @overload
-    def shared(self, tensor: Tensor, bias: Tensor | None, kind: type[Kind]) -> Kind: ...
-
-    def shared(self, tensor: Tensor, bias: Tensor | None = None, kind: Any = None) -> Any:
+    def shared(
+        self, tensor: Tensor, bias: Tensor | None = None, kind: "type[SharedWeight] | None" = None
+    ) -> "SharedWeight":
         """The shared weight of these two tensor objects, created at their first use; `kind` may name a subclass."""
         key = id(tensor), id(bias)
         if key not in self.weights:
@@ -182,14 +175,6 @@ class SharedWeight:
         result: Tensor = _Step.apply(rows, self.proxy, self, self.next_step())  # type: ignore[no-untyped-call]
         return result
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """The product of these rows and the tensor, without autograd."""
-        return functional.linear(rows, self.tensor, self.bias) if self.is_matrix else rows @ self.tensor
-
-    def backward(self, gradient: Tensor) -> Tensor:
-        """The gradient of a step's rows, from the gradient of its product."""
-        return gradient @ (self.tensor if self.is_matrix else self.tensor.transpose(-1, -2))
-
     def accumulate(self) -> tuple[Tensor | None, Tensor | None]:
         """Sum the recorded steps' gradients, of the tensor and of the bias, and clear the record."""
         if not self.recorded:
@@ -223,12 +208,14 @@ class _Step(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, proxy: Tensor, weight: SharedWeight, step: int) -> Tensor:
         ctx.save_for_backward(rows)
         ctx.weight, ctx.step = weight, step
-        return weight.forward(rows)
+        return functional.linear(rows, weight.tensor, weight.bias) if weight.is_matrix else rows @ weight.tensor
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None, None]:
-        ctx.weight.recorded[ctx.step] = ctx.saved_tensors[0], gradients[0]
-        return ctx.weight.backward(gradients[0]) if ctx.needs_input_grad[0] else None, None, None, None
+        weight, gradient = ctx.weight, gradients[0]
+        weight.recorded[ctx.step] = ctx.saved_tensors[0], gradient
+        factor = weight.tensor if weight.is_matrix else weight.tensor.transpose(-1, -2)
+        return gradient @ factor if ctx.needs_input_grad[0] else None, None, None, None
 
 
 _current: ContextVar[DeferredGradients | None] = ContextVar("deferred gradients of the running loop", default=None)

@@ -19,6 +19,8 @@ FLAGS = 8  # input columns added for the padding flag: tensor cores need widths 
 SHUT = 1e4  # the sigmoid of -1e4 or 1e4 is exactly 0 or 1, in half precision too
 
 Cell = type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]
+Inputs = Float[Tensor, "batch time input"]
+Outcome = tuple[Float[Tensor, "batch time dim"], Recurrent]  # outputs of the top layer, last state of all layers
 
 CELLS: dict[str, Cell] = {
     "rnn": nn.RNN,
@@ -55,8 +57,7 @@ class Recurrence(nn.Module):
             raise RecipeError(f"inner_dim is split between two directions, so it must be even, but is {inner_dim}")
         self.dim, self.layers, self.directions = dim, layers, 1 + bidirectional
         self.cell_dim = (inner_dim or dim) if cell is nn.LSTM else None  # None if the unit has no cell state
-        width = dim // self.directions
-        projected = {"proj_size": width} if inner_dim else {}
+        projected = {"proj_size": dim // self.directions} if inner_dim else {}
         self.rnn = cell(
             input_dim,
             (inner_dim or dim) // self.directions,
@@ -68,9 +69,7 @@ class Recurrence(nn.Module):
             **projected,
         )
 
-    def forward(
-        self, inputs: Float[Tensor, "batch time input"], state: Recurrent
-    ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
+    def forward(self, inputs: Inputs, state: Recurrent) -> Outcome:
         """The top layer's output at every position, and the state of all layers after the last position."""
         with without_autocast(inputs):  # to float16, in which small gradients underflow
             if takes("recurrence_by_layers", self):
@@ -78,27 +77,17 @@ class Recurrence(nn.Module):
             outputs, after = self.rnn(inputs, self._to_torch(state))
             return outputs, self._from_torch(after)
 
-    def forward_by_layers(
-        self, inputs: Float[Tensor, "batch time input"], state: Recurrent
-    ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
+    def forward_by_layers(self, inputs: Inputs, state: Recurrent) -> Outcome:
         """`forward` with one call per layer, in one direction: cuDNN's dropout cannot be captured in a CUDA graph."""
-        hiddens, cells = [], []
-        for layer in range(self.layers):
-            initial = [
-                part[:, layer].unsqueeze(0).contiguous() for part in (state.hidden, state.cell) if part is not None
-            ]
-            weights = [getattr(self.rnn, f"{name}_l{layer}") for name in self._names()]
-            inputs, last = self._run(inputs, initial, weights)
-            hiddens.append(last[0])
-            cells += last[1:]
-            if layer < self.layers - 1:
+        lasts = []
+        for layer, weights in enumerate(self.rnn.all_weights):
+            if layer:
                 inputs = dropout(inputs, self.rnn.dropout, self.training)
-        cell = self._batch_first(torch.cat(cells)) if cells else None
-        return inputs, Recurrent(self._batch_first(torch.cat(hiddens)), cell)
+            inputs, last = self._run(inputs, self._to_torch(layer_of(state, layer)), weights)
+            lasts.append(self._from_torch(last))
+        return inputs, joined(lasts)
 
-    def read(
-        self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
-    ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
+    def read(self, inputs: Inputs, mask: Bool[Tensor, "batch time"]) -> Outcome:
         """`forward` from a zero state over padded rows: padding changes no result, and its outputs are zero."""
         with without_autocast(inputs):  # to float16, in which small gradients underflow
             if inputs.is_meta or takes("unpacked_reading", self):
@@ -113,9 +102,7 @@ class Recurrence(nn.Module):
         """Whether code may use the weights without calling torch's module: nothing in it was hooked or replaced."""
         return are_unchanged(self, (Recurrence, *CELLS.values()))
 
-    def read_unpacked(
-        self, inputs: Float[Tensor, "batch time input"], mask: Bool[Tensor, "batch time"]
-    ) -> tuple[Float[Tensor, "batch time dim"], Recurrent]:
+    def read_unpacked(self, inputs: Inputs, mask: Bool[Tensor, "batch time"]) -> Outcome:
         """`read` without packing, which needs the lengths on the CPU: so a CUDA graph can capture it.
 
         Each direction of each layer is one call. For the backward direction, every row is reversed within its length.
@@ -123,66 +110,56 @@ class Recurrence(nn.Module):
         lengths = mask.sum(dim=-1, keepdim=True)
         positions = torch.arange(mask.shape[1], device=mask.device)
         reversed_order = torch.where(mask, lengths - 1 - positions, positions)
+        ends, weights = (lengths - 1).clamp(min=0), self.rnn.all_weights
         hiddens, cells = [], []
         for layer in range(self.layers):
-            directions = []
-            for suffix in ("", "_reverse")[: self.directions]:
-                rows = _gather(inputs, reversed_order) if suffix else inputs
-                outputs, cell = self._run_from_zero(rows, mask, f"_l{layer}{suffix}")
-                hiddens.append(_gather(outputs, (lengths - 1).clamp(min=0))[:, 0])
-                cells.append(cell)
-                directions.append(_gather(outputs, reversed_order) if suffix else outputs)
-            inputs = torch.cat(directions, dim=-1).masked_fill(~mask.unsqueeze(-1), 0.0)
-            if layer < self.layers - 1:
+            if layer:
                 inputs = dropout(inputs, self.rnn.dropout, self.training)
-        last = self._batch_first(torch.stack(cells)) if self.cell_dim else None
-        return inputs, Recurrent(self._batch_first(torch.stack(hiddens)), last)
+            directions = []
+            for backward in range(self.directions):
+                rows = _gather(inputs, reversed_order) if backward else inputs
+                outputs, cell = self._run_from_zero(rows, mask, weights[layer * self.directions + backward])
+                hiddens.append(_gather(outputs, ends).transpose(0, 1))
+                cells += cell
+                directions.append(_gather(outputs, reversed_order) if backward else outputs)
+            inputs = torch.cat(directions, dim=-1).masked_fill(~mask.unsqueeze(-1), 0.0)
+        return inputs, self._from_torch([torch.cat(parts) for parts in (hiddens, cells) if parts])
 
-    def _run_from_zero(self, inputs: Tensor, mask: Tensor, suffix: str) -> tuple[Tensor, Tensor]:
+    def _run_from_zero(self, inputs: Tensor, mask: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Run one layer in one direction from a zero state: its outputs, and an LSTM's cell state at each row's end.
 
         A flag among the inputs of an LSTM closes its input gate and opens its forget gate at padding. So the cell state
-        stays the same from the last real position on. For other units the second result is not used.
+        stays the same from the last real position on. Other units have none: the second result is then empty.
         """
-        weights = [getattr(self.rnn, name + suffix) for name in self._names()]
-        zeros = [inputs.new_zeros(1, len(inputs), self.dim // self.directions)]
-        if self.cell_dim:
-            inputs, weights[0] = _add_padding_flag(inputs, mask, weights[0])
-            zeros.append(inputs.new_zeros(1, len(inputs), self.cell_dim // self.directions))
-        outputs, last = self._run(inputs, zeros, weights)
-        return outputs, last[-1][0]
+        hidden = inputs.new_zeros(1, len(inputs), self.dim // self.directions)
+        if not self.cell_dim:
+            return self._run(inputs, hidden, weights)[0], []
+        inputs, flagged = _add_padding_flag(inputs, mask, weights[0])
+        cell = inputs.new_zeros(1, len(inputs), self.cell_dim // self.directions)
+        outputs, (_, last_cell) = self._run(inputs, (hidden, cell), [flagged, *weights[1:]])
+        return outputs, [last_cell]
 
     def _run(
-        self, inputs: Tensor, initial: list[Tensor], weights: list[Tensor]
+        self, inputs: Tensor, state: Tensor | tuple[Tensor, Tensor], weights: Sequence[Tensor]
     ) -> tuple[Float[Tensor, "batch time width"], list[Float[Tensor, "1 batch inner"]]]:
-        """Run one layer in one direction from an initial state: its outputs, and its last state."""
+        """Run one layer in one direction from a state, as torch takes it: its outputs, and its last state."""
         run = getattr(torch._VF, self.rnn.mode.lower())
-        state = initial if self.cell_dim else initial[0]
         with warnings.catch_warnings():
             # The warning is about copies of weights in memory; one layer's weights are cheap to copy.
             warnings.filterwarnings("ignore", "RNN module weights")
             outputs, *last = run(inputs, state, weights, self.rnn.bias, 1, 0.0, self.training, False, True)
         return outputs, last
 
-    def _names(self) -> list[str]:
-        """The names of torch's weights of one layer, without their suffix."""
-        names = ["weight_ih", "weight_hh"] + (["bias_ih", "bias_hh"] if self.rnn.bias else [])
-        return names + (["weight_hr"] if self.rnn.proj_size else [])
-
     def _to_torch(self, state: Recurrent) -> Tensor | tuple[Tensor, Tensor]:
         """The state as torch takes it, layers first."""
         hidden = state.hidden.transpose(0, 1).contiguous()
         return hidden if state.cell is None else (hidden, state.cell.transpose(0, 1).contiguous())
 
-    def _from_torch(self, state: Tensor | tuple[Tensor, Tensor]) -> Recurrent:
-        """A state of torch as ours, batch first."""
-        if isinstance(state, Tensor):
-            return Recurrent(self._batch_first(state), None)
-        return Recurrent(self._batch_first(state[0]), self._batch_first(state[1]))
-
-    def _batch_first(self, state: Float[Tensor, "both batch half"]) -> Float[Tensor, "batch layers dim"]:
-        """Put the batch first, and concatenate the directions of a layer (torch stacks them), as in the outputs."""
-        return state.unflatten(0, (self.layers, self.directions)).permute(2, 0, 1, 3).flatten(2)
+    def _from_torch(self, state: Tensor | Sequence[Tensor]) -> Recurrent:
+        """A state of torch as ours: batch first, the directions of a layer concatenated (torch stacks them)."""
+        parts = [state] if isinstance(state, Tensor) else state  # hidden state, and cell state if there is one
+        hidden, *cells = (part.unflatten(0, (-1, self.directions)).permute(2, 0, 1, 3).flatten(2) for part in parts)
+        return Recurrent(hidden, cells[0] if cells else None)
 
 
 class Gates:
@@ -199,38 +176,39 @@ class Gates:
     def __init__(self, recurrence: Recurrence, word_dim: int) -> None:
         self.recurrence, self.rnn = recurrence, recurrence.rnn
         weights = self.rnn.all_weights  # of each layer, the lowest first
-        moves = FUSED_STEPS if takes("fused_cell", weights[0][0], self.rnn.mode, FUSED_STEPS) else STEPS
-        self.move = moves[self.rnn.mode]
-        self.entering = [(weight, bias) for weight, _, bias, _ in weights]
-        self.kept = [(weight, bias) for _, weight, _, bias in weights]
-        weight, self.bias = self.entering[0]
+        functions = FUSED_STEPS if takes("fused_cell", weights[0][0], self.rnn.mode, FUSED_STEPS) else STEPS
+        self.step_function = functions[self.rnn.mode]
+        self.input_weights = [(weight, bias) for weight, _, bias, _ in weights]
+        self.hidden_weights = [(weight, bias) for _, weight, _, bias in weights]
+        weight, self.bias = self.input_weights[0]
         self.of_word, self.of_fed = weight.tensor_split([word_dim], dim=1)
 
-    def given(self, words: Float[Tensor, "*rows word"]) -> Float[Tensor, "*rows gates"]:
+    def word_part(self, words: Float[Tensor, "*rows word"]) -> Float[Tensor, "*rows gates"]:
         """The words' part of the gate inputs of the lowest layer."""
         return linear(words, self.of_word, self.bias).to(self.of_word.dtype)
 
     def step(
         self,
         word: Float[Tensor, "batch 1 word"],
-        entering: Float[Tensor, "batch gates"],
+        gate_inputs: Float[Tensor, "batch gates"],
         fed: Float[Tensor, "batch 1 fed"] | None,
         state: Recurrent,
-    ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
-        """Take one step: `entering` is the word's part of the gate inputs, as `given` computes it."""
+    ) -> Outcome:
+        """Take one step: `gate_inputs` is the word's part of the gate inputs, as `word_part` computes it."""
         if is_observed(self.rnn):  # call it for its recording hooks; the result is not used
             with torch.random.fork_rng(enabled=self.rnn.training):
                 self.recurrence(beside(word, fed), state)
         if fed is not None:
-            entering = entering + linear(fed.squeeze(1).to(entering.dtype), self.of_fed, None)
-        cells = [None] * len(self.kept) if state.cell is None else _unstacked(state.cell)
-        moved: list[Moved] = []
+            gate_inputs = gate_inputs + linear(fed.squeeze(1).to(gate_inputs.dtype), self.of_fed, None)
+        cells = [None] * len(self.hidden_weights) if state.cell is None else _unstacked(state.cell)
+        new_states: list[NewState] = []
         for layer, (hidden, cell) in enumerate(zip(_unstacked(state.hidden), cells, strict=True)):
             if layer:
-                below = dropout(moved[-1][0], self.rnn.dropout, self.rnn.training)
-                entering = linear(below, *self.entering[layer])
-            moved.append(self.move(entering, linear(hidden, *self.kept[layer]), hidden, cell))
-        hiddens, after = [hidden for hidden, _ in moved], [cell for _, cell in moved if cell is not None]
+                below = dropout(new_states[-1][0], self.rnn.dropout, self.rnn.training)
+                gate_inputs = linear(below, *self.input_weights[layer])
+            recurrent = linear(hidden, *self.hidden_weights[layer])
+            new_states.append(self.step_function(gate_inputs, recurrent, hidden, cell))
+        hiddens, after = [hidden for hidden, _ in new_states], [cell for _, cell in new_states if cell is not None]
         return hiddens[-1].unsqueeze(1), Recurrent(_stacked(hiddens), _stacked(after) if after else None)
 
 
@@ -245,15 +223,13 @@ class Stepper:
     def __init__(self, recurrence: Recurrence, words: Float[Tensor, "batch time word"]) -> None:
         self.recurrence, self.gates = recurrence, Gates.of(recurrence, words.shape[-1])
         self.words = words.split(1, dim=1)
-        self.entering = [] if self.gates is None else self.gates.given(words.transpose(0, 1)).unbind(0)
+        self.word_parts = [] if self.gates is None else self.gates.word_part(words.transpose(0, 1)).unbind(0)
 
-    def step(
-        self, index: int, fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent
-    ) -> tuple[Float[Tensor, "batch 1 dim"], Recurrent]:
+    def step(self, index: int, fed: Float[Tensor, "batch 1 fed"] | None, state: Recurrent) -> Outcome:
         """Take the step of the word at `index`, with the vector `fed` concatenated to it."""
         if self.gates is None:
             return self.recurrence(beside(self.words[index], fed), state)
-        return self.gates.step(self.words[index], self.entering[index], fed, state)
+        return self.gates.step(self.words[index], self.word_parts[index], fed, state)
 
 
 def beside(words: Float[Tensor, "batch time word"], fed: Float[Tensor, "batch _ fed"] | None) -> Tensor:
@@ -271,10 +247,10 @@ def _stacked(layers: Sequence[Float[Tensor, "batch dim"]]) -> Float[Tensor, "bat
     return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(list(layers), dim=1)
 
 
-Moved = tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"] | None]
+NewState = tuple[Float[Tensor, "batch dim"], Float[Tensor, "batch dim"] | None]
 
 
-def _step_rnn(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _step_rnn(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> NewState:
     """Elman 1990:  h = tanh(inputs + recurrent).
 
     `inputs` is W x + b of the new input, `recurrent` is U h + b of the hidden state, for all gates side by side.
@@ -282,7 +258,7 @@ def _step_rnn(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | 
     return torch.tanh(inputs + recurrent), None
 
 
-def _step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> NewState:
     """Cho et al. 2014, with r after the product:  n = tanh(inputs_n + r * recurrent_n),  h = n + z * (h - n)."""
     width = hidden.shape[-1]
     reset, update = torch.sigmoid(inputs[:, : 2 * width] + recurrent[:, : 2 * width]).chunk(2, dim=-1)
@@ -290,7 +266,7 @@ def _step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | 
     return torch.addcmul(candidate, update, hidden - candidate), None
 
 
-def _step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> NewState:
     """Hochreiter and Schmidhuber 1997; Gers et al. 2000:  c = f * c + i * g,  h = o * tanh(c)."""
     assert cell is not None
     enter, forget, candidate, output = (inputs + recurrent).chunk(4, dim=-1)
@@ -298,52 +274,53 @@ def _step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor |
     return torch.sigmoid(output) * torch.tanh(new_cell), new_cell
 
 
-def _fused_step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _fused_step_gru(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> NewState:
     return torch.ops.aten._thnn_fused_gru_cell(inputs, recurrent, hidden)[0], None
 
 
-def _fused_step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> Moved:
+def _fused_step_lstm(inputs: Tensor, recurrent: Tensor, hidden: Tensor, cell: Tensor | None) -> NewState:
     return torch.ops.aten._thnn_fused_lstm_cell(inputs, recurrent, cell)[:2]
 
 
-Move = Callable[[Tensor, Tensor, Tensor, Tensor | None], Moved]
+StepFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None], NewState]
 
-STEPS: dict[str, Move] = {
+STEPS: dict[str, StepFunction] = {
     "RNN_TANH": _step_rnn,
     "GRU": _step_gru,
     "LSTM": _step_lstm,
 }
-FUSED_STEPS: dict[str, Move] = {  # the same steps by torch's fused kernels, which exist only for GPUs
+FUSED_STEPS: dict[str, StepFunction] = {  # the same steps by torch's fused kernels, which exist only for GPUs
     "GRU": _fused_step_gru,
     "LSTM": _fused_step_lstm,
 }
 
 
 class Tower(nn.Module):
-    """Wu et al. 2016, 3.1: a stack of recurrent layers of one width; each reads the layer below and `guest`.
+    """Wu et al. 2016, 3.1: a stack of recurrent layers of one width; each reads the layer below and `context`.
 
-    `guest` is a second input, the context of the attention, or None. From the second layer on, the output of the layer
-    below is added to the layer's own output (residual connections).
+    `context` is a second input of every layer, from the attention, or None. From the second layer on, the output of the
+    layer below is added to the layer's own output (residual connections).
     """
 
-    def __init__(self, cell: Cell, *, dim: int, guest_dim: int, layers: int, dropout: float, bias: bool = True) -> None:
+    def __init__(
+        self, cell: Cell, *, dim: int, context_dim: int, layers: int, dropout: float, bias: bool = True
+    ) -> None:
         super().__init__()
         self.dim, self.layers, self.dropout = dim, layers, dropout
         self.stack = nn.ModuleList(
-            Recurrence(cell, input_dim=dim + guest_dim, dim=dim, bias=bias) for _ in range(layers)
+            Recurrence(cell, input_dim=dim + context_dim, dim=dim, bias=bias) for _ in range(layers)
         )
 
     def forward(
         self,
         states: Float[Tensor, "batch time dim"],
-        guest: Float[Tensor, "batch time guest"] | None,
-        run: Callable[[Recurrence, Tensor, int], tuple[Tensor, Recurrent]],
+        context: Float[Tensor, "batch time context"] | None,
+        run: Callable[[Recurrence, Tensor, int], Outcome],
     ) -> tuple[Float[Tensor, "batch time dim"], list[Recurrent]]:
         """The top layer's output and the last state of every layer; `run` runs one layer, given its number from 0."""
         lasts = []
         for number, layer in enumerate(self.stack):
-            entering = dropout(states, self.dropout, self.training)
-            inputs = entering if guest is None else torch.cat([entering, guest], dim=-1)
+            inputs = beside(dropout(states, self.dropout, self.training), context)
             outputs, last = run(cast(Recurrence, layer), inputs, number)
             states = outputs + states if number else outputs
             lasts.append(last)

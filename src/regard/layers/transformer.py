@@ -60,18 +60,13 @@ class Shape:
     def self_attention(self) -> SelfAttention:
         """A new self-attention, to the stack's own states."""
         site = self.attention
-        return SelfAttention(site.make, dim=self.dim, heads=site.heads, groups=site.groups or None)
+        return SelfAttention(site.make, dim=self.dim, heads=site.heads, groups=site.groups)
 
     def cross_attention(self, key_dim: int) -> MultiHead:
         """A new cross-attention, to a memory whose states have the width `key_dim`."""
+        site, dim = self.cross, self.dim
         return MultiHead(
-            self.cross.make,
-            query_dim=self.dim,
-            key_dim=key_dim,
-            dim=self.dim,
-            heads=self.cross.heads,
-            out_dim=self.dim,
-            groups=self.cross.groups or None,
+            site.make, query_dim=dim, key_dim=key_dim, dim=dim, heads=site.heads, out_dim=dim, groups=site.groups
         )
 
 
@@ -79,7 +74,7 @@ class Stream(NamedTuple):
     """The residual stream, and the output of the last sub-layer if it is not added yet."""
 
     states: Float[Tensor, "*batch dim"]
-    change: Float[Tensor, "*batch dim"] | None = None
+    update: Float[Tensor, "*batch dim"] | None = None
 
 
 class Residual(nn.Module):
@@ -99,13 +94,13 @@ class Residual(nn.Module):
         """The residual stream before f, and the input of f."""
         if not self.before:
             return stream.states, stream.states
-        return add_norm(stream.states, stream.change, self.norm, self.dropout, self.training)
+        return add_norm(stream.states, stream.update, self.norm, self.dropout, self.training)
 
-    def leave(self, states: Float[Tensor, "*batch dim"], change: Float[Tensor, "*batch dim"]) -> Stream:
-        """The residual stream after f, from the states before it and the output `change` of f."""
+    def leave(self, states: Float[Tensor, "*batch dim"], update: Float[Tensor, "*batch dim"]) -> Stream:
+        """The residual stream after f, from the states before it and the output `update` of f."""
         if self.before:
-            return Stream(states, change)
-        return Stream(add_norm(states, change, self.norm, self.dropout, self.training, is_residual=True)[1])
+            return Stream(states, update)
+        return Stream(add_norm(states, update, self.norm, self.dropout, self.training, is_residual=True)[1])
 
 
 class Top(nn.Module):
@@ -120,7 +115,7 @@ class Top(nn.Module):
         """The output states of the stack."""
         if self.norm is None:
             return stream.states
-        return add_norm(stream.states, stream.change, self.norm, self.dropout, self.training)[1]
+        return add_norm(stream.states, stream.update, self.norm, self.dropout, self.training)[1]
 
 
 class FeedForward(nn.Module):

@@ -5,7 +5,6 @@ from functools import partial
 
 from regard import plugins
 from regard.attention import NORMALIZERS, SCOPES, SCORES, Attention, MultiHead, Score
-from regard.attention.heads import Make
 from regard.attention.normalizers import Entry as NormalizerEntry
 from regard.attention.scopes import Scope
 from regard.attention.scores import Location
@@ -13,7 +12,7 @@ from regard.decoders import DECODERS, ORDERS, STARTS, AnyDecoder, TransformerDec
 from regard.encoders import ENCODERS, Encoder, GnmtEncoder, RecurrentEncoder, TransformerEncoder
 from regard.errors import RecipeError, pick
 from regard.layers.recurrence import CELLS, Recurrence
-from regard.layers.transformer import ACTIVATIONS, INITS, NORMS, Shape, Site
+from regard.layers.transformer import NORMS, Shape, Site
 from regard.recipe import Attention as AttentionSettings
 from regard.recipe import Decoder as DecoderSettings
 from regard.recipe import Encoder as EncoderSettings
@@ -21,7 +20,7 @@ from regard.recipe import Model
 from regard.sources import Front, token_embedding
 
 
-@dataclass(frozen=True)
+@dataclass
 class NoEncoder:
     """The sizes of the empty memory of a language model, which has no encoder: see `Memory.none`."""
 
@@ -40,7 +39,7 @@ def encoder(recipe: Model, front: Front) -> Encoder:
     settings = recipe.encoder
     kind = plugins.pick(ENCODERS, settings.kind, "encoder", Encoder)
     if kind is TransformerEncoder:
-        return TransformerEncoder(front, _shape(recipe, settings, settings.self_attention.of(recipe.attention)))
+        return TransformerEncoder(front, _shape(recipe, settings, None))
     if kind not in (GnmtEncoder, RecurrentEncoder):
         return kind.from_recipe(recipe, front)
     cell = pick(CELLS, settings.cell, "cell")
@@ -78,37 +77,35 @@ def beside_decoder(recipe: Model) -> Model:
     return replace(recipe, attention=replace(settings, scope=scope, normalizer=normalizer))
 
 
-def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
+def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
     """Build the decoder of a recipe for a vocabulary of `size` tokens.
 
-    `reader` is the encoder whose memory it attends to; None for a language model.
+    `encoder` is the encoder whose memory it attends to; None for a language model.
     """
     settings = recipe.decoder
     kind = pick(DECODERS, settings.kind, "decoder")
     words = token_embedding(recipe, size, settings.kind, settings.dim)
     cross = settings.cross_attention.of(recipe.attention)
     if kind is TransformerDecoder:
-        memory_dim = None if reader is None else reader.dim
-        own = settings.self_attention.of(recipe.attention)  # its self-attention
-        shape = _shape(recipe, settings, own, None if reader is None else cross)
-        return TransformerDecoder(words, shape, memory_dim=memory_dim, tied=recipe.tied)
+        shape = _shape(recipe, settings, cross if encoder else None)
+        return TransformerDecoder(words, shape, memory_dim=encoder.dim if encoder else None, tied=recipe.tied)
     if recipe.tied and words.embedding_dim != settings.dim:
         raise RecipeError(
             f"model.tied needs words as wide as the decoder, but model.embedding is {words.embedding_dim} "
             f"and model.decoder.dim {settings.dim}"
         )
     order = pick(ORDERS, settings.order, "order")
-    if reader is None and order.needs_source():
+    if encoder is None and order.needs_source():
         raise RecipeError(
             f"a language model has no source to look at; choose model.decoder.order = none, not {settings.order}"
         )
-    sizes = reader or NoEncoder()
+    sizes = encoder or NoEncoder()
     return order(
         words,
         attention(cross, query_dim=settings.dim, key_dim=sizes.dim, longest=recipe.longest)
         if order.attends()
         else None,
-        reader=sizes,
+        encoder=sizes,
         cell=pick(CELLS, settings.cell, "cell"),
         dim=settings.dim,
         layers=settings.layers,
@@ -119,16 +116,13 @@ def decoder(recipe: Model, size: int, reader: Encoder | None) -> AnyDecoder:
     )
 
 
-def _shape(
-    recipe: Model,
-    settings: EncoderSettings | DecoderSettings,
-    own: AttentionSettings,
-    cross: AttentionSettings | None = None,
-) -> Shape:
-    """The shape of a Transformer; `own` is for its self-attention, `cross` for its attention to a memory."""
+def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings, cross: AttentionSettings | None) -> Shape:
+    """The sizes and settings of a Transformer encoder or decoder, checked.
+
+    `cross` are the settings of its attention to a memory, None if it has no memory.
+    """
+    own = settings.self_attention.of(recipe.attention)
     pick({norm: norm for norm in NORMS}, recipe.norm, "norm")
-    pick(ACTIVATIONS, recipe.activation, "activation")
-    pick(INITS, recipe.init, "init")
     if recipe.positions == "rotary" and settings.dim // own.heads % 2:
         raise RecipeError("rotary positions rotate pairs of numbers, so the width of a head must be even")
     return Shape(
@@ -156,7 +150,7 @@ def _site(settings: AttentionSettings, longest: int) -> Site:
             f"the scope {settings.scope!r} needs the weights of the steps before, but a Transformer runs all steps "
             "at once; choose model.decoder.kind = recurrent, or another scope"
         )
-    return Site(_make(settings, longest, fused=True), settings.heads, settings.groups)
+    return Site(partial(_of_width, settings, longest, True), settings.heads, settings.groups)
 
 
 def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int, longest: int) -> Attention:
@@ -174,12 +168,12 @@ def attention(settings: AttentionSettings, *, query_dim: int, key_dim: int, long
     if settings.heads == 1:
         return _scope(settings, longest, query_dim, key_dim, settings.dim, fused=False)
     return MultiHead(
-        _make(settings, longest, fused=False),
+        partial(_of_width, settings, longest, False),
         query_dim=query_dim,
         key_dim=key_dim,
         dim=settings.dim,
         heads=settings.heads,
-        groups=settings.groups or None,
+        groups=settings.groups,
     )
 
 
@@ -187,13 +181,8 @@ def _scope_class(settings: AttentionSettings) -> type[Scope]:
     return plugins.pick(SCOPES, settings.scope, "scope", Scope)
 
 
-def _make(settings: AttentionSettings, longest: int, *, fused: bool) -> Make:
-    """A function from the width of a head to its attention."""
-    return partial(_of_width, settings, longest, fused)  # not a lambda, which cannot be pickled
-
-
 def _of_width(settings: AttentionSettings, longest: int, fused: bool, width: int) -> Scope:
-    """The attention of one head."""
+    """The attention of one head of that width; used by `partial`, because a lambda cannot be pickled."""
     return _scope(settings, longest, width, width, width, fused=fused)
 
 

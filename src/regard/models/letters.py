@@ -58,7 +58,10 @@ class ConvolutionalLetters(Letters):
     def read(
         self, letters: Float[Tensor, "words letters letter"], mask: Bool[Tensor, "words letters"]
     ) -> Float[Tensor, "words dim"]:
-        """The maxima; outputs are at least 0 after the relu, so those at padding, set to 0, cannot win."""
+        """The maximum of each filter over the positions of the word.
+
+        Padding is set to 0, which never exceeds a real output, because outputs after the relu are at least 0.
+        """
         outputs = torch.cat([convolution(letters.transpose(1, 2)) for convolution in self.filters], dim=1)
         return (functional.relu(outputs) * mask.unsqueeze(1)).amax(-1)
 

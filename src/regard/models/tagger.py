@@ -50,5 +50,5 @@ def build(recipe: recipes.Model, settings: recipes.Letters, *, words: int, lette
     kind = pick(LETTERS, settings.kind, "reader of letters")
     if settings.dim % 2:
         raise RecipeError(f"tag.letters.dim is split in two halves, so it must be even, not {settings.dim}")
-    reader = kind(letters, embedding=settings.embedding, dim=settings.dim) if settings.dim else None
-    return Tagger(core.text_encoder(recipe, words), reader, tags=tags)
+    letter_encoder = kind(letters, embedding=settings.embedding, dim=settings.dim) if settings.dim else None
+    return Tagger(core.text_encoder(recipe, words), letter_encoder, tags=tags)

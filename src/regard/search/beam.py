@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.decoders import Decoder
+from regard.decoders import AnyDecoder
 from regard.device import check_cancelled
 from regard.errors import NotFiniteError, RecipeError
 from regard.kernels.choose import takes
@@ -52,35 +52,8 @@ class Expansion(NamedTuple):
             yield ending, [candidate for candidate in best if candidate.word != END][:width]
 
 
-@dataclass(frozen=True)
-class Scorer:
-    """Computes the score that ranks finished hypotheses: log P / length penalty + coverage penalty."""
-
-    length_penalty: float
-    coverage_penalty: float
-
-    def score(
-        self,
-        log_probability: float,
-        tokens: int,
-        attention: Float[Tensor, "tokens source"] | None,
-        real: Bool[Tensor, " source"],
-    ) -> float:
-        """The score of a hypothesis of `tokens` tokens, END included; `real` is the source mask, False at padding."""
-        score = self.bound(log_probability, tokens)
-        return score + penalties.coverage(attention, real, self.coverage_penalty) if self.coverage_penalty else score
-
-    def bound(self, log_probability: float, tokens: int) -> float:
-        """An upper bound of the score of any continuation that has at most `tokens` tokens.
-
-        The bound holds because log P is at most 0 and never rises, the length penalty grows with the length, and
-        the coverage penalty is at most 0.
-        """
-        return log_probability / penalties.length(tokens, self.length_penalty)
-
-
 def beam(
-    decoder: Decoder[Any, Any],
+    decoder: AnyDecoder,
     memory: Memory,
     *,
     width: int,
@@ -96,15 +69,14 @@ def beam(
     `limits` holds the maximum number of tokens of each sentence, END included. A hypothesis that is cut at its limit
     is only the beginning of an output, so it is listed after all finished ones, even if it is more likely; within both
     groups the higher score comes first. The search of a sentence stops at its limit, or as soon as no live hypothesis
-    can still enter its `n_best` by the upper bound of its score (`Scorer.bound`). So a larger `n_best` adds hypotheses
+    can still enter its `n_best` by the upper bound of its score (`Results.bound`). So a larger `n_best` adds hypotheses
     and does not change the first ones. The other sentences of the batch do not change the result. `no_repeat` is the
     length of n-grams that no output may contain twice (0: no restriction). Every output begins with its `prefix`.
     """
     if not 1 <= n_best <= width:
         raise RecipeError(f"a beam of width {width} finds 1 to {width} hypotheses, not {n_best}")
     check_limits(limits, memory, prefix)
-    scorer = Scorer(length_penalty, coverage_penalty)
-    results = Results(scorer, width, n_best, limits, memory.mask, [[] for _ in limits])
+    results = Results(length_penalty, coverage_penalty, width, n_best, limits, memory.mask, [[] for _ in limits])
     with torch.inference_mode():
         _search(decoder, memory, results, no_repeat, prefix)
     if not all(results.hypotheses):
@@ -119,26 +91,37 @@ def _outside_inference_mode(hypothesis: Hypothesis) -> Hypothesis:
 
 @dataclass(frozen=True)
 class Results:
-    """The best complete hypotheses of every sentence so far, at most `n_best`, and the rule that stops its search."""
+    """The best complete hypotheses of every sentence so far, at most `n_best`, and the rule that stops its search.
 
-    scorer: Scorer
+    They are ranked by the score  log P / length penalty + coverage penalty.
+    """
+
+    length_penalty: float
+    coverage_penalty: float
     width: int
     n_best: int
     limits: Sequence[int]
     mask: Bool[Tensor, "batch source"]
     hypotheses: list[list[Hypothesis]]
 
+    def bound(self, log_probability: float, tokens: int) -> float:
+        """An upper bound of the score of any continuation that has at most `tokens` tokens, END included.
+
+        The bound holds because log P is at most 0 and never rises, the length penalty grows with the length, and
+        the coverage penalty is at most 0. Without a coverage penalty it is the score of exactly `tokens` tokens.
+        """
+        return log_probability / penalties.length(tokens, self.length_penalty)
+
     def can_improve(self, sentence: int, log_probability: float, length: int) -> bool:
         """Whether a live hypothesis of this log-probability and length may still enter the sentence's `n_best`."""
         best, limit = self.hypotheses[sentence], self.limits[sentence]
         if length >= limit or log_probability == -math.inf:
             return False
-        return len(best) < self.n_best or self.scorer.bound(log_probability, limit) > best[-1].score
+        return len(best) < self.n_best or self.bound(log_probability, limit) > best[-1].score
 
-    def update(
-        self, sentence: int, ending: list[Candidate], living: list[Candidate], beams: Beams, length: int
-    ) -> list[Candidate]:
+    def update(self, sentence: int, ending: list[Candidate], living: list[Candidate], beams: Beams) -> list[Candidate]:
         """Add the candidates that end; return those that stay live, or none if the search of the sentence is over."""
+        length = beams.tokens.shape[1]  # without BEGIN, with the candidates' word
         self._add(sentence, ending, beams)
         if length == self.limits[sentence] and len(self.hypotheses[sentence]) < self.n_best:
             self._add(sentence, living, beams)
@@ -148,9 +131,8 @@ class Results:
         """Insert complete candidates in order; a `Hypothesis` is built only if it can enter the `n_best`."""
         best = self.hypotheses[sentence]
         for candidate in candidates:
-            length = beams.tokens.shape[1]  # without BEGIN, with the candidate's word
             full = len(best) == self.n_best
-            worse = full and self.scorer.bound(candidate.score, length) <= best[-1].score
+            worse = full and self.bound(candidate.score, beams.tokens.shape[1]) <= best[-1].score
             if worse or candidate.score == -math.inf:
                 continue
             best.append(self._hypothesis(sentence, candidate, beams))
@@ -159,16 +141,14 @@ class Results:
 
     def _hypothesis(self, sentence: int, last: Candidate, beams: Beams) -> Hypothesis:
         """Build a complete hypothesis: its last word is END, or it reached the length limit."""
-        finished = last.word == END
-        tokens = beams.tokens[last.row, 1:].tolist() + ([] if finished else [last.word])
-        attention = None if beams.maps is None else beams.maps[last.row].clone()
-        score = self.scorer.score(last.score, len(tokens) + finished, attention, self.mask[sentence])
-        return Hypothesis(tokens, score, attention, finished)
+        hypothesis = beams.complete(last.row, last.word, last.score)
+        score = self.bound(last.score, len(hypothesis.tokens) + hypothesis.finished)
+        if self.coverage_penalty:
+            score += penalties.coverage(hypothesis.map, self.mask[sentence], self.coverage_penalty)
+        return hypothesis._replace(score=score)
 
 
-def _search(
-    decoder: Decoder[Any, Any], memory: Memory, results: Results, no_repeat: int, prefix: Tensor | None
-) -> None:
+def _search(decoder: AnyDecoder, memory: Memory, results: Results, no_repeat: int, prefix: Tensor | None) -> None:
     """Run the beam search of a batch; the hypotheses are added to `results`."""
     width, device = results.width, memory.mask.device
     prepared = decoder.prepare(memory)
@@ -187,7 +167,7 @@ def _search(
             beams = _advance(beams, expansion.scores[:, :width], rows, words, moved=width > 1)
         else:
             living = [
-                results.update(alive[group], *candidates, beams, length)
+                results.update(alive[group], *candidates, beams)
                 for group, candidates in enumerate(expansion.candidates(width))
             ]
             live_groups = [group for group, candidates in enumerate(living) if candidates]
@@ -233,5 +213,4 @@ def _expand(beams: Beams, logits: Float[Tensor, "rows vocabulary"], width: int, 
 def _advance(beams: Beams, scores: Tensor, rows: Tensor, words: Tensor, *, moved: bool) -> Beams:
     """Select the rows that stay live and append a word to each; if not `moved`, all rows stay, in their order."""
     beams = beams.select(rows.flatten()) if moved else beams
-    tokens = torch.cat([beams.tokens, words.flatten().unsqueeze(1)], dim=1)
-    return Beams(tokens, scores.flatten(), beams.maps, beams.state)
+    return replace(beams.extend(words.flatten()), scores=scores.flatten())

@@ -1,6 +1,7 @@
 """Search with the settings of a recipe: beam search, or sampling if `search.temperature` is set."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from jaxtyping import Int
 from torch import Tensor
@@ -40,23 +41,21 @@ def find(
             prefix=prefix,
         )
 
-    def search(width: int, count: int) -> list[list[Hypothesis]]:
-        return beam(
-            decoder,
-            memory,
-            width=width,
-            limits=limits,
-            length_penalty=settings.length_penalty,
-            coverage_penalty=settings.coverage_penalty,
-            no_repeat=settings.no_repeat,
-            prefix=prefix,
-            n_best=count,
-        )
-
-    narrow = search(settings.beam, min(n_best, settings.beam))
+    search = partial(
+        beam,
+        decoder,
+        memory,
+        limits=limits,
+        length_penalty=settings.length_penalty,
+        coverage_penalty=settings.coverage_penalty,
+        no_repeat=settings.no_repeat,
+        prefix=prefix,
+    )
+    narrow = search(width=settings.beam, n_best=min(n_best, settings.beam))
     if n_best <= settings.beam:
         return narrow
-    return [_joined(first, wider, n_best) for first, wider in zip(narrow, search(n_best, n_best), strict=True)]
+    wide = search(width=n_best, n_best=n_best)
+    return [_joined(first, wider, n_best) for first, wider in zip(narrow, wide, strict=True)]
 
 
 def _joined(first: list[Hypothesis], wider: list[Hypothesis], n_best: int) -> list[Hypothesis]:

@@ -1,16 +1,15 @@
 """The live hypotheses of a search, and its first decoder step; shared by beam search and sampling."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.decoders import Decoder
+from regard.decoders import AnyDecoder
 from regard.errors import RecipeError
-from regard.types import BEGIN, PAD, BatchFirst, Memory, Prepared, State, Step
+from regard.types import BEGIN, END, PAD, BatchFirst, Hypothesis, Memory, Prepared, State, Step
 
 FORBIDDEN_TOKENS = (PAD, BEGIN)  # tokens that no output may contain
 
@@ -29,7 +28,17 @@ class Beams(BatchFirst):
         maps = step.attention
         if self.maps is not None and maps is not None:
             maps = torch.cat([self.maps, maps], dim=1)
-        return Beams(self.tokens, self.scores, maps, step.state)
+        return replace(self, maps=maps, state=step.state)
+
+    def extend(self, words: Int[Tensor, " rows"]) -> "Beams":
+        """The hypotheses with one more word each."""
+        return replace(self, tokens=torch.cat([self.tokens, words.unsqueeze(1)], dim=1))
+
+    def complete(self, row: int, word: int, score: float) -> Hypothesis:
+        """A live hypothesis as an output: its last word is END, or it is cut after that word."""
+        finished = word == END
+        tokens = self.tokens[row, 1:].tolist() + ([] if finished else [word])
+        return Hypothesis(tokens, score, None if self.maps is None else self.maps[row].clone(), finished)
 
 
 def check_limits(limits: Sequence[int], memory: Memory, prefix: Tensor | None) -> None:
@@ -41,11 +50,7 @@ def check_limits(limits: Sequence[int], memory: Memory, prefix: Tensor | None) -
 
 
 def begin(
-    decoder: Decoder[Any, Any],
-    prepared: Prepared,
-    memory: Memory,
-    prefix: Int[Tensor, "batch prefix"] | None,
-    width: int,
+    decoder: AnyDecoder, prepared: Prepared, memory: Memory, prefix: Int[Tensor, "batch prefix"] | None, width: int
 ) -> tuple[Beams, Float[Tensor, "rows vocabulary"]]:
     """Run the decoder over BEGIN and the prefix in one step; returns `width` rows per sentence and their next logits.
 
@@ -60,6 +65,5 @@ def begin(
     prefix_scores = log_probs.gather(-1, tokens[:, 1:].unsqueeze(-1)).sum((1, 2))
     scores = prefix_scores.unsqueeze(1).repeat(1, width)
     scores[:, 1:] = float("-inf")
-    rows = Beams(tokens, prefix_scores, step.attention, step.state).repeat(width)
-    logits = step.logits[:, -1].repeat_interleave(width, dim=0)
-    return Beams(rows.tokens, scores.flatten(), rows.maps, rows.state), logits
+    beams = Beams(tokens, prefix_scores, step.attention, step.state).repeat(width)
+    return replace(beams, scores=scores.flatten()), step.logits[:, -1].repeat_interleave(width, dim=0)

@@ -1,26 +1,24 @@
 """Sampling: draws outputs at random, with temperature, top-k and top-p."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.decoders import Decoder
+from regard.decoders import AnyDecoder
 from regard.device import check_cancelled
 from regard.errors import NotFiniteError, RecipeError
 from regard.search.hypotheses import FORBIDDEN_TOKENS, begin, check_limits
 from regard.types import END, Hypothesis, Memory
 
-SEED_STEP = (
-    15_485_863  # added to the seed for each further output of a sentence; torch uses only the low 32 bits of a seed
-)
+# Added to the seed for each further output of a sentence; torch uses only the low 32 bits of a seed.
+SEED_STEP = 15_485_863
 
 
 @torch.no_grad()
 def sample(
-    decoder: Decoder[Any, Any],
+    decoder: AnyDecoder,
     memory: Memory,
     *,
     limits: Sequence[int],
@@ -47,8 +45,7 @@ def sample(
     check_limits(limits, memory, prefix)
     prepared = decoder.prepare(memory)
     beams, logits = begin(decoder, prepared, memory, prefix, count)
-    prefix_scores = beams.scores.view(-1, count)[:, :1].expand(-1, count)
-    scores = prefix_scores.flatten().tolist()
+    scores = beams.scores[::count].repeat_interleave(count).tolist()  # of the prefix
     generators = [torch.Generator().manual_seed(seed + draw * SEED_STEP) for seed in seeds for draw in range(count)]
     row_limits = [limit for limit in limits for _ in range(count)]
     done: list[Hypothesis | None] = [None] * len(row_limits)
@@ -64,15 +61,13 @@ def sample(
                 continue
             scores[row] += float(log_probs[row, word])
             if word == END or length == row_limits[row]:
-                written = beams.tokens[row, 1:].tolist() + ([] if word == END else [word])
-                attention = None if beams.maps is None else beams.maps[row].clone()
-                done[row] = Hypothesis(written, scores[row], attention, word == END)
+                done[row] = beams.complete(row, word, scores[row])
         if all(done):
             break
         check_cancelled()
-        tokens = torch.cat([beams.tokens, torch.tensor(drawn, device=memory.mask.device).unsqueeze(1)], dim=1)
-        step = decoder.step(tokens[:, -1:], beams.state, prepared)
-        beams, logits = type(beams)(tokens, beams.scores, beams.maps, beams.state).follow(step), step.logits[:, -1]
+        beams = beams.extend(torch.tensor(drawn, device=memory.mask.device))
+        step = decoder.step(beams.tokens[:, -1:], beams.state, prepared)
+        beams, logits = beams.follow(step), step.logits[:, -1]
     hypotheses = [hypothesis for hypothesis in done if hypothesis is not None]
     return [hypotheses[start : start + count] for start in range(0, len(hypotheses), count)]
 

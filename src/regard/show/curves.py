@@ -44,10 +44,6 @@ class Labels(NamedTuple):
     upward: str  # label of the y axis
 
 
-Spell = Callable[[str], str]  # replaces characters that no installed font has
-Drawing = Callable[[Sequence[Curve], Labels], bytes]
-
-
 def svg(curves: Sequence[Curve], labels: Labels) -> bytes:
     """The chart as a self-contained SVG; a tooltip on each mark shows its numbers."""
     description = f"{labels.title}: {labels.upward} by {labels.across}, for {', '.join(curve.name for curve in curves)}"
@@ -59,7 +55,7 @@ def png(curves: Sequence[Curve], labels: Labels) -> bytes:
     return paint_png([*labels, *(curve.name for curve in curves)], lambda spell: lay_out(curves, labels, spell))
 
 
-DRAWINGS: dict[str, Drawing] = {".svg": svg, ".png": png}
+DRAWINGS: dict[str, Callable[[Sequence[Curve], Labels], bytes]] = {".svg": svg, ".png": png}
 
 
 def draw(curves: Sequence[Curve], ending: str, labels: Labels) -> bytes:
@@ -67,8 +63,11 @@ def draw(curves: Sequence[Curve], ending: str, labels: Labels) -> bytes:
     return pick(DRAWINGS, ending.lower(), "picture ending")(curves, labels)
 
 
-def lay_out(curves: Sequence[Curve], labels: Labels, spell: Spell = str) -> Picture:
-    """Place all parts of the chart; the name of each curve stands at its right end, and names do not overlap."""
+def lay_out(curves: Sequence[Curve], labels: Labels, spell: Callable[[str], str] = str) -> Picture:
+    """Place all parts of the chart; the name of each curve stands at its right end, and names do not overlap.
+
+    `spell` replaces characters that no installed font has.
+    """
     height = max(HEIGHT, APART * len(curves))
     lengths = sorted({point.length for curve in curves for point in curve.points})
     left, right, _ = _range(lengths)

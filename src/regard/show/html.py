@@ -1,4 +1,4 @@
-"""The map as one self-contained HTML file: the viewer script, its style sheet and the numbers are inside."""
+"""The map as one self-contained HTML file: viewer, style sheet and numbers are inside."""
 
 import json
 import math
@@ -11,40 +11,19 @@ from typing import Any
 from regard.maps import AttentionMap
 from regard.show.labels import make_visible, shown
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<script type="application/json" class="regard-map">{content}</script>
-<noscript>This page draws its attention map with JavaScript, which is switched off here.</noscript>
-<script type="module">{script}</script>
-</body>
-</html>
-"""
+VIEWER = ("viewer.html", "viewer.css", "viewer.js")
 
 
 def html(attention: AttentionMap, title: str = "") -> bytes:
     """The map as an interactive page: heat map and word-to-word lines, by tokens and, if they differ, by words."""
-    style, script = (files("regard.show").joinpath(name).read_text("utf-8") for name in ("viewer.css", "viewer.js"))
+    page, style, script = (files("regard.show").joinpath(name).read_text("utf-8") for name in VIEWER)
     maps = {"tokens": attention, "words": attention.words()}
     if maps["words"].rows == attention.rows and maps["words"].columns == attention.columns:
         del maps["words"]
     content = {"title": make_visible(title), "maps": [_content(name, shown_map) for name, shown_map in maps.items()]}
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'"
-    page = PAGE.format(
-        policy=policy,
-        title=escape(make_visible(title) or "attention map"),
-        style=style,
-        content=_safe_json(content),
-        script=script,
-    )
-    return page.encode()
+    safe_title, safe_content = escape(make_visible(title) or "attention map"), _safe_json(content)
+    return page.format(policy=policy, title=safe_title, style=style, content=safe_content, script=script).encode()
 
 
 def _content(name: str, attention: AttentionMap) -> dict[str, Any]:

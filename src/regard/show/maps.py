@@ -12,22 +12,15 @@ from regard.show.svg import svg
 from regard.show.terminal import terminal
 from regard.show.text import pharaoh, table
 
-__all__ = ["DRAWINGS", "check_ending", "draw", "drawing", "html", "pharaoh", "png", "svg", "table", "terminal"]
+__all__ = ["DRAWINGS", "check_ending", "draw", "html", "pharaoh", "png", "svg", "table", "terminal"]
 
-Drawing = Callable[[AttentionMap, str], bytes]
-
-DRAWINGS: dict[str, Drawing] = {
+DRAWINGS: dict[str, Callable[[AttentionMap, str], bytes]] = {
     ".svg": lambda attention, title: svg(attention, title).encode(),
     ".png": png,
     ".html": html,
     ".csv": table,
     ".pharaoh": pharaoh,
 }
-
-
-def drawing(ending: str) -> Drawing:
-    """The function that draws a file with that ending."""
-    return pick(DRAWINGS, ending.lower(), "picture ending")
 
 
 def check_ending(ending: str) -> None:
@@ -37,4 +30,4 @@ def check_ending(ending: str) -> None:
 
 def draw(attention: AttentionMap, ending: str, title: str = "") -> bytes:
     """The map as the content of a file; the file's ending chooses the format."""
-    return drawing(ending)(attention, title)
+    return pick(DRAWINGS, ending.lower(), "picture ending")(attention, title)

@@ -24,16 +24,4 @@ def task_class(name: str) -> type[AnyTask]:
     return plugins.pick(TASKS, name, "task", Task)
 
 
-__all__ = [
-    "TASKS",
-    "Answer",
-    "AnyTask",
-    "Classify",
-    "Continue",
-    "MaskedText",
-    "Scored",
-    "Tag",
-    "Task",
-    "Transduce",
-    "task_class",
-]
+__all__ = ["TASKS", "Answer", "AnyTask", "Classify", "MaskedText", "Scored", "Tag", "Task", "Transduce", "task_class"]

@@ -1,7 +1,7 @@
 """Extractive question answering: the answer is a span of the context; with any encoder."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -11,19 +11,15 @@ from torch.nn import functional
 
 from regard.data import batching, files
 from regard.data.files import Loaded
-from regard.data.tokenizers import TOKENIZERS, Tokenizer
-from regard.errors import DataError, pick
+from regard.errors import DataError
 from regard.maps import AttentionMap
 from regard.models import span
 from regard.models.span import Pointed, SpanModel
 from regard.recipe import Recipe, Search
-from regard.sources.text import SOURCE, build_tokenizer
-from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import Encoded, Task
-from regard.types import END, SPECIALS, BatchFirst, Example, Padded, Prediction
+from regard.tasks.core import Encoded, TextTask
+from regard.types import END, BatchFirst, Example, Padded, Prediction
 
-READ_TOKENS = 16_000  # tokens of a batch for predictions
 ROWS = ("first", "last")  # labels of the rows of a map: the first and the last token of the answer
 
 
@@ -58,7 +54,7 @@ class QuestionBatch(BatchFirst):
     examples: Int[Tensor, " batch"]  # index of each row's example in the data, for messages
 
 
-class Answer(Task[SpanModel, Questions, QuestionBatch]):
+class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
     """Extractive question answering: predicts the first and the last token of the answer in the context."""
 
     metrics = ("exact_match", "answer_f1", "character_errors")
@@ -68,16 +64,10 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         *(f"search.{key.name}" for key in fields(Search) if key.name != "max_answer"),
     )
 
-    def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
-        super().__init__(recipe)
-        self.source = source
-
     @staticmethod
-    def check(recipe: Recipe) -> None:
-        """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
-        pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
-        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
-            span.build(recipe.model, recipe.answer, size=len(SPECIALS))
+    def model(recipe: Recipe, size: int) -> SpanModel:
+        """Builds the model for a vocabulary of this size, with newly initialised weights."""
+        return span.build(recipe.model, recipe.answer, size=size)
 
     @staticmethod
     def read(names: tuple[str, ...]) -> Loaded:
@@ -85,23 +75,9 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         return files.questions(names)
 
     @classmethod
-    def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Answer":
-        """Builds the tokenizer from questions and contexts, or takes that of `origin`."""
-        texts = [part for example in examples for part in parts(example.source)]
-        return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
-
-    @classmethod
-    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Answer":
-        """Builds the task of a stored run."""
-        return cls(recipe, pick(TOKENIZERS, recipe.tokens.source, "tokenizer").from_bytes(read(SOURCE)))
-
-    def files(self) -> dict[str, bytes]:
-        """The files that a run must store besides the weights, by name."""
-        return {SOURCE: self.source.to_bytes()}
-
-    def build(self) -> SpanModel:
-        """Builds the model with newly initialised weights."""
-        return span.build(self.recipe.model, self.recipe.answer, size=self.source.size)
+    def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
+        """The question and the context of an example."""
+        return parts(example.source)
 
     def encode(self, examples: Sequence[Example]) -> Questions:
         """Encodes all examples as token ids, with the spans of their answers."""
@@ -171,7 +147,7 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
-        for places, _ in core.input_batches(texts, self._ids, self.longest, READ_TOKENS):
+        for places, _ in core.input_batches(texts, self._ids, self.longest):
             places = [place for place in places if all(part.strip() for part in parts(texts[place]))]
             if not places:
                 continue
@@ -201,8 +177,7 @@ class Answer(Task[SpanModel, Questions, QuestionBatch]):
         for score, (first, last) in best_spans(pointed, most, n_best):
             words = context[places[first][0] : places[last][1]].strip()
             predictions.append(Prediction(text, words, score, pieces[first : last + 1], attention_map))
-        best, *others = predictions
-        return replace(best, alternatives=tuple(others))
+        return core.with_alternatives(predictions)
 
 
 def parts(text: str) -> tuple[str, str]:

@@ -11,20 +11,19 @@ from torch import Tensor
 
 from regard.data import batching, files
 from regard.data.files import Loaded
-from regard.data.tokenizers import TOKENIZERS, Tokenizer
-from regard.errors import CorruptError, DataError, RecipeError, pick
+from regard.data.tokenizers import Tokenizer
+from regard.errors import CorruptError, DataError, RecipeError
 from regard.maps import AttentionMap
 from regard.models import classifier
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe, Search
-from regard.sources.text import SOURCE, build_tokenizer
+from regard.sources import Text
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import Encoded, Examples, Scored, Task
-from regard.types import BEGIN, END, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction
+from regard.tasks.core import Encoded, Examples, Scored, TextTask
+from regard.types import BEGIN, END, BatchFirst, Example, Padded, Prediction
 
 LABELS = "labels.json"
-READ_TOKENS = 16_000  # tokens of a batch for predictions
 LISTED = 8  # labels that a message lists at most
 
 
@@ -49,7 +48,7 @@ class LabelledBatch(BatchFirst):
     examples: Int[Tensor, " batch"]  # index of each row's example in the data, for messages
 
 
-class Classify(Task[Classifier, Labelled, LabelledBatch]):
+class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
     """Text classification: text to one of the labels that are in the training data."""
 
     metrics = ("accuracy", "f1", "exact_match")
@@ -57,22 +56,24 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
     ignores = (*core.NO_DECODER, "tokens.target", "model.tied", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer, labels: tuple[str, ...]) -> None:
-        super().__init__(recipe)
-        self.source = source
+        super().__init__(recipe, source)
         self.labels = labels
 
-    @staticmethod
-    def check(recipe: Recipe) -> None:
+    @classmethod
+    def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
-        pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
+        super().check(recipe)
         if recipe.classify.pooling == "attention" and recipe.model.attention.normalizer == "hard":
             raise RecipeError(
                 "model.attention.normalizer = hard is learned with REINFORCE, which only recurrent decoders have: a "
                 "classifier's classify.pooling = attention would never learn where to look; choose softmax, or "
                 "sparsemax or entmax15 for weights that are zero, or another classify.pooling"
             )
-        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
-            classifier.build(recipe.model, recipe.classify.pooling, size=len(SPECIALS), classes=2)
+
+    @staticmethod
+    def model(recipe: Recipe, size: int, classes: int = 2) -> Classifier:
+        """Builds the model for a vocabulary of this size, with newly initialised weights."""
+        return classifier.build(recipe.model, recipe.classify.pooling, size=size, classes=classes)
 
     @classmethod
     def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
@@ -97,24 +98,21 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Classify":
         """Collects the labels; builds the tokenizer, or takes that of `origin`."""
-        texts = [core.lowered(example.source, recipe) for example in examples]
-        source = build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin)
-        return cls(recipe, source, tuple(sorted({example.target for example in examples})))
+        labels = tuple(sorted({example.target for example in examples}))
+        return cls(recipe, cls.tokenizer(recipe, examples, origin), labels)
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Classify":
         """Builds the task of a stored run."""
-        source = pick(TOKENIZERS, recipe.tokens.source, "tokenizer").from_bytes(read(SOURCE))
-        return cls(recipe, source, _labels(read(LABELS)))
+        return cls(recipe, Text.restore(recipe, read).tokenizer, _labels(read(LABELS)))
 
     def files(self) -> dict[str, bytes]:
         """The files that a run must store besides the weights, by name."""
-        return {SOURCE: self.source.to_bytes(), LABELS: json.dumps(self.labels, ensure_ascii=False).encode()}
+        return super().files() | {LABELS: json.dumps(self.labels, ensure_ascii=False).encode()}
 
     def build(self) -> Classifier:
         """Builds the model with newly initialised weights."""
-        recipe = self.recipe
-        return classifier.build(recipe.model, recipe.classify.pooling, size=self.source.size, classes=len(self.labels))
+        return self.model(self.recipe, self.source.size, len(self.labels))
 
     def encode(self, examples: Sequence[Example]) -> Labelled:
         """Encodes all examples as token ids and label indices."""
@@ -162,8 +160,7 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
         self, model: Classifier, batch: LabelledBatch, smoothing: float = 0.0, sampling: float = 0.0
     ) -> Float[Tensor, ""]:
         """The summed cross-entropy of the labels; in training with word dropout."""
-        share = self.recipe.train.word_dropout if model.training else 0.0
-        source = _hidden(batch.source, share) if share else batch.source
+        source = core.drop_words(batch.source, self.recipe.train.word_dropout if model.training else 0.0)
         return core.cross_entropy(model(source).logits, batch.labels, smoothing, ignore=-1)
 
     @torch.no_grad()
@@ -177,17 +174,17 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
-        for places, ids in core.input_batches(texts, self.ids, self.longest, READ_TOKENS):
+        for places, ids in core.input_batches(texts, self.ids, self.longest):
             logits, weights = model(self.padded(ids).to(device))
             ranked = logits.float().log_softmax(-1).sort(descending=True, stable=True)
             chosen = zip(ranked.values[:, :n_best].tolist(), ranked.indices[:, :n_best].tolist(), strict=True)
             for row, (place, (scores, numbers)) in enumerate(zip(places, chosen, strict=True)):
                 own = None if weights is None else weights[row]
                 scored = zip(scores, numbers, strict=True)
-                best, *others = [
+                predictions = [
                     self.prediction(texts[place], ids[row], self.labels[label], score, own) for score, label in scored
                 ]
-                answers[place] = replace(best, alternatives=tuple(others))
+                answers[place] = core.with_alternatives(predictions)
         return answers
 
     def measure(self, model: Classifier, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
@@ -208,12 +205,6 @@ class Classify(Task[Classifier, Labelled, LabelledBatch]):
             columns = tuple(self.source.piece(token) for token in [*self._first(), *ids, END])
             attention_map = AttentionMap(weights[None, : len(columns)].cpu(), (label,), columns)
         return Prediction(text, label, score, (label,), attention_map)
-
-
-def _hidden(source: Padded, share: float) -> Padded:
-    """Iyyer et al. 2015, word dropout: each word becomes UNKNOWN with this probability, independently."""
-    drawn = torch.rand(source.ids.shape, device=source.ids.device) < share
-    return replace(source, ids=source.ids.masked_fill(drawn & (source.ids >= len(SPECIALS)), UNKNOWN))
 
 
 def _check_labels(examples: Sequence[Example], known: set[str]) -> None:

@@ -17,24 +17,26 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard import recipe as recipes
+from regard.attention.record import record
+from regard.attention.scopes import Scope
 from regard.data import batching, files
 from regard.data.corpora import CORPORA
 from regard.data.files import Loaded
+from regard.data.tokenizers import Tokenizer
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.metrics import METRICS, MULTI_REFERENCE, Measured
+from regard.models.letters import Spelled
 from regard.recipe import Model, Recipe, Search
+from regard.sources import Text
 from regard.storage import Run
-from regard.types import PAD, UNKNOWN, Example, Prediction
+from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction
 
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
 ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
-NO_DECODER = (
-    "source",
-    "tokens.shared",
-    "model.decoder",
-    *ATTENTION_TERMS,
-)  # keys that a task without a decoder ignores
+# keys that a task without a decoder ignores
+NO_DECODER = ("source", "tokens.shared", "model.decoder", *ATTENTION_TERMS)
+READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
 LONGEST = 5000  # tokens of an input at most, unless data.max_length is higher: the memory of maps grows as the square
 
 
@@ -146,9 +148,9 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     # before training
 
-    @staticmethod
+    @classmethod
     @abstractmethod
-    def check(recipe: Recipe) -> None:
+    def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
 
     @classmethod
@@ -299,6 +301,56 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 AnyTask = Task[Any, Any, Any]
 
 
+class TextTask(Task[ModelKind, DataKind, BatchKind]):
+    """Base class of tasks with one tokenizer, `source`."""
+
+    def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
+        super().__init__(recipe)
+        self.source = source
+
+    @classmethod
+    def check(cls, recipe: Recipe) -> None:
+        """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
+        Text.check(recipe)
+        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
+            cls.model(recipe, len(SPECIALS))
+
+    @staticmethod
+    @abstractmethod
+    def model(recipe: Recipe, size: int) -> ModelKind:
+        """Builds the model for a vocabulary of this size, with newly initialised weights."""
+
+    @classmethod
+    def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
+        """The texts of an example, as the tokenizer reads them: its source, unless a task has others."""
+        return [lowered(example.source, recipe)]
+
+    @classmethod
+    def tokenizer(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None) -> Tokenizer:
+        """Builds the tokenizer from the training texts, or takes that of the run `origin`."""
+        return Text.fit(recipe, [text for example in examples for text in cls.texts(recipe, example)], origin).tokenizer
+
+    @classmethod
+    def learn(
+        cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None
+    ) -> "TextTask[ModelKind, DataKind, BatchKind]":
+        """Builds the task with a tokenizer from the training examples, or with that of the run `origin`."""
+        return cls(recipe, cls.tokenizer(recipe, examples, origin))
+
+    @classmethod
+    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "TextTask[ModelKind, DataKind, BatchKind]":
+        """Builds the task of a stored run."""
+        return cls(recipe, Text.restore(recipe, read).tokenizer)
+
+    def files(self) -> dict[str, bytes]:
+        """The files that a run must store besides the weights, by name."""
+        return Text(self.source).files()
+
+    def build(self) -> ModelKind:
+        """Builds the model with newly initialised weights."""
+        return self.model(self.recipe, self.source.size)
+
+
 def position_limit(model: Model) -> float:
     """The number of positions that a model has: model.longest if positions are learned, otherwise infinite."""
     learned = model.positions == "learned" and "transformer" in (model.encoder.kind, model.decoder.kind)
@@ -321,6 +373,25 @@ def cross_entropy(
     """Cross-entropy in float32 or more, summed over all rows except those whose target is `ignore`."""
     precise = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     return kernels.cross_entropy(precise, wanted.flatten(), smoothing, ignore)
+
+
+Words = TypeVar("Words", Padded, Spelled)
+
+
+def drop_words(source: Words, share: float) -> Words:
+    """Iyyer et al. 2015, word dropout: each word becomes UNKNOWN with this probability, independently."""
+    if not share:
+        return source
+    drawn = torch.rand(source.ids.shape, device=source.ids.device) < share
+    return replace(source, ids=source.ids.masked_fill(drawn & (source.ids >= len(SPECIALS)), UNKNOWN))
+
+
+def with_last_attention(model: nn.Module, *inputs: Any) -> tuple[Tensor, Float[Tensor, "batch length length"] | None]:
+    """The output of a model, and the self-attention of its last layer, averaged over heads; None if it has none."""
+    last_layer = [name for name, module in model.named_modules() if isinstance(module, Scope)][-1:]
+    with record(model, layers=last_layer) as recorded:
+        output = model(*inputs)
+    return output, next((weights.mean(1) for weights in recorded.weights.values()), None)
 
 
 def by_source(examples: Sequence[Example]) -> list[list[Example]]:
@@ -347,7 +418,7 @@ def input_batches(
     texts: Sequence[str],
     encode: Callable[[str], Any],
     longest: float,
-    budget: int,
+    budget: int = READ_TOKENS,
     size: Callable[[Any], int] = with_end,
 ) -> Iterator[InputBatch]:
     """Encodes texts and yields batches of at most `budget` positions, without blank texts and those over `longest`."""
@@ -357,6 +428,12 @@ def input_batches(
     for group in batching.sorted_batches([(sizes[place], 0) for place in answered], budget):
         places = [answered[index] for index in group]
         yield InputBatch(places, [encoded[place] for place in places])
+
+
+def with_alternatives(predictions: Sequence[Prediction]) -> Prediction:
+    """The first of the predictions for one input, with the others as its alternatives."""
+    best, *others = predictions
+    return replace(best, alternatives=tuple(others))
 
 
 def blank(text: str) -> Prediction:

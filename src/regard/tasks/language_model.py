@@ -13,18 +13,15 @@ from torch.nn import functional
 from regard import search
 from regard.data import batching, files
 from regard.data.files import Loaded
-from regard.data.tokenizers import TOKENIZERS, Tokenizer
-from regard.errors import DataError, RecipeError, pick
+from regard.errors import DataError, RecipeError
 from regard.metrics import METRICS, Cost
 from regard.models import language
 from regard.models.language import LanguageModel
 from regard.recipe import Recipe, Search
 from regard.search.sample import SEED_STEP
-from regard.sources.text import SOURCE, build_tokenizer
-from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import Encoded, Examples, Scored, Task
-from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN, Batch, Example, Hypothesis, Memory, Padded, Prediction
+from regard.tasks.core import Encoded, Examples, Scored, TextTask
+from regard.types import BEGIN, END, PAD, UNKNOWN, Batch, Example, Hypothesis, Memory, Padded, Prediction
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: tokens times beams
 TURN = 1_000_003  # distance of the seeds of two turns; torch uses only the lower 32 bits of a seed
@@ -73,7 +70,7 @@ class Written(NamedTuple):
         return Written([*self.tokens, *more.tokens], self.score + more.score, more.finished)
 
 
-class LanguageModelling(Task[LanguageModel, Rows, Batch]):
+class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     """Language modelling: learns from plain text with the cross-entropy of each next token; continues texts.
 
     With language_model.window, all text is one stream, including newlines, cut into windows of this many tokens.
@@ -89,14 +86,10 @@ class LanguageModelling(Task[LanguageModel, Rows, Batch]):
         *("search.max_ratio", "search.coverage_penalty", "search.max_answer"),
     )
 
-    def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
-        super().__init__(recipe)
-        self.source = source
-
-    @staticmethod
-    def check(recipe: Recipe) -> None:
+    @classmethod
+    def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or settings that do not fit together, before any data is read."""
-        pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
+        super().check(recipe)
         settings, model = recipe.language_model, recipe.model
         if settings.stride > settings.window:
             raise RecipeError(
@@ -108,8 +101,11 @@ class LanguageModelling(Task[LanguageModel, Rows, Batch]):
             raise RecipeError(
                 f"model.longest = {model.longest} positions are learned, but {read} tokens are read at once; raise it"
             )
-        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
-            language.build(model, size=len(SPECIALS))
+
+    @staticmethod
+    def model(recipe: Recipe, size: int) -> LanguageModel:
+        """Builds the model for a vocabulary of this size, with newly initialised weights."""
+        return language.build(recipe.model, size=size)
 
     # from files to rows
 
@@ -150,23 +146,9 @@ class LanguageModelling(Task[LanguageModel, Rows, Batch]):
         return Examples(train, dev, test, [*notes, f"no data.dev given: {part} split off for it"])
 
     @classmethod
-    def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "LanguageModelling":
-        """Builds the tokenizer from the training text, or takes that of `origin`."""
-        texts = [example.target for example in examples]
-        return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
-
-    @classmethod
-    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "LanguageModelling":
-        """Builds the task of a stored run."""
-        return cls(recipe, pick(TOKENIZERS, recipe.tokens.source, "tokenizer").from_bytes(read(SOURCE)))
-
-    def files(self) -> dict[str, bytes]:
-        """The files that a run must store besides the weights, by name."""
-        return {SOURCE: self.source.to_bytes()}
-
-    def build(self) -> LanguageModel:
-        """Builds the model with newly initialised weights."""
-        return language.build(self.recipe.model, size=self.source.size)
+    def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
+        """The text of an example, which is its target."""
+        return [example.target]
 
     def encode(self, examples: Sequence[Example]) -> Rows:
         """Encodes all text as lines, or as windows that do not overlap."""
@@ -284,8 +266,8 @@ class LanguageModelling(Task[LanguageModel, Rows, Batch]):
             seeds = [seed + place for place in places]
             continuations = self.write(model, [prompts[place] for place in places], settings, seeds, n_best)
             for place, ranked in zip(places, continuations, strict=True):
-                best, *others = [self.prediction(texts[place], prompts[place], written) for written in ranked]
-                answers[place] = replace(best, alternatives=tuple(others))
+                predictions = [self.prediction(texts[place], prompts[place], written) for written in ranked]
+                answers[place] = core.with_alternatives(predictions)
         return answers
 
     def write(
@@ -293,32 +275,26 @@ class LanguageModelling(Task[LanguageModel, Rows, Batch]):
     ) -> list[list[Written]]:
         """Continues prompts whose contexts are equally long, in several turns if the window gets full."""
         most, half = settings.max_extra, self.recipe.language_model.window // 2
-        first = self._turn(model, [self._context(prompt) for prompt in prompts], settings, most, seeds, n_best)
+        first = self._turn(model, [self._context(prompt) for prompt in prompts], settings, seeds, n_best)
         written = {(row, draw): each for row, drawn in enumerate(first) for draw, each in enumerate(drawn)}
         turn = 0
         while unfinished := [key for key, each in written.items() if not each.finished and len(each.tokens) < most]:
             turn += 1
             so_far = [[*prompts[key[0]], *written[key].tokens] for key in unfinished]
-            fresh = [
-                seeds[row] + draw * SEED_STEP + turn * TURN for row, draw in unfinished
-            ]  # new random numbers each turn
+            # new random numbers each turn
+            fresh = [seeds[row] + draw * SEED_STEP + turn * TURN for row, draw in unfinished]
             left = most - len(written[unfinished[0]].tokens)  # the same for all, since their contexts are equally long
             contexts = [tokens[len(tokens) - half :] for tokens in so_far]
-            for key, (more,) in zip(unfinished, self._turn(model, contexts, settings, left, fresh, 1), strict=True):
+            further = self._turn(model, contexts, replace(settings, max_extra=left), fresh, 1)
+            for key, (more,) in zip(unfinished, further, strict=True):
                 written[key] = written[key].then(more)
         return [[written[row, draw] for draw in range(len(drawn))] for row, drawn in enumerate(first)]
 
     def _turn(
-        self,
-        model: LanguageModel,
-        contexts: list[list[int]],
-        settings: Search,
-        most: int,
-        seeds: list[int],
-        n_best: int,
+        self, model: LanguageModel, contexts: list[list[int]], settings: Search, seeds: list[int], n_best: int
     ) -> list[list[Written]]:
         """Generates continuations of equally long contexts, until the window is full."""
-        window, length = self.recipe.language_model.window, len(contexts[0])
+        window, length, most = self.recipe.language_model.window, len(contexts[0]), settings.max_extra
         limits = [length + (min(most, window - length) if window else most)] * len(contexts)
         device = next(model.parameters()).device
         prefix = torch.tensor(contexts, dtype=torch.long, device=device).view(len(contexts), length)

@@ -1,6 +1,6 @@
 """Masked language modelling: predicts masked tokens of a text, with any encoder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -9,27 +9,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.attention.record import record
-from regard.attention.scopes import Scope
 from regard.data import batching, files
 from regard.data.files import Loaded
-from regard.data.tokenizers import TOKENIZERS, Tokenizer
-from regard.errors import RecipeError, pick
+from regard.data.tokenizers import Tokenizer
+from regard.errors import RecipeError
 from regard.maps import AttentionMap
 from regard.metrics import METRICS, Cost, Measured
 from regard.models import masked
 from regard.models.masked import MaskedLM
 from regard.recipe import Recipe, Search
-from regard.sources.text import SOURCE, build_tokenizer
-from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import Encoded, Scored, Task
+from regard.tasks.core import Encoded, Scored, TextTask
 from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction
 
 BLANK = "___"  # a blank in an input text, to be filled with one token
 MASK = "<mask>"  # label of a blank on the axes of maps
 HIDDEN, EXCHANGED = 0.8, 0.1  # shares of the tokens to predict; the others stay as they are
-READ_TOKENS = 16_000  # tokens of a batch for predictions
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class PredictedToken(NamedTuple):
     wanted: str  # the right token
 
 
-class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
+class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     """Masked language modelling (Devlin et al. 2019): learns from plain text, without labels; fills in blanks."""
 
     metrics = ("perplexity", "masked_accuracy")
@@ -85,22 +80,24 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
     ignores = (*core.NO_DECODER, "tokens.target", "train.word_dropout", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
-        super().__init__(recipe)
-        self.source = source
+        super().__init__(recipe, source)
         self.mask = source.size  # the id after the vocabulary, so that other tasks can share the vocabulary
         self.begins = torch.tensor([token == END or source.begins(token) for token in range(source.size)])
 
-    @staticmethod
-    def check(recipe: Recipe) -> None:
+    @classmethod
+    def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
-        pick(TOKENIZERS, recipe.tokens.source, "tokenizer")
+        super().check(recipe)
         if recipe.masked_lm.whole_words and recipe.tokens.source != "sentencepiece":
             raise RecipeError(
                 "masked_lm.whole_words is for words in pieces: "
                 f"it needs tokens.source = sentencepiece, not {recipe.tokens.source}"
             )
-        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
-            masked.build(recipe.model, size=len(SPECIALS))
+
+    @staticmethod
+    def model(recipe: Recipe, size: int) -> MaskedLM:
+        """Builds the model for a vocabulary of this size, with newly initialised weights."""
+        return masked.build(recipe.model, size=size)
 
     @staticmethod
     def read(names: tuple[str, ...]) -> Loaded:
@@ -108,23 +105,9 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
         return files.texts(names)
 
     @classmethod
-    def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "MaskedText":
-        """Builds the tokenizer from the training texts, or takes that of `origin`."""
-        texts = [core.lowered(_text(example), recipe) for example in examples]
-        return cls(recipe, build_tokenizer(recipe.tokens.source, texts, recipe.tokens.size, SOURCE, origin))
-
-    @classmethod
-    def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "MaskedText":
-        """Builds the task of a stored run."""
-        return cls(recipe, pick(TOKENIZERS, recipe.tokens.source, "tokenizer").from_bytes(read(SOURCE)))
-
-    def files(self) -> dict[str, bytes]:
-        """The files that a run must store besides the weights, by name."""
-        return {SOURCE: self.source.to_bytes()}
-
-    def build(self) -> MaskedLM:
-        """Builds the model with newly initialised weights."""
-        return masked.build(self.recipe.model, size=self.source.size)
+    def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
+        """The text of an example of any corpus."""
+        return [core.lowered(_text(example), recipe)]
 
     def encode(self, examples: Sequence[Example]) -> Texts:
         """Encodes all texts, each with a fixed seed of its mask, so that every validation predicts the same tokens."""
@@ -208,7 +191,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
         model.eval()
         device = next(model.parameters()).device
         judged = []
-        for indices in batching.sorted_batches(data.lengths(), READ_TOKENS):
+        for indices in batching.sorted_batches(data.lengths(), core.READ_TOKENS):
             batch = self.collate(data, indices).to(device)
             asked = batch.wanted != PAD
             log_probs = model(batch.source, asked).float().log_softmax(-1)
@@ -233,15 +216,11 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
-        for places, rows in core.input_batches(
-            texts, lambda text: self.encode_blanks(text).ids, self.longest, READ_TOKENS
-        ):
+        for places, rows in core.input_batches(texts, lambda text: self.encode_blanks(text).ids, self.longest):
             source = batching.pad([[*row, END] for row in rows]).to(device)
             asked = source.ids == self.mask
-            with record(model, layers=_top_layer(model)) as recorded:
-                log_probs = model(source, asked).float().log_softmax(-1)
-            maps = next((weights.mean(1) for weights in recorded.weights.values()), None)
-            per_row = log_probs.split(asked.sum(1).tolist())
+            logits, maps = core.with_last_attention(model, source, asked)
+            per_row = logits.float().log_softmax(-1).split(asked.sum(1).tolist())
             for row, (place, of_row) in enumerate(zip(places, per_row, strict=True)):
                 answers[place] = self.prediction(texts[place], of_row, None if maps is None else maps[row], n_best)
         return answers
@@ -279,8 +258,7 @@ class MaskedText(Task[MaskedLM, Texts, MaskedBatch]):
             pieces = tuple(self.source.piece(token) for token in guess.tokens)
             attention_map = None if rows is None else AttentionMap(rows, pieces, columns)
             predictions.append(Prediction(text, _filled(text, pieces), guess.score, pieces, attention_map))
-        best, *others = predictions
-        return replace(best, alternatives=tuple(others))
+        return core.with_alternatives(predictions)
 
     def guesses(self, chances: Float[Tensor, "blanks vocabulary"], opening: Sequence[bool], n_best: int) -> list[Guess]:
         """The best fillings of all blanks together; blanks are independent.
@@ -324,11 +302,6 @@ def _compare(metric: str, judged: Sequence[PredictedToken], how: str) -> Measure
     characters = sum(len(_text(example)) for example in texts)
     cost = Cost(len(texts), len(judged), characters, unknown, sum(token.nats for token in judged))
     return METRICS[metric](cost, how)
-
-
-def _top_layer(model: MaskedLM) -> list[str]:
-    """The name of the attention module of the encoder's last layer, as a list; empty if it has none."""
-    return [name for name, module in model.named_modules() if isinstance(module, Scope)][-1:]
 
 
 def _filled(text: str, pieces: Sequence[str]) -> str:

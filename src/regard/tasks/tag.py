@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -10,8 +10,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.attention.record import record
-from regard.attention.scopes import Scope
 from regard.data import batching, tagged
 from regard.data.files import Loaded
 from regard.data.tokenizers import TOKENIZERS, Character, Tokenizer, Word
@@ -26,7 +24,7 @@ from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import Encoded, Task
-from regard.types import BEGIN, END, SPECIALS, UNKNOWN, BatchFirst, Example, Prediction
+from regard.types import BEGIN, END, SPECIALS, BatchFirst, Example, Prediction
 
 LETTERS = "letters.tokens"
 LONGEST_WORD = 30  # letters of a word that are read; of a longer word, only its first and last letters
@@ -72,8 +70,8 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         self.rules = bio(self.names)
         self.spell = lru_cache(SPELLED)(self._spell)
 
-    @staticmethod
-    def check(recipe: Recipe) -> None:
+    @classmethod
+    def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         pick(tagged.FORMATS, recipe.tag.format, "format")
         if (recipe.tokens.source, recipe.tokens.target) != (Word.kind, Word.kind):
@@ -169,8 +167,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     def loss(self, model: Tagger, batch: Tagged, smoothing: float = 0.0, sampling: float = 0.0) -> Float[Tensor, ""]:
         """The cross-entropy summed over words; in training with word dropout, which leaves a word only its letters."""
-        share = self.recipe.train.word_dropout if model.training else 0.0
-        source = _hidden(batch.source, share) if share else batch.source
+        source = core.drop_words(batch.source, self.recipe.train.word_dropout if model.training else 0.0)
         return core.cross_entropy(model(source), batch.tags, smoothing)
 
     @torch.no_grad()
@@ -185,16 +182,15 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         model.eval()
         device = next(model.parameters()).device
         rules = None if self.rules is None else type(self.rules)(*(rule.to(device) for rule in self.rules))
-        last_layer = [name for name, module in model.named_modules() if isinstance(module, Scope)][-1:]
         answers = [core.blank(text) for text in texts]
         for places, ids in core.input_batches(texts, self.encode_words, self.longest, ANSWER_TOKENS):
             source = spelled(ids, [self.encode_letters(texts[place]) for place in places]).to(device)
-            with record(model, layers=last_layer) as recorded:
-                logits = model(source)[..., len(SPECIALS) :]  # without the special tokens, which are no tags
+            logits, weights = core.with_last_attention(model, source)
+            logits = logits[..., len(SPECIALS) :]  # without the special tokens, which are no tags
             paths = best_path(logits.float().log_softmax(-1), source.mask, rules)
-            weights = recorded.weights[last_layer[0]].mean(1).cpu() if last_layer else [None] * len(places)
+            maps = [None] * len(places) if weights is None else weights.cpu()
             tags, scores = paths.tags.tolist(), paths.scores.tolist()
-            for place, row, score, own in zip(places, tags, scores, weights, strict=True):
+            for place, row, score, own in zip(places, tags, scores, maps, strict=True):
                 answers[place] = self.prediction(texts[place], row, score, own)
         return answers
 
@@ -220,12 +216,6 @@ def spelled(words: Sequence[list[int]], letters: Sequence[Int[Tensor, "_words _l
     for row, sentence in enumerate(letters):
         joined[row, : sentence.shape[0], : sentence.shape[1]] = sentence
     return Spelled(padded.ids, padded.mask, joined)
-
-
-def _hidden(source: Spelled, share: float) -> Spelled:
-    """Word dropout: each word becomes UNKNOWN with this probability, as words outside the vocabulary are."""
-    hidden = source.mask & (torch.rand(source.ids.shape, device=source.ids.device) < share)
-    return replace(source, ids=source.ids.masked_fill(hidden, UNKNOWN))
 
 
 def _frequent(texts: Sequence[str], least: int) -> list[str]:

@@ -42,8 +42,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         self.inputs, self.target = inputs, target
         self.source = inputs.tokenizer if isinstance(inputs, Text) else None
 
-    @staticmethod
-    def check(recipe: Recipe) -> None:
+    @classmethod
+    def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         plugins.pick(SOURCES, recipe.source, "source", Source).check(recipe)
         pick(TOKENIZERS, recipe.tokens.target, "tokenizer")
@@ -92,7 +92,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def describe(self, data: Pairs, dev: Pairs) -> Iterator[str]:
         """Reports the sizes of the vocabularies and the share of unknown dev tokens."""
         if self.source is None:
-            yield self.inputs.describe(dev.sources)
+            if message := self.inputs.describe(dev.sources):
+                yield message
             unknown = f"{core.unknown(dev.targets):.2%} of the dev tokens unknown"
             yield f"a vocabulary of {self.target.size:,} target tokens, {unknown}"
             return
@@ -172,8 +173,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         batches = list(core.input_batches(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
         for asked, outputs in zip(batches, map_in_parallel(search_in, batches, model), strict=True):
             for place, item, hypotheses in zip(*asked, outputs, strict=True):
-                best, *others = [self.prediction(texts[place], item, hypothesis) for hypothesis in hypotheses]
-                answers[place] = replace(best, alternatives=tuple(others))
+                predictions = [self.prediction(texts[place], item, hypothesis) for hypothesis in hypotheses]
+                answers[place] = core.with_alternatives(predictions)
         return answers
 
     @torch.no_grad()

@@ -28,8 +28,8 @@ class Averager:
             now = model.state_dict()
             torch._foreach_lerp_(list(self.moving.values()), [now[name] for name in self.moving], 1.0 - self.decay)
         if judged and self.snapshots.maxlen != 1:
-            judged_weights = _copy(model) if self.moving is None else self.moving
-            self.snapshots.append({name: value.clone() for name, value in judged_weights.items()})
+            weights = model.state_dict() if self.moving is None else self.moving
+            self.snapshots.append({name: value.clone() for name, value in weights.items()})
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:

@@ -1,6 +1,5 @@
 """Attention statistics, reported at every validation: they show early if attention stays flat."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -36,20 +35,13 @@ def health(maps: Sequence[tuple[Float[Tensor, "_batch _tokens _source"], Batch]]
         return None
     sums = torch.zeros(4, dtype=torch.float64)
     for attention, batch in maps:
-        rows = batch.target.mask[:, 1:]
         lengths = batch.source.mask.sum(-1)
         shares = attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny)
         entropy = torch.special.entr(shares).sum(-1) / lengths.clamp(min=2).log().unsqueeze(-1)
-        end = _column(attention, lengths - 1)
-        before = _column(attention, (lengths - 2).clamp(min=0))
+        sentences = torch.arange(len(lengths), device=lengths.device)
+        end = attention[sentences, :, lengths - 1]
+        before = attention[sentences, :, (lengths - 2).clamp(min=0)]
         values = torch.stack([entropy, end, before, torch.ones_like(end)])
-        sums += (values * rows).sum((1, 2)).double().cpu()
+        sums += (values * batch.target.mask[:, 1:]).sum((1, 2)).double().cpu()
     entropy, end, before = (sums[:3] / sums[3]).tolist()
-    assert math.isfinite(entropy)
     return Health(entropy, end, before)
-
-
-def _column(attention: Tensor, index: Tensor) -> Tensor:
-    """The weight of every row on one source position of its sentence."""
-    places = index.view(-1, 1, 1).expand(-1, attention.shape[1], 1)
-    return attention.gather(-1, places).squeeze(-1)

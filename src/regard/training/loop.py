@@ -9,19 +9,11 @@ import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from regard import device as devices
 from regard import models, plugins, storage
 from regard import recipe as recipes
 from regard.console import ProgressLog
 from regard.data.batching import Batches, sorted_batches
-from regard.device import (
-    PRECISIONS,
-    choose_device,
-    choose_precision,
-    current,
-    explain_out_of_memory,
-    keep_freed_memory,
-    out_of_memory,
-)
 from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
@@ -66,7 +58,7 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
                 _fitting(origin, task.build())
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
-            with _resumable(run), run.training(), explain_out_of_memory("training", SMALLER):
+            with _training(run):
                 return _learn(task, examples, data, run, log, stopper)
 
 
@@ -75,14 +67,8 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
     with plugins.loading(run.needs()):
-        check(recipe)
-    with (
-        Stopper().listening() as stopper,
-        ProgressLog(quiet=quiet) as log,
-        _resumable(run),
-        run.training(),
-        explain_out_of_memory("training", SMALLER),
-    ):
+        check(recipe, stored=True)
+    with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run):
         stopper.say = log.say
         if run.finished():
             log.say(f"the run {run.path} is finished already")
@@ -101,26 +87,31 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
 
 
 @contextmanager
-def _resumable(run: Run) -> Iterator[None]:
-    """In the block, add to a StoppedError how many updates are saved and the command that resumes the run."""
+def _training(run: Run) -> Iterator[None]:
+    """In the block, the run is locked; errors say what to do if memory runs out, or how to resume a stopped run."""
     try:
-        yield
+        with run.training(), devices.explain_out_of_memory("training", SMALLER):
+            yield
     except StoppedError as stopped:
         update = int(run.checkpoints()[0].path.name) if run.checkpoints() else 0
         saved = f"{update:,} updates are saved; go on with: regard train --resume {run.path}"
         raise StoppedError(stopped.number, saved) from None
 
 
-def check(recipe: Recipe) -> None:
-    """Refuse a recipe that cannot be trained, before any data is read or any file is written."""
+def check(recipe: Recipe, *, stored: bool = False) -> None:
+    """Refuse a recipe that cannot be trained, before any data is read or any file is written.
+
+    The recipe of a `stored` run may have keys that its task ignores: they were not always refused.
+    """
     task = task_class(recipe.task)
     task.check_metric(recipe.metric)
     pick(SCHEDULES, recipe.train.schedule, "schedule")
-    task.check_keys(recipe)
+    if not stored:
+        task.check_keys(recipe)
     task.check(recipe)
-    pick(dict.fromkeys(PRECISIONS), recipe.train.precision, "precision")
+    pick(dict.fromkeys(devices.PRECISIONS), recipe.train.precision, "precision")
     pick(dict.fromkeys(KEPT), recipe.train.keep, "weights to keep")
-    choose_device(recipe.train.device)
+    devices.choose_device(recipe.train.device)
 
 
 def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> Run:
@@ -134,7 +125,7 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: Prog
         dev = task.encode(examples.dev)
         model = task.build()
     start_notes = _start_from(recipe.train.start_from, model, run)
-    device = choose_device(recipe.train.device)
+    device = devices.choose_device(recipe.train.device)
     session = Session.begin(model.to(device), recipe.train)
     overview = _overview(task, session.model, data, dev, len(examples.train))
     for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
@@ -142,20 +133,18 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: Prog
     _restore_newest(run, session, log)
     if start_notes:
         run.save(0, session.files())  # after this, the run it started from may be changed or deleted
-    clock = Clock()
     on_gpu = device.type == "cuda"  # then eager updates use the capturable paths too, which never wait for the GPU
-    with keep_freed_memory(), current(device), capturable(on_gpu), stopper.signals_in_backward(model):
-        fit(task, session, data, dev, run, log, stopper, clock)
-    seconds = clock.seconds()
-    with stopper.at_once(), current(device):
+    with devices.keep_freed_memory(), devices.current(device), capturable(on_gpu), stopper.signals_in_backward(model):
+        fit(task, session, data, dev, run, log, stopper)
+    seconds = session.clock.seconds()
+    with stopper.at_once(), devices.current(device):
         models.load_weights(session.model, models.stored_weights(run))
-        measured = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
+        value, signature = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     run.cut_metrics(session.progress.metrics_size)
-    precision = choose_precision(recipe.train.precision, device)
-    details = {"signature": measured.signature, "train_seconds": seconds, "precision": precision}
-    run.record({recipe.metric: measured.value} | details)
+    precision = devices.choose_precision(recipe.train.precision, device)
+    run.record({recipe.metric: value, "signature": signature, "train_seconds": seconds, "precision": precision})
     run.finish()
-    log.say(f"learned in {seconds:.1f} s; on dev: {measured.value:.4f} ({measured.signature})")
+    log.say(f"learned in {seconds:.1f} s; on dev: {value:.4f} ({signature})")
     return run
 
 
@@ -210,20 +199,14 @@ def _restore_newest(run: Run, session: Session, log: ProgressLog) -> None:
 
 
 def fit(
-    task: AnyTask,
-    session: Session,
-    data: Encoded,
-    dev: Encoded,
-    run: Run,
-    log: ProgressLog,
-    stopper: Stopper,
-    clock: Clock,
+    task: AnyTask, session: Session, data: Encoded, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper
 ) -> None:
     """Run updates and validations until train.updates or train.patience is reached, or a signal stops training.
 
     The weights with the lowest dev loss are stored in the run, or the last ones if train.keep = last.
     """
     settings, progress = task.recipe.train, session.progress
+    session.clock = Clock()
     running = engine.choose(task, session, data)
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
     log.begin(settings.updates, progress.update)
@@ -231,7 +214,7 @@ def fit(
         while True:
             if _due(settings, progress.update) and progress.validated < progress.update:
                 running.collect()
-                validate(task, session, dev, run, log, stopper, clock)
+                validate(task, session, dev, run, log, stopper)
                 progress.metrics_size = run.metrics_size()
                 run.save(progress.update, session.files())
             if progress.update == settings.updates:
@@ -242,7 +225,7 @@ def fit(
             stopper.check()
             running.update(batches, stopper)
             session.averager.after_update(session.model, judged=_due(settings, progress.update))
-            log.advance(progress.total / max(1, progress.tokens), clock.rate(progress.tokens))
+            log.advance(progress.total / max(1, progress.tokens), session.clock.rate(progress.tokens))
     except StoppedError:
         running.collect()
         if not stopper.hurried:  # after a second signal an update may be half done: the last checkpoint is used instead
@@ -250,17 +233,15 @@ def fit(
         raise
 
 
-def validate(
-    task: AnyTask, session: Session, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper, clock: Clock
-) -> None:
+def validate(task: AnyTask, session: Session, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> None:
     """Compute the dev loss, store the weights if they are the best so far or train.keep = last, and record metrics."""
     settings, progress, model = task.recipe.train, session.progress, session.model
     with session.averager.applied(model):
         with session.undone_if_stopped(), stopper.undoable():
             dev_loss, attention_health = evaluate(task, model, dev, stopper)
         if not math.isfinite(dev_loss):
-            problem = f"update {progress.update}: the dev loss is {dev_loss}"
-            raise NotFiniteError(f"{problem}; a lower train.learning_rate may help")
+            advice = "a lower train.learning_rate may help"
+            raise NotFiniteError(f"update {progress.update}: the dev loss is {dev_loss}; {advice}")
         best = dev_loss < progress.lowest
         if best or settings.keep == "last":
             run.replace(storage.MODEL, save_tensors(models.weights(model)))
@@ -269,8 +250,8 @@ def validate(
         "loss": progress.total / progress.tokens,
         "dev_loss": dev_loss,
         "learning_rate": learning_rate(settings, progress.update),
-        "tokens_per_second": clock.rate(progress.tokens),
-        "seconds": clock.seconds(),
+        "tokens_per_second": session.clock.rate(progress.tokens),
+        "seconds": session.clock.seconds(),
     }
     run.record(entry | (attention_health._asdict() if attention_health else {}))
     losses = f"update {progress.update:,}: loss {entry['loss']:.4f}, dev loss {dev_loss:.4f}"
@@ -280,7 +261,7 @@ def validate(
     progress.waited = 0 if best else progress.waited + 1
     progress.lowest = min(progress.lowest, dev_loss)
     progress.validated, progress.total, progress.tokens = progress.update, 0.0, 0
-    clock.start_interval()
+    session.clock.start_interval()
 
 
 @torch.no_grad()
@@ -304,7 +285,7 @@ def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[Any
     try:
         return [(batch, task.dev_loss(model, batch))]
     except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
+        if not devices.out_of_memory(error):
             raise
     return [judged for half in halves(batch) for judged in _judge(task, model, half)]
 
@@ -315,7 +296,10 @@ def _due(settings: Train, update: int) -> bool:
 
 
 def _overview(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, examples: int) -> Iterator[str]:
-    """The lines printed before training: data, vocabulary, parameters, device, updates, precision."""
+    """The lines printed before training: data, vocabulary, parameters, device, updates, precision.
+
+    Precision: what `auto` chose, and that forced bfloat16 may be slow; nothing is printed for float32.
+    """
     settings, noun = task.recipe.train, task.noun
     too_long = examples - len(data.examples)
     dropped = f" ({too_long:,} over {task.recipe.data.max_length} tokens dropped)" if too_long else ""
@@ -325,14 +309,9 @@ def _overview(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, exam
     device = next(model.parameters()).device
     updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
     yield f"{parameters:,} parameters on {device}, {updates}"
-    yield from _precision_notes(settings.precision, device)
-
-
-def _precision_notes(name: str, device: torch.device) -> Iterator[str]:
-    """Reports what `auto` chose, and that forced bfloat16 may be slow; nothing is reported for float32."""
-    automatic = choose_precision("auto", device)
-    if name == "auto":
+    automatic = devices.choose_precision("auto", device)
+    if settings.precision == "auto":
         rule = "train.precision=auto is bfloat16 on a GPU that computes in it, else float32"
         yield f"precision: {automatic} on {device} ({rule})"
-    elif name == "bfloat16" != automatic:
+    elif settings.precision == "bfloat16" != automatic:
         yield f"precision: bfloat16 on {device}, as forced; this may be slow, train.precision=auto is {automatic} here"

@@ -36,13 +36,34 @@ class Progress:
 
 
 @dataclass
+class Clock:
+    """Measures wall-clock time for reports; training does not depend on it."""
+
+    began: float = field(default_factory=time.perf_counter)
+    interval: float = field(default_factory=time.perf_counter)
+
+    def start_interval(self) -> None:
+        """Begin a new interval for `rate`, after a validation."""
+        self.interval = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Seconds since training began in this process."""
+        return time.perf_counter() - self.began
+
+    def rate(self, tokens: int) -> float:
+        """Tokens per second, for this number of tokens since the last validation."""
+        return tokens / (time.perf_counter() - self.interval)
+
+
+@dataclass
 class Session:
-    """A model in training with its optimizer, weight averages and progress."""
+    """A model in training with its optimizer, weight averages and progress; the clock is not stored."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     averager: Averager
     progress: Progress = field(default_factory=Progress)
+    clock: Clock = field(default_factory=Clock)
 
     @staticmethod
     def begin(model: nn.Module, settings: Train) -> "Session":
@@ -119,26 +140,6 @@ class Session:
         self.optimizer.load_state_dict(state)
 
 
-@dataclass
-class Clock:
-    """Measures wall-clock time for reports; training does not depend on it."""
-
-    began: float = field(default_factory=time.perf_counter)
-    interval: float = field(default_factory=time.perf_counter)
-
-    def start_interval(self) -> None:
-        """Begin a new interval for `rate`, after a validation."""
-        self.interval = time.perf_counter()
-
-    def seconds(self) -> float:
-        """Seconds since training began in this process."""
-        return time.perf_counter() - self.began
-
-    def rate(self, tokens: int) -> float:
-        """Tokens per second, for this number of tokens since the last validation."""
-        return tokens / (time.perf_counter() - self.interval)
-
-
 def _stored_buffers(model: nn.Module) -> list[Tensor]:
     """The persistent buffers of a model, which checkpoints hold; non-persistent ones are computed again on load."""
     return [
@@ -160,13 +161,6 @@ def _generators() -> dict[str, Tensor]:
 def _set_generators(states: Mapping[str, Tensor]) -> None:
     """Set torch's random generators to states from `_generators`."""
     torch.set_rng_state(states["cpu"])
-    if torch.cuda.is_available():
-        gpus = range(torch.cuda.device_count())  # there may be fewer or more GPUs than when the states were saved
-        for index, state in _gpu_states(states).items():
-            if index in gpus:
-                torch.cuda.set_rng_state(state, index)
-
-
-def _gpu_states(states: Mapping[str, Tensor]) -> dict[int, Tensor]:
-    """The generator states of GPUs, by GPU number."""
-    return {int(name.removeprefix("cuda")): state for name, state in states.items() if name.startswith("cuda")}
+    for index in range(torch.cuda.device_count()):
+        if f"cuda{index}" in states:  # there may be fewer or more GPUs than when the states were saved
+            torch.cuda.set_rng_state(states[f"cuda{index}"], index)

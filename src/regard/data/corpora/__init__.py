@@ -1,7 +1,7 @@
 """Embedded corpora: generated, not downloaded; the same seed and size give the same corpus on every machine."""
 
 from regard.data.corpora.clues import clues
-from regard.data.corpora.core import Corpus, Splits
+from regard.data.corpora.core import Corpus
 from regard.data.corpora.dates import dates
 from regard.data.corpora.facts import facts
 from regard.data.corpora.letters import copy, reverse
@@ -23,19 +23,3 @@ CORPORA: dict[str, Corpus] = {
     "facts": facts,
     "titles": titles,
 }
-
-__all__ = [
-    "CORPORA",
-    "Corpus",
-    "Splits",
-    "clues",
-    "copy",
-    "dates",
-    "facts",
-    "moods",
-    "numbers",
-    "parts",
-    "reverse",
-    "sentences",
-    "titles",
-]

@@ -1,14 +1,12 @@
 """Sentences in which some words determine others: data for a masked language model."""
 
 import random
-import zlib
 from collections.abc import Callable
 
-from regard.data.corpora.core import Splits
+from regard.data.corpora.core import Splits, belongs, draw_splits
 from regard.types import Example
 
 TEST, DEV = 1000, 500
-SHARES = ("test", "test", "dev", *["train"] * 7)  # a sentence's checksum selects its split
 
 ROWS = (
     ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
@@ -37,21 +35,13 @@ def clues(seed: int, size: int) -> Splits:
     (`number`). Other words are random, so no model can predict all masked tokens. No sentence is in two splits; source
     and target are the same text. Dev and test are the same for every seed and size.
     """
-    return Splits(
-        train=_examples("train", size, random.Random(f"clues:train:{seed}")),
-        dev=_examples("dev", DEV, random.Random("clues:dev")),
-        test=_examples("test", TEST, random.Random("clues:test")),
-    )
+    return draw_splits("clues", _example, seed, train=size, dev=DEV, test=TEST)
 
 
-def _examples(split: str, count: int, generator: random.Random) -> list[Example]:
-    kinds = tuple(KINDS)
-    examples = []
-    for number in range(count):
-        group = kinds[number % len(kinds)]
-        text = _sentence(split, group, generator)
-        examples.append(Example(text, text, group=group, origin=f"clues:{split}:{number + 1}"))
-    return examples
+def _example(split: str, index: int, generator: random.Random) -> Example:
+    group = tuple(KINDS)[index % len(KINDS)]
+    text = _sentence(split, group, generator)
+    return Example(text, text, group)
 
 
 def _sentence(split: str, group: str, generator: random.Random) -> str:
@@ -59,7 +49,7 @@ def _sentence(split: str, group: str, generator: random.Random) -> str:
     while True:
         _, name = _person(generator)
         text = f"{name} {generator.choice(VERBS)} that {KINDS[group](generator)}"
-        if SHARES[zlib.crc32(text.encode()) % len(SHARES)] == split:
+        if belongs(text, split):
             return text
 
 

@@ -1,14 +1,12 @@
 """Questions about short stories; every answer is a word of the story."""
 
 import random
-import zlib
 from typing import NamedTuple
 
-from regard.data.corpora.core import Splits
+from regard.data.corpora.core import Splits, belongs, draw_splits
 from regard.types import Example
 
 TEST, DEV = 900, 300  # multiples of 3, the number of kinds of questions
-SHARES = ("test", "test", "dev", *["train"] * 7)  # a name's checksum selects its split
 SHORTEST, LONGEST = 2, 4  # sentences of a story
 
 ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z")
@@ -46,24 +44,14 @@ def facts(seed: int, size: int) -> Splits:
     `source` is question<TAB>story. No person, place or day comes twice in a story. Dev and test are the same for
     every seed and size.
     """
-    return Splits(
-        train=_examples("train", size, random.Random(f"facts:train:{seed}")),
-        dev=_examples("dev", DEV, random.Random("facts:dev")),
-        test=_examples("test", TEST, random.Random("facts:test")),
-    )
+    return draw_splits("facts", _example, seed, train=size, dev=DEV, test=TEST)
 
 
-def _examples(split: str, count: int, generator: random.Random) -> list[Example]:
-    groups = tuple(QUESTIONS)
-    examples = []
-    for number in range(count):
-        group, story = groups[number % len(groups)], _story(split, generator)
-        text = " ".join(generator.choice(STATEMENTS).format(**fact._asdict()) for fact in story)
-        fact = generator.choice(story)
-        question = QUESTIONS[group].format(**fact._asdict())
-        answer = fact._asdict()[ANSWERS[group]]
-        examples.append(Example(f"{question}\t{text}", answer, group=group, origin=f"facts:{split}:{number + 1}"))
-    return examples
+def _example(split: str, index: int, generator: random.Random) -> Example:
+    group, story = tuple(QUESTIONS)[index % len(QUESTIONS)], _story(split, generator)
+    text = " ".join(generator.choice(STATEMENTS).format(**fact._asdict()) for fact in story)
+    fact = generator.choice(story)._asdict()
+    return Example(f"{QUESTIONS[group].format(**fact)}\t{text}", fact[ANSWERS[group]], group)
 
 
 def _story(split: str, generator: random.Random) -> list[Fact]:
@@ -79,7 +67,6 @@ def _names(split: str, count: int, endings: tuple[str, ...], generator: random.R
     while len(names) < count:
         syllables = [generator.choice(ONSETS) + generator.choice(VOWELS) for _ in range(2)]
         name = "".join([*syllables, generator.choice(endings)]).capitalize()
-        split_of_name = SHARES[zlib.crc32(name.encode()) % len(SHARES)]
-        if split_of_name == split and not any(name in other or other in name for other in names):
+        if belongs(name, split) and not any(name in other or other in name for other in names):
             names.append(name)
     return names

@@ -2,15 +2,14 @@
 
 import random
 import string
-import zlib
 from collections.abc import Callable
+from functools import partial
 
-from regard.data.corpora.core import Splits
+from regard.data.corpora.core import Splits, belongs, draw_splits
 from regard.types import Example
 
 LONGEST, RANGE = 30, 5  # the longest string, and the number of lengths in a group
 TEST, DEV = 1200, 300  # multiples of LONGEST, so that every length is equally frequent
-SHARES = ("test", "test", "dev", *["train"] * 7)  # a string's checksum selects its split
 
 Reorder = Callable[[range], range]  # maps the positions of the source to their order in the target
 
@@ -37,39 +36,24 @@ def copy(seed: int, size: int) -> Splits:
 
 
 def _corpus(name: str, seed: int, size: int, reorder: Reorder) -> Splits:
-    return Splits(
-        train=_examples(name, "train", size, random.Random(f"{name}:train:{seed}"), reorder),
-        dev=_examples(name, "dev", DEV, random.Random(f"{name}:dev"), reorder),
-        test=_examples(name, "test", TEST, random.Random(f"{name}:test"), reorder),
+    return draw_splits(name, partial(_example, reorder), seed, train=size, dev=DEV, test=TEST)
+
+
+def _example(reorder: Reorder, split: str, index: int, generator: random.Random) -> Example:
+    length = index % LONGEST + 1
+    text, order = _letters(split, length, generator), reorder(range(length))
+    shortest = (length - 1) // RANGE * RANGE + 1
+    return Example(
+        source=text,
+        target="".join(text[position] for position in order),
+        group=f"{shortest}-{shortest + RANGE - 1}",
+        links=tuple(zip(order, range(length), strict=True)),
     )
 
 
-def _examples(name: str, split: str, count: int, generator: random.Random, reorder: Reorder) -> list[Example]:
-    examples = []
-    for number in range(count):
-        length = number % LONGEST + 1
-        text, order = _letters(split, length, generator), reorder(range(length))
-        shortest = (length - 1) // RANGE * RANGE + 1
-        examples.append(
-            Example(
-                source=text,
-                target="".join(text[position] for position in order),
-                group=f"{shortest}-{shortest + RANGE - 1}",
-                origin=f"{name}:{split}:{number + 1}",
-                links=tuple(zip(order, range(length), strict=True)),
-            )
-        )
-    return examples
-
-
 def _letters(split: str, length: int, generator: random.Random) -> str:
-    """A random string of that length that belongs to the split."""
+    """A random string of that length that belongs to the split; short strings are few, and else would be in several."""
     while True:
         text = "".join(generator.choices(string.ascii_lowercase, k=length))
-        if _split_of(text) == split:
+        if belongs(text, split):
             return text
-
-
-def _split_of(text: str) -> str:
-    """The split of a string, by checksum: short strings are few, so independent draws would put them in all splits."""
-    return SHARES[zlib.crc32(text.encode()) % len(SHARES)]

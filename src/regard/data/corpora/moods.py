@@ -1,15 +1,13 @@
 """Sentiment classification: short positive and negative sentences whose label depends on the order of the words."""
 
 import random
-import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from regard.data.corpora.core import Splits
+from regard.data.corpora.core import Splits, belongs, draw_splits
 from regard.types import Example
 
 TEST, DEV = 1000, 500
-SHARES = ("test", "test", "dev", *["train"] * 7)  # a sentence's checksum selects its split
 
 WORDS = {
     "positive": (
@@ -68,21 +66,12 @@ def moods(seed: int, size: int) -> Splits:
     the other label if its two words of sentiment are swapped: `the soup was not great , but bad`. Labels are equally
     frequent, and no sentence is in two splits. Dev and test are the same for every seed and size.
     """
-    return Splits(
-        train=_examples("train", size, random.Random(f"moods:train:{seed}")),
-        dev=_examples("dev", DEV, random.Random("moods:dev")),
-        test=_examples("test", TEST, random.Random("moods:test")),
-    )
+    return draw_splits("moods", _example, seed, train=size, dev=DEV, test=TEST)
 
 
-def _examples(split: str, count: int, generator: random.Random) -> list[Example]:
-    labels, groups = tuple(WORDS), tuple(PHRASES)
-    examples = []
-    for number in range(count):
-        label, group = labels[number % 2], groups[number // 2 % len(groups)]
-        text = _sentence(split, label, group, generator)
-        examples.append(Example(text, label, group=group, origin=f"moods:{split}:{number + 1}"))
-    return examples
+def _example(split: str, index: int, generator: random.Random) -> Example:
+    label, group = tuple(WORDS)[index % 2], tuple(PHRASES)[index // 2 % len(PHRASES)]
+    return Example(_sentence(split, label, group, generator), label, group)
 
 
 def _sentence(split: str, label: str, group: str, generator: random.Random) -> str:
@@ -92,5 +81,5 @@ def _sentence(split: str, label: str, group: str, generator: random.Random) -> s
         thing = f"{generator.choice(OWNERS)} {generator.choice(THINGS)}"
         parts = Parts(generator.choice(WORDS[label]), generator.choice(WORDS[opposite]), thing)
         text = generator.choice(PHRASES[group])(parts)
-        if SHARES[zlib.crc32(text.encode()) % len(SHARES)] == split:
+        if belongs(text, split):
             return text

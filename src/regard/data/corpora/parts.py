@@ -1,14 +1,13 @@
 """Part-of-speech tagging: sentences of an invented language with a tag for every word."""
 
 import random
-import zlib
 from collections.abc import Callable
+from functools import cache
 
-from regard.data.corpora.core import Splits
+from regard.data.corpora.core import Splits, belongs, draw_splits
 from regard.types import Example
 
 TEST, DEV = 1000, 500
-SHARES = ("test", "test", "dev", *["train"] * 7)  # a new stem's checksum selects its split
 KNOWN = 60  # number of stems that all splits share
 
 # No stem ends like an ending or with the first letter of one, and none is a function word.
@@ -32,31 +31,17 @@ def parts(seed: int, size: int) -> Splits:
     any of these tags, so memorised words help little. In half of the sentences, those of the group `new`, all stems are
     new: each belongs to one split only. Dev and test are the same for every seed and size.
     """
-    return Splits(
-        train=_examples("train", size, random.Random(f"parts:train:{seed}")),
-        dev=_examples("dev", DEV, random.Random("parts:dev")),
-        test=_examples("test", TEST, random.Random("parts:test")),
-    )
+    return draw_splits("parts", _example, seed, train=size, dev=DEV, test=TEST)
 
 
-def _examples(split: str, count: int, generator: random.Random) -> list[Example]:
-    lexicon = _lexicon()
-    examples = []
-    for number in range(count):
-        new = generator.random() < 0.5
-        stem = (lambda: _new_stem(split, generator)) if new else (lambda: generator.choice(lexicon))
-        words = _sentence(stem, generator)
-        examples.append(
-            Example(
-                source=" ".join(word for word, _ in words),
-                target=" ".join(tag for _, tag in words),
-                group="new" if new else "known",
-                origin=f"parts:{split}:{number + 1}",
-            )
-        )
-    return examples
+def _example(split: str, index: int, generator: random.Random) -> Example:
+    new = generator.random() < 0.5
+    stem = (lambda: _new_stem(split, generator)) if new else (lambda: generator.choice(_lexicon()))
+    words, tags = zip(*_sentence(stem, generator), strict=True)
+    return Example(" ".join(words), " ".join(tags), group="new" if new else "known")
 
 
+@cache
 def _lexicon() -> list[str]:
     """The known stems, which have one syllable; new stems have two."""
     generator = random.Random("parts:lexicon")
@@ -71,7 +56,7 @@ def _new_stem(split: str, generator: random.Random) -> str:
     """A random stem whose checksum assigns it to the split."""
     while True:
         stem = _syllable(generator) + _syllable(generator)
-        if SHARES[zlib.crc32(stem.encode()) % len(SHARES)] == split:
+        if belongs(stem, split):
             return stem
 
 

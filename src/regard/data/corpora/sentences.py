@@ -2,7 +2,7 @@
 
 import random
 
-from regard.data.corpora.core import Splits
+from regard.data.corpora.core import Splits, draw_splits
 from regard.types import Example
 
 TEST, DEV = 1000, 300
@@ -21,18 +21,10 @@ def sentences(seed: int, size: int) -> Splits:
     Sentences are drawn independently, so that some are in train and also in dev or test, which are the same for every
     seed and size.
     """
-    return Splits(
-        train=_examples("train", size, random.Random(f"sentences:train:{seed}")),
-        dev=_examples("dev", DEV, random.Random("sentences:dev")),
-        test=_examples("test", TEST, random.Random("sentences:test")),
-    )
+    return draw_splits("sentences", _example, seed, train=size, dev=DEV, test=TEST)
 
 
-def _examples(split: str, count: int, generator: random.Random) -> list[Example]:
-    return [_example(generator, f"sentences:{split}:{number}") for number in range(1, count + 1)]
-
-
-def _example(generator: random.Random, origin: str) -> Example:
+def _example(split: str, index: int, generator: random.Random) -> Example:
     """A random sentence. Bits: number 1, noun 3, adjective or not 1 (+ 3), phrase or not 1 (+ 2 + 1 + 3), verb 3."""
     plural, group = generator.random() < 0.5, "next"
     words = ["the", _noun(generator, plural)]
@@ -44,7 +36,7 @@ def _example(generator: random.Random, origin: str) -> Example:
         words += [generator.choice(PREPOSITIONS), "the", _noun(generator, second_plural)]
     verb = generator.choice(VERBS)
     words.append(verb.removesuffix("s") if plural else verb)
-    return Example("", " ".join(words) + ".", group, origin)
+    return Example("", " ".join(words) + ".", group)
 
 
 def _noun(generator: random.Random, plural: bool) -> str:

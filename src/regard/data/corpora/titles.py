@@ -1,14 +1,12 @@
 """Information extraction: product titles as sellers type them, to records with few fields and few values."""
 
 import random
-import zlib
 from typing import NamedTuple
 
-from regard.data.corpora.core import Splits
+from regard.data.corpora.core import Splits, belongs, draw_splits
 from regard.types import Example
 
 TEST, DEV = 1000, 500
-SHARES = ("test", "test", "dev", *["train"] * 7)  # a title's checksum selects its split
 
 BRANDS = (
     *("acme", "borvik", "drumlo", "felzon", "gurrit", "jaspelo", "kremto", "mibaru", "nolvex", "purrido"),
@@ -73,28 +71,15 @@ def titles(seed: int, size: int) -> Splits:
     abbreviations, typos, upper and lower case, emoji and noise words; the values are few. `group` is the number of
     fields. No title is in two splits. Dev and test are the same for every seed and size. All brands are invented.
     """
-    return Splits(
-        train=_examples("train", size, random.Random(f"titles:train:{seed}")),
-        dev=_examples("dev", DEV, random.Random("titles:dev")),
-        test=_examples("test", TEST, random.Random("titles:test")),
-    )
+    return draw_splits("titles", _example, seed, train=size, dev=DEV, test=TEST)
 
 
-def _examples(split: str, count: int, generator: random.Random) -> list[Example]:
-    examples = []
-    for number in range(count):
-        text, record = _title(split, generator)
-        fields = sum(map(bool, record))
-        examples.append(Example(text, str(record), group=str(fields), origin=f"titles:{split}:{number + 1}"))
-    return examples
-
-
-def _title(split: str, generator: random.Random) -> tuple[str, Record]:
+def _example(split: str, index: int, generator: random.Random) -> Example:
     """A random title whose checksum assigns it to the split, and its record, which is not empty."""
     while True:
         text, record = _draw(generator)
-        if SHARES[zlib.crc32(text.encode()) % len(SHARES)] == split and any(record):
-            return text, record
+        if belongs(text, split) and any(record):
+            return Example(text, str(record), group=str(sum(map(bool, record))))
 
 
 def _draw(generator: random.Random) -> tuple[str, Record]:

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import torch
 
 WIDEST_ROW = 4096  # widest row of `add_norm`: one program holds a whole row
-FEW = 64  # most queries, and most keys, of `short_attention`: one program holds a whole head
+MOST_TOKENS = 64  # most queries, and most keys, of `short_attention`: one program holds a whole head
 HEAD_WIDTHS = (16, 32, 64, 128)  # of `short_attention`
 AVAILABLE = torch.cuda.is_available() and find_spec("triton") is not None
 

@@ -99,37 +99,37 @@ def _warps(dim: int) -> int:
     return 2 if dim <= 1024 else 8
 
 
-def _threshold_and_scale(share: float) -> tuple[int, float]:
+def _threshold_and_scale(probability: float) -> tuple[int, float]:
     """The threshold below which 32 random bits drop a number, and the scale of the numbers that are kept."""
-    threshold = min(round(share * 2**32), 2**32 - 1)
+    threshold = min(round(probability * 2**32), 2**32 - 1)
     return threshold, 2**32 / (2**32 - threshold)
 
 
 @torch.library.custom_op("regard::add_norm", mutates_args=())
 def add_norm(
     states: Tensor,
-    change: Tensor,
+    update: Tensor,
     weight: Tensor,
     bias: Tensor,
     seeds: Tensor,
-    share: float,
+    probability: float,
     epsilon: float,
     half: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The sum of states and dropout(change), its normalised rows (in bfloat16 if `half`), their means and scales."""
+    """The sum of states and dropout(update), its normalised rows (in bfloat16 if `half`), their means and scales."""
     dim, rows = states.shape[-1], states.numel() // states.shape[-1]
     total, normed = torch.empty_like(states), torch.empty_like(states, dtype=torch.bfloat16 if half else states.dtype)
     means, scales = states.new_empty(rows, dtype=torch.float32), states.new_empty(rows, dtype=torch.float32)
-    threshold, keep_scale = _threshold_and_scale(share)
+    threshold, keep_scale = _threshold_and_scale(probability)
     _forward[(triton.cdiv(rows, ROWS),)](
-        states, change, weight, bias, seeds, total, normed, means, scales, rows, threshold, keep_scale, epsilon,
-        DIM=dim, WIDTH=triton.next_power_of_2(dim), ROWS_HELD=ROWS, DROPS=share > 0, num_warps=_warps(dim),
+        states, update, weight, bias, seeds, total, normed, means, scales, rows, threshold, keep_scale, epsilon,
+        DIM=dim, WIDTH=triton.next_power_of_2(dim), ROWS_HELD=ROWS, DROPS=probability > 0, num_warps=_warps(dim),
     )  # fmt: skip
     return total, normed, means, scales
 
 
 @add_norm.register_fake
-def _(states: Tensor, change: Tensor, weight: Tensor, bias: Tensor, seeds: Tensor, share: float, epsilon: float,
+def _(states: Tensor, update: Tensor, weight: Tensor, bias: Tensor, seeds: Tensor, probability: float, epsilon: float,
       half: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     rows = states.numel() // states.shape[-1]
     normed = torch.empty_like(states, dtype=torch.bfloat16 if half else states.dtype)
@@ -146,45 +146,45 @@ def add_norm_backward(
     seeds: Tensor,
     means: Tensor,
     scales: Tensor,
-    share: float,
-    change_type: torch.dtype,
+    probability: float,
+    update_type: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of states, of change, and of weight and bias, these two stacked."""
+    """The gradients of states, of update, and of weight and bias, these two stacked."""
     dim, rows = total.shape[-1], means.numel()
-    states_grad, change_grad = torch.empty_like(total), torch.empty_like(total, dtype=change_type)
+    states_grad, update_grad = torch.empty_like(total), torch.empty_like(total, dtype=update_type)
     blocks = triton.cdiv(rows, ROWS)
     programs = min(PROGRAMS, blocks)
     partial_grads = total.new_empty(programs, 2, dim, dtype=torch.float32)
-    threshold, keep_scale = _threshold_and_scale(share)
+    threshold, keep_scale = _threshold_and_scale(probability)
     _backward[(programs,)](
-        total_grad, normed_grad, total, weight, seeds, means, scales, states_grad, change_grad, partial_grads,
+        total_grad, normed_grad, total, weight, seeds, means, scales, states_grad, update_grad, partial_grads,
         rows, triton.cdiv(blocks, programs), threshold, keep_scale,
-        DIM=dim, WIDTH=triton.next_power_of_2(dim), ROWS_HELD=ROWS, DROPS=share > 0, num_warps=_warps(dim),
+        DIM=dim, WIDTH=triton.next_power_of_2(dim), ROWS_HELD=ROWS, DROPS=probability > 0, num_warps=_warps(dim),
     )  # fmt: skip
-    return states_grad, change_grad, partial_grads.sum(0)
+    return states_grad, update_grad, partial_grads.sum(0)
 
 
 @add_norm_backward.register_fake
 def _(total_grad: Tensor, normed_grad: Tensor, total: Tensor, weight: Tensor, seeds: Tensor, means: Tensor,
-      scales: Tensor, share: float, change_type: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+      scales: Tensor, probability: float, update_type: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     params_grad = total.new_empty(2, total.shape[-1], dtype=torch.float32)
-    return torch.empty_like(total), torch.empty_like(total, dtype=change_type), params_grad
+    return torch.empty_like(total), torch.empty_like(total, dtype=update_type), params_grad
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     """Save what backward needs."""
-    _, change, weight, _, seeds, ctx.share, _, _ = inputs
+    _, update, weight, _, seeds, ctx.probability, _, _ = inputs
     total, _, means, scales = output
-    ctx.dtype = change.dtype
+    ctx.dtype = update.dtype
     ctx.save_for_backward(total, weight, seeds, means, scales)
 
 
 def _backpropagate(ctx: Any, total_grad: Tensor, normed_grad: Tensor, _: Any, __: Any) -> tuple[Tensor | None, ...]:
-    total, weight, seeds, means, scales = ctx.saved_tensors
-    states_grad, change_grad, params = add_norm_backward(
-        total_grad.contiguous(), normed_grad.contiguous(), total, weight, seeds, means, scales, ctx.share, ctx.dtype
+    _, weight, *_ = saved = ctx.saved_tensors
+    states_grad, update_grad, params = add_norm_backward(
+        total_grad.contiguous(), normed_grad.contiguous(), *saved, ctx.probability, ctx.dtype
     )
-    return states_grad, change_grad, params[0].to(weight.dtype), params[1].to(weight.dtype), None, None, None, None
+    return states_grad, update_grad, params[0].to(weight.dtype), params[1].to(weight.dtype), None, None, None, None
 
 
 add_norm.register_autograd(_backpropagate, setup_context=_save)

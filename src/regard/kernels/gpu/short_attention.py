@@ -160,13 +160,7 @@ def _(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: 
 
 @torch.library.custom_op("regard::short_attention_backward", mutates_args=())
 def short_attention_backward(
-    gradient: Tensor,
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    scale: float,
+    gradient: Tensor, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, keys and values."""
     gradient, query, keys, values = _dense(gradient), _dense(query), _dense(keys), _dense(values)

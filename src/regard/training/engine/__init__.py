@@ -1,5 +1,6 @@
 """Engines: how updates run, eagerly or as captured CUDA graphs. The training loop uses only the interface `Engine`."""
 
+from regard.kernels.choose import takes
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
 from regard.training.engine.captured import Captured
@@ -12,6 +13,5 @@ __all__ = ["SMALLER", "Captured", "Eager", "Engine", "choose"]
 
 def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:
     """Returns the engine for this training: captured updates if they are possible, otherwise eager ones."""
-    if Captured.fits(task, session, data):
-        return Captured(task, session, data, next(session.model.parameters()).device)
-    return Eager(task, session, data)
+    kind = Captured if takes("captured_updates", task, session.model, data) else Eager
+    return kind(task, session, data)

@@ -5,6 +5,7 @@ examples and the learning rate to the GPU, and does not wait. It checks every `C
 validation, that all losses and gradients were finite.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,7 @@ from torch import Tensor, nn
 from regard.data.batching import Batches
 from regard.device import choose_precision, explain_out_of_memory, precision
 from regard.errors import NotFiniteError
-from regard.kernels.choose import capturable, takes
-from regard.recipe import Train
+from regard.kernels.choose import capturable
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
 from regard.training.engine.core import SMALLER, Engine
@@ -64,27 +64,20 @@ class Captured(Engine):
 
     few_shapes = True
 
-    def __init__(self, task: AnyTask, session: Session, data: Encoded, device: torch.device) -> None:
+    def __init__(self, task: AnyTask, session: Session, data: Encoded) -> None:
         super().__init__(task, session, data)
-        self.device = device
-        self.settings: Train = task.recipe.train
-        self.precision = choose_precision(self.settings.precision, device)
-        self.table = Table.of(task, data, device)
-        self.total = torch.zeros((), device=device, dtype=torch.float64)
-        self.tokens = torch.zeros((), device=device, dtype=torch.int64)
-        self.bad = torch.zeros((), device=device)
+        self.precision = choose_precision(self.settings.precision, self.device)
+        self.table = Table.of(task, data, self.device)
+        self.total = torch.zeros((), device=self.device, dtype=torch.float64)
+        self.tokens = torch.zeros((), device=self.device, dtype=torch.int64)
+        self.bad = torch.zeros((), device=self.device)
         self.collected = session.progress.update
         self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self.pool = torch.cuda.graph_pool_handle()  # one memory pool for all graphs, since they run one after another
         self.side = torch.cuda.Stream()  # the stream on which graphs are captured
         # if it is not 0, the fused optimizer skips its step
-        session.optimizer.found_inf = torch.zeros((), device=device)  # type: ignore[attr-defined]
+        session.optimizer.found_inf = torch.zeros((), device=self.device)  # type: ignore[attr-defined]
         self.forward = torch.compile(self._forward, dynamic=False) if self.settings.compile else self._forward
-
-    @staticmethod
-    def fits(task: AnyTask, session: Session, data: Encoded) -> bool:
-        """Whether updates can be captured; the condition is in the table of `kernels/choose.py`."""
-        return takes("captured_updates", task, session.model, data)
 
     def update(self, batches: Batches, stopper: Stopper) -> None:
         """Launch one update; the host does not wait for it."""
@@ -92,13 +85,16 @@ class Captured(Engine):
             self._launch(batches)
 
     def _launch(self, batches: Batches) -> None:
-        """Replay the graph of the batch's shape with the indices of its examples."""
+        """Replay the graph of the batch's shape, captured at first use, with the indices of its examples."""
         progress = self.session.progress
         examples, width = batches[progress.update], batches.width(progress.update)
         rows = max(len(examples), self.settings.batch_tokens // width)
         self.session.set_rate(learning_rate(self.settings, progress.update + 1))
-        graph, index = self._graph(rows, width)
-        index.copy_(self._filled(examples, rows), non_blocking=True)
+        if (rows, width) not in self.graphs:
+            self.graphs[rows, width] = self._capture(rows, width)
+        graph, index = self.graphs[rows, width]
+        filled = [*examples, *[self.table.empty] * (rows - len(examples))]  # up to `rows`, with the empty example
+        index.copy_(torch.tensor(filled).pin_memory(), non_blocking=True)
         graph.replay()
         progress.update += 1
         if progress.update - self.collected >= COLLECT_EVERY:
@@ -117,29 +113,23 @@ class Captured(Engine):
         self.total.zero_()
         self.tokens.zero_()
 
-    def _filled(self, examples: Sequence[int], rows: int) -> Tensor:
-        """The indices of the examples, filled up to `rows` with the empty example, in pinned memory."""
-        filled = [*examples, *[self.table.empty] * (rows - len(examples))]
-        return torch.tensor(filled).pin_memory()
-
-    def _graph(self, rows: int, width: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """The graph for a shape, captured at first use, and the tensor it reads the examples' indices from."""
-        if (rows, width) not in self.graphs:
-            self.graphs[rows, width] = self._capture(rows, width)
-        return self.graphs[rows, width]
-
     def _capture(self, rows: int, width: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """Captures an update for batches of this shape, after warm-up runs that leave no trace."""
-        index = torch.full((rows,), self.table.empty, device=self.device)
-        index[: min(rows, self.table.empty)] = torch.arange(min(rows, self.table.empty), device=self.device)
+        """Captures an update for batches of this shape, after warm-up runs that leave no trace.
+
+        Returns the graph, and the tensor from which it reads the indices of the examples.
+        """
+        index = torch.arange(rows, device=self.device).clamp(max=self.table.empty)
         self.session.model.train()
-        with self._untouched(), capturable():
+        generator = torch.cuda.get_rng_state(self.device)
+        sums = [self.total, self.tokens, self.bad]
+        with restored(self.session.model, self.session.optimizer, sums), capturable():
             self.side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.side):
                 for _ in range(WARM_UPS):
                     self._update(index, width)
             torch.cuda.current_stream().wait_stream(self.side)
             torch.cuda.synchronize()
+        torch.cuda.set_rng_state(generator, self.device)
         graph = torch.cuda.CUDAGraph()
         with capturable(), torch.cuda.graph(graph, pool=self.pool, stream=self.side):
             self._update(index, width)
@@ -147,16 +137,17 @@ class Captured(Engine):
 
     def _update(self, index: Tensor, width: int) -> None:
         """The operations of one update, as a graph captures them."""
-        optimizer, parameters = self.session.optimizer, list(self.session.model.parameters())
+        optimizer = self.session.optimizer
         optimizer.zero_grad(set_to_none=True)
-        loss, tokens = self.forward(index, width)
+        loss, own_tokens = self.forward(index, width)
+        tokens = self.global_sum(own_tokens)
         (loss / tokens.clamp(min=1)).backward()
-        norm = nn.utils.clip_grad_norm_(parameters, self.settings.clip or float("inf"), foreach=True)
+        norm = nn.utils.clip_grad_norm_(self.session.model.parameters(), self.settings.clip or math.inf, foreach=True)
         not_finite: Tensor = optimizer.found_inf  # type: ignore[attr-defined]
         not_finite.copy_(~(norm + loss.detach()).isfinite())
         optimizer.step()
         self.bad += not_finite
-        self.total += loss.detach()
+        self.total += self.global_sum(loss.detach())
         self.tokens += tokens
 
     def _forward(self, index: Tensor, width: int) -> tuple[Tensor, Tensor]:
@@ -165,14 +156,6 @@ class Captured(Engine):
         with precision(self.precision, self.device):
             loss = self.task.loss(self.session.model, batch, self.settings.smoothing)
         return loss, batch.target.mask[:, 1:].sum()
-
-    @contextmanager
-    def _untouched(self) -> Iterator[None]:
-        """After the block, restore weights, optimizer state, sums and the GPU's random generator."""
-        generator = torch.cuda.get_rng_state(self.device)
-        with restored(self.session.model, self.session.optimizer, [self.total, self.tokens, self.bad]):
-            yield
-        torch.cuda.set_rng_state(generator, self.device)
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """The interface between the training loop and the engines that run its updates."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+from torch import Tensor
 
 from regard.data.batching import Batches
 from regard.tasks import AnyTask
@@ -11,6 +13,8 @@ from regard.training.stopping import Stopper
 
 SMALLER = "lower train.batch_tokens, data.max_length or the sizes of the model"  # advice if memory is too small
 
+Number = TypeVar("Number", int, float, Tensor)
+
 
 class Engine(ABC):
     """Runs the updates of a session's model on batches of the data, and counts them in `session.progress`."""
@@ -19,6 +23,8 @@ class Engine(ABC):
 
     def __init__(self, task: AnyTask, session: Session, data: Encoded) -> None:
         self.task, self.session, self.data = task, session, data
+        self.settings = task.recipe.train
+        self.device = next(session.model.parameters()).device
 
     @abstractmethod
     def update(self, batches: Batches, stopper: Stopper) -> None:
@@ -28,10 +34,11 @@ class Engine(ABC):
     def collect(self) -> None:
         """Wait for unfinished updates, and add their summed loss and tokens to `session.progress`."""
 
-    def global_tokens(self, tokens: int) -> int:
-        """The tokens of an update in all processes; `tokens` is the number in this process.
+    def global_sum(self, number: Number) -> Number:
+        """The sum over all processes of a number of this process; with one process, the number itself.
 
-        The loss is divided by it: then the summed gradients of several processes are the gradient of one process
-        that has all their batches.
+        Both engines use it for the tokens and the loss of an update. The loss is divided by the tokens of all
+        processes: then the summed gradients of several processes are the gradient of one process that has all their
+        batches. `session.progress` counts the loss and the tokens of all processes.
         """
-        return tokens
+        return number

@@ -32,35 +32,37 @@ def learn_once(engine: Engine, batches: Batches, stopper: Stopper) -> None:
     The mean is over all batches of the update, in all processes. A stop may abandon the update until the optimizer's
     step; the session is then as before the update.
     """
-    task, session, data = engine.task, engine.session, engine.data
-    settings, progress, model = task.recipe.train, session.progress, session.model
-    device = next(model.parameters()).device
+    task, session, settings, data = engine.task, engine.session, engine.settings, engine.data
+    progress, model = session.progress, session.model
     number = progress.update + 1
     first = progress.update * settings.accumulate
     with session.undone_if_stopped(), stopper.undoable():
-        pieces = [task.collate(data, batches[first + index]).to(device) for index in range(settings.accumulate)]
+        pieces = [task.collate(data, batches[first + index]).to(engine.device) for index in range(settings.accumulate)]
         model.train()
         total, tokens = _gradient(engine, pieces, sampling=settings.sampling * number / settings.updates)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
         _check_finite(number, total, norm, pieces, data)
     session.set_rate(learning_rate(settings, number))
     session.optimizer.step()
-    progress.update, progress.total, progress.tokens = number, progress.total + total, progress.tokens + tokens
+    progress.update = number
+    progress.total += engine.global_sum(total)
+    progress.tokens += tokens
 
 
 def _gradient(engine: Engine, pieces: Sequence[Batched], sampling: float) -> tuple[float, int]:
-    """Forward and backward over all pieces (batches or parts of them); returns the summed loss and the tokens.
+    """Forward and backward over all pieces (batches or parts of them).
 
-    If a piece does not fit into memory, it is split in two, and all pieces are run again.
+    Returns the summed loss in this process, and the tokens in all processes. If a piece does not fit into memory, it is
+    split in two, and all pieces are run again.
     """
-    task, session = engine.task, engine.session
+    task, session, settings = engine.task, engine.session, engine.settings
     session.optimizer.zero_grad(set_to_none=True)
-    tokens = engine.global_tokens(sum(task.tokens(piece) for piece in pieces))
+    tokens = engine.global_sum(sum(task.tokens(piece) for piece in pieces))
     total = 0.0
     for index, piece in enumerate(pieces):
         try:
-            with precision(task.recipe.train.precision, piece.examples.device):
-                loss = task.loss(session.model, piece, task.recipe.train.smoothing, sampling)
+            with precision(settings.precision, engine.device):
+                loss = task.loss(session.model, piece, settings.smoothing, sampling)
             (loss / tokens).backward()
             total += loss.item()
         except (MemoryError, RuntimeError) as error:
