@@ -204,7 +204,7 @@ def _named(entrants: Sequence[Entrant]) -> dict[str, Entrant]:
 
 
 def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:
-    """The metric that all are scored by; raises RecipeError if tasks, metrics or tokenizers do not match."""
+    """The metric that all compared runs are scored by; RecipeError if their tasks, metrics or tokenizers differ."""
     (name, first), *others = named.items()
     for other, entrant in others:
         tasks = first.recipe.task, entrant.recipe.task

@@ -365,7 +365,10 @@ class Gnmt(RecurrentDecoder):
         return prepared.start.hidden[:, :1]
 
     def query(self, before: Float[Tensor, "rows 1 dim"], below: States) -> States:
-        """The bottom layer's output before each word; for the first word, the one kept from the last step."""
+        """The attention's query for each word: the output of the lowest layer before that word.
+
+        For the first word it is `before`, kept from the last step.
+        """
         return before if below.shape[1] == 1 else torch.cat([before, below[:, :-1]], dim=1)
 
 
@@ -376,7 +379,7 @@ class GnmtV2(Gnmt):
     """
 
     def query(self, before: Float[Tensor, "rows 1 dim"], below: States) -> States:
-        """The bottom layer's output after each word."""
+        """The attention's query for each word: the output of the lowest layer after it has read that word."""
         return below
 
 
@@ -395,7 +398,7 @@ class Context(RecurrentDecoder):
         return prepared.summary
 
     def advance(self, run_cell: RunCell, state: RecurrentState, prepared: RecurrentPrepared) -> Advance:
-        """Run the cell with the summary concatenated to every word."""
+        """Run the recurrent layers over all words, each with the summary of the source concatenated to it."""
         assert state.feed is not None
         output, recurrent = run_cell(state.feed, state.recurrent)
         summary = state.feed.expand(-1, output.shape[1], -1)

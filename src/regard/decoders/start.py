@@ -11,7 +11,9 @@ from regard.types import Recurrent
 
 
 class Start(ABC, nn.Module):
-    """Base class of starts: computes a decoder's first state from the encoder's final state.
+    """Base class of starts: computes a decoder's first state from the encoder's summary of the source.
+
+    The summary is the final state of a recurrent encoder, and the mean of the states of a Transformer encoder.
 
     `decoder` gives the sizes of the decoder's recurrent layers, `encoder` those of the encoder.
     """
@@ -22,7 +24,7 @@ class Start(ABC, nn.Module):
 
     @abstractmethod
     def forward(self, summary: Recurrent) -> Recurrent:
-        """Returns the decoder's state before its first token; `summary` is the encoder's final state."""
+        """Returns the decoder's state before its first token; `summary` is the encoder's."""
 
 
 class Bridge(Start):

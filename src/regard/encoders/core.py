@@ -15,7 +15,10 @@ from regard.types import Memory
 
 @runtime_checkable
 class Layered(Protocol):
-    """The sizes of a recurrent state: of an encoder's summary, or of a decoder's layers. A `Start` needs both."""
+    """Number of layers and widths of a recurrent state: of an encoder's summary, or of a decoder's layers.
+
+    A `Start` computes the decoder's first state from the summary, so it needs the sizes of both.
+    """
 
     dim: int  # the width of a hidden state
     layers: int  # each has a state

@@ -50,7 +50,10 @@ def build(recipe: recipes.Model, pooling: str, *, size: int, classes: int) -> Cl
 
 
 def _scale_embeddings(words: nn.Embedding) -> None:
-    """Scale the initial embeddings down: a rare word keeps about its first vector, which should have little effect."""
+    """Scale the initial embeddings in place to the standard deviation `EMBEDDING_STD`.
+
+    A rare word keeps about its initial vector, and a small vector has little effect.
+    """
     with torch.no_grad():
         words.weight.mul_(EMBEDDING_STD / words.weight.std())
 

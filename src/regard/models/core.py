@@ -22,7 +22,7 @@ from regard.sources import Front, token_embedding
 
 @dataclass
 class NoEncoder:
-    """The sizes of the empty memory of a language model, which has no encoder: see `Memory.none`."""
+    """Stands for the encoder of a language model, which has none: the sizes (`Layered`) of `Memory.none`."""
 
     dim: int = 1
     layers: int = 1

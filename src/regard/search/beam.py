@@ -211,6 +211,6 @@ def _expand(beams: Beams, logits: Float[Tensor, "rows vocabulary"], width: int, 
 
 
 def _advance(beams: Beams, scores: Tensor, rows: Tensor, words: Tensor, *, moved: bool) -> Beams:
-    """Select the rows that stay live and append a word to each; if not `moved`, all rows stay, in their order."""
+    """Returns the hypotheses that stay live, each with one more word; if not `moved`, all stay, in their order."""
     beams = beams.select(rows.flatten()) if moved else beams
     return replace(beams.extend(words.flatten()), scores=scores.flatten())

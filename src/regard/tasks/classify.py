@@ -107,7 +107,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         return cls(recipe, Text.restore(recipe, read).tokenizer, _labels(read(LABELS)))
 
     def files(self) -> dict[str, bytes]:
-        """The files that a run must store besides the weights, by name."""
+        """The content of the files that a run must store besides the weights, by file name."""
         return super().files() | {LABELS: json.dumps(self.labels, ensure_ascii=False).encode()}
 
     def build(self) -> Classifier:

@@ -215,7 +215,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:
-        """The files that a run must store besides the weights, by name."""
+        """The content of the files that a run must store besides the weights, by file name."""
 
     @abstractmethod
     def build(self) -> ModelKind:
@@ -334,7 +334,7 @@ class TextTask(Task[ModelKind, DataKind, BatchKind]):
     def learn(
         cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None
     ) -> "TextTask[ModelKind, DataKind, BatchKind]":
-        """Builds the task with a tokenizer from the training examples, or with that of the run `origin`."""
+        """Builds the task; its tokenizer is built from the training texts, or taken from the run `origin`."""
         return cls(recipe, cls.tokenizer(recipe, examples, origin))
 
     @classmethod
@@ -343,7 +343,7 @@ class TextTask(Task[ModelKind, DataKind, BatchKind]):
         return cls(recipe, Text.restore(recipe, read).tokenizer)
 
     def files(self) -> dict[str, bytes]:
-        """The files that a run must store besides the weights, by name."""
+        """The content of the files that a run must store besides the weights, by file name."""
         return Text(self.source).files()
 
     def build(self) -> ModelKind:

@@ -109,7 +109,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         return cls(recipe, words, Character.from_bytes(read(LETTERS)), tags)
 
     def files(self) -> dict[str, bytes]:
-        """The files that a run must store besides the weights, by name."""
+        """The content of the files that a run must store besides the weights, by file name."""
         return {SOURCE: self.words.to_bytes(), LETTERS: self.letters.to_bytes(), TARGET: self.tags.to_bytes()}
 
     def build(self) -> Tagger:

@@ -75,7 +75,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return cls(recipe, inputs, pick(TOKENIZERS, recipe.tokens.target, "tokenizer").from_bytes(read(TARGET)))
 
     def files(self) -> dict[str, bytes]:
-        """The files that a run must store besides the weights, by name."""
+        """The content of the files that a run must store besides the weights, by file name."""
         return self.inputs.files() | {TARGET: self.target.to_bytes()}
 
     def build(self) -> Seq2Seq:

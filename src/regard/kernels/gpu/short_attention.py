@@ -116,7 +116,7 @@ def _bytes(mask: Tensor | None) -> tuple[Tensor | None, int, int]:
 def _run_forward(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool, scale: float, context: Tensor
 ) -> None:
-    """Run the forward kernel, which writes `context`."""
+    """Launch the Triton kernel that computes the attention of all queries and writes it into `context`."""
     mask_bytes, mask_batch, mask_key = _bytes(mask)
     batch, heads, queries, _ = query.shape
     _forward[(batch * heads,)](
