@@ -19,7 +19,7 @@ IN_JSON = {ord(end): f"\\u{ord(end):04x}" for end in LINE_ENDS}
 
 
 class Command(TyperCommand):
-    """A command whose --help shows the help texts of its arguments: click 8.5 ignores the texts that typer 0.21 sets."""
+    """A command whose help shows the help texts of its arguments: click 8.5 ignores the texts that typer 0.21 sets."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
