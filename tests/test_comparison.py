@@ -273,7 +273,7 @@ def test_every_task_has_its_curve(recipe: str, tmp_path: Path) -> None:
         (["reverse", "moods"], "reverse and moods do not compare: their tasks are 'translate' and 'classify'"),
         (
             ["reverse", "reverse", "metric=bleu", "name=b"],
-            "reverse is judged by 'exact_match', b by 'bleu'; choose one for all with --metric",
+            "reverse is scored by 'exact_match', b by 'bleu'; choose one for all with --metric",
         ),
         (["reverse", "copy"], "reverse and copy have different test sets; give one for all with --data FILE"),
         (["reverse", "model.decoder.order=nun"], "unknown order 'nun'; choose from bahdanau"),

@@ -34,7 +34,11 @@ SMALL = (
     *("model.embedding=6", "model.encoder.dim=8", "model.decoder.dim=8", "model.attention.dim=8"),
     *("train.updates=2", "train.validate=2", "train.batch_tokens=100", "train.device=cpu", "model.decoder.order=luong"),
 )
-NAMED = (*(f"model.attention.{key}={name}" for key, name in KINDS.items()), "model.encoder.kind=tokenwise")
+NAMED = (
+    *(f"model.attention.{key}={name}" for key, name in KINDS.items()),
+    "model.encoder.kind=tokenwise",
+    "source=backwards",
+)
 MISSING = "of the package 'regard-small' (version 0.3); install it with: pip install regard-small"
 
 
@@ -76,7 +80,7 @@ def command(home: Path, *arguments: object, site: Path | None = None) -> subproc
 
 @pytest.fixture(scope="module")
 def run(site: Path, home: Path) -> Run:
-    """A run that was trained with four entries of the package regard-small."""
+    """A run that was trained with five entries of the package regard-small."""
     arguments = ("train", "reverse", "name=small", "data.train=pairs.tsv", *SMALL, *NAMED)
     done = command(home, *arguments, site=site)
     assert done.returncode == 0, done.stderr
@@ -127,7 +131,12 @@ def test_the_list_names_the_package_of_an_entry(site: Path, home: Path) -> None:
     (line,) = [line for line in PAGE.split("\n") if line.startswith("regard list scores")]
     assert f"  {line.partition('# ')[2]}\n" in done.stdout  # as docs/extend.md shows it
     listed = json.loads(command(home, "list", "--json", site=site).stdout)
-    for table, name in (("normalizers", "squared"), ("scopes", "before"), ("encoders", "tokenwise")):
+    for table, name in (
+        ("normalizers", "squared"),
+        ("scopes", "before"),
+        ("encoders", "tokenwise"),
+        ("sources", "backwards"),
+    ):
         assert listed[table][name] == "(from regard-small 0.3)"
     assert listed["tasks"]["capitals"] == "(from regard-small 0.3)"
     assert "manhattan" not in json.loads(command(home, "list", "--json").stdout)["scores"]
@@ -140,7 +149,7 @@ def test_a_run_predicts_with_the_package_and_without_it_says_how_to_install_it(
     done = command(home, "predict", run.path, "lines.txt")
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == f"regard: the run {run.path} needs the scope 'before' {MISSING}\n"
+    assert done.stderr == f"regard: the run {run.path} needs the source 'backwards' {MISSING}\n"
 
 
 # What a run stores
@@ -148,7 +157,10 @@ def test_a_run_predicts_with_the_package_and_without_it_says_how_to_install_it(
 
 def test_a_run_names_the_packages_it_needs_and_its_manifest_covers_them(run: Run, tmp_path: Path) -> None:
     package = {"package": "regard-small", "version": "0.3"}
-    expected = {f"{kind}s.{name}": package for kind, name in KINDS.items()} | {"encoders.tokenwise": package}
+    expected = {f"{kind}s.{name}": package for kind, name in KINDS.items()} | {
+        "encoders.tokenwise": package,
+        "sources.backwards": package,
+    }
     assert json.loads(run.read(storage.PLUGINS)) == expected
     copy = shutil.copytree(run.path, tmp_path / "copy")
     (copy / storage.PLUGINS).write_text("{}", encoding="utf-8")
@@ -170,6 +182,8 @@ def test_a_comparison_and_the_doctor_name_the_missing_package_of_a_task(run: Run
         regard.compare(copy, "reverse")
     with pytest.raises(RecipeError, match=rf"the run {copy.path} needs the task 'capitals' {re.escape(MISSING)}$"):
         examine(copy.path)
+    with pytest.raises(RecipeError, match=rf"the run {run.path} needs the \w+ '\w+' {re.escape(MISSING)}$"):
+        regard.compare(run, "reverse")
 
 
 def test_starting_from_a_run_needs_only_what_the_new_recipe_names(run: Run, home: Path, tmp_path: Path) -> None:
@@ -189,11 +203,12 @@ def test_another_version_of_the_package_is_reported_on_stderr(
     shutil.copy(HERE / "plugin_package" / "regard_small.py", tmp_path)
     needed = json.loads(run.read(storage.PLUGINS))
     names = {"manhattan": "Manhattan", "squared": "SQUARED", "before": "Before", "tokenwise": "Tokenwise"}
+    names["backwards"] = "Backwards"
     entries = {key: f"regard_small:{names[key.partition('.')[2]]}" for key in needed}
     use(write(tmp_path, "regard-small", entries, version="0.4"))
     assert len(regard.load(run).predict(["abc"])) == 1
     lines = capsys.readouterr().err.split("\n")[:-1]
-    assert len(lines) == 4
+    assert len(lines) == 5
     change = "'manhattan' of regard-small 0.3; that of regard-small 0.4 is used now"
     assert f"regard: the run {run.path} was trained with the score {change}" in lines
 
@@ -261,7 +276,7 @@ def test_nothing_of_a_package_is_imported_before_a_recipe_names_it(site: Path, u
 
 
 def test_the_tables_that_packages_can_add_to_are_in_the_catalogue() -> None:
-    assert set(plugins.TABLES) - {"sources"} <= set(catalogue.TABLES)
+    assert set(plugins.TABLES) <= set(catalogue.TABLES)
 
 
 def test_an_entry_of_regard_is_preferred_to_that_of_a_package(use: Use, tmp_path: Path) -> None:

@@ -1330,7 +1330,7 @@ MASKED_LOSS = (
     Property(
         "all positions are counted",
         lambda answer: not any(_same(_masked_loss(answer), each) for each in (LOSSES.mean(), LOSSES.sum())),
-        "The loss counts only the tokens that are asked for.",
+        "The loss counts only the tokens to predict.",
     ),
     Property(
         "divided by all positions",
@@ -1340,7 +1340,7 @@ MASKED_LOSS = (
     Property(
         "summed, not averaged",
         lambda answer: not _same(_masked_loss(answer), LOSSES[ASKED].sum()),
-        "Return the mean over the tokens that are asked for.",
+        "Return the mean over the tokens to predict.",
     ),
     Property(
         "a mean of means",
@@ -1350,7 +1350,7 @@ MASKED_LOSS = (
     Property(
         "differs from the definition",
         lambda answer: _same(_masked_loss(answer), LOSSES[ASKED].mean()),
-        "The mean of -log softmax(logits)[id] over the tokens that are asked for.",
+        "The mean of -log softmax(logits)[id] over the tokens to predict.",
     ),
 )
 

@@ -280,7 +280,7 @@ print(check("hide", hide))
 # ## Exercise 2: the masked loss
 #
 # `logits` is (batch, length, vocabulary). `ids` (batch, length) are the original tokens. `asked` is boolean (batch,
-# length). Return the mean cross-entropy over the tokens that are asked for.
+# length). Return the mean cross-entropy over the tokens to predict.
 
 
 # %%

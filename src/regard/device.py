@@ -85,7 +85,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explain_out_of_memory(doing: str, how_to_fix: str) -> Iterator[None]:
-    """Turn an out-of-memory error in the block into a ResourceError that names the work and the how_to_fix."""
+    """Turn an out-of-memory error in the block into a ResourceError that names the work and how to fix it."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -47,16 +47,25 @@ class Predictor:
             raise RecipeError("predict takes a list of texts; write predict([text])")
         if n_best < 1:
             raise RecipeError(f"n_best is the number of outputs for each text, 1 or more, not {n_best}")
-        settings = _with_beam(recipes.fill(self.task.recipe.search, search or {}, "predict", "search."), beam)
+        settings = self._search(search or {}, beam)
         with self.running():
             return self.task.answer(self.model, texts, settings, n_best, seed)
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """Score the run on examples, in total and by group, with its recipe's metric or another that fits the task."""
         recipe = self.task.recipe
-        settings = _with_beam(recipe.search, beam)
+        settings = self._search({}, beam)
         with self.running():
             return self.task.measure(self.model, examples, metric or recipe.metric, settings)
+
+    def _search(self, changes: Mapping[str, Any], beam: int | None) -> Search:
+        """The search settings of the recipe with some changes; refuses a key that the task does not use."""
+        changes = dict(changes) if beam is None else {**changes, "beam": beam}
+        recipe = self.task.recipe
+        for key in changes:
+            if not self.task.uses(f"search.{key}"):
+                raise RecipeError(f"task = {recipe.task} does not use search.{key}; leave it out")
+        return recipes.fill(recipe.search, changes, "predict", "search.")
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -80,8 +89,3 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
         model.to(choose_device(device)).eval()
     models.store_by_columns(model)
     return Predictor(run, task, model)
-
-
-def _with_beam(settings: Search, beam: int | None) -> Search:
-    """The settings with another beam; with None, unchanged."""
-    return settings if beam is None else recipes.fill(settings, {"beam": beam}, "predict", "search.")

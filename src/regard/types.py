@@ -1,7 +1,7 @@
 """Data types that several folders share: examples, batches, memory, decoder steps, hypotheses, predictions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -123,6 +123,7 @@ class Step:
     state: State
     attention: Float[Tensor, "rows tokens source"] | None
     log_prob: Float[Tensor, "rows tokens"] | None = None  # of positions drawn by hard attention; only in training
+    memory: Memory | None = None  # what the weights are over, if a whole model ran
 
 
 class Hypothesis(NamedTuple):
@@ -147,7 +148,10 @@ class Prediction:
     source_tokens: tuple[str, ...] = ()  # if there is no map: tokens of the source, for tasks that give them
 
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary for JSON; the rows of `attention` are `tokens`, its columns `source_tokens`."""
+        """A dictionary for JSON; the rows of `attention` are `tokens`, its columns `source_tokens`.
+
+        If the source is not text, `layout` says what the columns are, such as the cells of a picture.
+        """
         content: dict[str, Any] = {
             "source": self.source,
             "tokens": list(self.tokens),
@@ -156,6 +160,8 @@ class Prediction:
             "source_tokens": list(self.map.columns if self.map else self.source_tokens),
             "attention": self.map.weights.tolist() if self.map else [],
         }
+        if self.map and self.map.layout != TEXT:
+            content["layout"] = {"kind": type(self.map.layout).__name__.lower()} | asdict(self.map.layout)
         if self.alternatives:
             content["alternatives"] = [alternative.to_dict() for alternative in self.alternatives]
         return content

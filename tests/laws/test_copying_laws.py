@@ -67,8 +67,8 @@ def test_stepping_and_beams_copy_alike(order):
     ("overrides", "said"),
     [
         (["tokens.shared=false"], "model.decoder.copies needs tokens.shared = true"),
-        (["tokens.shared=true", "model.decoder.order=none"], "needs a recurrent decoder whose order looks"),
-        (["tokens.shared=true", "model.decoder.kind=transformer"], "needs a recurrent decoder whose order looks"),
+        (["tokens.shared=true", "model.decoder.order=none"], "needs a recurrent decoder whose order attends"),
+        (["tokens.shared=true", "model.decoder.kind=transformer"], "needs a recurrent decoder whose order attends"),
     ],
 )
 def test_who_cannot_copy_is_refused(overrides, said):

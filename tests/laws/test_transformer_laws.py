@@ -754,7 +754,7 @@ def test_a_language_model_predicts_each_token_from_those_before(case, dtype):
 
 @pytest.mark.parametrize("order", [order for order in ORDERS if ORDERS[order].needs_source()])
 def test_an_order_that_needs_a_source_is_no_language_model(order):
-    said = f"a language model has no source to look at; choose model.decoder.order = none, not {order}"
+    said = f"a language model has no source to attend to; choose model.decoder.order = none, not {order}"
     with pytest.raises(RecipeError, match=said):
         make_language_model(Case(order))
 

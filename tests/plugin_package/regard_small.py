@@ -1,4 +1,4 @@
-"""A score, a normaliser, a scope, an encoder and a task, each as small as can be."""
+"""A score, a normaliser, a scope, an encoder, a task and a source, each as small as can be."""
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ from regard.data import files
 from regard.encoders import Encoder
 from regard.maps import TEXT, Layout
 from regard.recipe import Model
-from regard.sources import Front
+from regard.sources import Front, Text
 from regard.tasks import Transduce
 from regard.types import Example, Memory, Recurrent
 
@@ -74,3 +74,10 @@ class Capitals(Transduce):
     def read(names: tuple[str, ...]) -> files.Loaded:
         lines = files.texts(names)
         return lines._replace(examples=[Example(line.source, line.source.upper()) for line in lines.examples])
+
+
+class Backwards(Text):
+    """A text whose tokens are read from the last to the first."""
+
+    def encode(self, source: str) -> list[int]:
+        return super().encode(source)[::-1]

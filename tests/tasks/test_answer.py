@@ -259,7 +259,7 @@ def test_files_have_three_columns(tmp_path: Path) -> None:
 def test_an_answer_that_is_not_in_its_context_is_refused(tmp_path: Path) -> None:
     lines = [f"Who was in Zifoford on Monday ?\t{STORY}\tKelon"] * 20
     data = write(tmp_path / "data.tsv", *lines, f"Who was in Tobaburg on Friday ?\t{STORY}\tmiran")
-    message = f"{data}:21: the answer 'miran' does not stand in its context; it must be a part of it, letter by letter"
+    message = f"{data}:21: the answer 'miran' is not in its context; it must be a part of it, letter by letter"
     with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
         train(tiny(f"data.train={data}", f"data.dev={data}"), runs=tmp_path / "runs", quiet=True)
     assert not (tmp_path / "runs").exists()

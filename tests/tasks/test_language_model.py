@@ -208,7 +208,7 @@ def test_batches_of_many_windows_are_planned_in_seconds() -> None:
         ),
         ("text", ("language_model.stride=4",), "language_model.stride is at most language_model.window = 0, not 4"),
         ("text", ("train.sampling=0.5",), "task = language_model does not use train.sampling; leave it out"),
-        ("text", ("model.decoder.order=luong",), "a language model has no source to look at"),
+        ("text", ("model.decoder.order=luong",), "a language model has no source to attend to"),
         ("text", ("metric=bleu",), "the metric 'bleu' does not fit this task; choose from perplexity"),
         (
             "text",

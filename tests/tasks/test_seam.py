@@ -266,7 +266,8 @@ def test_texts_longer_than_the_learned_positions_get_blank_answers_and_outputs_s
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["train.coverage=1", "model.decoder.kind=transformer"], "train.coverage is for recurrent decoders"),
+        (["train.coverage=1", "model.decoder.kind=transformer"], "train.coverage needs attention weights in training"),
+        (["train.coverage=1", "model.decoder.order=none"], "train.coverage needs attention weights in training"),
         (["train.guided=1", "train.sampling=0.1"], "train.guided and train.sampling do not go together"),
         (["train.guided=1", "tokens.source=word"], "train.guided needs tokens.source = tokens.target = character"),
         (["model.attention.normalizer=hard", "train.sampling=0.1"], "hard attention and train.sampling do not"),

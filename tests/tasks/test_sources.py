@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 import regard
 from regard import recipe as recipes
+from regard.analysis.forced import force
 from regard.data.batching import Batches
 from regard.errors import DataError, RecipeError
-from regard.maps import Steps
+from regard.maps import Frames, Steps
+from regard.models.core import encoder
 from regard.recipe import Model, Recipe
 from regard.sources import SOURCES, Front, Source, Vectors
 from regard.storage import Run
@@ -85,9 +87,6 @@ class Numbers(Source[list[float]]):
     def labels(self, item: list[float]) -> tuple[str, ...]:
         return tuple(f"{number:g}" for number in item)
 
-    def layout(self, item: list[float]) -> Steps:
-        return Steps()
-
     def front(self, model: Model) -> NumbersFront:
         return NumbersFront(model.encoder.dim if model.encoder.kind == "transformer" else model.embedding)
 
@@ -130,6 +129,48 @@ def make_recipe(folder: Path, *keys: str) -> Recipe:
     data = (f"data.train={folder}/train.tsv", f"data.dev={folder}/dev.tsv", "source=numbers", "train.device=cpu")
     train = ("train.updates=400", "train.validate=200", "train.batch_tokens=300", "train.learning_rate=0.01")
     return recipes.parse("", "a test", ["name=numbers", *data, *train, *keys])
+
+
+class HalvedFront(NumbersFront):
+    """Joins every two neighbouring numbers to one position, as an encoder of speech would do with frames."""
+
+    def embed(self, source: NumbersBatch) -> Vectors:
+        width = source.mask.shape[1] + source.mask.shape[1] % 2
+        numbers = nn.functional.pad(source.numbers, (0, width - source.mask.shape[1])).unflatten(1, (-1, 2)).sum(-1)
+        mask = nn.functional.pad(source.mask, (0, width - source.mask.shape[1])).unflatten(1, (-1, 2)).any(-1)
+        return Vectors(self.layer(numbers.unsqueeze(-1)), mask, Frames(0.5))
+
+
+class Halved(Numbers):
+    """Rows of numbers, of which the encoder reads half as many positions."""
+
+    def labels(self, item: list[float]) -> tuple[str, ...]:
+        return super().labels(item)[::2]
+
+    def front(self, model: Model) -> HalvedFront:
+        return HalvedFront(model.embedding)
+
+
+def test_a_front_may_give_fewer_positions_than_the_batch_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(SOURCES, "numbers", Halved)
+    keys = (*RECURRENT, "train.updates=4", "train.validate=2", "train.doubly_stochastic=1")
+    run = regard.train(make_recipe(tmp_path, *keys), runs=tmp_path, quiet=True)
+    predictor = regard.load(run)
+    (answer,) = predictor.predict(["1.5 -2 1.25"])
+    assert answer.map is not None
+    assert (answer.map.columns, answer.map.layout) == (("1.5", "1.25"), Frames(0.5))
+    assert answer.to_dict()["layout"] == {"kind": "frames", "seconds": 0.5}
+    (forced,) = force(predictor, [Example("1.5 -2 1.25", "pn")])
+    assert forced.map is not None
+    assert forced.map.layout == Frames(0.5)
+
+
+def test_keys_of_text_and_vectors_of_another_width_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"tokens\.source is for source = text, not numbers"):
+        regard.train(make_recipe(tmp_path, "tokens.source=word"), runs=tmp_path, quiet=True)
+    model = make_recipe(tmp_path, *TRANSFORMER).model
+    with pytest.raises(RecipeError, match=r"vectors of width 10, but a Transformer reads model\.encoder\.dim = 24"):
+        encoder(model, NumbersFront(10))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -82,7 +82,7 @@ def test_the_vector_of_a_translation_is_the_mean_of_its_states(tmp_path: Path) -
 
 def test_a_run_without_a_sentence_encoder_is_refused(predictor: Predictor) -> None:
     without_encoder = Predictor(predictor.run, predictor.task, torch.nn.Linear(2, 3))
-    with pytest.raises(RecipeError, match=r"a run of the task '\w+', which has no sentence encoder"):
+    with pytest.raises(RecipeError, match=r"\(task = \w+, source = text\) has no sentence encoder"):
         vectors(without_encoder, TEXTS)
 
 
@@ -96,5 +96,5 @@ def test_vectors_of_other_tasks_are_given_or_refused(recipe: str, has_vectors: b
     if has_vectors:
         assert vectors(predictor, ["laura knows"]).norm().item() == pytest.approx(1.0, abs=1e-5)
     else:
-        with pytest.raises(RecipeError, match=r"which has no sentence encoder; use a run of translate, classify"):
+        with pytest.raises(RecipeError, match=r"has no sentence encoder; use a run of translate from text"):
             vectors(predictor, ["laura knows"])

@@ -432,6 +432,11 @@ def make_batch() -> Batch:
     return of_pairs([[4, 5, 6, 7], [4, 5], [4]], [[8, 9], [8, 9, 10, 11], [8]])  # with END: 5, 3, 2 sources
 
 
+def with_masks(weights: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """A map with the masks of its source and target."""
+    return weights, batch.source.mask, batch.target.mask[:, 1:]
+
+
 def maps(batch: Batch, fill: float = 0.0) -> Tensor:
     return torch.full((3, batch.target.ids.shape[1] - 1, batch.source.ids.shape[1]), fill, dtype=torch.float64)
 
@@ -439,14 +444,14 @@ def maps(batch: Batch, fill: float = 0.0) -> Tensor:
 def test_a_uniform_map_has_relative_entropy_one():
     batch = make_batch()
     flat = maps(batch) + (batch.source.mask.double() / batch.source.mask.sum(-1, keepdim=True)).unsqueeze(1)
-    measured = health([(flat, batch)])
+    measured = health([with_masks(flat, batch)])
     assert measured.attention_entropy == pytest.approx(1.0, abs=1e-6)  # logarithms of lengths are float32
     tokens, ends = [3, 5, 2], [1 / 5, 1 / 3, 1 / 2]
     expected = sum(count * end for count, end in zip(tokens, ends, strict=True)) / 10
     assert measured.attention_on_end == pytest.approx(expected, abs=1e-12)
     assert measured.attention_near_end == pytest.approx(expected, abs=1e-12)
     assert measured.flat()
-    assert measured.told() == "attention entropy 1.00 of 1, 33% on the end, 33% just before it"
+    assert measured.describe() == "attention entropy 1.00 of 1, 33% on the end, 33% just before it"
 
 
 @pytest.mark.parametrize(("back", "on_end", "near_end"), [(1, 1.0, 0.0), (2, 0.0, 1.0)])
@@ -455,7 +460,7 @@ def test_a_one_hot_map_has_entropy_zero(back, on_end, near_end):
     sharp = maps(batch)
     for row, length in enumerate((5, 3, 2)):
         sharp[row, :, length - back] = 1.0
-    measured = health([(sharp, batch)])
+    measured = health([with_masks(sharp, batch)])
     assert measured.attention_entropy == pytest.approx(0.0, abs=1e-12)
     assert (measured.attention_on_end, measured.attention_near_end) == pytest.approx((on_end, near_end))
     assert not measured.flat()
@@ -466,7 +471,7 @@ def test_padded_rows_do_not_change_the_health():
     one = maps(batch)
     one[..., 0] = 1.0
     other = torch.where(batch.target.mask[:, 1:].unsqueeze(-1), one, maps(batch, 0.2))
-    assert health([(one, batch)]) == health([(other, batch)])
+    assert health([with_masks(one, batch)]) == health([with_masks(other, batch)])
 
 
 def test_batches_are_weighted_by_their_target_tokens():
@@ -475,7 +480,7 @@ def test_batches_are_weighted_by_their_target_tokens():
     first[..., 0] = 1.0
     second[..., 1] = 1.0
     single = batch.select(torch.tensor([2]))
-    measured = health([(first, batch), (second[2:], single)])
+    measured = health([with_masks(first, batch), with_masks(second[2:], single)])
     assert measured.attention_on_end == pytest.approx(2 / 12)  # the last sentence's END is its second source
     assert health([]) is None
 
@@ -483,8 +488,8 @@ def test_batches_are_weighted_by_their_target_tokens():
 def test_weights_that_do_not_sum_to_one_are_normalized_first():
     batch = make_batch()
     flat = maps(batch) + batch.source.mask.unsqueeze(1) * 0.9
-    assert health([(flat, batch)]).attention_entropy == pytest.approx(1.0, abs=1e-6)
-    assert health([(maps(batch), batch)]).attention_entropy == 0.0
+    assert health([with_masks(flat, batch)]).attention_entropy == pytest.approx(1.0, abs=1e-6)
+    assert health([with_masks(maps(batch), batch)]).attention_entropy == 0.0
 
 
 COMBINATIONS = [pair for pair in product(NORMALIZERS, SCOPES) if pair != ("hard", "local_p")]  # refused together
@@ -494,7 +499,7 @@ COMBINATIONS = [pair for pair in product(NORMALIZERS, SCOPES) if pair != ("hard"
 def test_every_normalizer_and_scope_has_an_entropy_from_zero_to_one(normalizer, scope):
     bench = Bench(f"model.attention.normalizer={normalizer}", f"model.attention.scope={scope}")
     batch = bench.batch()
-    measured = health([(bench.model(batch).attention, batch)])
+    measured = health([with_masks(bench.model(batch).attention, batch)])
     assert 0 <= measured.attention_entropy <= 1 + 1e-6
     assert math.isfinite(measured.attention_on_end)
 

@@ -21,7 +21,7 @@ from regard.recipe import Recipe
 from regard.show import curves
 from regard.show.curves import DRAWINGS, Curve, Labels, Point
 from regard.storage import Run
-from regard.tasks import task_class
+from regard.tasks import AnyTask, task_class
 from regard.tasks.core import Examples
 from regard.types import Example
 
@@ -140,7 +140,7 @@ def compare(
     lengths = _lengths(next(iter(trained.values())), examples)
     entries = []
     for name, run in trained.items():
-        log.say(f"judging {name} on {description}")
+        log.say(f"scoring {name} on {description}")
         entries.append(_judged(name, load(run), examples, lengths, metric, beam))
     return Comparison(metric, description, _counted(named), tuple(entries))
 
@@ -179,10 +179,8 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
             raise RecipeError(f"{what.path} is a run, which is taken as it is; {own[0]} can only change a recipe")
         if not what.finished():
             raise DataError(f"the run {what.path} is not finished; go on with: regard train --resume {what.path}")
-        recipe = what.recipe()
-        with plugins.loading(what.needs()):
-            task_class(recipe.task)
-        return Entrant(what.path.name, str(what.path), recipe, what)
+        _restored(what)  # an error now if the run needs a package that is missing
+        return Entrant(what.path.name, str(what.path), what.recipe(), what)
     if not isinstance(what, Recipe) and Path(what).suffix != ".toml" and len(Path(what).parts) > 1:
         Run.open(what)  # raises an error that says what is wrong with the path
     recipe = what if isinstance(what, Recipe) else recipes.load(what)
@@ -213,7 +211,7 @@ def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:
         metrics = first.recipe.metric, entrant.recipe.metric
         if metric is None and metrics[0] != metrics[1]:
             raise RecipeError(
-                f"{name} is judged by {metrics[0]!r}, {other} by {metrics[1]!r}; choose one for all with --metric"
+                f"{name} is scored by {metrics[0]!r}, {other} by {metrics[1]!r}; choose one for all with --metric"
             )
     chosen = metric or first.recipe.metric
     for other, entrant in named.items():
@@ -294,10 +292,16 @@ def _same(run: Run, recipe: Recipe, read: Read) -> bool:
 # from runs to scores
 
 
+def _restored(run: Run) -> AnyTask:
+    """The task of a run."""
+    recipe = run.recipe()
+    with plugins.loading(run.needs()):
+        return task_class(recipe.task).restore(recipe, run.read)
+
+
 def _lengths(run: Run, examples: Sequence[Example]) -> list[int]:
     """The number of tokens of every source, or text if there are no sources; empty if texts are cut into windows."""
-    recipe = run.recipe()
-    both_sides = task_class(recipe.task).restore(recipe, run.read).encode(examples).lengths()
+    both_sides = _restored(run).encode(examples).lengths()
     lengths = [(source or target) - 1 for source, target in both_sides]  # without BEGIN or END, which is counted too
     return lengths if len(lengths) == len(examples) else []
 

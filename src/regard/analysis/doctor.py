@@ -53,7 +53,7 @@ class Phase:
                 yield f"  {name:<22} not taken ({times:,}): {reason}"
         never = [name for name in PATHS if name not in self.answers]
         if self.answers and never:
-            yield f"  never asked for: {', '.join(never)}"
+            yield f"  not reached: {', '.join(never)}"
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,8 @@ def _parts(predictor: Predictor) -> tuple[Encoder, Tokenizer, Pooling]:
     encoder, tokenizer = getattr(model, "encoder", None), getattr(task, "source", None)
     if not isinstance(encoder, Encoder) or not isinstance(tokenizer, Tokenizer):
         raise RecipeError(
-            f"{predictor.run.path} is a run of the task {task.recipe.task!r}, which has no sentence encoder; "
-            "use a run of translate, classify, masked_lm or answer"
+            f"{predictor.run.path} (task = {task.recipe.task}, source = {task.recipe.source}) has no sentence encoder; "
+            "use a run of translate from text, or of classify, masked_lm or answer"
         )
     if isinstance(model, Classifier):
         return encoder, tokenizer, model.pooling

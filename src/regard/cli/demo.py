@@ -20,7 +20,7 @@ def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False)
     for prediction in result.shown:
         print(f"{prediction.source} -> {prediction.text}")
     assert result.shown[0].map is not None
-    print("\nThe attention map of the first one (rows: what it wrote, columns: what it looked at):\n")
+    print("\nThe attention map of the first one (rows: what it wrote, columns: what it attended to):\n")
     print(draw_for_terminal(result.shown[0].map))
     languages = ", ".join(f"{group} {share:.3f}" for group, share in result.scored.groups.items())
     print(f"Exact match on unseen days by language: {languages}")

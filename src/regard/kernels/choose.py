@@ -8,8 +8,8 @@ takes.
 
 Not paths are: `without_autocast` and `UncastLinear`, which are part of how scores are defined; properties such as
 `Score.dot_scale` and `Score.keys_are_sums`, which state what a module computes and which conditions read; the meta
-device, on which sequences cannot be packed; calls of a module next to its twin, for hooks that record it; and the
-choice by layout or device inside a kernel.
+device, on which sequences cannot be packed; whether batches run in parallel (`device.map_in_parallel`); calls of a
+module next to its twin, for hooks that record it; and the choice by layout or device inside a kernel.
 """
 
 import os

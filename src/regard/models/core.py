@@ -39,6 +39,11 @@ def encoder(recipe: Model, front: Front) -> Encoder:
     settings = recipe.encoder
     kind = plugins.pick(ENCODERS, settings.kind, "encoder", Encoder)
     if kind is TransformerEncoder:
+        if front.width != settings.dim:
+            raise RecipeError(
+                f"the source gives vectors of width {front.width}, but a Transformer reads model.encoder.dim = "
+                f"{settings.dim}; choose the same width"
+            )
         return TransformerEncoder(front, _shape(recipe, settings, None))
     if kind not in (GnmtEncoder, RecurrentEncoder):
         return kind.from_recipe(recipe, front)
@@ -97,7 +102,7 @@ def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
     order = pick(ORDERS, settings.order, "order")
     if encoder is None and order.needs_source():
         raise RecipeError(
-            f"a language model has no source to look at; choose model.decoder.order = none, not {settings.order}"
+            f"a language model has no source to attend to; choose model.decoder.order = none, not {settings.order}"
         )
     sizes = encoder or NoEncoder()
     return order(

@@ -23,7 +23,9 @@ class Seq2Seq(nn.Module):
 
     def forward(self, batch: Batch) -> Step:
         """Teacher forcing: the predictions after each target token but the last."""
-        return self.decoder(batch.target.ids[:, :-1], self.read(batch.source))
+        memory = self.read(batch.source)
+        step = self.decoder(batch.target.ids[:, :-1], memory)
+        return Step(step.logits, step.state, step.attention, step.log_prob, memory)
 
     def read(self, source: SourceBatch) -> Memory:
         """Encode a source; the memory has its token ids if the decoder may copy them."""

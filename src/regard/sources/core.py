@@ -44,7 +44,7 @@ class Vectors(NamedTuple):
 
     vectors: Float[Tensor, "batch source width"]
     mask: Bool[Tensor, "batch source"]
-    layout: Layout  # the kind of the positions, such as tokens
+    layout: Layout  # the kind of the positions, such as tokens; it goes with every attention map over them
 
 
 class Front(ABC, nn.Module):
@@ -57,7 +57,10 @@ class Front(ABC, nn.Module):
 
     @abstractmethod
     def embed(self, source: Any) -> Vectors:
-        """A vector for every position of a batch from `Source.collate`."""
+        """A vector for every position that the encoder reads, from a batch of `Source.collate`.
+
+        There may be fewer positions than in the batch, such as the cells of a picture; the mask is of the new ones.
+        """
 
 
 Item = TypeVar("Item")  # one encoded source, such as a list of token ids
@@ -97,7 +100,7 @@ class Source(ABC, Generic[Item]):
 
     @abstractmethod
     def size(self, item: Item) -> int:
-        """The number of positions of an item in a batch, which limits how many items a batch holds."""
+        """The number of positions of an item in a batch, with END if it has one; it limits the items of a batch."""
 
     @abstractmethod
     def collate(self, items: Sequence[Item]) -> Any:
@@ -105,11 +108,7 @@ class Source(ABC, Generic[Item]):
 
     @abstractmethod
     def labels(self, item: Item) -> tuple[str, ...]:
-        """A label for each position, for the columns of an attention map."""
-
-    @abstractmethod
-    def layout(self, item: Item) -> Layout:
-        """The layout of the positions, which says how to draw an attention map over them."""
+        """A label for each position that the encoder reads, for the columns of an attention map."""
 
     @abstractmethod
     def front(self, model: Model) -> Front:

@@ -11,7 +11,7 @@ from regard import __version__, storage
 from regard.data.batching import pad
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import RecipeError, pick
-from regard.maps import TEXT, Tokens
+from regard.maps import TEXT
 from regard.recipe import SMALL, Model, Recipe
 from regard.sources.core import Front, Source, Vectors
 from regard.storage import Run
@@ -89,10 +89,6 @@ class Text(Source[list[int]]):
     def labels(self, item: list[int]) -> tuple[str, ...]:
         """The tokens as text, END included."""
         return (*(self.tokenizer.piece(token) for token in item), SPECIALS[END])
-
-    def layout(self, item: list[int]) -> Tokens:
-        """The layout of tokens."""
-        return TEXT
 
     def front(self, model: Model) -> TokenEmbedding:
         """Build the token embedding of the vocabulary."""

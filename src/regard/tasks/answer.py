@@ -95,7 +95,7 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
         begin = context.find(answer)
         if begin < 0:
             raise DataError(
-                f"{example.origin}: the answer {answer!r} does not stand in its context; "
+                f"{example.origin}: the answer {answer!r} is not in its context; "
                 "it must be a part of it, letter by letter"
             )
         places = self.source.offsets(context)

@@ -66,7 +66,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         if recipe.classify.pooling == "attention" and recipe.model.attention.normalizer == "hard":
             raise RecipeError(
                 "model.attention.normalizer = hard is learned with REINFORCE, which only recurrent decoders have: a "
-                "classifier's classify.pooling = attention would never learn where to look; choose softmax, or "
+                "classifier's classify.pooling = attention would never learn what to attend to; choose softmax, or "
                 "sparsemax or entmax15 for weights that are zero, or another classify.pooling"
             )
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard import recipe as recipes
@@ -35,7 +35,8 @@ from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
 ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
 # keys that a task without a decoder ignores
-NO_DECODER = ("source", "tokens.shared", "model.decoder", *ATTENTION_TERMS)
+# Keys that a task without a decoder ignores; its updates are not captured either.
+NO_DECODER = ("source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
 READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
 LONGEST = 5000  # tokens of an input at most, unless data.max_length is higher: the memory of maps grows as the square
 
@@ -116,7 +117,8 @@ class DevLoss(NamedTuple):
     """The loss of a batch, and the attention weights if the model has them."""
 
     loss: Float[Tensor, ""]  # summed over `Task.tokens`
-    attention: Float[Tensor, "batch tokens source"] | None  # only for a `Batch`; one row per target token
+    attention: Float[Tensor, "batch tokens source"] | None = None  # only for a `Batch`; one row per target token
+    mask: Bool[Tensor, "batch source"] | None = None  # of the source positions that the attention is over
 
 
 class Scored(NamedTuple):
@@ -160,8 +162,13 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             section = key.partition(".")[0]
             if section in TASK_SECTIONS and section != recipe.task:
                 raise RecipeError(f"{key} is a key of task = {section}, not of {recipe.task}; leave it out")
-            if any(key == ignored or key.startswith(ignored + ".") for ignored in cls.ignores):
+            if not cls.uses(key):
                 raise RecipeError(f"task = {recipe.task} does not use {key}; leave it out")
+
+    @classmethod
+    def uses(cls, key: str) -> bool:
+        """Whether this task uses a key of a recipe: neither the key nor a section around it is ignored."""
+        return not any(key == ignored or key.startswith(ignored + ".") for ignored in cls.ignores)
 
     @classmethod
     def check_metric(cls, name: str) -> None:
@@ -257,7 +264,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     def dev_loss(self, model: ModelKind, batch: BatchKind) -> DevLoss:
         """The loss of a dev batch, without smoothing and sampling, and the attention weights if there are any."""
-        return DevLoss(self.loss(model, batch), None)
+        return DevLoss(self.loss(model, batch))
 
     # from texts to predictions
 

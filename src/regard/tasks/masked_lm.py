@@ -124,7 +124,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         """Reports the size of the vocabulary and the share of tokens to predict."""
         yield f"a vocabulary of {self.source.size:,} tokens, {core.unknown(dev.rows):.2%} of the dev tokens unknown"
         words = ", whole words at once" if self.recipe.masked_lm.whole_words else ""
-        yield f"{self.recipe.masked_lm.masked:.0%} of the tokens are asked for{words}"
+        yield f"{self.recipe.masked_lm.masked:.0%} of the tokens are masked and predicted{words}"
 
     def collate(self, data: Texts, indices: Sequence[int]) -> MaskedBatch:
         """Makes the batch of the texts at these indices, with masked tokens."""

@@ -16,10 +16,10 @@ from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
 from regard.device import map_in_parallel
 from regard.errors import DataError, RecipeError, pick
-from regard.maps import AttentionMap
+from regard.maps import TEXT, AttentionMap, Layout
 from regard.metrics import MULTI_REFERENCE
 from regard.models import Seq2Seq
-from regard.recipe import Recipe, Search
+from regard.recipe import Recipe, Search, Tokens
 from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
@@ -49,6 +49,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         pick(TOKENIZERS, recipe.tokens.target, "tokenizer")
         if recipe.tokens.shared and (recipe.source != "text" or recipe.tokens.source != recipe.tokens.target):
             raise RecipeError("tokens.shared needs source = text, and tokens.source and tokens.target to be the same")
+        if recipe.source != "text" and recipe.tokens.source != Tokens.source:
+            raise RecipeError(f"tokens.source is for source = text, not {recipe.source}; leave it out")
         _check_copies(recipe)
         _check_terms(recipe)
         size = len(SPECIALS)
@@ -130,10 +132,11 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         settings, real, weights = self.recipe.train, batch.target.mask[:, 1:], step.attention
         if weights is None:
             return
+        assert step.memory is not None
         if settings.coverage:
             yield settings.coverage * terms.coverage(weights, real)
         if settings.doubly_stochastic:
-            yield settings.doubly_stochastic * terms.doubly_stochastic(weights, real, batch.source.mask)
+            yield settings.doubly_stochastic * terms.doubly_stochastic(weights, real, step.memory.mask)
         if batch.links is not None:
             yield settings.guided * terms.guided(weights, batch.links)
         if step.log_prob is not None:
@@ -145,7 +148,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def dev_loss(self, model: Seq2Seq, batch: Batch) -> DevLoss:
         """The summed cross-entropy of a dev batch, and the attention weights."""
         step = model(batch)
-        return DevLoss(self.cross_entropy(step.logits, batch, smoothing=0.0), step.attention)
+        loss = self.cross_entropy(step.logits, batch, smoothing=0.0)
+        return DevLoss(loss, step.attention, None if step.memory is None else step.memory.mask)
 
     def cross_entropy(
         self, logits: Float[Tensor, "batch tokens vocabulary"], batch: Batch, smoothing: float
@@ -161,19 +165,20 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
 
-        def search_in(asked: core.InputBatch) -> list[list[Hypothesis]]:
+        def search_in(asked: core.InputBatch) -> tuple[Layout, list[list[Hypothesis]]]:
             source = self.inputs.collate(asked.items).to(device)
             limits = [self.limit(self.inputs.size(item) - 1, settings) for item in asked.items]
             seeds = [seed + place for place in asked.indices]
             memory = model.read(source)
-            return search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
+            found = search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
+            return memory.layout, found
 
         rows = max(settings.beam, n_best)  # rows of a search for each text
         budget = max(1, SEARCH_TOKENS // rows)
         batches = list(core.input_batches(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
-        for asked, outputs in zip(batches, map_in_parallel(search_in, batches, model), strict=True):
+        for asked, (layout, outputs) in zip(batches, map_in_parallel(search_in, batches, model), strict=True):
             for place, item, hypotheses in zip(*asked, outputs, strict=True):
-                predictions = [self.prediction(texts[place], item, hypothesis) for hypothesis in hypotheses]
+                predictions = [self.prediction(texts[place], item, hypothesis, layout) for hypothesis in hypotheses]
                 answers[place] = core.with_alternatives(predictions)
         return answers
 
@@ -190,12 +195,13 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         for indices in batching.sorted_batches(data.lengths(), FORCED_TOKENS):
             batch = self.collate(data, indices).to(device)
             step = model(batch)
+            layout = TEXT if step.memory is None else step.memory.layout
             log_probs = step.logits.float().log_softmax(-1).gather(-1, batch.target.ids[:, 1:, None]).squeeze(-1)
             scores = log_probs.masked_fill(~batch.target.mask[:, 1:], 0.0).sum(-1).tolist()
             for row, index in enumerate(indices):
                 tokens = tuple(self.target.piece(token) for token in data.targets[index])
                 weights = None if step.attention is None else step.attention[row]
-                attention_map = self.map(weights, (*tokens, SPECIALS[END]), data.sources[index])
+                attention_map = self.map(weights, (*tokens, SPECIALS[END]), data.sources[index], layout)
                 example = examples[index]
                 forced[index] = Prediction(example.source, example.target, scores[row], tokens, attention_map)
         return [forced[index] for index in range(len(examples))]
@@ -208,20 +214,23 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         """Whether a text is too long, so that its prediction is blank."""
         return self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
 
-    def prediction(self, text: str, item: Any, hypothesis: Hypothesis) -> Prediction:
+    def prediction(self, text: str, item: Any, hypothesis: Hypothesis, layout: Layout) -> Prediction:
         """Makes the prediction of a hypothesis: its tokens as text, and its labelled map."""
         tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
-        attention_map = self.map(hypothesis.map, tokens, item)
+        attention_map = self.map(hypothesis.map, tokens, item, layout)
         return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, attention_map)
 
     def map(
-        self, weights: Float[Tensor, "tokens source"] | None, rows: tuple[str, ...], item: Any
+        self, weights: Float[Tensor, "tokens source"] | None, rows: tuple[str, ...], item: Any, layout: Layout
     ) -> AttentionMap | None:
-        """The labelled map of these rows over an encoded source, without padding; None without attention."""
+        """The labelled map of these rows over an encoded source, without padding; None without attention.
+
+        `layout` is that of the memory: the encoder may read other positions than a batch has.
+        """
         if weights is None:
             return None
         columns = self.inputs.labels(item)
-        return AttentionMap(weights[: len(rows), : len(columns)].cpu(), rows, columns, self.inputs.layout(item))
+        return AttentionMap(weights[: len(rows), : len(columns)].cpu(), rows, columns, layout)
 
 
 def _check_copies(recipe: Recipe) -> None:
@@ -230,7 +239,7 @@ def _check_copies(recipe: Recipe) -> None:
     if decoder.copies and not recipe.tokens.shared:
         raise RecipeError("model.decoder.copies needs tokens.shared = true: what is copied is a word of the target")
     if decoder.copies and (decoder.kind != "recurrent" or not pick(ORDERS, decoder.order, "order").attends()):
-        raise RecipeError("model.decoder.copies needs a recurrent decoder whose order looks at the source")
+        raise RecipeError("model.decoder.copies needs a recurrent decoder whose order attends to the source")
 
 
 def _check_terms(recipe: Recipe) -> None:
@@ -238,14 +247,17 @@ def _check_terms(recipe: Recipe) -> None:
     settings, model = recipe.train, recipe.model
     wanted = [name for name in ("coverage", "doubly_stochastic", "guided") if getattr(settings, name)]
     is_hard = model.decoder.cross_attention.of(model.attention).normalizer == "hard"
-    if wanted and model.decoder.kind == "transformer":
-        raise RecipeError(f"train.{wanted[0]} is for recurrent decoders: a Transformer makes no map while it learns")
+    recurrent = model.decoder.kind == "recurrent"
+    if wanted and not (recurrent and pick(ORDERS, model.decoder.order, "order").attends()):
+        raise RecipeError(f"train.{wanted[0]} needs attention weights in training: a recurrent decoder that attends")
     if (wanted or is_hard) and settings.sampling:
         what = f"train.{wanted[0]}" if wanted else "hard attention"
         raise RecipeError(f"{what} and train.sampling do not go together; leave one of them out")
     tokens = (recipe.source, recipe.tokens.source, recipe.tokens.target)
     if settings.guided and tokens != ("text", "character", "character"):
-        raise RecipeError("train.guided needs tokens.source = tokens.target = character: links are known of characters")
+        raise RecipeError(
+            "train.guided needs tokens.source = tokens.target = character: known links are between characters"
+        )
 
 
 def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
-
-from regard.types import Batch
 
 FLAT = 0.9  # attention is called flat if its entropy is above this share of the highest possible entropy
 
@@ -23,25 +21,28 @@ class Health(NamedTuple):
         """Whether the attention is close to uniform."""
         return self.attention_entropy > FLAT
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The statistics as a sentence for the report of a validation."""
         end = f"{self.attention_on_end:.0%} on the end, {self.attention_near_end:.0%} just before it"
         return f"attention entropy {self.attention_entropy:.2f} of 1, {end}"
 
 
-def health(maps: Sequence[tuple[Float[Tensor, "_batch _tokens _source"], Batch]]) -> Health | None:
-    """Computes the statistics of attention maps, each with its batch; None if there are no maps."""
+Map = tuple[Float[Tensor, "_batch _tokens _source"], Bool[Tensor, "_batch _source"], Bool[Tensor, "_batch _tokens"]]
+
+
+def health(maps: Sequence[Map]) -> Health | None:
+    """Computes the statistics of attention maps, each with the masks of its source and target; None without maps."""
     if not maps:
         return None
     sums = torch.zeros(4, dtype=torch.float64)
-    for attention, batch in maps:
-        lengths = batch.source.mask.sum(-1)
+    for attention, source, target in maps:
+        lengths = source.sum(-1)
         shares = attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny)
         entropy = torch.special.entr(shares).sum(-1) / lengths.clamp(min=2).log().unsqueeze(-1)
         sentences = torch.arange(len(lengths), device=lengths.device)
         end = attention[sentences, :, lengths - 1]
         before = attention[sentences, :, (lengths - 2).clamp(min=0)]
         values = torch.stack([entropy, end, before, torch.ones_like(end)])
-        sums += (values * batch.target.mask[:, 1:]).sum((1, 2)).double().cpu()
+        sums += (values * target).sum((1, 2)).double().cpu()
     entropy, end, before = (sums[:3] / sums[3]).tolist()
     return Health(entropy, end, before)

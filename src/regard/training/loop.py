@@ -255,7 +255,7 @@ def validate(task: AnyTask, session: Session, dev: Encoded, run: Run, log: Progr
     }
     run.record(entry | (attention_health._asdict() if attention_health else {}))
     losses = f"update {progress.update:,}: loss {entry['loss']:.4f}, dev loss {dev_loss:.4f}"
-    log.say(losses + (f", {attention_health.told()}" if attention_health else ""))
+    log.say(losses + (f", {attention_health.describe()}" if attention_health else ""))
     if attention_health and attention_health.flat() and progress.update >= FLAT_AFTER:
         log.say(f"attention still flat after {progress.update:,} updates: it may be of no use to this model yet")
     progress.waited = 0 if best else progress.waited + 1
@@ -275,8 +275,8 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
         for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
             total += judged.loss.item()
             tokens += task.tokens(batch)
-            if judged.attention is not None:
-                maps.append((judged.attention, batch))
+            if judged.attention is not None and judged.mask is not None:
+                maps.append((judged.attention, judged.mask, batch.target.mask[:, 1:]))
     return total / tokens, health(maps)
 
 
