@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from small import ATTENTIONS, KINDS, Case, Variant, make_recipe, make_sources, transformer
+from small import KINDS, VARIANTS, Case, Variant, make_recipe, make_sources, transformer
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
@@ -33,12 +33,12 @@ CASES = list(
         [
             *KINDS,
             *(Case("luong_feeding", cell, 2) for cell in CELLS),
-            *(Case(variant=variant) for variant in ATTENTIONS),
+            *(Case(variant=variant) for variant in VARIANTS),
             *(transformer(variant=Variant(score, heads=2), layers=1) for score in SCORES),
             transformer("rotary", decoder="recurrent"),
             transformer("alibi", encoder="recurrent", cell="lstm"),
             transformer("none", encoder="gnmt", cell="lstm", tied=True),
-            Case("luong", "lstm", 2, inner=16),
+            Case("luong", "lstm", 2, inner_dim=16),
             Case("bahdanau", tied=True),
         ]
     )

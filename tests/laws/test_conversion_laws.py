@@ -11,7 +11,7 @@ from small import (
     QUERY,
     Case,
     Variant,
-    every_attention,
+    every_variant,
     make_attention,
     make_model,
     make_score,
@@ -150,7 +150,7 @@ def test_vmap_of_a_score_is_a_loop(name):
         mapped(score, lambda query, states: score(query, score.project(states)), query, states)
 
 
-@every_attention()
+@every_variant()
 def test_vmap_of_an_attention_is_a_loop(variant):
     attention, query_dim = make_attention(variant)
     query, states = (torch.randn(COUNT, BATCH, *size).double() for size in ((QUERY, query_dim), (KEY, 13)))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small import ATTENDING, make_sources, near, spread
+from small import ATTENDING, draw_weights, make_sources, near
 
 from regard import models
 from regard import recipe as recipes
@@ -24,7 +24,7 @@ def make(order: str) -> Seq2Seq:
         decoder=recipes.Decoder(order=order, dim=12, copies=True),
     )
     model = models.build(recipe, source_size=9, target_size=9, shared=True).double().eval()
-    spread(model, 0.5)
+    draw_weights(model, 0.5)
     return model
 
 
