@@ -94,9 +94,8 @@ def test_seeds_reproduce_and_differ(kind):
     before = torch.get_rng_state()
     assert outputs_of(samples(1, 2, 3)) == outputs_of(samples(1, 2, 3))
     assert outputs_of(samples(1, 2, 3)) != outputs_of(samples(7, 8, 9))
-    assert outputs_of(samples(1, 2, 3, count=2)) == [
-        rows[:2] for rows in outputs_of(samples(1, 2, 3))
-    ]  # a larger count leaves the first as they are
+    # a larger count leaves the first samples as they are
+    assert outputs_of(samples(1, 2, 3, count=2)) == [rows[:2] for rows in outputs_of(samples(1, 2, 3))]
     torch.testing.assert_close(torch.get_rng_state(), before)  # the global generator is not used
     assert len({tuple(each.tokens) for each in samples(1, 2, 3, count=60)[0]}) > 5
 

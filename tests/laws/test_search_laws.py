@@ -179,7 +179,7 @@ def test_the_n_best_are_sorted_and_distinct(kind, seed, exponent):
 @setups
 @pytest.mark.parametrize(("length_penalty", "coverage_penalty"), [(0.0, 0.0), (1.3, 0.0), (0.6, 0.4)])
 def test_a_smaller_n_best_gives_the_first_of_a_larger_one(kind, seed, length_penalty, coverage_penalty):
-    """The search of a sentence goes on until the last of its n best is results, so a larger n leaves the first as is."""
+    """A search goes on until the last of its n best is found, so a larger n leaves the first as they are."""
     if coverage_penalty and kind not in ATTENDING_KINDS:
         pytest.skip("a coverage penalty needs attention")
     setup = make_setup(kind, seed)
