@@ -275,13 +275,12 @@ def test_padding_changes_nothing_in_the_encoder(cell, layers, bidirectional):
             near(mine[0], others[row])
 
 
-ENCODING = [case for case in TRANSFORMERS if case.encoder == "transformer"]
-ENCODING.append(
-    transformer("none", variant=Variant("scaled_dot", "sigmoid", "local_m", 2))
-)  # here padding sees no key at all
+WITH_TRANSFORMER_ENCODER = [case for case in TRANSFORMERS if case.encoder == "transformer"]
+# In this one, padding sees no key at all.
+WITH_TRANSFORMER_ENCODER.append(transformer("none", variant=Variant("scaled_dot", "sigmoid", "local_m", 2)))
 
 
-@pytest.mark.parametrize("case", ENCODING, ids=str)
+@pytest.mark.parametrize("case", WITH_TRANSFORMER_ENCODER, ids=str)
 def test_padding_changes_nothing_in_a_transformer(case):
     model, source = make_model(case), make_sources(*LENGTHS)
     together, dim = model.encoder(source), model.encoder.dim
@@ -300,7 +299,7 @@ def test_padding_changes_nothing_in_a_transformer(case):
 @pytest.mark.parametrize(
     ("case", "bidirectional"),
     [(Case(cell=cell, layers=layers), both) for cell, layers, both in product(CELLS, (1, 2), (True, False))]
-    + [(case, True) for case in ENCODING],
+    + [(case, True) for case in WITH_TRANSFORMER_ENCODER],
     ids=str,
 )
 def test_the_tokens_in_the_padding_do_not_matter(case, bidirectional):
@@ -312,7 +311,7 @@ def test_the_tokens_in_the_padding_do_not_matter(case, bidirectional):
 
 
 def test_a_source_of_padding_alone_gives_zeros_and_finite_gradients():
-    for case in ENCODING:
+    for case in WITH_TRANSFORMER_ENCODER:
         model, source = make_model(case), make_sources(*LENGTHS)
         empty = Padded(source.ids, source.mask & torch.tensor([[True], [False], [True]]))
         memory = model.encoder(empty)
