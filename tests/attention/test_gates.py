@@ -1,4 +1,4 @@
-"""Gates: their equations, and that looking at them changes nothing."""
+"""Gates equal their equations, and recording them changes nothing."""
 
 from itertools import product
 
@@ -32,7 +32,7 @@ def test_squeeze_excite_is_its_equation(positions):
 
 
 @pytest.mark.parametrize(("channels", "reduction", "inner"), [(8, 4, 2), (3, 4, 1), (16, 2, 8)])
-def test_the_bottleneck_is_never_empty(channels, reduction, inner):
+def test_the_bottleneck_has_at_least_one_unit(channels, reduction, inner):
     assert SqueezeExcite(channels=channels, reduction=reduction).squeeze.out_features == inner
 
 
@@ -48,15 +48,15 @@ def test_a_gate_is_recorded_and_changes_no_bit(named):
         return output, gradient
 
     plain = run()
-    with record(model) as seen:
-        attended = run()
-    assert torch.equal(attended[0], plain[0])
-    assert torch.equal(attended[1], plain[1])
-    assert torch.equal(seen.weights["0"], layer.gate(inputs).unsqueeze(1))
-    found = seen.map("0", 1, columns=[f"channel {number}" for number in range(8)])
-    assert torch.equal(found.weights, layer.gate(inputs)[1:2])
-    assert not found.weights.requires_grad
-    assert ((found.weights > 0) & (found.weights < 1)).all()
+    with record(model) as recording:
+        recorded = run()
+    assert torch.equal(recorded[0], plain[0])
+    assert torch.equal(recorded[1], plain[1])
+    assert torch.equal(recording.weights["0"], layer.gate(inputs).unsqueeze(1))
+    gate_map = recording.map("0", 1, columns=[f"channel {number}" for number in range(8)])
+    assert torch.equal(gate_map.weights, layer.gate(inputs)[1:2])
+    assert not gate_map.weights.requires_grad
+    assert ((gate_map.weights > 0) & (gate_map.weights < 1)).all()
 
 
 def make_lstm(**settings: object) -> nn.LSTM:
@@ -66,56 +66,62 @@ def make_lstm(**settings: object) -> nn.LSTM:
     return lstm
 
 
-def make_first(lstm: nn.LSTM, rows: int = BATCH) -> tuple[Tensor, Tensor]:
-    places = lstm.num_layers * (1 + lstm.bidirectional)
+def make_initial_state(lstm: nn.LSTM, rows: int = BATCH) -> tuple[Tensor, Tensor]:
+    layers = lstm.num_layers * (1 + lstm.bidirectional)
     widths = lstm.proj_size or DIM, DIM
-    return tuple(torch.randn(places, rows, width, dtype=torch.float64) for width in widths)
+    return tuple(torch.randn(layers, rows, width, dtype=torch.float64) for width in widths)
 
 
 def cell_of(lstm: nn.LSTM, ending: str) -> nn.LSTMCell:
-    """Torch's own cell of one layer and direction; it knows no projection."""
-    kept = {name.removesuffix(ending): each for name, each in lstm.state_dict().items() if name.endswith(ending)}
-    cell = nn.LSTMCell(kept["weight_ih"].shape[1], DIM, bias=lstm.bias).double()
-    cell.load_state_dict(kept)
+    """Torch's own cell of one layer and direction; it has no projection."""
+    parameters = {
+        name.removesuffix(ending): value for name, value in lstm.state_dict().items() if name.endswith(ending)
+    }
+    cell = nn.LSTMCell(parameters["weight_ih"].shape[1], DIM, bias=lstm.bias).double()
+    cell.load_state_dict(parameters)
     return cell
 
 
-def walked(lstm: nn.LSTM, ending: str, row: Tensor, hidden: Tensor, memory: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """One layer in one direction, as it stands in the papers."""
+def layer_by_equations(
+    lstm: nn.LSTM, ending: str, row: Tensor, hidden: Tensor, memory: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The gates and outputs of one layer in one direction, from the equations of the papers."""
     weights, cell = dict(lstm.named_parameters()), None if lstm.proj_size else cell_of(lstm, ending)
-    said, opened = {}, {gate: torch.full((len(row), DIM), torch.nan, dtype=torch.float64) for gate in GATES}
+    outputs, gates = {}, {gate: torch.full((len(row), DIM), torch.nan, dtype=torch.float64) for gate in GATES}
     for at in reversed(range(len(row))) if ending.endswith("reverse") else range(len(row)):
-        theirs = cell and cell(row[at], (hidden, memory))
-        mixed = weights["weight_ih" + ending] @ row[at] + weights["weight_hh" + ending] @ hidden
+        expected = cell and cell(row[at], (hidden, memory))
+        projected = weights["weight_ih" + ending] @ row[at] + weights["weight_hh" + ending] @ hidden
         if lstm.bias:
-            mixed = mixed + weights["bias_ih" + ending] + weights["bias_hh" + ending]
-        blocks = dict(zip(("input", "forget", "new", "output"), mixed.view(4, DIM), strict=True))
+            projected = projected + weights["bias_ih" + ending] + weights["bias_hh" + ending]
+        blocks = dict(zip(("input", "forget", "new", "output"), projected.view(4, DIM), strict=True))
         for gate in GATES:
-            opened[gate][at] = 1 / (1 + torch.exp(-blocks[gate]))
-        memory = opened["forget"][at] * memory + opened["input"][at] * torch.tanh(blocks["new"])
-        hidden = opened["output"][at] * torch.tanh(memory)
-        if theirs is None:
+            gates[gate][at] = 1 / (1 + torch.exp(-blocks[gate]))
+        memory = gates["forget"][at] * memory + gates["input"][at] * torch.tanh(blocks["new"])
+        hidden = gates["output"][at] * torch.tanh(memory)
+        if expected is None:
             hidden = weights["weight_hr" + ending] @ hidden
         else:
-            near(hidden, theirs[0])
-            near(memory, theirs[1])
-        said[at] = hidden
-    return opened, torch.stack([said[at] for at in range(len(row))])
+            near(hidden, expected[0])
+            near(memory, expected[1])
+        outputs[at] = hidden
+    return gates, torch.stack([outputs[at] for at in range(len(row))])
 
 
 @torch.no_grad()
-def written_out(lstm: nn.LSTM, row: Tensor, firsts: list[tuple[Tensor, Tensor]]) -> tuple[dict[str, Tensor], Tensor]:
-    """One row alone, a word at a time: all gates, and what the top layer says."""
-    gates, begun = {}, iter(firsts)
+def lstm_by_equations(
+    lstm: nn.LSTM, row: Tensor, initial_states: list[tuple[Tensor, Tensor]]
+) -> tuple[dict[str, Tensor], Tensor]:
+    """All gates and the outputs of the top layer, for one row without padding, step by step."""
+    all_gates, states = {}, iter(initial_states)
     for layer in range(lstm.num_layers):
         sides = []
         for direction in ("", "_reverse")[: 1 + lstm.bidirectional]:
             ending = f"_l{layer}{direction}"
-            opened, said = walked(lstm, ending, row, *next(begun))
-            gates |= {gate + ending: each for gate, each in opened.items()}
-            sides.append(said)
+            gates, outputs = layer_by_equations(lstm, ending, row, *next(states))
+            all_gates |= {name + ending: gate for name, gate in gates.items()}
+            sides.append(outputs)
         row = torch.cat(sides, dim=-1)
-    return gates, row
+    return all_gates, row
 
 
 SHAPES = list(product((1, 2), (False, True), (0, 6), (True, False)))
@@ -124,100 +130,99 @@ SHAPES = list(product((1, 2), (False, True), (0, 6), (True, False)))
 @pytest.mark.parametrize("started", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("layers", "bidirectional", "projected", "bias"), SHAPES)
-def test_the_gates_of_an_lstm_are_those_of_its_cells_written_out(
-    layers, bidirectional, projected, bias, packed, started
-):
+def test_the_gates_of_an_lstm_are_its_equations(layers, bidirectional, projected, bias, packed, started):
     lstm = make_lstm(num_layers=layers, bidirectional=bidirectional, proj_size=projected, bias=bias)
     inputs, lengths = torch.randn(BATCH, TIME, INPUT, dtype=torch.float64), (3, 5, 1) if packed else (TIME,) * BATCH
-    first = make_first(lstm) if started else None
-    given = pack_padded_sequence(inputs, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
-    with record(lstm) as seen:
-        said, _ = lstm(given if packed else inputs, first)
-    said = pad_packed_sequence(said, batch_first=True)[0] if packed else said
-    resting = [torch.zeros_like(each) for each in make_first(lstm)]
-    firsts = list(zip(*(first or resting), strict=True))
+    state = make_initial_state(lstm) if started else None
+    packed_inputs = pack_padded_sequence(inputs, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
+    with record(lstm) as recording:
+        outputs, _ = lstm(packed_inputs if packed else inputs, state)
+    outputs = pad_packed_sequence(outputs, batch_first=True)[0] if packed else outputs
+    zeros = [torch.zeros_like(tensor) for tensor in make_initial_state(lstm)]
+    states = list(zip(*(state or zeros), strict=True))
     for row, length in enumerate(lengths):
-        expected, top = written_out(lstm, inputs[row, :length], [(hidden[row], cell[row]) for hidden, cell in firsts])
-        near(said[row, :length].detach(), top)  # so the outputs are told by the gates
-        assert seen.weights.keys() == expected.keys()
+        row_states = [(hidden[row], cell[row]) for hidden, cell in states]
+        expected, top = lstm_by_equations(lstm, inputs[row, :length], row_states)
+        near(outputs[row, :length].detach(), top)  # so these gates do give the outputs
+        assert recording.weights.keys() == expected.keys()
         for name, gate in expected.items():
-            assert seen.weights[name].shape == (BATCH, TIME, DIM)
-            near(seen.weights[name][row, :length], gate)
-            assert not seen.weights[name][row, length:].any()  # at padding nothing is let through
+            assert recording.weights[name].shape == (BATCH, TIME, DIM)
+            near(recording.weights[name][row, :length], gate)
+            assert not recording.weights[name][row, length:].any()  # zeros at padding
 
 
 def test_a_gate_has_a_map_of_time_and_units():
-    model = nn.ModuleDict({"reader": make_lstm(num_layers=2, bidirectional=True)})
-    with record(model) as seen:
-        model["reader"](torch.randn(BATCH, TIME, INPUT, dtype=torch.float64))
+    model = nn.ModuleDict({"encoder": make_lstm(num_layers=2, bidirectional=True)})
+    with record(model) as recording:
+        model["encoder"](torch.randn(BATCH, TIME, INPUT, dtype=torch.float64))
     endings = ("l0", "l0_reverse", "l1", "l1_reverse")
-    assert list(seen.weights) == [f"reader.{gate}_{ending}" for ending in endings for gate in GATES]
-    found = seen.map("reader.forget_l1_reverse", 2, rows="abcde")
-    assert found.rows == tuple("abcde")
-    assert found.columns == tuple(map(str, range(DIM)))
-    assert torch.equal(found.weights, seen.weights["reader.forget_l1_reverse"][2])
-    assert not found.weights.requires_grad
+    assert list(recording.weights) == [f"encoder.{gate}_{ending}" for ending in endings for gate in GATES]
+    gate_map = recording.map("encoder.forget_l1_reverse", 2, rows="abcde")
+    assert gate_map.rows == tuple("abcde")
+    assert gate_map.columns == tuple(map(str, range(DIM)))
+    assert torch.equal(gate_map.weights, recording.weights["encoder.forget_l1_reverse"][2])
+    assert not gate_map.weights.requires_grad
 
 
-def test_an_lstm_that_steps_is_recorded_row_by_row():
+def test_recorded_steps_of_an_lstm_are_rows_of_the_whole():
     lstm = make_lstm(num_layers=2, proj_size=6)
-    inputs, state = torch.randn(BATCH, TIME, INPUT, dtype=torch.float64), make_first(lstm)
+    inputs, state = torch.randn(BATCH, TIME, INPUT, dtype=torch.float64), make_initial_state(lstm)
     with record(lstm) as whole:
         lstm(inputs, state)
     with record(lstm) as stepped:
-        for piece in inputs.split((1, 3, 1), dim=1):
-            _, state = lstm(piece, state)
+        for chunk in inputs.split((1, 3, 1), dim=1):
+            _, state = lstm(chunk, state)
     for name, gate in whole.weights.items():
         near(stepped.weights[name], gate)
 
 
-def test_torchs_other_ways_to_call_an_lstm_tell_the_same_gates():
+def test_other_signatures_of_torchs_lstm_record_the_same_gates():
     lstm = make_lstm(num_layers=2, bidirectional=True)
-    inputs, first = torch.randn(BATCH, TIME, INPUT, dtype=torch.float64), make_first(lstm)
-    with record(lstm) as plain:
-        lstm(inputs, first)
+    inputs, state = torch.randn(BATCH, TIME, INPUT, dtype=torch.float64), make_initial_state(lstm)
+    with record(lstm) as positional:
+        lstm(inputs, state)
     with record(lstm) as named:
-        lstm(hx=first, input=inputs)
+        lstm(hx=state, input=inputs)
     with record(lstm) as alone:
-        lstm(inputs[1], tuple(each[:, 1] for each in first))
+        lstm(inputs[1], tuple(tensor[:, 1] for tensor in state))
     lstm.batch_first = False
     with record(lstm) as time_first:
-        lstm(inputs.transpose(0, 1), first)
-    for name, gate in plain.weights.items():
+        lstm(inputs.transpose(0, 1), state)
+    for name, gate in positional.weights.items():
         assert torch.equal(named.weights[name], gate)
         assert torch.equal(time_first.weights[name], gate)
         near(alone.weights[name], gate[1:2])
 
 
-def test_while_dropout_falls_between_layers_only_the_lowest_tells_its_gates():
+def test_with_dropout_between_layers_only_gates_of_the_lowest_are_recorded():
     lstm = make_lstm(num_layers=3, dropout=0.5)
     inputs = torch.randn(BATCH, TIME, INPUT, dtype=torch.float64)
-    with record(lstm.train()) as learning:
+    with record(lstm.train()) as in_training:
         lstm(inputs)
-    with record(lstm.eval()) as resting:
+    with record(lstm.eval()) as in_eval:
         lstm(inputs)
-    assert list(learning.weights) == ["input_l0", "forget_l0", "output_l0"]
-    assert len(resting.weights) == 9
-    for name, gate in learning.weights.items():
-        assert torch.equal(gate, resting.weights[name])
+    assert list(in_training.weights) == ["input_l0", "forget_l0", "output_l0"]
+    assert len(in_eval.weights) == 9
+    for name, gate in in_training.weights.items():
+        assert torch.equal(gate, in_eval.weights[name])
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_looking_at_an_lstm_changes_no_bit(packed):
+def test_recording_an_lstm_changes_no_bit(packed):
     lstm = make_lstm(num_layers=2, bidirectional=True, dropout=0.3).float().train()
     inputs = torch.randn(BATCH, TIME, INPUT, requires_grad=True)
 
     def run() -> list[Tensor]:
         torch.manual_seed(8)
-        given = pack_padded_sequence(inputs, torch.tensor((3, 5, 1)), batch_first=True, enforce_sorted=False)
-        said, last = lstm(given if packed else inputs)
-        results = [said.data if packed else said, *last]
+        packed_inputs = pack_padded_sequence(inputs, torch.tensor((3, 5, 1)), batch_first=True, enforce_sorted=False)
+        outputs, last = lstm(packed_inputs if packed else inputs)
+        results = [outputs.data if packed else outputs, *last]
         gradients = torch.autograd.grad(sum(each.square().sum() for each in results), [inputs, *lstm.parameters()])
-        return [*results, *gradients, torch.rand(3)]  # and chance goes on from the same place
+        return [*results, *gradients, torch.rand(3)]  # the generator is in the same state too
 
     plain = run()
-    with record(lstm) as seen:
-        attended = run()
-    assert seen.weights
-    for mine, theirs in zip(attended, plain, strict=True):
-        assert torch.equal(mine, theirs)
+    with record(lstm) as recording:
+        recorded = run()
+    assert recording.weights
+    for actual, expected in zip(recorded, plain, strict=True):
+        assert torch.equal(actual, expected)

@@ -31,7 +31,7 @@ from regard.types import BEGIN, END
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "regard"
-EVERY_PATH = pytest.mark.parametrize("name", PATHS)
+every_path = pytest.mark.parametrize("name", PATHS)
 
 
 def resolve(name: str) -> Any:
@@ -47,7 +47,7 @@ def resolve(name: str) -> Any:
 # ---- the table
 
 
-@EVERY_PATH
+@every_path
 def test_definition_and_twin_exist(name):
     path = PATHS[name]
     assert resolve(path.definition) is not None
@@ -56,18 +56,18 @@ def test_definition_and_twin_exist(name):
     assert path.when
 
 
-@EVERY_PATH
+@every_path
 def test_the_test_that_holds_both_equal_names_the_path(name):
     assert f'"{name}"' in (ROOT / PATHS[name].test).read_text(encoding="utf-8")
 
 
-@EVERY_PATH
+@every_path
 def test_the_source_calls_takes_with_the_path(name):
     call = re.compile(rf'takes\(\s*"{name}"')
     assert any(call.search(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py"))
 
 
-@EVERY_PATH
+@every_path
 def test_definitions_only_takes_no_twin(name):
     with definitions_only():
         assert not takes(name)
@@ -76,12 +76,14 @@ def test_definitions_only_takes_no_twin(name):
 def test_regard_plain_in_the_environment_turns_all_twins_off():
     program = "from regard.kernels.choose import PATHS, takes; print(any(map(takes, PATHS)))"
     environment = os.environ | {"REGARD_PLAIN": "1", "PYTHONPATH": str(SOURCE.parent)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    process = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert process.stdout == "False\n"
 
 
 @pytest.mark.takes("one_row")
-def test_watched_counts_answers_and_restores_the_conditions():
+def test_count_answers_counts_and_restores_the_conditions():
     states, weight, before = torch.randn(1, 3), torch.randn(2, 3), dict(choose._conditions)
     with count_answers() as answers:
         with torch.no_grad():
@@ -96,7 +98,7 @@ def test_watched_counts_answers_and_restores_the_conditions():
 
 # ---- no other code chooses paths
 
-CHOOSING = {
+CHOOSING_NAMES = {
     *("is_cuda", "is_cpu", "device.type", "is_grad_enabled", "AVAILABLE"),
     *("is_transformed", "is_autocast", "_capturable", "is_hooked"),
 }
@@ -106,7 +108,7 @@ ALLOWED = {  # files that choose a device, or that need it for optimizer and loo
 }
 
 
-def choosing(root: Path) -> Iterator[str]:
+def path_choices(root: Path) -> Iterator[str]:
     """Each use, outside of `kernels`, of a property that chooses a path: device, gradients, autocast, hooks."""
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
@@ -117,12 +119,12 @@ def choosing(root: Path) -> Iterator[str]:
             if isinstance(node, ast.Compare):
                 sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
                 used = "device.type" if any(side.endswith(".type") for side in sides) else ""
-            if used in CHOOSING:
+            if used in CHOOSING_NAMES:
                 yield f"{name}:{node.lineno} uses {used}"
 
 
 def test_only_kernels_choose_paths():
-    assert list(choosing(SOURCE)) == []
+    assert list(path_choices(SOURCE)) == []
 
 
 @pytest.mark.parametrize(
@@ -139,10 +141,10 @@ def test_only_kernels_choose_paths():
 def test_a_choice_outside_of_kernels_is_found(tmp_path, line):
     (tmp_path / "attention").mkdir()
     (tmp_path / "attention" / "core.py").write_text(line, encoding="utf-8")
-    assert len(list(choosing(tmp_path))) == 1
+    assert len(list(path_choices(tmp_path))) == 1
     (tmp_path / "kernels").mkdir()
     (tmp_path / "attention" / "core.py").rename(tmp_path / "kernels" / "core.py")
-    assert list(choosing(tmp_path)) == []
+    assert list(path_choices(tmp_path)) == []
 
 
 # ---- twins that no other test compares with their definitions
@@ -158,7 +160,7 @@ TRANSFORMER = recipes.Model(
 )
 
 
-def recurrent(order: str, cell: str, score: str) -> recipes.Model:
+def recurrent_recipe(order: str, cell: str, score: str) -> recipes.Model:
     layers = 2 if "gnmt" in order else 1
     return recipes.Model(
         embedding=6,
@@ -170,7 +172,7 @@ def recurrent(order: str, cell: str, score: str) -> recipes.Model:
 
 CASES = {"transformer": TRANSFORMER, "tied": recipes.fill(TRANSFORMER, {"tied": True}, "", "")}
 RECURRENT = zip(product(CELLS, ORDERS), cycle(("additive", "dot", "general", "concat")), strict=False)
-CASES |= {f"{order}-{cell}-{score}": recurrent(order, cell, score) for (cell, order), score in RECURRENT}
+CASES |= {f"{order}-{cell}-{score}": recurrent_recipe(order, cell, score) for (cell, order), score in RECURRENT}
 # Twins that a model must take in training and search; otherwise the comparison below would prove nothing.
 TAKEN = {
     "transformer": {

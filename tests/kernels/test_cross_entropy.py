@@ -20,11 +20,11 @@ def small_blocks(monkeypatch):
 @pytest.mark.parametrize("scale", [1.0, 1e3])
 def test_loss_and_gradient_equal_the_definition(rows, smoothing, ignore, scale):
     logits = (scale * torch.randn(rows, 17, dtype=torch.float64)).requires_grad_()
-    wanted = torch.randint(0, 17, (rows,))
-    wanted[::4] = ignore
+    targets = torch.randint(0, 17, (rows,))
+    targets[::4] = ignore
     results = []
     for function in (cross_entropy, plain):
-        loss = function(logits, wanted, smoothing, ignore)
+        loss = function(logits, targets, smoothing, ignore)
         (gradient,) = torch.autograd.grad(loss / 13, logits)
         results.append((loss.detach(), gradient))
     for actual, expected in zip(*results, strict=True):
@@ -35,16 +35,16 @@ def test_a_logit_of_minus_infinity_is_harmless_if_its_class_is_not_wanted():
     logits = torch.randn(5, 17, dtype=torch.float64)
     logits[:, 3] = -torch.inf
     logits.requires_grad_()
-    wanted = torch.tensor([1, 2, 0, 16, 5])
-    loss = cross_entropy(logits, wanted, 0.0, 0)
-    torch.testing.assert_close(loss, plain(logits, wanted, 0.0, 0))
+    targets = torch.tensor([1, 2, 0, 16, 5])
+    loss = cross_entropy(logits, targets, 0.0, 0)
+    torch.testing.assert_close(loss, plain(logits, targets, 0.0, 0))
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient.isfinite().all()
     assert (gradient[:, 3] == 0).all()
     assert (gradient[2] == 0).all()
 
 
-@pytest.mark.takes("cross_entropy")  # torch multiplies the NaN by zero, which is NaN
+@pytest.mark.takes("cross_entropy")  # the definition, torch's own, multiplies NaN by zero, which is NaN
 def test_nan_in_ignored_rows_reaches_neither_loss_nor_gradient():
     logits = torch.randn(4, 17, dtype=torch.float64)
     logits[1] = torch.nan
@@ -63,8 +63,8 @@ def test_zero_rows_give_an_empty_gradient():
 
 @pytest.mark.takes("cross_entropy")
 def test_the_twin_runs_only_if_logits_need_a_gradient():
-    logits, wanted = torch.randn(3, 17), torch.tensor([1, 2, 3])
+    logits, targets = torch.randn(3, 17), torch.tensor([1, 2, 3])
     with count_answers() as answers:
         for needs_gradient in (True, False):
-            cross_entropy(logits.requires_grad_(needs_gradient), wanted, 0.1, 0)
+            cross_entropy(logits.requires_grad_(needs_gradient), targets, 0.1, 0)
     assert (answers["cross_entropy"].taken, len(answers["cross_entropy"].against)) == (1, 1)

@@ -30,14 +30,14 @@ pytestmark = [
 GPU = torch.device("cuda")
 
 
-def drawn(*shape: int, kind: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(*shape, device=GPU).to(kind).requires_grad_()
+def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, device=GPU).to(dtype).requires_grad_()
 
 
 @pytest.mark.parametrize("dim", [96, 384, 512, 1024])
 def test_add_norm_equals_the_definition(dim):
     torch.manual_seed(1)
-    states, change, norm = drawn(7, 5, dim), drawn(7, 5, dim), nn.LayerNorm(dim, device=GPU)
+    states, change, norm = random(7, 5, dim), random(7, 5, dim), nn.LayerNorm(dim, device=GPU)
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     weights = [torch.randn(7, 5, dim, device=GPU) for _ in range(2)]
@@ -52,13 +52,13 @@ def test_add_norm_equals_the_definition(dim):
 
 def test_backward_draws_the_same_dropout_mask_and_the_mean_stays():
     torch.manual_seed(2)
-    states, change = drawn(64, 32, 512), torch.ones(64, 32, 512, device=GPU, requires_grad=True)
+    states, change = random(64, 32, 512), torch.ones(64, 32, 512, device=GPU, requires_grad=True)
     norm = nn.LayerNorm(512, device=GPU)
     added, _ = norms.add_norm(states, change, norm, 0.3, True)
-    more = (added - states).detach()
-    kept = more > 0.5
+    update = (added - states).detach()
+    kept = update > 0.5
     assert kept.float().mean().item() == pytest.approx(0.7, abs=0.002)
-    assert more.mean().item() == pytest.approx(1.0, abs=0.003)
+    assert update.mean().item() == pytest.approx(1.0, abs=0.003)
     (gradient,) = torch.autograd.grad(added.sum(), change)
     torch.testing.assert_close(gradient, torch.where(kept, 1 / 0.7, 0.0))
     again, _ = norms.add_norm(states, change, norm, 0.3, True)
@@ -70,7 +70,7 @@ def test_backward_draws_the_same_dropout_mask_and_the_mean_stays():
 def test_short_attention_equals_the_definition(queries, keys, width, causal):
     torch.manual_seed(3)
     queries = keys if causal else queries
-    query, key, value = (drawn(3, 4, time, width, kind=torch.bfloat16) for time in (queries, keys, keys))
+    query, key, value = (random(3, 4, time, width, dtype=torch.bfloat16) for time in (queries, keys, keys))
     mask = torch.rand(3, 1, 1, keys, device=GPU) > 0.3
     mask[0] = False  # no visible key: the context is zero
     visible = Causal() if causal else mask
@@ -93,7 +93,7 @@ def test_short_attention_equals_the_definition(queries, keys, width, causal):
 @pytest.mark.parametrize("causal", [True, False])
 def test_packed_attention_equals_attention_of_separate_projections(causal):
     torch.manual_seed(4)
-    wide = drawn(5, 20, 3 * 128, kind=torch.bfloat16)
+    wide = random(5, 20, 3 * 128, dtype=torch.bfloat16)
     mask = Causal() if causal else torch.arange(20, device=GPU) < torch.tensor([3, 20, 1, 7, 9], device=GPU)[:, None]
     mask = mask if causal else mask[:, None, None]
     fused_context = fused.packed(wide, 4, scale=0.2, mask=mask)
@@ -130,7 +130,7 @@ def test_torch_compile_traces_one_graph():
 
 @pytest.mark.parametrize("is_residual", [True, False])
 def test_norm_is_float32_if_it_is_the_residual_stream_and_bfloat16_otherwise(is_residual):
-    states, change, norm = drawn(4, 3, 64), drawn(4, 3, 64, kind=torch.bfloat16), nn.LayerNorm(64, device=GPU)
+    states, change, norm = random(4, 3, 64), random(4, 3, 64, dtype=torch.bfloat16), nn.LayerNorm(64, device=GPU)
     with precision("bfloat16", GPU):
         added, normed = norms.add_norm(states, change, norm, 0.1, True, is_residual=is_residual)
     assert added.dtype == torch.float32
@@ -142,7 +142,7 @@ def test_norm_is_float32_if_it_is_the_residual_stream_and_bfloat16_otherwise(is_
 def test_additive_attention_equals_the_definition(queries, keys, inner, width, block):
     torch.manual_seed(5)
     score = Additive(query_dim=48, key_dim=width, dim=inner).to(GPU)
-    states, start = drawn(6, keys, width), drawn(6, 1, queries, 48)
+    states, start = random(6, keys, width), random(6, 1, queries, 48)
     mask = torch.rand(6, keys, device=GPU) > 0.3
     mask[:, 0], mask[-1] = True, False  # the last row sees no key
     weights_factor = torch.randn(6, 1, queries, keys, device=GPU)
@@ -175,7 +175,7 @@ def test_self_attention_is_packed_only_if_nothing_prevents_it(obstacle):
     ).to(GPU)
     if obstacle == "hook":
         attention.attention.register_forward_hook(lambda *inputs: None)
-    states, positions = drawn(5, 20, 64), Positions(dim=64, heads=4, longest=30, causal=True)
+    states, positions = random(5, 20, 64), Positions(dim=64, heads=4, longest=30, causal=True)
     results = []
     for plain in (False, True):
         grad = torch.set_grad_enabled(obstacle != "grad")
@@ -191,7 +191,7 @@ def test_self_attention_is_packed_only_if_nothing_prevents_it(obstacle):
 def test_a_fused_cell_equals_the_definition(kind):
     torch.manual_seed(7)
     recurrence = Recurrence(CELLS[kind], input_dim=6, dim=8, layers=2).to(GPU)
-    word, start = drawn(3, 1, 6), drawn(3, 2, 8)
+    word, start = random(3, 1, 6), random(3, 2, 8)
     results = []
     for plain in (False, True):
         with count_answers() as answers:

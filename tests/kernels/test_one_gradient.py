@@ -15,7 +15,7 @@ from regard.kernels.linear import linear, one_gradient, weighted_sum
 STEPS = 5
 
 
-def drawn(*shape: int) -> Tensor:
+def random(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
@@ -23,7 +23,7 @@ def drawn(*shape: int) -> Tensor:
 def shared() -> list[Tensor]:
     """Two matrices with a bias each, values for every row, and the first state of the loop."""
     torch.manual_seed(1)
-    return [drawn(4, 6), drawn(4), drawn(6, 4), drawn(6), drawn(3, 1, 4, 6), drawn(3, 1, 1, 6)]
+    return [random(4, 6), random(4), random(6, 4), random(6), random(3, 1, 4, 6), random(3, 1, 1, 6)]
 
 
 def loop(shared: list[Tensor], block: Callable[[], contextlib.AbstractContextManager[None]]) -> Tensor:

@@ -21,21 +21,21 @@ def test_values_and_indices_equal_the_definition(classes, count, dtype):
     values[1] = values[1].sort().values
     values[2] = values[2].sort(descending=True).values
     count = min(count, classes)
-    best, places = topk(values, count)
+    best, indices = topk(values, count)
     expected = values.topk(count)
     assert torch.equal(best, expected.values)
-    assert torch.equal(places, expected.indices)
+    assert torch.equal(indices, expected.indices)
 
 
 def test_minus_infinity_comes_last_and_nan_first():
     values = torch.full((2, 10 * BLOCK + 3), -torch.inf)
     values[0, [5, 77, 642]] = torch.tensor([1.0, 2.0, 3.0])
     values[1, 300] = torch.nan
-    best, places = topk(values, 4)
-    assert places[0, :3].tolist() == [642, 77, 5]
+    best, indices = topk(values, 4)
+    assert indices[0, :3].tolist() == [642, 77, 5]
     assert best[0, 3] == -torch.inf
     assert best[1, 0].isnan()
-    assert places[1, 0] == 300
+    assert indices[1, 0] == 300
 
 
 @pytest.mark.takes("topk")

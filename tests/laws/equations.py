@@ -1,4 +1,4 @@
-"""The equations once more, in plain Python numbers: a new entry of a table writes its own here."""
+"""The equations in plain Python numbers, independent of the package: a new entry of a table adds its own here."""
 
 import math
 from collections.abc import Callable
@@ -8,29 +8,29 @@ from small import WINDOW, Variant
 
 Vector = list[float]
 Matrix = list[Vector]
-Parts = dict[str, Any]  # a learned part of a score or scope, by its name
+Parameters = dict[str, Any]  # the parameters of a score, scope or kind of positions as nested lists, by name
 
 
-def dot(query: Vector, key: Vector, place: int, part: Parts) -> float:
+def dot(query: Vector, key: Vector, position: int, parameters: Parameters) -> float:
     return sum(q * k for q, k in zip(query, key, strict=True))
 
 
-def scaled_dot(query: Vector, key: Vector, place: int, part: Parts) -> float:
-    return dot(query, key, place, part) / len(key) ** 0.5
+def scaled_dot(query: Vector, key: Vector, position: int, parameters: Parameters) -> float:
+    return dot(query, key, position, parameters) / len(key) ** 0.5
 
 
-def general(query: Vector, key: Vector, place: int, part: Parts) -> float:
-    turned = [sum(w * k for w, k in zip(row, key, strict=True)) for row in part["key.weight"]]
-    return dot(query, turned, place, part)
+def general(query: Vector, key: Vector, position: int, parameters: Parameters) -> float:
+    projected = [sum(w * k for w, k in zip(row, key, strict=True)) for row in parameters["key.weight"]]
+    return dot(query, projected, position, parameters)
 
 
-def additive(query: Vector, key: Vector, place: int, part: Parts) -> float:
+def additive(query: Vector, key: Vector, position: int, parameters: Parameters) -> float:
     total = 0.0
-    for place, out in enumerate(part["out.weight"][0]):
-        mixed = part["key.bias"][place]
-        mixed += sum(w * q for w, q in zip(part["query.weight"][place], query, strict=True))
-        mixed += sum(w * k for w, k in zip(part["key.weight"][place], key, strict=True))
-        total += out * math.tanh(mixed)
+    for unit, out in enumerate(parameters["out.weight"][0]):
+        inner = parameters["key.bias"][unit]
+        inner += sum(w * q for w, q in zip(parameters["query.weight"][unit], query, strict=True))
+        inner += sum(w * k for w, k in zip(parameters["key.weight"][unit], key, strict=True))
+        total += out * math.tanh(inner)
     return total
 
 
@@ -38,33 +38,37 @@ def product_of(matrix: Matrix, vector: Vector) -> Vector:
     return [sum(w * x for w, x in zip(row, vector, strict=True)) for row in matrix]
 
 
-def multiplicative(query: Vector, key: Vector, place: int, part: Parts) -> float:
-    return dot(product_of(part["query.weight"], query), product_of(part["key.weight"], key), place, part)
+def multiplicative(query: Vector, key: Vector, position: int, parameters: Parameters) -> float:
+    return dot(
+        product_of(parameters["query.weight"], query), product_of(parameters["key.weight"], key), position, parameters
+    )
 
 
-def concat(query: Vector, key: Vector, place: int, part: Parts) -> float:
-    inner = product_of(part["weight.weight"], [*query, *key])
-    return sum(out * math.tanh(mixed) for out, mixed in zip(part["out.weight"][0], inner, strict=True))
+def concat(query: Vector, key: Vector, position: int, parameters: Parameters) -> float:
+    inner = product_of(parameters["weight.weight"], [*query, *key])
+    return sum(out * math.tanh(unit) for out, unit in zip(parameters["out.weight"][0], inner, strict=True))
 
 
-def linear_concat(query: Vector, key: Vector, place: int, part: Parts) -> float:
-    return product_of(part["weight.weight"], [*query, *key])[0]
+def linear_concat(query: Vector, key: Vector, position: int, parameters: Parameters) -> float:
+    return product_of(parameters["weight.weight"], [*query, *key])[0]
 
 
-def cosine(query: Vector, key: Vector, place: int, part: Parts) -> float:
-    return math.exp(part["weight"]) * dot(query, key, place, part) / math.hypot(*query) / math.hypot(*key)
+def cosine(query: Vector, key: Vector, position: int, parameters: Parameters) -> float:
+    return (
+        math.exp(parameters["weight"]) * dot(query, key, position, parameters) / math.hypot(*query) / math.hypot(*key)
+    )
 
 
-def gaussian(query: Vector, key: Vector, place: int, part: Parts) -> float:
-    bandwidth = (2 * len(key)) ** 0.25 * math.exp(-part["weight"])
+def gaussian(query: Vector, key: Vector, position: int, parameters: Parameters) -> float:
+    bandwidth = (2 * len(key)) ** 0.25 * math.exp(-parameters["weight"])
     return -sum((q - k) ** 2 for q, k in zip(query, key, strict=True)) / (2 * bandwidth**2)
 
 
-def location(query: Vector, key: Vector, place: int, part: Parts) -> float:
-    return dot(query, part["query.weight"][place], place, part)
+def location(query: Vector, key: Vector, position: int, parameters: Parameters) -> float:
+    return dot(query, parameters["query.weight"][position], position, parameters)
 
 
-EQUATIONS = {
+SCORE_EQUATIONS = {
     "dot": dot,
     "scaled_dot": scaled_dot,
     "general": general,
@@ -84,7 +88,7 @@ def softmax(scores: Vector) -> Vector:
 
 
 def threshold(total: Callable[[float], float], low: float, high: float) -> float:
-    """Where the falling `total` is one, by halving."""
+    """The argument at which the decreasing function `total` is one, by bisection."""
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if total(middle) > 1 else (low, middle)
@@ -111,48 +115,54 @@ def sigmoid(scores: Vector) -> Vector:
 
 def hard(scores: Vector) -> Vector:
     best = scores.index(max(scores))
-    return [float(place == best) for place in range(len(scores))]
+    return [float(key == best) for key in range(len(scores))]
 
 
-NORMALIZED = {"softmax": softmax, "sparsemax": sparsemax, "entmax15": entmax15, "sigmoid": sigmoid, "hard": hard}
+NORMALIZER_EQUATIONS = {
+    "softmax": softmax,
+    "sparsemax": sparsemax,
+    "entmax15": entmax15,
+    "sigmoid": sigmoid,
+    "hard": hard,
+}
 
 
-class KeyValues(NamedTuple):
-    """The keys that a query sees, and what their normalised weights are multiplied by."""
+class VisibleKeys(NamedTuple):
+    """The keys that a query sees, and the factors that multiply their normalised weights."""
 
     keys: list[int]
     factors: Vector
 
 
-def everywhere(query: Vector, at: int, allowed: list[int], part: Parts) -> KeyValues:
-    return KeyValues(allowed, [1.0] * len(allowed))
+def all_allowed(query: Vector, at: int, allowed: list[int], parameters: Parameters) -> VisibleKeys:
+    return VisibleKeys(allowed, [1.0] * len(allowed))
 
 
-def local_m(query: Vector, at: int, allowed: list[int], part: Parts) -> KeyValues:
+def local_m(query: Vector, at: int, allowed: list[int], parameters: Parameters) -> VisibleKeys:
     near = [key for key in allowed if at - WINDOW <= key <= at + WINDOW]
-    return KeyValues(near, [1.0] * len(near))
+    return VisibleKeys(near, [1.0] * len(near))
 
 
-def local_p(query: Vector, at: int, allowed: list[int], part: Parts) -> KeyValues:
-    inner = [math.tanh(each) for each in product_of(part["query.weight"], query)]
-    centre = len(allowed) / (1 + math.exp(-product_of(part["out.weight"], inner)[0]))
+def local_p(query: Vector, at: int, allowed: list[int], parameters: Parameters) -> VisibleKeys:
+    inner = [math.tanh(unit) for unit in product_of(parameters["query.weight"], query)]
+    centre = len(allowed) / (1 + math.exp(-product_of(parameters["out.weight"], inner)[0]))
     near = [key for key in allowed if centre - WINDOW <= key <= centre + WINDOW]
     deviation = WINDOW / 2
-    return KeyValues(near, [math.exp(-((key - centre) ** 2) / (2 * deviation**2)) for key in near])
+    return VisibleKeys(near, [math.exp(-((key - centre) ** 2) / (2 * deviation**2)) for key in near])
 
 
-SEEN = {
-    "global": everywhere,
+SCOPE_EQUATIONS = {
+    "global": all_allowed,
     "local_m": local_m,
     "local_p": local_p,
-    "coverage": everywhere,  # before the first look; what comes after is told where decoders are
-    "location_aware": everywhere,
+    "coverage": all_allowed,  # at the first step; later steps are in the laws of decoders
+    "location_aware": all_allowed,
 }
 
 
-def retold(
+def attention_by_equations(
     variant: Variant,
-    part: Parts,
+    parameters: Parameters,
     queries: Matrix,
     keys: Matrix,
     values: Matrix,
@@ -160,53 +170,57 @@ def retold(
     start: int,
     bias: Matrix | None = None,
 ) -> tuple[Matrix, Matrix]:
-    """Weights and contexts of one sentence and one head, straight from the equations."""
-    scored = {name.removeprefix("score."): each for name, each in part.items() if name.startswith("score.")}
+    """Weights and contexts of one sentence and one head, computed from the equations."""
+    of_score = {name.removeprefix("score."): value for name, value in parameters.items() if name.startswith("score.")}
     weights, contexts = [], []
-    for row, (query, allowed) in enumerate(zip(queries, mask, strict=True)):
-        seen, factors = SEEN[variant.scope](query, start + row, [key for key, may in enumerate(allowed) if may], part)
-        shares = [0.0] * len(keys)
-        if seen:
-            added = [0.0] * len(keys) if bias is None else bias[row]
-            scores = [EQUATIONS[variant.score](query, keys[key], key, scored) + added[key] for key in seen]
-            normalized = NORMALIZED[variant.normalizer](scores)
-            for key, weight, factor in zip(seen, normalized, factors, strict=True):
-                shares[key] = weight * factor
-        weights.append(shares)
-        contexts.append(product_of([list(column) for column in zip(*values, strict=True)], shares))
+    for row, (query, mask_row) in enumerate(zip(queries, mask, strict=True)):
+        allowed = [key for key, is_allowed in enumerate(mask_row) if is_allowed]
+        visible, factors = SCOPE_EQUATIONS[variant.scope](query, start + row, allowed, parameters)
+        weights_row = [0.0] * len(keys)
+        if visible:
+            bias_row = [0.0] * len(keys) if bias is None else bias[row]
+            scores = [
+                SCORE_EQUATIONS[variant.score](query, keys[key], key, of_score) + bias_row[key] for key in visible
+            ]
+            normalized = NORMALIZER_EQUATIONS[variant.normalizer](scores)
+            for key, weight, factor in zip(visible, normalized, factors, strict=True):
+                weights_row[key] = weight * factor
+        weights.append(weights_row)
+        contexts.append(product_of([list(column) for column in zip(*values, strict=True)], weights_row))
     return weights, contexts
 
 
-# Where a token stands: what it adds to the word's vector, how it turns queries and keys, what it adds to a score.
+# Positions: the vector added to an embedding, the rotation of queries and keys, and the bias added to scores.
 
 
-def angle(place: int, pair: int, width: int) -> float:
-    return place / 10000 ** (2 * pair / width)
+def angle(position: int, pair: int, width: int) -> float:
+    return position / 10000 ** (2 * pair / width)
 
 
-def waves(place: int, width: int) -> Vector:
-    """Both numbers of a pair share its angle."""
-    both = [(math.sin(angle(place, pair, width)), math.cos(angle(place, pair, width))) for pair in range(width)]
+def sinusoid(position: int, width: int) -> Vector:
+    """The sinusoidal encoding of a position; sine and cosine of a pair share one angle."""
+    both = [(math.sin(angle(position, pair, width)), math.cos(angle(position, pair, width))) for pair in range(width)]
     return [number for pair in both for number in pair][:width]
 
 
-def turned(vector: Vector, place: int) -> Vector:
-    said = []
+def rotated(vector: Vector, position: int) -> Vector:
+    """The rotary rotation: each pair of numbers is rotated by its angle."""
+    result = []
     for pair in range(len(vector) // 2):
-        sine, cosine = math.sin(angle(place, pair, len(vector))), math.cos(angle(place, pair, len(vector)))
+        sine, cosine = math.sin(angle(position, pair, len(vector))), math.cos(angle(position, pair, len(vector)))
         even, odd = vector[2 * pair : 2 * pair + 2]
-        said += [cosine * even - sine * odd, sine * even + cosine * odd]
-    return said
+        result += [cosine * even - sine * odd, sine * even + cosine * odd]
+    return result
 
 
-def bucket(ahead: int, causal: bool) -> int:
-    """Raffel et al. 2020, 2.1: of 32, half for near distances, the others by logarithms up to 128; in whole numbers.
+def bucket(distance: int, causal: bool) -> int:
+    """Raffel et al. 2020, 2.1: of 32 buckets, half for near distances, the others logarithmic up to 128; in integers.
 
-    The step n of the far half is floor(far log(away / near) / log(128 / near)), so it is the largest with
+    The step n of the far half is floor(far log(away / near) / log(128 / near)), so it is the largest n with
     (128 / near)^n <= (away / near)^far.
     """
-    size, first = (32, 0) if causal else (16, 16 * (ahead > 0))
-    away = max(0, -ahead) if causal else abs(ahead)
+    size, first = (32, 0) if causal else (16, 16 * (distance > 0))
+    away = max(0, -distance) if causal else abs(distance)
     near = far = size // 2
     if away < near:
         return first + away
@@ -219,21 +233,25 @@ def slope(head: int, heads: int) -> float:
     return (2 ** (-8 / heads)) ** (head + 1)
 
 
-class Places(NamedTuple):
-    """One way to tell positions; `part` is what it has learned."""
+class PositionEquations(NamedTuple):
+    """The three equations of one kind of positions; `parameters` are its learned ones."""
 
-    adds: Callable[[int, int, Parts], Vector] = lambda place, width, part: [0.0] * width
-    turns: Callable[[Vector, int], Vector] = lambda vector, place: vector
-    favours: Callable[[int, int, int, bool, Parts], float] = lambda ahead, head, heads, causal, part: 0.0
+    embedding: Callable[[int, int, Parameters], Vector] = lambda position, width, parameters: [0.0] * width
+    rotation: Callable[[Vector, int], Vector] = lambda vector, position: vector
+    bias: Callable[[int, int, int, bool, Parameters], float] = lambda distance, head, heads, causal, parameters: 0.0
 
 
-PLACES = {
-    "none": Places(),
-    "sinusoidal": Places(adds=lambda place, width, part: waves(place, width)),
-    "learned": Places(adds=lambda place, width, part: part["table.weight"][place]),
-    "rotary": Places(turns=turned),
-    "relative": Places(
-        favours=lambda ahead, head, heads, causal, part: part["weight.weight"][bucket(ahead, causal)][head]
+POSITION_EQUATIONS = {
+    "none": PositionEquations(),
+    "sinusoidal": PositionEquations(embedding=lambda position, width, parameters: sinusoid(position, width)),
+    "learned": PositionEquations(embedding=lambda position, width, parameters: parameters["table.weight"][position]),
+    "rotary": PositionEquations(rotation=rotated),
+    "relative": PositionEquations(
+        bias=lambda distance, head, heads, causal, parameters: parameters["weight.weight"][bucket(distance, causal)][
+            head
+        ]
     ),
-    "alibi": Places(favours=lambda ahead, head, heads, causal, part: -slope(head, heads) * abs(ahead)),
+    "alibi": PositionEquations(
+        bias=lambda distance, head, heads, causal, parameters: -slope(head, heads) * abs(distance)
+    ),
 }

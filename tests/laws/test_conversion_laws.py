@@ -1,4 +1,4 @@
-"""Laws of models that are taken elsewhere: to half precision, to the meta device, through vmap, pickle and copies."""
+"""Laws of converted models: half precision, the meta device, vmap, pickle and deepcopy."""
 
 import copy
 import pickle
@@ -11,7 +11,7 @@ from small import (
     QUERY,
     Case,
     Variant,
-    every_attention,
+    every_variant,
     make_attention,
     make_model,
     make_score,
@@ -40,7 +40,7 @@ from shapes import unchecked
 
 LENGTHS = (7, 4, 2)
 TOKENS = torch.tensor([[BEGIN, 5, 7, 4, 9], [BEGIN, 6, 6, 8, 4], [BEGIN, 9, 4, 5, 5]])
-HALVES = {torch.float16: 0.02, torch.bfloat16: 0.12}  # what rounding may do to logits of the size of one
+HALVES = {torch.float16: 0.02, torch.bfloat16: 0.12}  # tolerances for the rounding of logits of about one
 
 CASES = [
     *(Case(order, cell, 2) for order in ORDERS for cell in CELLS),
@@ -56,8 +56,8 @@ CASES = [
 every_case = pytest.mark.parametrize("case", dict.fromkeys(CASES), ids=str)
 
 
-def stepped(model: Seq2Seq, memory: Memory) -> Tensor:
-    """The logits of all tokens, one by one."""
+def step_logits(model: Seq2Seq, memory: Memory) -> Tensor:
+    """The logits of all tokens, computed step by step."""
     prepared = model.decoder.prepare(memory)
     state, logits = model.decoder.start(prepared), []
     for token in TOKENS.split(1, dim=1):
@@ -68,7 +68,7 @@ def stepped(model: Seq2Seq, memory: Memory) -> Tensor:
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @every_case
-def test_half_a_model_says_nearly_the_same(case, dtype):
+def test_a_model_in_half_precision_gives_nearly_the_same(case, dtype):
     model, source = make_model(case, dtype=torch.float32, scale=0.2), make_sources(*LENGTHS)
     with torch.no_grad(), unchecked():
         expected = model.decoder(TOKENS, model.encoder(source))
@@ -77,20 +77,20 @@ def test_half_a_model_says_nearly_the_same(case, dtype):
         whole = model.decoder(TOKENS, memory)
         assert whole.logits.dtype in (dtype, torch.float32)
         near(whole.logits.float(), expected.logits, HALVES[dtype])
-        near(stepped(model, memory).float(), whole.logits.float(), HALVES[dtype])
-        if case.attends() and case.variant.scope != "local_p":  # whose window moves by whole keys
+        near(step_logits(model, memory).float(), whole.logits.float(), HALVES[dtype])
+        if case.attends() and case.variant.scope != "local_p":  # rounding may move its window by a whole key
             near(whole.attention.float(), expected.attention, HALVES[dtype])
-        for found in beam(model.decoder, memory, width=3, limits=[5] * BATCH):
-            assert found[0].score > -50
+        for hypotheses in beam(model.decoder, memory, width=3, limits=[5] * BATCH):
+            assert hypotheses[0].score > -50
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("case", [Case(), Case("gnmt", "lstm", 2), transformer()], ids=str)
-def test_half_a_model_has_gradients(case, dtype):
+def test_a_model_in_half_precision_has_finite_gradients(case, dtype):
     model = make_model(case, dtype=dtype, scale=0.2).train()
     step = model.decoder(TOKENS, model.encoder(make_sources(*LENGTHS)))
     step.logits.float().log_softmax(-1)[..., 5].sum().backward()
-    assert all(each.grad.isfinite().all() for each in model.parameters())
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 def on_meta(source: Padded) -> Padded:
@@ -102,44 +102,45 @@ def test_models_have_shapes_on_the_meta_device(case):
     model, source = make_model(case), make_sources(*LENGTHS)
     expected = model.decoder(TOKENS, model.encoder(source))
     model.to("meta")
-    for learns in (True, False):
-        with torch.set_grad_enabled(learns):
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
             memory = model.encoder(on_meta(source))
             step = model.decoder(TOKENS.to("meta"), memory)
             assert step.logits.is_meta
             assert step.logits.shape == expected.logits.shape
-            one = model.decoder.prepare(memory)
-            assert model.decoder.step(TOKENS[:, :1].to("meta"), model.decoder.start(one), one).logits.shape[1] == 1
+            prepared = model.decoder.prepare(memory)
+            step = model.decoder.step(TOKENS[:, :1].to("meta"), model.decoder.start(prepared), prepared)
+            assert step.logits.shape[1] == 1
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_poolings_have_shapes_on_the_meta_device(pooling):
-    pooled = POOLINGS[pooling](dim=14, directions=2, make=lambda width: make_attention(Variant("dot"), width, width)[0])
+    module = POOLINGS[pooling](dim=14, directions=2, make=lambda width: make_attention(Variant("dot"), width, width)[0])
     states, mask = torch.empty(BATCH, KEY, 14, device="meta"), torch.ones(BATCH, KEY, dtype=torch.bool, device="meta")
-    rest = Recurrent(states[:, :1], None)
-    assert pooled.to("meta")(Memory(states, mask, rest, TEXT)).vector.shape == (BATCH, 14)
+    summary = Recurrent(states[:, :1], None)
+    assert module.to("meta")(Memory(states, mask, summary, TEXT)).vector.shape == (BATCH, 14)
 
 
 @pytest.mark.parametrize("kind", LETTERS)
 def test_letters_have_shapes_on_the_meta_device(kind):
-    reader = LETTERS[kind](11, embedding=6, dim=8).to("meta")
+    embedding = LETTERS[kind](11, embedding=6, dim=8).to("meta")
     letters = torch.zeros(BATCH, KEY, 9, dtype=torch.long, device="meta")
     words = Spelled(letters[..., 0], torch.ones(BATCH, KEY, dtype=torch.bool, device="meta"), letters)
-    assert reader(words).shape == (BATCH, KEY, 8)
+    assert embedding(words).shape == (BATCH, KEY, 8)
 
 
-COUNT = 4  # of what a layer is mapped over
+COUNT = 4  # the size of the axis that vmap maps over
 
 
-def mapped(layer: nn.Module, function: object, *given: Tensor) -> None:
-    """vmap is a loop; with gradients of each example too."""
+def assert_vmap_is_a_loop(layer: nn.Module, function: object, *inputs: Tensor) -> None:
+    """Assert that vmap gives the results and the per-example gradients of a loop."""
     layer.double()
-    expected = torch.stack([function(*rows) for rows in zip(*given, strict=True)])
-    near(torch.func.vmap(function)(*given), expected)
-    found = torch.func.vmap(torch.func.grad(lambda *rows: function(*rows).square().sum()))(*given)
-    leaf = given[0].clone().requires_grad_()
-    (0 * leaf.sum() + sum(function(*rows).square().sum() for rows in zip(leaf, *given[1:], strict=True))).backward()
-    near(found, leaf.grad, 1e-8)
+    expected = torch.stack([function(*rows) for rows in zip(*inputs, strict=True)])
+    near(torch.func.vmap(function)(*inputs), expected)
+    gradients = torch.func.vmap(torch.func.grad(lambda *rows: function(*rows).square().sum()))(*inputs)
+    leaf = inputs[0].clone().requires_grad_()
+    (0 * leaf.sum() + sum(function(*rows).square().sum() for rows in zip(leaf, *inputs[1:], strict=True))).backward()
+    near(gradients, leaf.grad, 1e-8)
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -147,21 +148,21 @@ def test_vmap_of_a_score_is_a_loop(name):
     score, query_dim = make_score(name)
     query, states = (torch.randn(COUNT, BATCH, *size).double() for size in ((QUERY, query_dim), (KEY, 13)))
     with unchecked():
-        mapped(score, lambda query, states: score(query, score.project(states)), query, states)
+        assert_vmap_is_a_loop(score, lambda query, states: score(query, score.project(states)), query, states)
 
 
-@every_attention()
+@every_variant()
 def test_vmap_of_an_attention_is_a_loop(variant):
     attention, query_dim = make_attention(variant)
     query, states = (torch.randn(COUNT, BATCH, *size).double() for size in ((QUERY, query_dim), (KEY, 13)))
     mask = torch.ones(BATCH, 1, KEY, dtype=torch.bool)
     mask[1, :, 4:] = False
 
-    def look(query: Tensor, states: Tensor) -> Tensor:
+    def context(query: Tensor, states: Tensor) -> Tensor:
         return attention(query, attention.project(states), attention.content(states), mask=mask).context
 
     with unchecked():
-        mapped(attention, look, query, states)
+        assert_vmap_is_a_loop(attention, context, query, states)
 
 
 @pytest.mark.parametrize("case", [transformer("rotary"), transformer("alibi", "post", Variant(heads=2))], ids=str)
@@ -173,14 +174,16 @@ def test_vmap_of_transformer_layers_is_a_loop(case):
     positions = model.encoder.positions
     bias = positions.bias(KEY, KEY, 0)
     with unchecked():
-        mapped(layer, lambda rows: layer.attention(rows, mask=mask, bias=bias, positions=positions)[0], states)
+        assert_vmap_is_a_loop(
+            layer, lambda rows: layer.attention(rows, mask=mask, bias=bias, positions=positions)[0], states
+        )
         assert isinstance(layer.feed, FeedForward)
-        mapped(layer, layer.feed, states)
+        assert_vmap_is_a_loop(layer, layer.feed, states)
 
 
 @pytest.mark.parametrize("case", [Case(), transformer("sinusoidal", "post", Variant(heads=2))], ids=str)
-def test_gradients_of_each_example_are_those_of_each_alone(case):
-    """By functional_call, grad and vmap over the words of a decoder."""
+def test_per_example_gradients_equal_those_of_each_example_alone(case):
+    """Computed by functional_call, grad and vmap over the target rows of a decoder."""
     model = make_model(case)
     memory = model.encoder(make_sources(5)).map_tensors(lambda rows: rows.detach())
     weights = dict(model.decoder.named_parameters())
@@ -191,36 +194,36 @@ def test_gradients_of_each_example_are_those_of_each_alone(case):
         return step.logits.square().sum()
 
     with unchecked():
-        found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, rows)
+        gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, rows)
         for number, tokens in enumerate(rows):
             model.zero_grad()
             loss(weights, tokens).backward()
             for name, weight in weights.items():
-                near(found[name][number], torch.zeros_like(weight) if weight.grad is None else weight.grad, 1e-8)
+                near(gradients[name][number], torch.zeros_like(weight) if weight.grad is None else weight.grad, 1e-8)
 
 
-COPIES = {"pickle": lambda model: pickle.loads(pickle.dumps(model)), "deepcopy": copy.deepcopy}
+COPY_FUNCTIONS = {"pickle": lambda model: pickle.loads(pickle.dumps(model)), "deepcopy": copy.deepcopy}
 
 
-@pytest.mark.parametrize("way", COPIES.values(), ids=list(COPIES))
+@pytest.mark.parametrize("copy_function", COPY_FUNCTIONS.values(), ids=list(COPY_FUNCTIONS))
 @every_case
-def test_a_copy_of_a_model_says_the_same(case, way):
+def test_a_copy_of_a_model_gives_the_same_logits(case, copy_function):
     model, source = make_model(case), make_sources(*LENGTHS)
-    other = way(model)
+    other = copy_function(model)
     assert not {id(each) for each in other.parameters()} & {id(each) for each in model.parameters()}
     with torch.no_grad(), unchecked():
         same(other.decoder(TOKENS, other.encoder(source)).logits, model.decoder(TOKENS, model.encoder(source)).logits)
-        same(stepped(other, other.encoder(source)), stepped(model, model.encoder(source)))
+        same(step_logits(other, other.encoder(source)), step_logits(model, model.encoder(source)))
 
 
 @pytest.mark.parametrize(
     "variant", [Variant(scope="coverage"), Variant(scope="location_aware"), Variant(normalizer="hard")]
 )
-def test_a_transformer_reads_for_a_decoder_with_a_past_or_hard_looks(variant):
+def test_a_transformer_encoder_has_plain_attention_if_the_decoder_has_a_past_or_is_hard(variant):
     model = make_model(transformer(variant=variant, decoder="recurrent", order="bahdanau", layers=1))
-    own = model.encoder.stack[0].attention.attention
-    assert type(own) is Global
-    assert own.normalize.__name__ == "softmax"
+    encoder_attention = model.encoder.stack[0].attention.attention
+    assert type(encoder_attention) is Global
+    assert encoder_attention.normalize.__name__ == "softmax"
     assert type(model.decoder.attention) is SCOPES[variant.scope]
     assert model.decoder.attention.normalize.__name__ == variant.normalizer
     step = model.decoder(TOKENS, model.encoder(make_sources(*LENGTHS)))

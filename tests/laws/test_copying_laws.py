@@ -1,8 +1,8 @@
-"""Laws of the head that copies: its equation, its sum, its steps and its beams."""
+"""Laws of the pointer, which copies words of the source: its equation, its sum, its steps and its beams."""
 
 import pytest
 import torch
-from small import ATTENDING, make_sources, near, spread
+from small import ATTENDING, draw_weights, make_sources, near
 
 from regard import models
 from regard import recipe as recipes
@@ -16,7 +16,7 @@ LENGTHS = (7, 4, 2)
 TOKENS = torch.tensor([[BEGIN, 5, 7, 4], [BEGIN, 6, 6, 8], [BEGIN, 4, 4, 5]])
 
 
-def make(order: str) -> Seq2Seq:
+def make_copying_model(order: str) -> Seq2Seq:
     recipe = recipes.Model(
         embedding=10,
         encoder=recipes.Encoder(dim=14),
@@ -24,32 +24,32 @@ def make(order: str) -> Seq2Seq:
         decoder=recipes.Decoder(order=order, dim=12, copies=True),
     )
     model = models.build(recipe, source_size=9, target_size=9, shared=True).double().eval()
-    spread(model, 0.5)
+    draw_weights(model, 0.5)
     return model
 
 
 @pytest.mark.parametrize("order", ATTENDING)
-def test_both_ways_together_are_the_equation(order):
-    model, source = make(order), make_sources(*LENGTHS)
+def test_writing_and_copying_together_are_the_equation(order):
+    model, source = make_copying_model(order), make_sources(*LENGTHS)
     memory = model.read(source)
     step = model.decoder(TOKENS, memory)
     near(step.logits.exp().sum(-1), torch.ones(3, 4, dtype=torch.float64))
-    seen = {}
-    model.decoder.pointer.register_forward_hook(lambda module, given, result: seen.update(given=given))
+    recorded = {}
+    model.decoder.pointer.register_forward_hook(lambda module, inputs, result: recorded.update(inputs=inputs))
     model.decoder(TOKENS, memory)
-    logits, parts, weights, ids = seen["given"]
+    logits, parts, weights, ids = recorded["inputs"]
     for row, length in enumerate(LENGTHS):
         for at in range(4):
             gate = torch.sigmoid(model.decoder.pointer.writes(torch.cat([part[row, at] for part in parts])))
-            chances = gate * logits[row, at].softmax(-1)
-            for place in range(length):
-                chances[ids[row, place]] += (1 - gate[0]) * weights[row, at, place]
-            near(step.logits[row, at].exp(), chances)
+            probabilities = gate * logits[row, at].softmax(-1)
+            for key in range(length):
+                probabilities[ids[row, key]] += (1 - gate[0]) * weights[row, at, key]
+            near(step.logits[row, at].exp(), probabilities)
 
 
 @pytest.mark.parametrize("order", ATTENDING)
-def test_stepping_and_beams_copy_alike(order):
-    model, source = make(order), make_sources(*LENGTHS)
+def test_steps_of_beams_copy_as_forward_does(order):
+    model, source = make_copying_model(order), make_sources(*LENGTHS)
     memory = model.read(source)
     whole = model.decoder(TOKENS, memory)
     prepared = model.decoder.prepare(memory)
@@ -59,19 +59,18 @@ def test_stepping_and_beams_copy_alike(order):
         state = step.state
         near(step.logits[::2], whole.logits[:, at : at + 1])
         near(step.logits[1::2], whole.logits[:, at : at + 1])
-    found = beam(model.decoder, memory, limits=[5, 5, 5], width=3)
-    assert all(hypotheses for hypotheses in found)
+    assert all(beam(model.decoder, memory, limits=[5, 5, 5], width=3))
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["tokens.shared=false"], "model.decoder.copies needs tokens.shared = true"),
         (["tokens.shared=true", "model.decoder.order=none"], "needs a recurrent decoder whose order attends"),
         (["tokens.shared=true", "model.decoder.kind=transformer"], "needs a recurrent decoder whose order attends"),
     ],
 )
-def test_who_cannot_copy_is_refused(overrides, said):
+def test_models_that_cannot_copy_are_refused(overrides, message):
     recipe = recipes.load("copy", ["model.decoder.copies=true", *overrides])
-    with pytest.raises(RecipeError, match=said):
+    with pytest.raises(RecipeError, match=message):
         Transduce.check(recipe)

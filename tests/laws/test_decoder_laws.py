@@ -48,7 +48,8 @@ def make_tokens(rows: int, length: int = TARGET) -> Tensor:
     return tokens
 
 
-def agree(actual: Step, expected: Step, rows: slice = slice(None), tokens: slice = slice(None)) -> None:
+def steps_agree(actual: Step, expected: Step, rows: slice = slice(None), tokens: slice = slice(None)) -> None:
+    """Assert that logits and maps are those of the given rows and tokens."""
     near(actual.logits, expected.logits[rows, tokens])
     assert (actual.attention is None) == (expected.attention is None)
     if actual.attention is not None:
@@ -61,17 +62,17 @@ def states_agree(actual: Step, expected: Step) -> None:
         near(mine, other)
 
 
-# The orders once more, one sentence and one token at a time: a new entry of the table writes its own here.
+# The equations of the orders, one sentence and one token at a time: a new entry of the table adds its own here.
 
 
-Weights = list[Tensor]  # as torch lists them: into, over, then the biases of both, then a projection
+Weights = list[Tensor]  # in the order of torch: of the input, of the state, both biases, the projection
 
 
 def affine(word: Tensor, hidden: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
-    """What comes in and what goes over, with their biases where there are any."""
-    into, over, *biases = weights
-    into_bias, over_bias = biases[:2] if len(biases) > 1 else (0.0, 0.0)
-    return into @ word + into_bias, over @ hidden + over_bias
+    """The projections of the input and of the state, with their biases if there are any."""
+    input_weight, state_weight, *biases = weights
+    input_bias, state_bias = biases[:2] if len(biases) > 1 else (0.0, 0.0)
+    return input_weight @ word + input_bias, state_weight @ hidden + state_bias
 
 
 def rnn(word: Tensor, hidden: Tensor, cell: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
@@ -79,21 +80,21 @@ def rnn(word: Tensor, hidden: Tensor, cell: Tensor, weights: Weights) -> tuple[T
 
 
 def gru(word: Tensor, hidden: Tensor, cell: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
-    into, over = affine(word, hidden, weights)
-    (reset_in, update_in, new_in), (reset_over, update_over, new_over) = into.chunk(3), over.chunk(3)
-    reset, update = torch.sigmoid(reset_in + reset_over), torch.sigmoid(update_in + update_over)
-    new = torch.tanh(new_in + reset * new_over)
+    of_input, of_state = affine(word, hidden, weights)
+    (reset_in, update_in, new_in), (reset_state, update_state, new_state) = of_input.chunk(3), of_state.chunk(3)
+    reset, update = torch.sigmoid(reset_in + reset_state), torch.sigmoid(update_in + update_state)
+    new = torch.tanh(new_in + reset * new_state)
     return (1 - update) * new + update * hidden, cell
 
 
 def lstm(word: Tensor, hidden: Tensor, cell: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
-    write, forget, new, show = sum(affine(word, hidden, weights)).chunk(4)
-    cell = torch.sigmoid(forget) * cell + torch.sigmoid(write) * torch.tanh(new)
-    said = torch.sigmoid(show) * torch.tanh(cell)
-    return (weights[-1] @ said if len(weights) in (3, 5) else said), cell
+    input_gate, forget_gate, new, output_gate = sum(affine(word, hidden, weights)).chunk(4)
+    cell = torch.sigmoid(forget_gate) * cell + torch.sigmoid(input_gate) * torch.tanh(new)
+    output = torch.sigmoid(output_gate) * torch.tanh(cell)
+    return (weights[-1] @ output if len(weights) in (3, 5) else output), cell
 
 
-UNITS = {"rnn": rnn, "gru": gru, "lstm": lstm}
+CELL_EQUATIONS = {"rnn": rnn, "gru": gru, "lstm": lstm}
 
 
 def bridge(decoder: RecurrentDecoder, cell: str, summary: Recurrent, row: int) -> tuple[Tensor, Tensor]:
@@ -111,36 +112,37 @@ def last(decoder: RecurrentDecoder, cell: str, summary: Recurrent, row: int) -> 
 
 
 def zeros(decoder: RecurrentDecoder, cell: str, summary: Recurrent, row: int) -> tuple[Tensor, Tensor]:
-    nothing = torch.zeros(decoder.recurrence.layers * decoder.recurrence.dim, dtype=torch.float64)
-    return nothing, nothing
+    state = torch.zeros(decoder.recurrence.layers * decoder.recurrence.dim, dtype=torch.float64)
+    return state, state
 
 
-BEGINNINGS = {"bridge": bridge, "last": last, "zeros": zeros}
+START_EQUATIONS = {"bridge": bridge, "last": last, "zeros": zeros}
 
 
-class Retold:
-    """A decoder told again from its parameters, for one sentence without padding."""
+class DecoderByEquations:
+    """A recurrent decoder computed from its parameters, for one sentence without padding."""
 
     def __init__(self, decoder: RecurrentDecoder, case: Case, memory: Memory, row: int, length: int):
-        self.decoder, self.unit, self.states = decoder, UNITS[case.cell], memory.states[row, :length]
-        hidden, cell = BEGINNINGS[case.start](decoder, case.cell, memory.summary, row)
+        self.decoder, self.cell_function, self.states = decoder, CELL_EQUATIONS[case.cell], memory.states[row, :length]
+        hidden, cell = START_EQUATIONS[case.start](decoder, case.cell, memory.summary, row)
         self.hidden, self.cell = list(hidden.chunk(case.layers)), list(cell.chunk(case.layers))
         self.summary = memory.summary.hidden[row, -1]
         self.feed = torch.zeros_like(self.hidden[-1])
         self.map: list[Tensor] = []
 
-    def move(self, word: Tensor) -> Tensor:
+    def update(self, word: Tensor) -> Tensor:
+        """Update the states of all layers; returns the output of the top layer."""
         for layer, weights in enumerate(self.decoder.recurrence.rnn.all_weights):
-            word, cell = self.unit(word, self.hidden[layer], self.cell[layer], weights)
+            word, cell = self.cell_function(word, self.hidden[layer], self.cell[layer], weights)
             self.hidden[layer], self.cell[layer] = word, cell
         return word
 
-    def look(self, query: Tensor) -> Tensor:
-        """By one query alone, without padding; the laws of attention say what that is."""
+    def attend(self, query: Tensor) -> Tensor:
+        """The context of one query without padding; the laws of attention check that one query."""
         attention, states = self.decoder.attention, self.states.unsqueeze(0)
         context, weights, _ = attention(
             query.view(1, 1, -1),
-            attention.project(states) + self.remembered(attention, len(self.states)),
+            attention.project(states) + self.key_offsets(attention, len(self.states)),
             attention.content(states),
             mask=None,
             start=len(self.map),
@@ -148,17 +150,17 @@ class Retold:
         self.map.append(weights[0, 0])
         return context[0, 0]
 
-    def remembered(self, attention: nn.Module, length: int) -> Tensor | float:
-        """How far the looks so far have moved each key."""
+    def key_offsets(self, attention: nn.Module, length: int) -> Tensor | float:
+        """What the weights of the steps before add to each projected key."""
         if isinstance(attention, Coverage):
-            given = sum(self.map, torch.zeros(length, dtype=torch.float64))
-            return torch.outer(given, attention.move.weight[:, 0])
+            coverage = sum(self.map, torch.zeros(length, dtype=torch.float64))
+            return torch.outer(coverage, attention.move.weight[:, 0])
         if isinstance(attention, LocationAware):
             last = self.map[-1] if self.map else torch.zeros(length, dtype=torch.float64)
-            around = functional.pad(last, (WINDOW, WINDOW))
+            padded = functional.pad(last, (WINDOW, WINDOW))
             filters = attention.filters.weight[:, 0]
-            found = [filters @ around[at : at + 2 * WINDOW + 1] for at in range(length)]
-            return torch.stack([attention.move.weight @ each for each in found])
+            features = [filters @ padded[at : at + 2 * WINDOW + 1] for at in range(length)]
+            return torch.stack([attention.move.weight @ feature for feature in features])
         return 0.0
 
     def predict(self, *parts: Tensor) -> Tensor:
@@ -167,40 +169,40 @@ class Retold:
         return words.weight @ self.feed + getattr(words, "bias", 0.0)
 
     def bahdanau(self, word: Tensor) -> Tensor:
-        context = self.look(self.hidden[-1])
-        return self.predict(self.move(torch.cat([word, context])), context, word)
+        context = self.attend(self.hidden[-1])
+        return self.predict(self.update(torch.cat([word, context])), context, word)
 
     def luong(self, word: Tensor) -> Tensor:
-        state = self.move(word)
-        return self.predict(self.look(state), state)
+        state = self.update(word)
+        return self.predict(self.attend(state), state)
 
     def luong_feeding(self, word: Tensor) -> Tensor:
-        state = self.move(torch.cat([word, self.feed]))
-        return self.predict(self.look(state), state)
+        state = self.update(torch.cat([word, self.feed]))
+        return self.predict(self.attend(state), state)
 
     def gnmt(self, word: Tensor) -> Tensor:
-        return self.tower(word, asks=self.hidden[0])  # as the step before left it
+        return self.tower(word, query=self.hidden[0])  # the state after the step before
 
     def gnmt_v2(self, word: Tensor) -> Tensor:
-        return self.tower(word, asks=None)
+        return self.tower(word, query=None)
 
-    def tower(self, word: Tensor, asks: Tensor | None) -> Tensor:
-        """Layer by layer; without a state that asks, the bottom's own does, once it has moved."""
+    def tower(self, word: Tensor, query: Tensor | None) -> Tensor:
+        """Layer by layer; without a query, the new state of the bottom layer is the query."""
         stack = self.decoder.recurrence
         below, context = word, None
         for number, layer in enumerate([stack.bottom, *stack.tower.stack]):
-            read = below if context is None else torch.cat([below, context])
-            said, cell = self.unit(read, self.hidden[number], self.cell[number], layer.rnn.all_weights[0])
-            self.hidden[number], self.cell[number] = said, cell
-            context = self.look(said if asks is None else asks) if context is None else context
-            below = said + below if number > 1 else said  # residuals begin with the third layer
+            inputs = below if context is None else torch.cat([below, context])
+            output, cell = self.cell_function(inputs, self.hidden[number], self.cell[number], layer.rnn.all_weights[0])
+            self.hidden[number], self.cell[number] = output, cell
+            context = self.attend(output if query is None else query) if context is None else context
+            below = output + below if number > 1 else output  # residual connections begin at the third layer
         return self.predict(below, context)
 
     def context(self, word: Tensor) -> Tensor:
-        return self.predict(self.move(torch.cat([word, self.summary])), self.summary, word)
+        return self.predict(self.update(torch.cat([word, self.summary])), self.summary, word)
 
     def none(self, word: Tensor) -> Tensor:
-        return self.predict(self.move(word))
+        return self.predict(self.update(word))
 
 
 @pytest.mark.parametrize(
@@ -212,11 +214,11 @@ def test_an_order_is_its_equations(case):
     memory = model.encoder(source)
     step = model.decoder(tokens, memory)
     for row, length in enumerate(LENGTHS):
-        retold = Retold(model.decoder, case, memory, row, length)
-        logits = [getattr(retold, case.order)(model.decoder.embedding.weight[token]) for token in tokens[row]]
+        by_equations = DecoderByEquations(model.decoder, case, memory, row, length)
+        logits = [getattr(by_equations, case.order)(model.decoder.embedding.weight[token]) for token in tokens[row]]
         near(step.logits[row], torch.stack(logits))
         if case.order in ATTENDING:
-            near(step.attention[row, :, :length], torch.stack(retold.map))
+            near(step.attention[row, :, :length], torch.stack(by_equations.map))
 
 
 @every_decoder()
@@ -230,7 +232,7 @@ def test_stepping_retells_forward(case, chunks):
     for size in chunks:
         with unchecked() if size == 1 else nullcontext():
             step = model.decoder.step(tokens[:, at : at + size], state, prepared)
-        agree(step, expected, tokens=slice(at, at + size))
+        steps_agree(step, expected, tokens=slice(at, at + size))
         state, at = step.state, at + size
     assert at == TARGET == state.length
     states_agree(step, expected)
@@ -273,13 +275,12 @@ def test_padding_changes_nothing_in_the_encoder(cell, layers, bidirectional):
             near(mine[0], others[row])
 
 
-ENCODING = [case for case in TRANSFORMERS if case.encoder == "transformer"]
-ENCODING.append(
-    transformer("none", variant=Variant("scaled_dot", "sigmoid", "local_m", 2))
-)  # padding sees nothing at all
+WITH_TRANSFORMER_ENCODER = [case for case in TRANSFORMERS if case.encoder == "transformer"]
+# In this one, padding sees no key at all.
+WITH_TRANSFORMER_ENCODER.append(transformer("none", variant=Variant("scaled_dot", "sigmoid", "local_m", 2)))
 
 
-@pytest.mark.parametrize("case", ENCODING, ids=str)
+@pytest.mark.parametrize("case", WITH_TRANSFORMER_ENCODER, ids=str)
 def test_padding_changes_nothing_in_a_transformer(case):
     model, source = make_model(case), make_sources(*LENGTHS)
     together, dim = model.encoder(source), model.encoder.dim
@@ -298,10 +299,10 @@ def test_padding_changes_nothing_in_a_transformer(case):
 @pytest.mark.parametrize(
     ("case", "bidirectional"),
     [(Case(cell=cell, layers=layers), both) for cell, layers, both in product(CELLS, (1, 2), (True, False))]
-    + [(case, True) for case in ENCODING],
+    + [(case, True) for case in WITH_TRANSFORMER_ENCODER],
     ids=str,
 )
-def test_what_stands_in_the_padding_does_not_matter(case, bidirectional):
+def test_the_tokens_in_the_padding_do_not_matter(case, bidirectional):
     model = make_model(case, bidirectional=bidirectional)
     source = make_sources(*LENGTHS)
     other = Padded(source.ids.masked_fill(~source.mask, 5), source.mask)
@@ -309,8 +310,8 @@ def test_what_stands_in_the_padding_does_not_matter(case, bidirectional):
         same(mine, others)
 
 
-def test_a_source_of_nothing_but_padding_leaves_nothing_behind():
-    for case in ENCODING:
+def test_a_source_of_padding_alone_gives_zeros_and_finite_gradients():
+    for case in WITH_TRANSFORMER_ENCODER:
         model, source = make_model(case), make_sources(*LENGTHS)
         empty = Padded(source.ids, source.mask & torch.tensor([[True], [False], [True]]))
         memory = model.encoder(empty)
@@ -318,13 +319,13 @@ def test_a_source_of_nothing_but_padding_leaves_nothing_behind():
         assert (memory.states[1] == 0).all()
         assert (memory.summary.hidden[1] == 0).all()
         near(memory.states[0], model.encoder(source).states[0])
-        assert all(each.grad.isfinite().all() for each in model.encoder.parameters())
+        assert all(parameter.grad.isfinite().all() for parameter in model.encoder.parameters())
 
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_the_summary_is_where_the_reading_ended(cell, layers, bidirectional):
+def test_the_summary_is_the_last_state_of_each_direction(cell, layers, bidirectional):
     memory = make_model(Case(cell=cell, layers=layers), bidirectional=bidirectional).encoder(make_sources(*LENGTHS))
     top, half = memory.summary.hidden[:, -1], 7 if bidirectional else 14
     for row, length in enumerate(LENGTHS):
@@ -333,18 +334,18 @@ def test_the_summary_is_where_the_reading_ended(cell, layers, bidirectional):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("cell", "wide"), [*((cell, 0) for cell in CELLS), ("lstm", 17)])
-def test_the_encoder_is_its_equations(cell, wide, bias):
-    model = make_model(Case(cell=cell, layers=2, inner=wide, bias=bias), bidirectional=False)
+@pytest.mark.parametrize(("cell", "inner_dim"), [*((cell, 0) for cell in CELLS), ("lstm", 17)])
+def test_the_encoder_is_its_equations(cell, inner_dim, bias):
+    model = make_model(Case(cell=cell, layers=2, inner_dim=inner_dim, bias=bias), bidirectional=False)
     source = make_sources(*LENGTHS)
     memory = model.encoder(source)
     for row, length in enumerate(LENGTHS):
         hidden = list(torch.zeros(2, 14, dtype=torch.float64))
-        cells = list(torch.zeros(2, wide or 14, dtype=torch.float64))
+        cells = list(torch.zeros(2, inner_dim or 14, dtype=torch.float64))
         for at in range(length):
             word = model.encoder.embedding.weight[source.ids[row, at]]
             for layer, weights in enumerate(model.encoder.recurrence.rnn.all_weights):
-                word, cells[layer] = UNITS[cell](word, hidden[layer], cells[layer], weights)
+                word, cells[layer] = CELL_EQUATIONS[cell](word, hidden[layer], cells[layer], weights)
                 hidden[layer] = word
             near(memory.states[row, at], word)
         near(memory.summary.hidden[row], torch.stack(hidden))
@@ -354,39 +355,39 @@ def test_the_encoder_is_its_equations(cell, wide, bias):
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("layers", [1, 2, 4])
-def test_the_encoder_of_gnmt_is_its_equations_whatever_stands_beside_a_row(cell, layers):
+def test_the_encoder_of_gnmt_is_its_equations_and_batch_mates_change_nothing(cell, layers):
     model = make_model(Case(cell=cell, layers=layers, encoder="gnmt"))
     source = make_sources(*LENGTHS)
     memory = model.encoder(source)
     assert (memory.states[~source.mask] == 0).all()
     assert memory.summary.hidden.shape == (BATCH, layers, 14)
-    ways = [model.encoder.bottom.rnn.all_weights[direction] for direction in (0, 1)]
+    directions = [model.encoder.bottom.rnn.all_weights[direction] for direction in (0, 1)]
 
     def run(words: list[Tensor], weights: Weights) -> tuple[list[Tensor], Tensor]:
-        told = []
-        state = inner = torch.zeros(weights[1].shape[1], dtype=torch.float64)
+        states = []
+        state = cell_state = torch.zeros(weights[1].shape[1], dtype=torch.float64)
         for word in words:
-            state, inner = UNITS[cell](word, state, inner, weights)
-            told.append(state)
-        return told, inner
+            state, cell_state = CELL_EQUATIONS[cell](word, state, cell_state, weights)
+            states.append(state)
+        return states, cell_state
 
     for row, length in enumerate(LENGTHS):
         words = [model.encoder.embedding.weight[token] for token in source.ids[row, :length]]
-        causal, _ = run(words, ways[0])
-        backward, _ = run(words[::-1], ways[1])
-        states = [torch.cat(pair) for pair in zip(causal, backward[::-1], strict=True)]
-        near(memory.summary.hidden[row, 0], torch.cat([causal[-1], backward[-1]]))
+        forward, _ = run(words, directions[0])
+        backward, _ = run(words[::-1], directions[1])
+        states = [torch.cat(pair) for pair in zip(forward, backward[::-1], strict=True)]
+        near(memory.summary.hidden[row, 0], torch.cat([forward[-1], backward[-1]]))
         for number, layer in enumerate(model.encoder.tower.stack):
-            said, inner = run(states, layer.rnn.all_weights[0])
-            near(memory.summary.hidden[row, number + 1], said[-1])
+            outputs, cell_state = run(states, layer.rnn.all_weights[0])
+            near(memory.summary.hidden[row, number + 1], outputs[-1])
             if cell == "lstm":
-                near(memory.summary.cell[row, number + 1], inner)
-            states = [a + b for a, b in zip(said, states, strict=True)] if number else said
+                near(memory.summary.cell[row, number + 1], cell_state)
+            states = [a + b for a, b in zip(outputs, states, strict=True)] if number else outputs
         near(memory.states[row, :length], torch.stack(states))
 
 
 @pytest.mark.parametrize(
-    ("cell", "wide", "bidirectional", "said"),
+    ("cell", "inner_dim", "bidirectional", "message"),
     [
         ("gru", 20, True, "only an lstm has an inner_dim"),
         ("rnn", 20, False, "only an lstm has an inner_dim"),
@@ -394,21 +395,21 @@ def test_the_encoder_of_gnmt_is_its_equations_whatever_stands_beside_a_row(cell,
         ("lstm", 17, True, "inner_dim is split between two directions, so it must be even, but is 17"),
     ],
 )
-def test_a_projection_that_cannot_be_is_refused(cell, wide, bidirectional, said):
-    with pytest.raises(RecipeError, match=said):
-        make_model(Case(cell=cell, inner=wide), bidirectional=bidirectional)
+def test_an_impossible_projection_is_refused(cell, inner_dim, bidirectional, message):
+    with pytest.raises(RecipeError, match=message):
+        make_model(Case(cell=cell, inner_dim=inner_dim), bidirectional=bidirectional)
 
 
-@pytest.mark.parametrize("wide", [16, 18])
-def test_a_projected_summary_is_as_wide_as_it_says(wide):
-    model = make_model(Case("none", "lstm", 2, inner=wide))
+@pytest.mark.parametrize("inner_dim", [16, 18])
+def test_a_projected_summary_has_the_width_of_cell_dim(inner_dim):
+    model = make_model(Case("none", "lstm", 2, inner_dim=inner_dim))
     summary = model.encoder(make_sources(*LENGTHS)).summary
-    assert model.encoder.recurrence.cell_dim == summary.cell.shape[-1] == wide
+    assert model.encoder.recurrence.cell_dim == summary.cell.shape[-1] == inner_dim
     assert summary.hidden.shape == (BATCH, 2, 14)
 
 
 @pytest.mark.parametrize(
-    ("reader", "writer"),
+    ("encoder", "decoder"),
     [
         ({"dim": 14}, {"dim": 12}),
         ({"dim": 14, "layers": 2}, {"dim": 14}),
@@ -416,14 +417,14 @@ def test_a_projected_summary_is_as_wide_as_it_says(wide):
         ({"dim": 14, "cell": CELLS["lstm"], "inner_dim": 16}, {"dim": 14, "cell": CELLS["lstm"]}),
     ],
 )
-def test_the_start_last_needs_states_of_one_shape(reader, writer):
-    made = [Recurrence(**{"cell": CELLS["gru"], "input_dim": 5} | each) for each in (writer, reader)]
+def test_the_start_last_needs_states_of_one_shape(encoder, decoder):
+    recurrences = [Recurrence(**{"cell": CELLS["gru"], "input_dim": 5} | sizes) for sizes in (decoder, encoder)]
     with pytest.raises(RecipeError, match=r"the start 'last' hands the encoder's state over as it is.*choose 'bridge'"):
-        STARTS["last"](*made)
+        STARTS["last"](*recurrences)
 
 
 @every_decoder()
-def test_select_takes_the_whole_state(case):
+def test_select_takes_rows_of_the_whole_state(case):
     model = make_model(case)
     memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH)
     prepared = model.decoder.prepare(memory)
@@ -433,23 +434,23 @@ def test_select_takes_the_whole_state(case):
         same(mine, others[index])
     step = model.decoder.step(more, before.select(index), prepared.select(index))
     expected = model.decoder(torch.cat([tokens[index], more], dim=1), memory.select(index))
-    agree(step, expected, tokens=slice(TARGET, None))
+    steps_agree(step, expected, tokens=slice(TARGET, None))
     states_agree(step, expected)
 
 
 @every_decoder()
-def test_beams_share_what_is_ready(case):
+def test_beams_share_the_prepared_memory(case):
     model, width = make_model(case), 2
     memory, tokens = model.encoder(make_sources(*LENGTHS)), make_tokens(BATCH * width)
     prepared = model.decoder.prepare(memory)
     shared = model.decoder.step(tokens, model.decoder.start(prepared).repeat(width), prepared)
     repeated = model.decoder(tokens, memory.repeat(width))
-    agree(shared, repeated)
+    steps_agree(shared, repeated)
     states_agree(shared, repeated)
     index, more = torch.tensor([1, 1, 3, 2, 4, 4]), torch.randint(4, 11, (BATCH * width, 1))
     shared = model.decoder.step(more, shared.state.select(index), prepared)
     expected = model.decoder(torch.cat([tokens[index], more], dim=1), memory.repeat(width))
-    agree(shared, expected, tokens=slice(TARGET, None))
+    steps_agree(shared, expected, tokens=slice(TARGET, None))
 
 
 def test_repeat_puts_copies_side_by_side():
@@ -462,7 +463,7 @@ def test_repeat_puts_copies_side_by_side():
 
 
 @every_decoder()
-def test_the_map_is_a_map(case):
+def test_the_map_has_no_negative_weights_and_none_on_padding(case):
     model, source = make_model(case), make_sources(*LENGTHS)
     step = model.decoder(make_tokens(BATCH), model.encoder(source))
     assert step.logits.shape == (BATCH, TARGET, 11)
@@ -480,40 +481,41 @@ def test_the_map_is_a_map(case):
 
 
 @pytest.mark.parametrize("order", [order for order in ORDERS if order not in ATTENDING])
-def test_who_never_looks_sees_the_summary_alone(order):
+def test_an_order_without_attention_reads_only_the_summary(order):
     assert not ORDERS[order].attends()
     model = make_model(Case(order))
     assert model.decoder.attention is None
     memory = model.encoder(make_sources(*LENGTHS))
-    blind = Memory(torch.randn_like(memory.states), memory.mask, memory.summary, TEXT)
+    other = Memory(torch.randn_like(memory.states), memory.mask, memory.summary, TEXT)
     tokens = make_tokens(BATCH)
-    same(model.decoder(tokens, blind).logits, model.decoder(tokens, memory).logits)
+    same(model.decoder(tokens, other).logits, model.decoder(tokens, memory).logits)
 
 
-def test_the_start_zeros_and_no_look_know_nothing_of_the_source():
+def test_without_attention_and_with_the_start_zeros_the_source_does_not_matter():
     model, tokens = make_model(Case("none", start="zeros")), make_tokens(BATCH)
     logits = [model.decoder(tokens, model.encoder(make_sources(*lengths))).logits for lengths in (LENGTHS, (3, 3, 3))]
     same(*logits)
 
 
 @every_decoder()
-def test_every_parameter_learns_under_dropout(case):
+def test_every_parameter_has_a_gradient_under_dropout(case):
     model = make_model(case, dropout=0.3, dtype=torch.float32).train()
     step = model.decoder(make_tokens(BATCH), model.encoder(make_sources(*LENGTHS)))
-    said = step.logits.log_softmax(-1)[..., 5].sum()
-    (said if step.log_prob is None else said + step.log_prob.sum()).backward()  # what is drawn learns by its chance
+    total = step.logits.log_softmax(-1)[..., 5].sum()
+    if step.log_prob is not None:  # hard attention gets its gradient from the log-probability of its samples
+        total = total + step.log_prob.sum()
+    total.backward()
     reached = model.decoder if (case.order, case.start) == ("none", "zeros") else model
     for name, parameter in reached.named_parameters():
-        unread = (
-            case.variant.score == "location" and ".cross.key." in name
-        )  # it asks where a key stands, not what it is
+        # The score location reads the position of a key, not its content.
+        unread = case.variant.score == "location" and ".cross.key." in name
         assert parameter.grad is not None or unread, name
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
         assert (parameter.grad is not None and parameter.grad.any()) != unread, name
 
 
 @every_kind()
-def test_dropout_acts_in_training_alone(case):
+def test_dropout_acts_only_in_training(case):
     model, source, tokens = make_model(case, dropout=0.3), make_sources(*LENGTHS), make_tokens(BATCH)
     memory = model.encoder(source)
     same(model.encoder(source).states, memory.states)
@@ -538,10 +540,10 @@ def test_a_step_changes_no_argument(case):
     model = make_model(case)
     prepared = model.decoder.prepare(model.encoder(make_sources(*LENGTHS)))
     state, tokens = model.decoder.start(prepared), make_tokens(BATCH)
-    for chunk in (tokens[:, :4], tokens[:, 4:]):  # once with nothing before it, once with something
-        before = [leaf.clone() for noun in (prepared, state) for leaf in leaves(noun)]
+    for chunk in (tokens[:, :4], tokens[:, 4:]):  # from an empty state, then from one with a past
+        before = [tensor.clone() for argument in (prepared, state) for tensor in leaves(argument)]
         step = model.decoder.step(chunk, state, prepared)
-        after = [leaf for noun in (prepared, state) for leaf in leaves(noun)]
+        after = [tensor for argument in (prepared, state) for tensor in leaves(argument)]
         for mine, others in zip(after, before, strict=True):
             same(mine, others)
         state = step.state
@@ -563,7 +565,7 @@ def test_autocast_runs_and_keeps_the_map_in_full_precision(case):
         near(whole.attention.sum(-1), torch.ones(BATCH, TARGET), 1e-5)
 
 
-def test_defaults_are_entries():
+def test_defaults_are_entries_of_their_tables():
     assert DEFAULT.decoder.order in ATTENDING
     assert DEFAULT.decoder.cell in CELLS
     assert DEFAULT.decoder.start in STARTS
@@ -574,12 +576,12 @@ def test_defaults_are_entries():
     assert DEFAULT.norm in NORMS
     assert DEFAULT.activation in ACTIVATIONS
     assert DEFAULT.init in INITS
-    assert set(BEGINNINGS) == set(STARTS)
-    assert set(UNITS) == set(CELLS)
+    assert set(START_EQUATIONS) == set(STARTS)
+    assert set(CELL_EQUATIONS) == set(CELLS)
     assert all(issubclass(order, nn.Module) for order in ORDERS.values())
 
 
-def test_every_entry_meets_the_laws():
+def test_every_entry_of_every_table_is_tested():
     stacks = [case.stack for case in TRANSFORMERS]
     tables = {"positions": POSITIONS, "norm": NORMS, "activation": ACTIVATIONS}
     for field, table in tables.items():

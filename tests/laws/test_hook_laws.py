@@ -1,6 +1,6 @@
-"""Laws of changed modules: what a hook or a replaced layer does in teacher forcing it does in a search too.
+"""Laws of hooked and replaced modules: they act in a search as in teacher forcing.
 
-Fast paths read the weights of modules and do not call them; a module that somebody changed is called.
+Fast paths read the weights of modules and do not call them; a hooked or replaced module must be called.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,9 +9,9 @@ from itertools import cycle
 
 import pytest
 import torch
+from setups import ATTENDING_KINDS, LIMITS, SETUP_KINDS, greedy, make_setup
 from small import Case, Variant, make_model, make_sources, near, same, transformer
 from torch import Tensor, nn
-from worlds import LIMITS, LOOKERS, WRITERS, greedy, make_world
 
 from regard import models
 from regard.attention import MultiHead
@@ -52,19 +52,19 @@ few_cases = pytest.mark.parametrize("case", FEW, ids=str)
 
 
 @pytest.fixture(autouse=True)
-def quickly() -> Iterator[None]:
-    """Other laws ask the same with the checks of shapes on."""
+def unchecked_shapes() -> Iterator[None]:
+    """Other laws run the same code with checked shapes."""
     with unchecked():
         yield
 
 
-def in_all_ways(model: Seq2Seq, beams: int = 2) -> Tensor:
-    """The logits of teacher forcing, held against those of steps, of beams, and of both with gradients."""
+def checked_logits(model: Seq2Seq, beams: int = 2) -> Tensor:
+    """The logits of teacher forcing, compared with those of steps of several beams, with and without gradients."""
     with torch.no_grad():
         memory = model.encoder(make_sources(*LENGTHS))
     whole = model.decoder(TOKENS, memory).logits
-    for learns in (False, True):
-        with torch.set_grad_enabled(learns):
+    for enabled in (False, True):
+        with torch.set_grad_enabled(enabled):
             near(model.decoder(TOKENS, memory).logits, whole)
             prepared = model.decoder.prepare(memory)
             state, logits = model.decoder.start(prepared).repeat(beams), []
@@ -76,15 +76,16 @@ def in_all_ways(model: Seq2Seq, beams: int = 2) -> Tensor:
 
 
 def make_seeded(case: Case) -> tuple[Seq2Seq, Tensor]:
-    """A model, and what it says before anything is changed."""
+    """A model, and its logits before it is changed."""
     model = make_model(case)
     torch.manual_seed(1)  # the same sources each time
-    return model, in_all_ways(model)
+    return model, checked_logits(model)
 
 
-def said(model: Seq2Seq) -> Tensor:
+def seeded_logits(model: Seq2Seq) -> Tensor:
+    """The logits of a model for the sources of `make_seeded`."""
     torch.manual_seed(1)
-    return in_all_ways(model)
+    return checked_logits(model)
 
 
 def differs(one: Tensor, other: Tensor) -> bool:
@@ -93,7 +94,7 @@ def differs(one: Tensor, other: Tensor) -> bool:
 
 @contextmanager
 def hooked(modules: list[nn.Module], hook: Callable[..., object], *, before: bool = False) -> Iterator[None]:
-    """While in the block, all these have the hook."""
+    """Within the block, all these modules have the hook."""
     handles = [
         module.register_forward_pre_hook(hook) if before else module.register_forward_hook(hook) for module in modules
     ]
@@ -104,49 +105,51 @@ def hooked(modules: list[nn.Module], hook: Callable[..., object], *, before: boo
             handle.remove()
 
 
-def parts(model: nn.Module, *kinds: type) -> list[nn.Module]:
+def modules_of(model: nn.Module, *kinds: type) -> list[nn.Module]:
+    """All modules of these classes."""
     return [module for module in model.modules() if isinstance(module, kinds)]
 
 
 @every_case
-def test_a_hook_that_changes_what_a_scope_says_acts_everywhere(case):
+def test_a_hook_that_changes_the_output_of_a_scope_acts_everywhere(case):
     model, before = make_seeded(case)
-    scopes = parts(model.decoder, Scope)
-    with hooked(scopes, lambda module, given, result: result._replace(context=1.5 * result.context)):
-        assert differs(said(model), before) == bool(scopes)
-    same(said(model), before)
+    scopes = modules_of(model.decoder, Scope)
+    with hooked(scopes, lambda module, inputs, result: result._replace(context=1.5 * result.context)):
+        assert differs(seeded_logits(model), before) == bool(scopes)
+    same(seeded_logits(model), before)
 
 
 @every_case
-def test_a_hook_that_changes_what_a_scope_is_given_acts_everywhere(case):
+def test_a_hook_that_changes_the_input_of_a_scope_acts_everywhere(case):
     model, before = make_seeded(case)
-    scopes = parts(model.decoder, Scope)
-    deaf = case.variant.score == "linear_concat"  # whose query cancels
-    with hooked(scopes, lambda module, given: (1.5 * given[0], 0.7 * given[1], *given[2:]), before=True):
-        assert differs(said(model), before) == bool(scopes) or deaf
+    scopes = modules_of(model.decoder, Scope)
+    may_cancel = case.variant.score == "linear_concat"  # its query cancels in the softmax
+    with hooked(scopes, lambda module, inputs: (1.5 * inputs[0], 0.7 * inputs[1], *inputs[2:]), before=True):
+        assert differs(seeded_logits(model), before) == bool(scopes) or may_cancel
 
 
 @every_case
-def test_a_hook_that_changes_what_recurrent_layers_say_acts_everywhere(case):
+def test_a_hook_that_changes_the_output_of_recurrent_layers_acts_everywhere(case):
     model, before = make_seeded(case)
-    layers = parts(model.decoder, nn.RNNBase)
+    layers = modules_of(model.decoder, nn.RNNBase)
     for kind in (nn.RNNBase, Recurrence):
-        with hooked(parts(model.decoder, kind), lambda module, given, result: (1.5 * result[0], result[1])):
-            assert differs(said(model), before) == bool(layers)
+        with hooked(modules_of(model.decoder, kind), lambda module, inputs, result: (1.5 * result[0], result[1])):
+            assert differs(seeded_logits(model), before) == bool(layers)
 
 
 @every_case
 def test_a_hook_on_any_layer_acts_everywhere(case):
     model, before = make_seeded(case)
-    unread = {"cross.key"} if case.variant.score == "location" else set()  # it asks where a key stands, not what it is
+    # The score location reads the position of a key, not its content.
+    unread = {"cross.key"} if case.variant.score == "location" else set()
     for name, module in model.decoder.named_modules():
         if isinstance(module, nn.Linear | nn.LayerNorm | nn.Embedding):
-            with hooked([module], lambda module, given, result: 1.5 * result + 0.1 * result.square()):
-                assert differs(said(model), before) != any(name.endswith(each) for each in unread), name
+            with hooked([module], lambda module, inputs, result: 1.5 * result + 0.1 * result.square()):
+                assert differs(seeded_logits(model), before) != any(name.endswith(ending) for ending in unread), name
 
 
 class LoRA(nn.Module):
-    """Hu et al. 2022: W x + b + B A x around a layer that stays as it is."""
+    """Hu et al. 2022: W x + b + B A x, around a layer whose own weights stay."""
 
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()
@@ -172,13 +175,13 @@ def doubled(base: nn.Linear) -> nn.Module:
 
 
 def patched(base: nn.Linear) -> nn.Module:
-    plain = base.forward
-    base.forward = lambda states: 2 * plain(states)
+    forward = base.forward
+    base.forward = lambda states: 2 * forward(states)
     return base
 
 
 def normalised(base: nn.Linear) -> nn.Module:
-    """Its weight is computed from others whenever it is called."""
+    """A layer with weight normalisation: each call computes its weight from other parameters."""
     base = nn.utils.parametrizations.weight_norm(base)
     with torch.no_grad():
         base.parametrizations.weight.original0.mul_(1.5)
@@ -196,19 +199,19 @@ def test_a_replaced_layer_is_called_everywhere(case, change):
         for name, part in list(module.named_children()):
             if isinstance(part, nn.Linear) and not isinstance(module, LoRA):
                 setattr(module, name, change(part))
-    assert differs(said(model), before)
+    assert differs(seeded_logits(model), before)
 
 
 @pytest.mark.parametrize("case", [Case(cell="lstm"), transformer()], ids=str)
-def test_a_settled_model_keeps_its_changed_layers(case):
+def test_storing_by_columns_keeps_replaced_layers(case):
     model, _ = make_seeded(case)
-    for module in parts(model.decoder, Linear):
+    for module in modules_of(model.decoder, Linear):
         normalised(module)
-    for rnn in parts(model.decoder, nn.RNNBase):
+    for rnn in modules_of(model.decoder, nn.RNNBase):
         rnn.__class__ = Clipped
-    before, weights = said(model), {name: id(each) for name, each in model.decoder.named_parameters()}
+    before, weights = seeded_logits(model), {name: id(each) for name, each in model.decoder.named_parameters()}
     models.store_by_columns(model)
-    near(said(model), before)
+    near(seeded_logits(model), before)
     assert {name: id(each) for name, each in model.decoder.named_parameters()} == weights
 
 
@@ -216,21 +219,21 @@ def test_a_settled_model_keeps_its_changed_layers(case):
 def test_cross_attention_with_lora_gives_the_same_keys_with_gradients_and_without(case):
     model = make_model(case)
     memory = model.encoder(make_sources(*LENGTHS))
-    for cross in parts(model.decoder, MultiHead):
+    for cross in modules_of(model.decoder, MultiHead):
         cross.key = LoRA(cross.key)
-    ways = []
-    for learns in (False, True):
-        with torch.set_grad_enabled(learns):
-            ways.append(model.decoder.prepare(memory).layers)
-    for without, learned in zip(*ways, strict=True):
-        near(learned.keys, without.keys)
-        learned.keys.sum().backward(retain_graph=True)
-    for cross in parts(model.decoder, MultiHead):
+    prepared = []
+    for enabled in (False, True):
+        with torch.set_grad_enabled(enabled):
+            prepared.append(model.decoder.prepare(memory).layers)
+    for without_grad, with_grad in zip(*prepared, strict=True):
+        near(with_grad.keys, without_grad.keys)
+        with_grad.keys.sum().backward(retain_graph=True)
+    for cross in modules_of(model.decoder, MultiHead):
         assert cross.key.up.weight.grad.any()
 
 
 class OwnDot(Dot):
-    """A score that inherits all but what it is."""
+    """A score that inherits everything but its forward."""
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         return super().forward(query, keys).square()
@@ -246,80 +249,79 @@ class OwnAdditive(Additive):
 )
 def test_a_score_with_a_forward_of_its_own_is_called_everywhere(case):
     model, before = make_seeded(case)
-    for scope in parts(model.decoder, Scope):
-        kind = OwnDot if isinstance(scope.score, Dot) else OwnAdditive
-        scope.score.__class__ = kind
-    assert differs(said(model), before)
+    for scope in modules_of(model.decoder, Scope):
+        scope.score.__class__ = OwnDot if isinstance(scope.score, Dot) else OwnAdditive
+    assert differs(seeded_logits(model), before)
 
 
 class Clipped(nn.LSTM):
     """An LSTM with a forward of its own."""
 
-    def forward(self, *given: object) -> object:
-        outputs, last = super().forward(*given)
+    def forward(self, *inputs: object) -> object:
+        outputs, last = super().forward(*inputs)
         return outputs.clamp(-0.1, 0.1), last
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_another_kind_of_recurrent_layer_is_called_everywhere(order):
     model, before = make_seeded(Case(order, "lstm", 2))
-    for rnn in parts(model.decoder, nn.LSTM):
+    for rnn in modules_of(model.decoder, nn.LSTM):
         rnn.__class__ = Clipped
-    assert differs(said(model), before)
+    assert differs(seeded_logits(model), before)
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-def test_a_search_finds_what_teacher_forcing_says_under_hooks(writer):
-    world = make_world(writer)
+@pytest.mark.parametrize("kind", SETUP_KINDS)
+def test_under_hooks_greedy_search_equals_greedy_teacher_forcing(kind):
+    setup = make_setup(kind)
     changes = {
-        Scope: lambda module, given, result: result._replace(context=-result.context),
-        nn.RNNBase: lambda module, given, result: (1.5 * result[0], result[1]),
-        nn.Linear: lambda module, given, result: 1.3 * result,
+        Scope: lambda module, inputs, result: result._replace(context=-result.context),
+        nn.RNNBase: lambda module, inputs, result: (1.5 * result[0], result[1]),
+        nn.Linear: lambda module, inputs, result: 1.3 * result,
     }
-    for kind, change in changes.items():
-        with hooked(parts(world.model.decoder, kind), change), torch.no_grad():
-            found = beam(world.model.decoder, world.memory, width=1, limits=LIMITS)
-            for (best,), memory, limit in zip(found, world.alone, LIMITS, strict=True):
-                assert (list(best.tokens), best.finished) == greedy(world.model, memory, limit)
+    for module_class, change in changes.items():
+        with hooked(modules_of(setup.model.decoder, module_class), change), torch.no_grad():
+            results = beam(setup.model.decoder, setup.memory, width=1, limits=LIMITS)
+            for (best,), memory, limit in zip(results, setup.alone, LIMITS, strict=True):
+                assert (list(best.tokens), best.finished) == greedy(setup.model, memory, limit)
 
 
 @pytest.mark.takes("plain_transformer", "plain_recurrent")
-@pytest.mark.parametrize("writer", LOOKERS)
-def test_what_records_is_no_change(writer):
-    """The fast path stays on, bit for bit, with LSTMs too."""
-    model = make_world(writer).model
-    if writer not in ("transformer_pre", "transformer_post"):
-        model = make_model(Case(writer, "lstm", 2))
+@pytest.mark.parametrize("kind", ATTENDING_KINDS)
+def test_recording_keeps_the_fast_path(kind):
+    """It changes no bit, with LSTMs too."""
+    model = make_setup(kind).model
+    if kind not in ("transformer_pre", "transformer_post"):
+        model = make_model(Case(kind, "lstm", 2))
     memory = model.encoder(make_sources(*LENGTHS))
     with torch.no_grad():
-        alone = model.decoder.prepare(memory)
+        expected = model.decoder.prepare(memory)
         with record(model):
             prepared = model.decoder.prepare(memory)
-            assert alone.plain is not None
+            assert expected.plain is not None
             assert prepared.plain is not None
-            seen = model.decoder.step(TOKENS[:, :1], model.decoder.start(prepared), prepared)
+            step = model.decoder.step(TOKENS[:, :1], model.decoder.start(prepared), prepared)
     with torch.no_grad():
-        same(seen.logits, model.decoder.step(TOKENS[:, :1], model.decoder.start(alone), alone).logits)
+        same(step.logits, model.decoder.step(TOKENS[:, :1], model.decoder.start(expected), expected).logits)
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_dropout_between_changed_layers_is_that_of_the_layers(cell):
+def test_hooked_recurrent_layers_run_in_training_mode_at_each_step(cell):
     model = make_model(Case(cell=cell, layers=2), dropout=0.5, dtype=torch.float32).train()
-    drawn: list[bool] = []
-    with hooked(parts(model.decoder, nn.RNNBase), lambda module, given, result: drawn.append(module.training)):
+    modes: list[bool] = []
+    with hooked(modules_of(model.decoder, nn.RNNBase), lambda module, inputs, result: modes.append(module.training)):
         model.decoder(TOKENS, model.encoder(make_sources(*LENGTHS))).logits.sum().backward()
-    assert drawn == [True] * TOKENS.shape[1]
+    assert modes == [True] * TOKENS.shape[1]
     assert all(each.grad is not None for each in model.decoder.recurrence.parameters())
 
 
 @pytest.mark.parametrize("score", ["concat", "linear_concat", "location"])
-def test_a_past_needs_keys_that_are_sums(score):
+def test_a_scope_with_a_past_refuses_a_hooked_layer_of_query_and_key(score):
     model = make_model(Case(variant=Variant(score, scope="coverage")))
     memory = model.encoder(make_sources(*LENGTHS))
     inner = model.decoder.attention.score
     layer = inner.query if isinstance(inner, Location) else inner.weight
     with (
-        hooked([layer], lambda *given: None),
+        hooked([layer], lambda *inputs: None),
         pytest.raises(RegardError, match="was hooked or replaced and is called with query and key together"),
     ):
         model.decoder(TOKENS, memory)
@@ -327,11 +329,11 @@ def test_a_past_needs_keys_that_are_sums(score):
 
 def test_a_global_hook_acts_everywhere():
     model, before = make_seeded(transformer())
-    linears = set(parts(model.decoder, nn.Linear))
+    linears = set(modules_of(model.decoder, nn.Linear))
     handle = nn.modules.module.register_module_forward_hook(
-        lambda module, given, result: 1.5 * result if module in linears else None
+        lambda module, inputs, result: 1.5 * result if module in linears else None
     )
     try:
-        assert differs(said(model), before)
+        assert differs(seeded_logits(model), before)
     finally:
         handle.remove()

@@ -1,4 +1,4 @@
-"""Laws of every pooling: what the mask hides changes nothing, and a vector is what its equation says."""
+"""Laws of every pooling: masked states change nothing, and the vector equals its equation."""
 
 from dataclasses import replace
 
@@ -26,10 +26,10 @@ ENCODERS = {
 }
 every_pooling = pytest.mark.parametrize("name", POOLINGS)
 every_direction = pytest.mark.parametrize("directions", [1, 2])
-PLAIN = Variant()
+DEFAULT_VARIANT = Variant()
 
 
-def make_pooling(name: str, directions: int = 1, variant: Variant = PLAIN) -> Pooling:
+def make_pooling(name: str, directions: int = 1, variant: Variant = DEFAULT_VARIANT) -> Pooling:
     def make(width: int) -> nn.Module:
         return make_attention(variant, width, width, DIM)[0]
 
@@ -42,19 +42,19 @@ def make_memory(states: Tensor | None = None, mask: Tensor | None = None) -> Mem
     return Memory(states, mask, Recurrent(states[:, :1], None), TEXT)
 
 
-def scrambled() -> Tensor:
-    """A mask with holes, which no padding makes."""
+def mask_with_holes() -> Tensor:
+    """A mask that padding could not give."""
     return torch.tensor([[0, 1, 0, 1, 1, 0, 1], [1, 0, 0, 0, 0, 1, 0], [0, 0, 0, 1, 0, 0, 0]], dtype=torch.bool)
 
 
 @every_pooling
 @every_direction
 @pytest.mark.parametrize("junk", [1e30, torch.inf, torch.nan])
-def test_junk_behind_the_mask_changes_nothing(name: str, directions: int, junk: float) -> None:
+def test_junk_in_masked_states_changes_nothing(name: str, directions: int, junk: float) -> None:
     pooling = make_pooling(name, directions)
     clean = torch.randn(BATCH, KEY, DIM, dtype=torch.float64)
-    found = []
-    for mask in (make_memory().mask, scrambled()):
+    results = []
+    for mask in (make_memory().mask, mask_with_holes()):
         for fill in (0.0, junk):
             states = clean.masked_fill(~mask.unsqueeze(-1), fill).requires_grad_()
             pooling.zero_grad()
@@ -62,9 +62,9 @@ def test_junk_behind_the_mask_changes_nothing(name: str, directions: int, junk: 
             pooled.vector.square().sum().backward()
             assert states.grad is not None
             assert not states.grad[~mask].any()
-            grads = [each.grad.clone() for each in pooling.parameters() if each.grad is not None]
-            found.append([pooled.vector.detach(), states.grad, *grads])
-    for one, other in ((found[0], found[1]), (found[2], found[3])):
+            gradients = [weight.grad.clone() for weight in pooling.parameters() if weight.grad is not None]
+            results.append([pooled.vector.detach(), states.grad, *gradients])
+    for one, other in ((results[0], results[1]), (results[2], results[3])):
         for left, right in zip(one, other, strict=True):
             same(left, right)
             assert left.isfinite().all()
@@ -81,7 +81,7 @@ def test_more_padding_changes_nothing(name: str, directions: int) -> None:
 
 @every_pooling
 @every_direction
-def test_nothing_to_see_gives_zeros_and_finite_gradients(name: str, directions: int) -> None:
+def test_a_source_of_padding_alone_gives_zeros_and_finite_gradients(name: str, directions: int) -> None:
     pooling, mask = make_pooling(name, directions, Variant("scaled_dot", heads=2)), make_memory().mask.clone()
     mask[1] = False
     states = torch.randn(BATCH, KEY, DIM, dtype=torch.float64, requires_grad=True)
@@ -95,21 +95,21 @@ def test_nothing_to_see_gives_zeros_and_finite_gradients(name: str, directions: 
 
 
 @every_pooling
-def test_one_state_alone_is_its_own_vector(name: str) -> None:
+def test_the_vector_of_a_single_state_is_that_state(name: str) -> None:
     states = torch.randn(BATCH, 1, DIM, dtype=torch.float64)
     mask = torch.ones(BATCH, 1, dtype=torch.bool)
     near(make_pooling(name)(make_memory(states, mask)).vector, states[:, 0])
 
 
 @every_pooling
-def test_only_attention_says_where_it_looked(name: str) -> None:
+def test_only_attention_pooling_returns_weights(name: str) -> None:
     weights = make_pooling(name)(make_memory()).weights
     assert (weights is not None) == (name == "attention")
 
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 @pytest.mark.parametrize("score", SCORES)
-def test_weights_are_zero_where_masked_and_make_the_vector(score: str, normalizer: str) -> None:
+def test_weights_are_zero_if_masked_and_the_vector_is_the_weighted_sum(score: str, normalizer: str) -> None:
     pooling, memory = make_pooling("attention", variant=Variant(score, normalizer)), make_memory()
     with torch.no_grad():
         vector, weights = pooling(memory)
@@ -123,20 +123,20 @@ def test_weights_are_zero_where_masked_and_make_the_vector(score: str, normalize
 
 def test_recording_changes_no_bit() -> None:
     pooling, memory = make_pooling("attention"), make_memory()
-    plain = pooling(memory)
-    with record(pooling) as seen:
-        count_answers = pooling(memory)
-    same(count_answers.vector, plain.vector)
-    same(seen.weights["attention"].squeeze(1), plain.weights)
+    expected = pooling(memory)
+    with record(pooling) as recording:
+        pooled = pooling(memory)
+    same(pooled.vector, expected.vector)
+    same(recording.weights["attention"].squeeze(1), expected.weights)
 
 
-def test_poolings_by_hand() -> None:
+def test_poolings_equal_vectors_computed_by_hand() -> None:
     states = torch.tensor([[[1.0, 8.0], [3.0, 2.0], [5.0, -4.0], [9.0, 9.0]]]).double()
     memory = make_memory(states, torch.tensor([[True, True, True, False]]))
-    wanted = {"mean": [3.0, 2.0], "max": [5.0, 8.0], "last": [5.0, -4.0], "cls": [1.0, 8.0]}
-    for name, vector in wanted.items():
-        found = POOLINGS[name](dim=2, directions=1, make=lambda width: nn.Identity())(memory).vector
-        assert found.tolist() == [vector]
+    expected = {"mean": [3.0, 2.0], "max": [5.0, 8.0], "last": [5.0, -4.0], "cls": [1.0, 8.0]}
+    for name, vector in expected.items():
+        pooled = POOLINGS[name](dim=2, directions=1, make=lambda width: nn.Identity())(memory).vector
+        assert pooled.tolist() == [vector]
     both = POOLINGS["last"](dim=2, directions=2, make=lambda width: nn.Identity())(memory).vector
     assert both.tolist() == [[5.0, 8.0]]
 
@@ -148,14 +148,14 @@ def recipe_of(kind: str) -> recipes.Model:
 
 @pytest.mark.parametrize("kind", ["forward", "both"])
 def test_the_last_state_of_a_recurrent_encoder_is_its_summary(kind: str) -> None:
-    reader = text_encoder(recipe_of(kind), 9).double()
-    memory = reader(make_sources(*LENGTHS))
+    encoder = text_encoder(recipe_of(kind), 9).double()
+    memory = encoder(make_sources(*LENGTHS))
     near(classifier.make_pooling(recipe_of(kind), "last", DIM)(memory).vector, memory.summary.hidden[:, -1])
 
 
 def test_the_mean_of_a_transformer_is_its_summary() -> None:
-    reader = text_encoder(recipe_of("transformer"), 9).double()
-    memory = reader(make_sources(*LENGTHS))
+    encoder = text_encoder(recipe_of("transformer"), 9).double()
+    memory = encoder(make_sources(*LENGTHS))
     near(classifier.make_pooling(recipe_of("transformer"), "mean", DIM)(memory).vector, memory.summary.hidden[:, 0])
 
 
@@ -174,10 +174,10 @@ def test_every_classifier_learns_on_every_encoder_and_batch_mates_change_nothing
         alone = replace(sources, ids=sources.ids[row : row + 1, :length], mask=sources.mask[row : row + 1, :length])
         near(model(alone).logits[0], together.logits[row])
     together.logits.square().sum().backward()
-    assert all(each.grad is not None and each.grad.isfinite().all() for each in model.parameters())
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
 
 
-def test_only_training_drops_out() -> None:
+def test_dropout_acts_only_in_training() -> None:
     settings = replace(recipe_of("both"), encoder=replace(ENCODERS["both"], dropout=0.5))
     model, sources = classifier.build(settings, "attention", size=9, classes=5), make_sources(*LENGTHS)
     assert not torch.equal(model(sources).logits, model(sources).logits)

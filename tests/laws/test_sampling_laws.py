@@ -1,12 +1,15 @@
-"""Laws of sampling, prefixes and what search forbids, over every order; the exact numbers are in tests/search."""
+"""Laws of sampling, prefixes, n-gram blocking and coverage, over every kind of decoder.
+
+The exact numbers are in tests/search.
+"""
 
 from collections.abc import Iterator
 from itertools import product
 
 import pytest
 import torch
+from setups import ATTENDING_KINDS, DTYPES, LENGTHS, LIMITS, SETUP_KINDS, Setup, greedy, make_setup, rescored, setups
 from small import leaves, near
-from worlds import DTYPES, LENGTHS, LIMITS, LOOKERS, WRITERS, World, greedy, make_world, rescored, worlds
 
 from regard.errors import NotFiniteError, RecipeError
 from regard.search import beam, sample
@@ -17,91 +20,93 @@ DRAWS = (11, 22, 33)  # the seeds of the three sentences
 
 
 @pytest.fixture(autouse=True)
-def fast() -> Iterator[None]:
-    """As in the laws of search; `test_sampling_runs_with_checked_shapes` checks the shapes."""
+def unchecked_shapes() -> Iterator[None]:
+    """As in the laws of beam search; `test_sampling_runs_with_checked_shapes` checks the shapes."""
     with unchecked():
         yield
 
 
-def check(world: World, row: int, found: Hypothesis) -> None:
-    """A score is its rescoring, a map its forward map, prefix and all."""
-    expected = rescored(world.model, world.alone[row], found, 0.0)
-    assert found.score == pytest.approx(expected, abs=world.tolerance * LIMITS[row], rel=0)
-    assert not {PAD, BEGIN, END} & set(found.tokens)
-    rows = len(found.tokens) + found.finished
+def check(setup: Setup, row: int, hypothesis: Hypothesis) -> None:
+    """Assert that score and map equal those of teacher forcing, including a prefix."""
+    expected = rescored(setup.model, setup.alone[row], hypothesis, 0.0)
+    assert hypothesis.score == pytest.approx(expected, abs=setup.tolerance * LIMITS[row], rel=0)
+    assert not {PAD, BEGIN, END} & set(hypothesis.tokens)
+    rows = len(hypothesis.tokens) + hypothesis.finished
     assert rows <= LIMITS[row]
-    assert found.finished or rows == LIMITS[row]
-    step = world.model.decoder(torch.tensor([[BEGIN, *found.tokens]]), world.alone[row])
+    assert hypothesis.finished or rows == LIMITS[row]
+    step = setup.model.decoder(torch.tensor([[BEGIN, *hypothesis.tokens]]), setup.alone[row])
     if step.attention is None:
-        assert found.map is None
+        assert hypothesis.map is None
         return
-    assert found.map.shape == (rows, max(LENGTHS))
-    near(found.map[:, : LENGTHS[row]], step.attention[0, :rows], world.tolerance)
-    assert (found.map[:, LENGTHS[row] :] == 0).all()
+    assert hypothesis.map.shape == (rows, max(LENGTHS))
+    near(hypothesis.map[:, : LENGTHS[row]], step.attention[0, :rows], setup.tolerance)
+    assert (hypothesis.map[:, LENGTHS[row] :] == 0).all()
 
 
-def told(found: list[list[Hypothesis]]) -> list[list[tuple[list[int], bool]]]:
-    return [[(each.tokens, each.finished) for each in row] for row in found]
+def outputs_of(results: list[list[Hypothesis]]) -> list[list[tuple[list[int], bool]]]:
+    """The tokens of all hypotheses, and whether they are finished."""
+    return [[(hypothesis.tokens, hypothesis.finished) for hypothesis in row] for row in results]
 
 
 # Sampling
 
 
-@worlds
+@setups
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_sample_is_scored_by_the_model_itself(order, seed, dtype):
-    world = make_world(order, seed, dtype)
-    found = sample(
-        world.model.decoder, world.memory, limits=LIMITS, seeds=DRAWS, temperature=1.7, top_k=5, top_p=0.9, count=3
+def test_a_sample_is_scored_by_the_model_itself(kind, seed, dtype):
+    setup = make_setup(kind, seed, dtype)
+    results = sample(
+        setup.model.decoder, setup.memory, limits=LIMITS, seeds=DRAWS, temperature=1.7, top_k=5, top_p=0.9, count=3
     )
-    assert [len(row) for row in found] == [3, 3, 3]
-    for row, hypotheses in enumerate(found):
+    assert [len(row) for row in results] == [3, 3, 3]
+    for row, hypotheses in enumerate(results):
         for each in hypotheses:
-            check(world, row, each)
+            check(setup, row, each)
 
 
-@worlds
+@setups
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_coolest_sample_is_greedy(order, seed, dtype):
-    world = make_world(order, seed, dtype)
-    expected = [[greedy(world.model, memory, limit)] for memory, limit in zip(world.alone, LIMITS, strict=True)]
+def test_a_sample_of_the_likeliest_word_alone_is_greedy(kind, seed, dtype):
+    setup = make_setup(kind, seed, dtype)
+    expected = [[greedy(setup.model, memory, limit)] for memory, limit in zip(setup.alone, LIMITS, strict=True)]
     for settings in ({"top_k": 1}, {"temperature": 1e-3}, {"top_p": 1e-9}, {"temperature": 1e-37}):
-        assert told(sample(world.model.decoder, world.memory, limits=LIMITS, seeds=DRAWS, **settings)) == expected
+        assert outputs_of(sample(setup.model.decoder, setup.memory, limits=LIMITS, seeds=DRAWS, **settings)) == expected
 
 
-@worlds
-def test_batch_mates_change_no_sample(order, seed):
-    world = make_world(order, seed)
-    together = sample(world.model.decoder, world.memory, limits=LIMITS, seeds=DRAWS, count=3)
-    for row, memory in enumerate(world.alone):
-        alone = sample(world.model.decoder, memory, limits=[LIMITS[row]], seeds=[DRAWS[row]], count=3)
-        assert told(alone) == told([together[row]])
+@setups
+def test_batch_mates_change_no_sample(kind, seed):
+    setup = make_setup(kind, seed)
+    together = sample(setup.model.decoder, setup.memory, limits=LIMITS, seeds=DRAWS, count=3)
+    for row, memory in enumerate(setup.alone):
+        alone = sample(setup.model.decoder, memory, limits=[LIMITS[row]], seeds=[DRAWS[row]], count=3)
+        assert outputs_of(alone) == outputs_of([together[row]])
         for mine, other in zip(alone[0], together[row], strict=True):
             assert mine.score == pytest.approx(other.score, abs=1e-9, rel=0)
 
 
-@pytest.mark.parametrize("order", WRITERS)
-def test_seeds_reproduce_and_differ(order):
-    world = make_world(order)
+@pytest.mark.parametrize("kind", SETUP_KINDS)
+def test_seeds_reproduce_and_differ(kind):
+    setup = make_setup(kind)
 
-    def drawn(*seeds: int, count: int = 4) -> list[list[Hypothesis]]:
-        return sample(world.model.decoder, world.memory, limits=LIMITS, seeds=seeds, count=count)
+    def samples(*seeds: int, count: int = 4) -> list[list[Hypothesis]]:
+        return sample(setup.model.decoder, setup.memory, limits=LIMITS, seeds=seeds, count=count)
 
     before = torch.get_rng_state()
-    assert told(drawn(1, 2, 3)) == told(drawn(1, 2, 3))
-    assert told(drawn(1, 2, 3)) != told(drawn(7, 8, 9))
-    assert told(drawn(1, 2, 3, count=2)) == [rows[:2] for rows in told(drawn(1, 2, 3))]  # more change none before
-    torch.testing.assert_close(torch.get_rng_state(), before)  # nobody else's chance is used
-    assert len({tuple(each.tokens) for each in drawn(1, 2, 3, count=60)[0]}) > 5
+    assert outputs_of(samples(1, 2, 3)) == outputs_of(samples(1, 2, 3))
+    assert outputs_of(samples(1, 2, 3)) != outputs_of(samples(7, 8, 9))
+    # a larger count leaves the first samples as they are
+    assert outputs_of(samples(1, 2, 3, count=2)) == [rows[:2] for rows in outputs_of(samples(1, 2, 3))]
+    torch.testing.assert_close(torch.get_rng_state(), before)  # the global generator is not used
+    assert len({tuple(each.tokens) for each in samples(1, 2, 3, count=60)[0]}) > 5
 
 
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf])
-def test_predictions_that_are_not_numbers_cannot_be_drawn_from(junk):
-    world = make_world("luong")
+def test_sampling_from_predictions_that_are_not_finite_is_an_error(junk):
+    setup = make_setup("luong")
     with torch.no_grad():
-        world.model.decoder.out.bias[5] = junk
+        setup.model.decoder.out.bias[5] = junk
     with pytest.raises(NotFiniteError, match="not finite"):
-        sample(world.model.decoder, world.memory, limits=LIMITS, seeds=DRAWS)
+        sample(setup.model.decoder, setup.memory, limits=LIMITS, seeds=DRAWS)
 
 
 # Prefixes
@@ -110,118 +115,118 @@ def test_predictions_that_are_not_numbers_cannot_be_drawn_from(junk):
 PREFIX = torch.tensor([[4, 9, 5], [8, 8, 8], [6, 4, 7]])
 
 
-@worlds
+@setups
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_outputs_begin_with_their_prefix(order, seed, dtype):
-    world = make_world(order, seed, dtype)
-    found = [
-        beam(world.model.decoder, world.memory, width=3, limits=LIMITS, n_best=3, prefix=PREFIX),
-        sample(world.model.decoder, world.memory, limits=LIMITS, seeds=DRAWS, count=3, prefix=PREFIX),
+def test_outputs_begin_with_their_prefix(kind, seed, dtype):
+    setup = make_setup(kind, seed, dtype)
+    searches = [
+        beam(setup.model.decoder, setup.memory, width=3, limits=LIMITS, n_best=3, prefix=PREFIX),
+        sample(setup.model.decoder, setup.memory, limits=LIMITS, seeds=DRAWS, count=3, prefix=PREFIX),
     ]
-    for hypotheses in found:
+    for results in searches:
         for row in range(len(LENGTHS)):
-            assert hypotheses[row]
-            for each in hypotheses[row]:
+            assert results[row]
+            for each in results[row]:
                 assert each.tokens[:3] == PREFIX[row].tolist()
-                check(world, row, each)
+                check(setup, row, each)
 
 
-@pytest.mark.parametrize("order", WRITERS)
-def test_a_prefix_that_greedy_writes_anyway_changes_nothing(order):
-    world = make_world(order)
-    free = beam(world.model.decoder, world.memory, width=1, limits=LIMITS)
-    for row, ((hypothesis,), memory) in enumerate(zip(free, world.alone, strict=True)):
+@pytest.mark.parametrize("kind", SETUP_KINDS)
+def test_a_prefix_of_the_greedy_output_changes_nothing(kind):
+    setup = make_setup(kind)
+    without_prefix = beam(setup.model.decoder, setup.memory, width=1, limits=LIMITS)
+    for row, ((hypothesis,), memory) in enumerate(zip(without_prefix, setup.alone, strict=True)):
         for length in range(min(len(hypothesis.tokens), LIMITS[row] - 1) + 1):
             prefix = torch.tensor([hypothesis.tokens[:length]], dtype=torch.long)
-            ((again,),) = beam(world.model.decoder, memory, width=1, limits=[LIMITS[row]], prefix=prefix)
-            assert (again.tokens, again.finished) == (hypothesis.tokens, hypothesis.finished)
-            assert again.score == pytest.approx(hypothesis.score, abs=1e-10, rel=0)
+            ((with_prefix,),) = beam(setup.model.decoder, memory, width=1, limits=[LIMITS[row]], prefix=prefix)
+            assert (with_prefix.tokens, with_prefix.finished) == (hypothesis.tokens, hypothesis.finished)
+            assert with_prefix.score == pytest.approx(hypothesis.score, abs=1e-10, rel=0)
 
 
-@worlds
-def test_prefill_in_one_call_is_stepping(order, seed):
-    world = make_world(order, seed)
-    decoder = world.model.decoder
-    prepared = decoder.prepare(world.memory)
+@setups
+def test_a_prefix_in_one_call_equals_steps(kind, seed):
+    setup = make_setup(kind, seed)
+    decoder = setup.model.decoder
+    prepared = decoder.prepare(setup.memory)
     tokens = torch.cat([torch.full((3, 1), BEGIN), PREFIX], dim=1)
-    once = decoder.step(tokens, decoder.start(prepared), prepared)
+    in_one_call = decoder.step(tokens, decoder.start(prepared), prepared)
     state = decoder.start(prepared)
     for token in tokens.split(1, dim=1):
         step = decoder.step(token, state, prepared)
         state = step.state
-    near(step.logits[:, -1], once.logits[:, -1])
-    for mine, other in zip(leaves(state), leaves(once.state), strict=True):
+    near(step.logits[:, -1], in_one_call.logits[:, -1])
+    for mine, other in zip(leaves(state), leaves(in_one_call.state), strict=True):
         near(mine, other)
 
 
 @pytest.mark.parametrize(("limits", "least"), [((4, 4, 3), 4), ((3, 9, 9), 4)])
-def test_a_prefix_needs_room(limits, least):
-    world = make_world("luong")
+def test_a_limit_must_be_longer_than_the_prefix(limits, least):
+    setup = make_setup("luong")
     with pytest.raises(RecipeError, match=f"every one of 3 sentences needs a limit of {least} tokens or more"):
-        beam(world.model.decoder, world.memory, width=1, limits=limits, prefix=PREFIX)
+        beam(setup.model.decoder, setup.memory, width=1, limits=limits, prefix=PREFIX)
     with pytest.raises(RecipeError, match=f"every one of 3 sentences needs a limit of {least} tokens or more"):
-        sample(world.model.decoder, world.memory, limits=limits, seeds=DRAWS, prefix=PREFIX)
+        sample(setup.model.decoder, setup.memory, limits=limits, seeds=DRAWS, prefix=PREFIX)
 
 
-# What is forbidden, what is favoured
+# N-gram blocking and the coverage penalty
 
 
-@worlds
+@setups
 @pytest.mark.parametrize(("size", "prefixed"), [(1, False), (2, True), (2, False), (3, True)])
-def test_no_n_gram_is_written_twice(order, seed, size, prefixed):
-    world = make_world(order, seed)
+def test_no_n_gram_is_written_twice(kind, seed, size, prefixed):
+    setup = make_setup(kind, seed)
     with torch.no_grad():
-        world.model.decoder.out.bias[END] = -3.0  # let it go on, and be tempted
+        setup.model.decoder.out.bias[END] = -3.0  # long outputs, which would repeat n-grams
     prefix = torch.tensor([[4, 9, 5], [8, 7, 6], [6, 4, 7]]) if prefixed else None
     settings = {"width": 3, "limits": LIMITS, "n_best": 3, "prefix": prefix}
-    found = beam(world.model.decoder, world.memory, no_repeat=size, **settings)
-    for row, hypotheses in enumerate(found):
+    results = beam(setup.model.decoder, setup.memory, no_repeat=size, **settings)
+    for row, hypotheses in enumerate(results):
         assert hypotheses
         for each in hypotheses:
             grams = [tuple(each.tokens[at : at + size]) for at in range(len(each.tokens) - size + 1)]
             assert len(set(grams)) == len(grams)
-            check(world, row, each)
+            check(setup, row, each)
 
 
-def test_blocking_had_something_to_block():
+def test_without_blocking_n_grams_are_repeated():
     repeats = 0
-    for order, seed in product(WRITERS, range(3)):
-        world = make_world(order, seed)
+    for kind, seed in product(SETUP_KINDS, range(3)):
+        setup = make_setup(kind, seed)
         with torch.no_grad():
-            world.model.decoder.out.bias[END] = -3.0
-        for (found,) in beam(world.model.decoder, world.memory, width=3, limits=LIMITS):
-            repeats += len(set(zip(found.tokens, found.tokens[1:], strict=False))) < len(found.tokens) - 1
+            setup.model.decoder.out.bias[END] = -3.0
+        for (best,) in beam(setup.model.decoder, setup.memory, width=3, limits=LIMITS):
+            repeats += len(set(zip(best.tokens, best.tokens[1:], strict=False))) < len(best.tokens) - 1
     assert repeats > 10
 
 
-@worlds
+@setups
 @pytest.mark.parametrize("weight", [0.2, 2.0])
-def test_coverage_is_added_to_the_score(order, seed, weight):
-    world = make_world(order, seed)
+def test_coverage_is_added_to_the_score(kind, seed, weight):
+    setup = make_setup(kind, seed)
     settings = {"width": 3, "limits": LIMITS, "length_penalty": 0.6, "n_best": 3, "coverage_penalty": weight}
-    if order not in LOOKERS:
+    if kind not in ATTENDING_KINDS:
         with pytest.raises(RecipeError, match="a coverage penalty needs a decoder with attention"):
-            beam(world.model.decoder, world.memory, **settings)
+            beam(setup.model.decoder, setup.memory, **settings)
         return
-    found = beam(world.model.decoder, world.memory, **settings)
-    for row, hypotheses in enumerate(found):
+    results = beam(setup.model.decoder, setup.memory, **settings)
+    for row, hypotheses in enumerate(results):
         for each in hypotheses:
-            seen = each.map[:, : LENGTHS[row]].sum(0).tolist()  # the real columns alone
-            covered = sum(torch.tensor(min(max(column, 1e-6), 1.0)).double().log().item() for column in seen)
-            expected = rescored(world.model, world.alone[row], each, 0.6) + weight * covered
+            column_sums = each.map[:, : LENGTHS[row]].sum(0).tolist()  # without padding
+            covered = sum(torch.tensor(min(max(column, 1e-6), 1.0)).double().log().item() for column in column_sums)
+            expected = rescored(setup.model, setup.alone[row], each, 0.6) + weight * covered
             assert each.score == pytest.approx(expected, abs=1e-5, rel=0)
         ranks = [(not each.finished, -each.score) for each in hypotheses]
         assert ranks == sorted(ranks)
-        (alone,) = beam(world.model.decoder, world.alone[row], **settings | {"limits": [LIMITS[row]]})
-        assert told([alone]) == told([hypotheses])
+        (alone,) = beam(setup.model.decoder, setup.alone[row], **settings | {"limits": [LIMITS[row]]})
+        assert outputs_of([alone]) == outputs_of([hypotheses])
         assert [each.score for each in alone] == pytest.approx([each.score for each in hypotheses], abs=1e-9, rel=0)
 
 
-@pytest.mark.parametrize("order", WRITERS)
-def test_sampling_runs_with_checked_shapes(order, fast):
+@pytest.mark.parametrize("kind", SETUP_KINDS)
+def test_sampling_runs_with_checked_shapes(kind, unchecked_shapes):
     from jaxtyping import config
 
     config.update("jaxtyping_disable", False)
-    world = make_world(order)
-    assert all(sample(world.model.decoder, world.memory, limits=LIMITS, seeds=DRAWS, prefix=PREFIX))
-    assert all(beam(world.model.decoder, world.memory, width=2, limits=LIMITS, no_repeat=2, prefix=PREFIX))
+    setup = make_setup(kind)
+    assert all(sample(setup.model.decoder, setup.memory, limits=LIMITS, seeds=DRAWS, prefix=PREFIX))
+    assert all(beam(setup.model.decoder, setup.memory, width=2, limits=LIMITS, no_repeat=2, prefix=PREFIX))

@@ -1,4 +1,4 @@
-"""Laws of search, over every order that search can meet, on small models that say varied things."""
+"""Laws of beam search, over every kind of decoder, on small models with varied predictions."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -6,24 +6,24 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from small import near
-from worlds import (
+from setups import (
+    ATTENDING_KINDS,
     DTYPES,
     LENGTHS,
     LIMITS,
-    LOOKERS,
     SEEDS,
-    STACKED,
-    WRITERS,
-    all_worlds,
+    SETUP_KINDS,
+    TRANSFORMER_KINDS,
+    all_setups,
     case_of,
     greedy,
     log_probs,
-    make_world,
+    make_setup,
     penalty,
     rescored,
-    worlds,
+    setups,
 )
+from small import near
 
 from regard.attention import POSITIONS
 from regard.errors import NotFiniteError, RecipeError
@@ -35,92 +35,96 @@ from shapes import unchecked
 
 
 @pytest.fixture(autouse=True)
-def fast() -> Iterator[None]:
-    """Decoders are checked in their own laws; `TestWithCheckedShapes` checks the search's shapes."""
+def unchecked_shapes() -> Iterator[None]:
+    """The laws of decoders check their shapes; `TestWithCheckedShapes` checks those of search."""
     with unchecked():
         yield
 
 
-class Known(NamedTuple):
-    """A hypothesis of the searches that are written out here."""
+class PlainHypothesis(NamedTuple):
+    """A hypothesis of the plain searches in this file."""
 
     score: float
     tokens: list[int]
     finished: bool
 
 
-def plain_beam(model: Seq2Seq, memory: Memory, width: int, limit: int, exponent: float, n_best: int) -> list[Known]:
-    """Beam search of one sentence without any cleverness: no cache, and no end before the limit.
+def plain_beam(
+    model: Seq2Seq, memory: Memory, width: int, limit: int, exponent: float, n_best: int
+) -> list[PlainHypothesis]:
+    """Beam search of one sentence in its simplest form: no cache, and no early stop before the limit.
 
     A hypothesis ends if END is among the `width` best continuations, or is the likeliest word after it.
     """
-    live, ended = [Known(0.0, [], False)], []
+    live, ended = [PlainHypothesis(0.0, [], False)], []
     for length in range(1, limit + 1):
-        grown, likeliest = [], []
-        after = log_probs(model, memory, [each.tokens for each in live])[:, -1].tolist()
-        for (score, tokens, _), row in zip(live, after, strict=True):
-            ways = [
-                Known(score + row[word], [*tokens, word], word == END)
+        extended, likeliest = [], []
+        next_log_probs = log_probs(model, memory, [hypothesis.tokens for hypothesis in live])[:, -1].tolist()
+        for (score, tokens, _), row in zip(live, next_log_probs, strict=True):
+            continuations = [
+                PlainHypothesis(score + row[word], [*tokens, word], word == END)
                 for word in range(len(row))
                 if word not in (PAD, BEGIN)
             ]
-            grown += ways
-            likeliest.append(max(ways))
-        grown.sort(key=lambda each: -each.score)
+            extended += continuations
+            likeliest.append(max(continuations))
+        extended.sort(key=lambda each: -each.score)
         ended += [
-            Known(each.score / penalty(length, exponent), each.tokens[:-1], True)
-            for each in grown
-            if each.finished and (each in grown[:width] or each in likeliest)
+            PlainHypothesis(each.score / penalty(length, exponent), each.tokens[:-1], True)
+            for each in extended
+            if each.finished and (each in extended[:width] or each in likeliest)
         ]
-        live = [each for each in grown if not each.finished][:width]
+        live = [each for each in extended if not each.finished][:width]
     ended.sort(key=lambda each: -each.score)
     if len(ended) < n_best:
-        ended += [Known(each.score / penalty(limit, exponent), each.tokens, False) for each in live]
+        ended += [PlainHypothesis(each.score / penalty(limit, exponent), each.tokens, False) for each in live]
     return ended[:n_best]
 
 
-@worlds
+@setups
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_beam_of_one_is_greedy(order, seed, dtype):
-    world = make_world(order, seed, dtype)
-    found = beam(world.model.decoder, world.memory, width=1, limits=LIMITS)
-    for (hypothesis,), memory, limit in zip(found, world.alone, LIMITS, strict=True):
-        assert (hypothesis.tokens, hypothesis.finished) == greedy(world.model, memory, limit)
+def test_a_beam_of_one_is_greedy(kind, seed, dtype):
+    setup = make_setup(kind, seed, dtype)
+    results = beam(setup.model.decoder, setup.memory, width=1, limits=LIMITS)
+    for (hypothesis,), memory, limit in zip(results, setup.alone, LIMITS, strict=True):
+        assert (hypothesis.tokens, hypothesis.finished) == greedy(setup.model, memory, limit)
 
 
-@worlds
+@setups
 @pytest.mark.parametrize("exponent", [0.0, 0.7])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_score_is_its_rescoring_and_a_map_its_forward_map(order, seed, exponent, dtype):
-    world, width = make_world(order, seed, dtype), 3
-    found = beam(world.model.decoder, world.memory, width=width, limits=LIMITS, length_penalty=exponent, n_best=width)
-    for row, hypotheses in enumerate(found):
+def test_a_score_is_its_rescoring_and_a_map_its_forward_map(kind, seed, exponent, dtype):
+    setup, width = make_setup(kind, seed, dtype), 3
+    results = beam(setup.model.decoder, setup.memory, width=width, limits=LIMITS, length_penalty=exponent, n_best=width)
+    for row, hypotheses in enumerate(results):
         for each in hypotheses:
-            expected = rescored(world.model, world.alone[row], each, exponent)
-            assert each.score == pytest.approx(expected, abs=world.tolerance * LIMITS[row], rel=0)
+            expected = rescored(setup.model, setup.alone[row], each, exponent)
+            assert each.score == pytest.approx(expected, abs=setup.tolerance * LIMITS[row], rel=0)
             assert PAD not in each.tokens
             assert BEGIN not in each.tokens
             assert END not in each.tokens
             rows = len(each.tokens) + each.finished
             assert rows <= LIMITS[row]
             assert each.finished or rows == LIMITS[row]
-            step = world.model.decoder(torch.tensor([[BEGIN, *each.tokens]]), world.alone[row])
+            step = setup.model.decoder(torch.tensor([[BEGIN, *each.tokens]]), setup.alone[row])
             if step.attention is None:
                 assert each.map is None
                 continue
             assert each.map.shape == (rows, max(LENGTHS))
-            near(each.map[:, : LENGTHS[row]], step.attention[0, :rows], world.tolerance)
+            near(each.map[:, : LENGTHS[row]], step.attention[0, :rows], setup.tolerance)
             assert (each.map[:, LENGTHS[row] :] == 0).all()
 
 
-@all_worlds
+@all_setups
 @pytest.mark.parametrize(("width", "n_best", "exponent"), [(2, 1, 0.0), (3, 2, 1.0), (4, 4, 0.0)])
-def test_beam_is_the_plain_beam(order, seed, width, n_best, exponent):
-    """So its cache, its shared memory and its early ends change nothing."""
-    world = make_world(order, seed)
-    found = beam(world.model.decoder, world.memory, width=width, limits=LIMITS, length_penalty=exponent, n_best=n_best)
-    for hypotheses, memory, limit in zip(found, world.alone, LIMITS, strict=True):
-        expected = plain_beam(world.model, memory, width, limit, exponent, n_best)
+def test_beam_is_the_plain_beam(kind, seed, width, n_best, exponent):
+    """So the cache, the shared memory and the early stop of `beam` change nothing."""
+    setup = make_setup(kind, seed)
+    results = beam(
+        setup.model.decoder, setup.memory, width=width, limits=LIMITS, length_penalty=exponent, n_best=n_best
+    )
+    for hypotheses, memory, limit in zip(results, setup.alone, LIMITS, strict=True):
+        expected = plain_beam(setup.model, memory, width, limit, exponent, n_best)
         assert [(each.tokens, each.finished) for each in hypotheses] == [
             (each.tokens, each.finished) for each in expected
         ]
@@ -128,28 +132,28 @@ def test_beam_is_the_plain_beam(order, seed, width, n_best, exponent):
             assert mine.score == pytest.approx(other.score, abs=1e-9, rel=0)
 
 
-@pytest.mark.parametrize("order", WRITERS)
+@pytest.mark.parametrize("kind", SETUP_KINDS)
 @pytest.mark.parametrize("seed", [0, 2])
 @pytest.mark.parametrize("exponent", [0.0, 0.8])
-def test_a_beam_wide_enough_finds_the_best_there_is(order, seed, exponent):
-    world = make_world(order, seed, vocabulary=6)  # words: <unk>, 4, 5 and END
+def test_a_beam_as_wide_as_all_hypotheses_finds_the_best(kind, seed, exponent):
+    setup = make_setup(kind, seed, vocabulary=6)  # words: <unk>, 4, 5 and END
     limit, words = 4, (1, 4, 5)
-    found = beam(
-        world.model.decoder,
-        world.memory,
+    results = beam(
+        setup.model.decoder,
+        setup.memory,
         width=128,
         limits=[limit] * len(LENGTHS),
         length_penalty=exponent,
         n_best=45,
     )
-    for memory, hypotheses in zip(world.alone, found, strict=True):
+    for memory, hypotheses in zip(setup.alone, results, strict=True):
         ended, cut = [], []
         for length in range(limit + 1):
-            known = [list(tokens) for tokens in product(words, repeat=length)]
-            for tokens, rows in zip(known, log_probs(world.model, memory, known).tolist(), strict=True):
-                said = [*tokens, END][:limit]
-                total = sum(rows[at][word] for at, word in enumerate(said))
-                (ended if length < limit else cut).append((-total / penalty(len(said), exponent), tokens))
+            outputs = [list(tokens) for tokens in product(words, repeat=length)]
+            for tokens, rows in zip(outputs, log_probs(setup.model, memory, outputs).tolist(), strict=True):
+                with_end = [*tokens, END][:limit]
+                total = sum(rows[at][word] for at, word in enumerate(with_end))
+                (ended if length < limit else cut).append((-total / penalty(len(with_end), exponent), tokens))
         ended.sort()
         cut.sort()
         assert (len(ended), len(cut)) == (1 + 3 + 9 + 27, 81)
@@ -159,58 +163,58 @@ def test_a_beam_wide_enough_finds_the_best_there_is(order, seed, exponent):
             assert mine.score == pytest.approx(-score, abs=1e-10, rel=0)
 
 
-@worlds
+@setups
 @pytest.mark.parametrize("exponent", [0.0, 1.0])
-def test_the_n_best_are_sorted_and_distinct(order, seed, exponent):
-    world = make_world(order, seed)
+def test_the_n_best_are_sorted_and_distinct(kind, seed, exponent):
+    setup = make_setup(kind, seed)
     for hypotheses in beam(
-        world.model.decoder, world.memory, width=5, limits=LIMITS, length_penalty=exponent, n_best=5
+        setup.model.decoder, setup.memory, width=5, limits=LIMITS, length_penalty=exponent, n_best=5
     ):
         assert len(hypotheses) == 5
         assert len({(tuple(each.tokens), each.finished) for each in hypotheses}) == 5
         ranks = [(not each.finished, -each.score) for each in hypotheses]
-        assert ranks == sorted(ranks)  # what ended stands before what was cut
+        assert ranks == sorted(ranks)  # finished hypotheses come before those cut at the limit
 
 
-@worlds
+@setups
 @pytest.mark.parametrize(("length_penalty", "coverage_penalty"), [(0.0, 0.0), (1.3, 0.0), (0.6, 0.4)])
-def test_asking_for_fewer_gives_the_first_of_more(order, seed, length_penalty, coverage_penalty):
-    """A sentence never ends before the last of its n best is found, so more of them leave the first as they are."""
-    if coverage_penalty and order not in LOOKERS:
+def test_a_smaller_n_best_gives_the_first_of_a_larger_one(kind, seed, length_penalty, coverage_penalty):
+    """A search goes on until the last of its n best is found, so a larger n leaves the first as they are."""
+    if coverage_penalty and kind not in ATTENDING_KINDS:
         pytest.skip("a coverage penalty needs attention")
-    world = make_world(order, seed)
+    setup = make_setup(kind, seed)
     settings = {"length_penalty": length_penalty, "coverage_penalty": coverage_penalty}
-    found = {
-        n_best: beam(world.model.decoder, world.memory, width=4, limits=LIMITS, n_best=n_best, **settings)
+    results = {
+        n_best: beam(setup.model.decoder, setup.memory, width=4, limits=LIMITS, n_best=n_best, **settings)
         for n_best in (1, 2, 4)
     }
-    for one, two, four in zip(*found.values(), strict=True):
+    for one, two, four in zip(*results.values(), strict=True):
         tokens = [[(each.tokens, each.finished) for each in hypotheses] for hypotheses in (one, two, four)]
         assert tokens[0] == tokens[2][:1]
         assert tokens[1] == tokens[2][:2]
 
 
-@pytest.mark.parametrize("order", LOOKERS)
+@pytest.mark.parametrize("kind", ATTENDING_KINDS)
 @pytest.mark.parametrize("seed", [0, 2])
 @pytest.mark.parametrize(("exponent", "weight"), [(0.0, 0.5), (0.9, 0.2), (2.0, 3.0)])
-def test_a_wide_beam_finds_the_best_under_both_penalties(order, seed, exponent, weight):
-    """The bound that ends a sentence is sound: nothing alive is given up that could still win."""
-    world, limit = make_world(order, seed, vocabulary=6), 4
+def test_a_wide_beam_finds_the_best_under_both_penalties(kind, seed, exponent, weight):
+    """The bound that stops a search is sound: no live hypothesis that could still win is given up."""
+    setup, limit = make_setup(kind, seed, vocabulary=6), 4
     settings = {"length_penalty": exponent, "coverage_penalty": weight}
-    found = beam(world.model.decoder, world.memory, width=128, limits=[limit] * len(LENGTHS), **settings)
-    for row, ((best,), memory) in enumerate(zip(found, world.alone, strict=True)):
+    results = beam(setup.model.decoder, setup.memory, width=128, limits=[limit] * len(LENGTHS), **settings)
+    for row, ((best,), memory) in enumerate(zip(results, setup.alone, strict=True)):
         scores = []
         for length in range(limit):
-            every = list(product((1, 4, 5), repeat=length))
+            outputs = list(product((1, 4, 5), repeat=length))
             with torch.no_grad():
-                step = world.model.decoder(
-                    torch.tensor([[BEGIN, *tokens] for tokens in every]), memory.repeat(len(every))
+                step = setup.model.decoder(
+                    torch.tensor([[BEGIN, *tokens] for tokens in outputs]), memory.repeat(len(outputs))
                 )
-            words = torch.tensor([[*tokens, END] for tokens in every])
+            words = torch.tensor([[*tokens, END] for tokens in outputs])
             totals = step.logits.log_softmax(-1).gather(-1, words.unsqueeze(-1)).sum((1, 2))
             covered = step.attention.sum(1).clamp(1e-6, 1.0).log().sum(-1)
             total = totals / penalty(length + 1, exponent) + weight * covered
-            scores += zip(total.tolist(), map(list, every), strict=True)
+            scores += zip(total.tolist(), map(list, outputs), strict=True)
         score, tokens = max(scores)
         assert (best.tokens, best.finished) == (tokens, True)
         assert best.score == pytest.approx(score, abs=1e-9, rel=0)
@@ -219,142 +223,142 @@ def test_a_wide_beam_finds_the_best_under_both_penalties(order, seed, exponent, 
         assert row < len(LENGTHS)
 
 
-@all_worlds
+@all_setups
 @pytest.mark.parametrize("width", [2, 5])
-def test_a_beam_that_holds_what_greedy_writes_is_never_worse(order, seed, width):
-    """At length and coverage penalty 0: if each prefix of the greedy output stayed among the live hypotheses.
+def test_a_beam_that_keeps_the_greedy_output_is_never_worse(kind, seed, width):
+    """Without penalties, and if each prefix of the greedy output stayed among the live hypotheses.
 
-    An output that is cut at its limit is no whole one, and is compared with others that are cut alone.
+    An output that is cut at its limit is incomplete, and is compared only with others that are cut.
     """
-    world = make_world(order, seed)
-    found = beam(world.model.decoder, world.memory, width=width, limits=LIMITS)
-    alone = beam(world.model.decoder, world.memory, width=1, limits=LIMITS)
-    for (best,), (greedily,), memory, limit in zip(found, alone, world.alone, LIMITS, strict=True):
-        live = plain_live(world.model, memory, width, limit)
-        stayed = all(greedily.tokens[:length] in live[length] for length in range(1, len(greedily.tokens)))
-        if not stayed or greedily.tokens not in live[len(greedily.tokens)]:
+    setup = make_setup(kind, seed)
+    results = beam(setup.model.decoder, setup.memory, width=width, limits=LIMITS)
+    greedy_results = beam(setup.model.decoder, setup.memory, width=1, limits=LIMITS)
+    for (best,), (greedy_best,), memory, limit in zip(results, greedy_results, setup.alone, LIMITS, strict=True):
+        live = plain_live(setup.model, memory, width, limit)
+        stayed_live = all(greedy_best.tokens[:length] in live[length] for length in range(1, len(greedy_best.tokens)))
+        if not stayed_live or greedy_best.tokens not in live[len(greedy_best.tokens)]:
             continue
-        assert best.finished or not greedily.finished
-        if best.finished == greedily.finished:
-            assert best.score >= greedily.score - 1e-9
+        assert best.finished or not greedy_best.finished
+        if best.finished == greedy_best.finished:
+            assert best.score >= greedy_best.score - 1e-9
 
 
 def plain_live(model: Seq2Seq, memory: Memory, width: int, limit: int) -> list[list[list[int]]]:
     """The live hypotheses of a beam search by their length, the empty one first."""
     live = [[([], 0.0)]]
     for _ in range(limit):
-        after = log_probs(model, memory, [tokens for tokens, _ in live[-1]])[:, -1].tolist()
-        grown = [
+        next_log_probs = log_probs(model, memory, [tokens for tokens, _ in live[-1]])[:, -1].tolist()
+        extended = [
             ([*tokens, word], score + row[word])
-            for (tokens, score), row in zip(live[-1], after, strict=True)
+            for (tokens, score), row in zip(live[-1], next_log_probs, strict=True)
             for word in range(len(row))
             if word not in (PAD, BEGIN, END)
         ]
-        live.append(sorted(grown, key=lambda each: -each[1])[:width])
+        live.append(sorted(extended, key=lambda each: -each[1])[:width])
     return [[tokens for tokens, _ in hypotheses] for hypotheses in live]
 
 
 @pytest.mark.parametrize(("width", "n_best"), [(1, 2), (3, 4), (3, 0)])
-def test_more_than_the_width_is_refused(width, n_best):
-    world = make_world("luong")
+def test_an_n_best_beyond_the_width_is_refused(width, n_best):
+    setup = make_setup("luong")
     with pytest.raises(RecipeError, match=f"a beam of width {width} finds 1 to {width} hypotheses, not {n_best}"):
-        beam(world.model.decoder, world.memory, width=width, limits=LIMITS, n_best=n_best)
+        beam(setup.model.decoder, setup.memory, width=width, limits=LIMITS, n_best=n_best)
 
 
-@pytest.mark.parametrize("order", WRITERS)
+@pytest.mark.parametrize("kind", SETUP_KINDS)
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("unlikely", [-1e4, -torch.inf])
 @pytest.mark.parametrize("limits", [(3, 3, 3), (5, 1, 3), (1, 4, 1)])
-def test_limits_cut_what_never_ends(order, width, unlikely, limits):
-    world = make_world(order)
+def test_limits_cut_outputs_that_never_end(kind, width, unlikely, limits):
+    setup = make_setup(kind)
     with torch.no_grad():
-        world.model.decoder.out.bias[END] = unlikely
-    found = beam(world.model.decoder, world.memory, width=width, limits=limits)
-    for (hypothesis,), memory, limit in zip(found, world.alone, limits, strict=True):
+        setup.model.decoder.out.bias[END] = unlikely
+    results = beam(setup.model.decoder, setup.memory, width=width, limits=limits)
+    for (hypothesis,), memory, limit in zip(results, setup.alone, limits, strict=True):
         assert not hypothesis.finished
         assert len(hypothesis.tokens) == limit
-        assert hypothesis.score == pytest.approx(rescored(world.model, memory, hypothesis, 0.0), abs=1e-10, rel=0)
+        assert hypothesis.score == pytest.approx(rescored(setup.model, memory, hypothesis, 0.0), abs=1e-10, rel=0)
         assert hypothesis.map is None or len(hypothesis.map) == limit
 
 
-@pytest.mark.parametrize("order", WRITERS)
-def test_there_is_an_answer_where_only_the_end_is_likely(order):
-    world = make_world(order)
+@pytest.mark.parametrize("kind", SETUP_KINDS)
+def test_if_only_end_is_possible_the_result_is_one_empty_hypothesis(kind):
+    setup = make_setup(kind)
     with torch.no_grad():
-        world.model.decoder.out.bias.fill_(-torch.inf)[END] = 0.0
-    for hypotheses in beam(world.model.decoder, world.memory, width=3, limits=LIMITS, n_best=3):
+        setup.model.decoder.out.bias.fill_(-torch.inf)[END] = 0.0
+    for hypotheses in beam(setup.model.decoder, setup.memory, width=3, limits=LIMITS, n_best=3):
         assert [(each.tokens, each.score, each.finished) for each in hypotheses] == [([], 0.0, True)]
 
 
-@pytest.mark.parametrize("order", WRITERS)
-def test_a_beam_wider_than_the_vocabulary(order):
-    world = make_world(order, vocabulary=6)
-    for hypotheses in beam(world.model.decoder, world.memory, width=11, limits=(2, 1, 2), n_best=3):
+@pytest.mark.parametrize("kind", SETUP_KINDS)
+def test_a_beam_wider_than_the_vocabulary_gives_possible_hypotheses(kind):
+    setup = make_setup(kind, vocabulary=6)
+    for hypotheses in beam(setup.model.decoder, setup.memory, width=11, limits=(2, 1, 2), n_best=3):
         assert hypotheses
         assert all(each.score > -torch.inf for each in hypotheses)
 
 
-@worlds
+@setups
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [1, 3])
-def test_batch_mates_change_nothing(order, seed, dtype, width):
-    world = make_world(order, seed, dtype)
-    together = beam(world.model.decoder, world.memory, width=width, limits=LIMITS, length_penalty=0.5, n_best=width)
-    for row, (memory, limit) in enumerate(zip(world.alone, LIMITS, strict=True)):
-        (alone,) = beam(world.model.decoder, memory, width=width, limits=[limit], length_penalty=0.5, n_best=width)
+def test_batch_mates_change_nothing(kind, seed, dtype, width):
+    setup = make_setup(kind, seed, dtype)
+    together = beam(setup.model.decoder, setup.memory, width=width, limits=LIMITS, length_penalty=0.5, n_best=width)
+    for row, (memory, limit) in enumerate(zip(setup.alone, LIMITS, strict=True)):
+        (alone,) = beam(setup.model.decoder, memory, width=width, limits=[limit], length_penalty=0.5, n_best=width)
         for mine, others in zip(alone, together[row], strict=True):
             assert (mine.tokens, mine.finished) == (others.tokens, others.finished)
-            assert mine.score == pytest.approx(others.score, abs=world.tolerance * limit, rel=0)
+            assert mine.score == pytest.approx(others.score, abs=setup.tolerance * limit, rel=0)
             if mine.map is not None:
-                near(mine.map, others.map[:, : LENGTHS[row]], world.tolerance)
+                near(mine.map, others.map[:, : LENGTHS[row]], setup.tolerance)
 
 
-@pytest.mark.parametrize("order", WRITERS)
+@pytest.mark.parametrize("kind", SETUP_KINDS)
 @pytest.mark.parametrize("junk", [torch.nan, torch.inf])
 @pytest.mark.parametrize("width", [1, 3])
-def test_predictions_that_are_not_numbers_are_an_error(order, junk, width):
-    world = make_world(order)
+def test_predictions_that_are_not_numbers_are_an_error(kind, junk, width):
+    setup = make_setup(kind)
     with torch.no_grad():
-        world.model.decoder.out.bias[5] = junk
+        setup.model.decoder.out.bias[5] = junk
     with pytest.raises(NotFiniteError, match="not finite"):
-        beam(world.model.decoder, world.memory, width=width, limits=LIMITS)
+        beam(setup.model.decoder, setup.memory, width=width, limits=LIMITS)
 
 
-@pytest.mark.parametrize("order", WRITERS)
-def test_search_leaves_no_trace(order):
-    """It asks for no gradient, changes no memory, and keeps no map alive that it does not give."""
-    world = make_world(order)
-    states = world.memory.states.clone()
-    found = beam(world.model.decoder, world.memory, width=3, limits=LIMITS, n_best=3)
-    assert torch.equal(states, world.memory.states)
-    maps = [each.map for hypotheses in found for each in hypotheses if each.map is not None]
+@pytest.mark.parametrize("kind", SETUP_KINDS)
+def test_search_changes_no_memory_and_keeps_no_tensors_alive(kind):
+    """Its maps need no gradient, and own no more memory than they show."""
+    setup = make_setup(kind)
+    states = setup.memory.states.clone()
+    results = beam(setup.model.decoder, setup.memory, width=3, limits=LIMITS, n_best=3)
+    assert torch.equal(states, setup.memory.states)
+    maps = [each.map for hypotheses in results for each in hypotheses if each.map is not None]
     assert not any(each.requires_grad for each in maps)
     assert all(each.untyped_storage().nbytes() == each.nbytes for each in maps)
 
 
-def test_the_worlds_are_varied():
-    """Enough for the laws above to mean something."""
-    found = []
-    for order, seed in product(WRITERS, SEEDS):
-        world = make_world(order, seed)
-        found += [best for (best,) in beam(world.model.decoder, world.memory, width=2, limits=LIMITS)]
-    assert len({tuple(each.tokens) for each in found}) > len(found) // 3
-    assert len({len(each.tokens) for each in found}) > 4
-    assert {each.finished for each in found} == {True, False}
+def test_the_setups_are_varied():
+    """Their outputs differ enough for the laws above to prove something."""
+    hypotheses = []
+    for kind, seed in product(SETUP_KINDS, SEEDS):
+        setup = make_setup(kind, seed)
+        hypotheses += [best for (best,) in beam(setup.model.decoder, setup.memory, width=2, limits=LIMITS)]
+    assert len({tuple(each.tokens) for each in hypotheses}) > len(hypotheses) // 3
+    assert len({len(each.tokens) for each in hypotheses}) > 4
+    assert {each.finished for each in hypotheses} == {True, False}
 
 
-def test_every_entry_is_searched():
-    cases = [case_of(writer, seed) for writer, seed in product(STACKED, SEEDS)]  # as in the law of the plain beam
+def test_every_kind_of_positions_and_norm_is_searched():
+    cases = [case_of(kind, seed) for kind, seed in product(TRANSFORMER_KINDS, SEEDS)]  # as in the law of the plain beam
     assert {case.stack.positions for case in cases} == set(POSITIONS)
     assert {case.stack.norm for case in cases} == set(NORMS)
 
 
 class TestWithCheckedShapes:
     @pytest.fixture(autouse=True)
-    def fast(self) -> None:
-        """Not here."""
+    def unchecked_shapes(self) -> None:
+        """Replace the fixture of the module, so that shapes are checked here."""
 
-    @pytest.mark.parametrize("order", WRITERS)
-    def test_search_runs(self, order):
-        world = make_world(order)
-        assert all(beam(world.model.decoder, world.memory, width=3, limits=LIMITS, n_best=2))
+    @pytest.mark.parametrize("kind", SETUP_KINDS)
+    def test_search_runs(self, kind):
+        setup = make_setup(kind)
+        assert all(beam(setup.model.decoder, setup.memory, width=3, limits=LIMITS, n_best=2))

@@ -1,4 +1,4 @@
-"""Attention by site: encoder self, decoder self and decoder cross may each have their own."""
+"""Laws of attention sites: the encoder's and the decoder's self-attention and cross-attention may all differ."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ STANDARD = (
     *("model.decoder.kind=transformer", "model.decoder.dim=24", "model.decoder.layers=2", "model.decoder.inner_dim=17"),
     *("model.attention.score=scaled_dot", "model.attention.heads=4"),
 )
-OWN = ("model.encoder.self_attention", "model.decoder.self_attention", "model.decoder.cross_attention")
+SITES = ("model.encoder.self_attention", "model.decoder.self_attention", "model.decoder.cross_attention")
 
 
 def make_model(*keys: str) -> Seq2Seq:
@@ -29,9 +29,9 @@ def make_model(*keys: str) -> Seq2Seq:
 
 def scores_of(model: Seq2Seq) -> list[type]:
     """The scores of the three sites in the lowest layers."""
-    writer = model.decoder.layers[0]
-    assert writer.cross is not None
-    sites = (model.encoder.stack[0].attention, writer.attention, writer.cross)
+    layer = model.decoder.layers[0]
+    assert layer.cross is not None
+    sites = (model.encoder.stack[0].attention, layer.attention, layer.cross)
     return [type(site.attention.score) for site in sites]
 
 
@@ -40,14 +40,14 @@ def test_additive_cross_attention_in_a_standard_transformer_is_one_line():
     assert scores_of(make_model("model.decoder.cross_attention.score=additive")) == [ScaledDot, ScaledDot, Additive]
 
 
-def test_the_default_of_all_sites_is_the_section_of_all():
+def test_a_site_without_settings_has_those_of_model_attention():
     keys = ("model.encoder.self_attention.score=cosine", "model.attention.score=additive")
     assert scores_of(make_model(*keys)) == scores_of(make_model(*reversed(keys))) == [Cosine, Additive, Additive]
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("site", OWN)
-def test_stepping_retells_forward_and_a_score_is_its_rescoring(site, score):
+@pytest.mark.parametrize("site", SITES)
+def test_stepping_retells_forward_and_search_scores_equal_teacher_forcing(site, score):
     model = make_model(f"{site}.score={score}", f"{site}.heads=3", f"{site}.groups=1", "model.positions=alibi")
     assert isinstance(model.decoder, TransformerDecoder)
     memory = model.encoder(make_sources(7, 4))
@@ -56,8 +56,8 @@ def test_stepping_retells_forward_and_a_score_is_its_rescoring(site, score):
     with torch.no_grad():
         prepared = model.decoder.prepare(memory)
         state, logits, maps = model.decoder.start(prepared), [], []
-        for place in range(tokens.shape[1]):
-            step = model.decoder.step(tokens[:, place : place + 1], state, prepared)
+        for at in range(tokens.shape[1]):
+            step = model.decoder.step(tokens[:, at : at + 1], state, prepared)
             state = step.state
             logits.append(step.logits)
             maps.append(step.attention)
@@ -66,17 +66,19 @@ def test_stepping_retells_forward_and_a_score_is_its_rescoring(site, score):
     for row, (best, *_) in enumerate(beam(model.decoder, memory, width=3, limits=[6, 6])):
         alone = memory.select(torch.tensor([row]))
         words = model.decoder(torch.tensor([[BEGIN, *best.tokens]]), alone).logits.log_softmax(-1)[0]
-        end = [*best.tokens, 3][: len(words)] if best.finished else best.tokens
-        assert best.score == pytest.approx(sum(words[at, word].item() for at, word in enumerate(end)), abs=1e-9)
+        with_end = [*best.tokens, 3][: len(words)] if best.finished else best.tokens
+        assert best.score == pytest.approx(sum(words[at, word].item() for at, word in enumerate(with_end)), abs=1e-9)
 
 
-def test_a_recipe_keeps_what_was_given_of_a_site_and_no_more():
-    given = recipes.parse("", "a test", ["model.decoder.cross_attention.heads=2"])
-    written = recipes.to_toml(given)
+def test_a_written_recipe_has_only_the_given_settings_of_a_site():
+    recipe = recipes.parse("", "a test", ["model.decoder.cross_attention.heads=2"])
+    written = recipes.to_toml(recipe)
     assert "[model.decoder.cross_attention]\nheads = 2\n" in written
     assert "[model.encoder.self_attention]\n\n" in written
-    again = recipes.parse(written, "a test", ["model.attention.score=general"])
-    assert again.model.decoder.cross_attention.of(again.model.attention) == recipes.Attention(score="general", heads=2)
+    reread = recipes.parse(written, "a test", ["model.attention.score=general"])
+    assert reread.model.decoder.cross_attention.of(reread.model.attention) == recipes.Attention(
+        score="general", heads=2
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,6 +91,6 @@ def test_a_recipe_keeps_what_was_given_of_a_site_and_no_more():
         ("model.decoder.self_attention.normalizer=hard", "hard attention is trained with REINFORCE"),
     ],
 )
-def test_a_wrong_site_is_a_sentence(key, message):
+def test_wrong_settings_of_a_site_are_refused_with_a_clear_message(key, message):
     with pytest.raises(recipes.RecipeError, match=message):
         make_model(key)

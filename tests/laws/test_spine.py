@@ -1,4 +1,4 @@
-"""The whole spine, over every kind of model and every way to look: each combination is built, and learns."""
+"""Encoder, attention, decoder and loss together: every kind of model with every variant is built, and learns."""
 
 from itertools import product
 
@@ -18,17 +18,17 @@ TARGETS = [[9, 4], [5, 7, 10], [6], [8, 8, 4, 5], [10, 9, 8]]
 
 
 def cases() -> list[Case]:
-    """Every order with every cell, every looking order with every score, scope and normaliser."""
-    found = [Case(order, cell) for order, cell in product(ORDERS, CELLS)]
-    found += [Case(order, variant=Variant(score)) for order, score in product(ATTENDING, SCORES)]
-    found += [Case(order, "lstm", variant=Variant(scope=scope)) for order, scope in product(ATTENDING, SCOPES)]
-    found += [Case("luong", variant=Variant(normalizer=normalizer)) for normalizer in NORMALIZERS]
-    found += [
+    """Every order with every cell, every attending order with every score and scope, and every normaliser."""
+    models = [Case(order, cell) for order, cell in product(ORDERS, CELLS)]
+    models += [Case(order, variant=Variant(score)) for order, score in product(ATTENDING, SCORES)]
+    models += [Case(order, "lstm", variant=Variant(scope=scope)) for order, scope in product(ATTENDING, SCOPES)]
+    models += [Case("luong", variant=Variant(normalizer=normalizer)) for normalizer in NORMALIZERS]
+    models += [
         Case("bahdanau", variant=Variant("dot", "entmax15", "local_p", 2)),
         Case("luong", variant=Variant(heads=3)),
     ]
-    found += [Case("luong_feeding", start=start) for start in STARTS]
-    return list(dict.fromkeys(found + TRANSFORMERS))
+    models += [Case("luong_feeding", start=start) for start in STARTS]
+    return list(dict.fromkeys(models + TRANSFORMERS))
 
 
 @pytest.mark.parametrize("case", cases(), ids=str)
@@ -38,21 +38,20 @@ def test_every_combination_learns(case):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 
     def loss() -> torch.Tensor:
-        logits, wanted = model(batch).logits, batch.target.ids[:, 1:]
-        return functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD)
+        logits, targets = model(batch).logits, batch.target.ids[:, 1:]
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
 
-    first = loss().item()  # with its shapes checked
+    first = loss().item()  # with checked shapes
     with unchecked():
         for _ in range(20):
             optimizer.zero_grad()
-            now = loss()
-            now.backward()
+            loss().backward()
             optimizer.step()
         assert loss().item() < 0.5 * first
 
 
 @every_kind()
-def test_nothing_predicted_is_read_beforehand(case):
+def test_predictions_depend_only_on_earlier_target_tokens(case):
     """Row t of the logits follows from BEGIN and the t target tokens before it, and from nothing later."""
     model, batch = make_model(case), make_batch(SOURCES, TARGETS)
     logits = model(batch).logits

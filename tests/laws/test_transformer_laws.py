@@ -7,16 +7,17 @@ from itertools import product
 
 import pytest
 import torch
-from equations import PLACES, bucket, retold, slope, waves
+from equations import POSITION_EQUATIONS, attention_by_equations, bucket, sinusoid, slope
 from safetensors.torch import load, save
 from small import (
     BATCH,
+    DIFFERENTIABLE,
     KEY,
-    LEARNED,
     QUERY,
     TRANSFORMERS,
     Case,
     Variant,
+    draw_weights,
     every_transformer,
     leaves,
     make_batch,
@@ -26,7 +27,6 @@ from small import (
     make_sources,
     near,
     same,
-    spread,
     transformer,
 )
 from torch import Tensor, nn
@@ -49,7 +49,7 @@ from shapes import unchecked
 
 LENGTHS = (7, 4, 2)
 TARGET = 6
-HEADS, PART = 3, 6
+HEADS, HEAD_DIM = 3, 6
 every_position = pytest.mark.parametrize("name", POSITIONS)
 
 
@@ -63,22 +63,24 @@ def make_tokens(rows: int, length: int = TARGET) -> Tensor:
     return tokens
 
 
-def place(name: str, *, dim: int = 10, heads: int = HEADS, longest: int = 29, causal: bool = False) -> Positions:
-    """Positions whose learned numbers are spread."""
+def make_positions(
+    name: str, *, dim: int = 10, heads: int = HEADS, longest: int = 29, causal: bool = False
+) -> Positions:
+    """Positions with random parameters."""
     positions = POSITIONS[name](dim=dim, heads=heads, longest=longest, causal=causal)
     for parameter in positions.parameters():
         nn.init.normal_(parameter)
     return positions.double()
 
 
-# The whole encoder and decoder once more, one sentence at a time, head by head and token by token.
+# The equations of the whole encoder and decoder, one sentence at a time, head by head and token by token.
 
 
 def gelu(value: Tensor) -> Tensor:
     return value * (1 + torch.erf(value / math.sqrt(2))) / 2
 
 
-ACTIVATED: dict[str, Callable[[Tensor], Tensor]] = {"relu": lambda value: value.clamp(min=0), "gelu": gelu}
+ACTIVATION_EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": lambda value: value.clamp(min=0), "gelu": gelu}
 
 
 def affine(layer: nn.Linear, states: Tensor) -> Tensor:
@@ -86,82 +88,89 @@ def affine(layer: nn.Linear, states: Tensor) -> Tensor:
 
 
 def normed(norm: nn.LayerNorm, states: Tensor) -> Tensor:
-    middle = states - states.mean(-1, keepdim=True)
-    return middle / (middle.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
+    centred = states - states.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
 
 
-class Retold:
-    """A stack of layers told again from its parameters, for one sentence without padding."""
+class StackByEquations:
+    """A stack of Transformer layers computed from its parameters, for one sentence without padding."""
 
     def __init__(self, stack: nn.Module, case: Case, *, causal: bool) -> None:
         self.stack, self.case, self.causal = stack, case, causal
-        self.places = PLACES[case.stack.positions]
-        self.learned = {name: each.tolist() for name, each in stack.positions.state_dict().items()}
+        self.positions = POSITION_EQUATIONS[case.stack.positions]
+        self.parameters = {name: value.tolist() for name, value in stack.positions.state_dict().items()}
         self.map: Tensor | None = None
 
     def read(self, ids: Tensor, memory: Tensor | None = None) -> Tensor:
-        """The states of the top layer; `memory` are the states that a decoder looks at."""
+        """The states of the top layer; `memory` are the states that a decoder attends to."""
         words = self.stack.embedding.weight[ids] * math.sqrt(self.stack.embedding.embedding_dim)
-        added = [self.places.adds(at, words.shape[-1], self.learned) for at in range(len(ids))]
+        added = [self.positions.embedding(at, words.shape[-1], self.parameters) for at in range(len(ids))]
         states = words + torch.tensor(added, dtype=torch.float64)
         for layer in self.stack.stack:
-            states = self.around(layer.around_attention, states, lambda x, layer=layer: self.look(layer.attention, x))
+            states = self.residual(
+                layer.around_attention, states, lambda x, layer=layer: self.attend_to_self(layer.attention, x)
+            )
             if memory is not None:
-                states = self.around(
-                    layer.around_cross, states, lambda x, layer=layer: self.look_at(layer.cross, x, memory)
+                states = self.residual(
+                    layer.around_cross, states, lambda x, layer=layer: self.attend_to_memory(layer.cross, x, memory)
                 )
-            states = self.around(layer.around_feed, states, lambda x, layer=layer: self.feed(layer.feed, x))
+            states = self.residual(layer.around_feed, states, lambda x, layer=layer: self.feed(layer.feed, x))
         return normed(self.stack.top.norm, states) if self.case.stack.norm == "pre" else states
 
-    def around(self, around: nn.Module, states: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    def residual(self, around: nn.Module, states: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """A residual connection around a sub-layer, with the norm before or after it."""
         if self.case.stack.norm == "pre":
             return states + change(normed(around.norm, states))
         return normed(around.norm, states + change(states))
 
     def feed(self, layer: nn.Module, states: Tensor) -> Tensor:
-        return affine(layer.out, ACTIVATED[self.case.stack.activation](affine(layer.inner, states)))
+        return affine(layer.out, ACTIVATION_EQUATIONS[self.case.stack.activation](affine(layer.inner, states)))
 
-    def look(self, attention: SelfAttention, states: Tensor) -> Tensor:
+    def attend_to_self(self, attention: SelfAttention, states: Tensor) -> Tensor:
         heads = self.case.variant.heads
         groups = self.case.variant.groups or heads
         width = states.shape[-1] // heads
-        all_of_it = affine(attention.all, states).split(width, dim=-1)
-        asked, answered, said = all_of_it[:heads], all_of_it[heads:-groups], all_of_it[-groups:]
-        asked, answered = (
-            [[self.places.turns(vector, at) for at, vector in enumerate(head.tolist())] for head in all_heads]
-            for all_heads in (asked, answered)
+        projected = affine(attention.all, states).split(width, dim=-1)
+        queries, keys, values = projected[:heads], projected[heads:-groups], projected[-groups:]
+        queries, keys = (
+            [[self.positions.rotation(vector, at) for at, vector in enumerate(head.tolist())] for head in all_heads]
+            for all_heads in (queries, keys)
         )
         time = range(len(states))
         mask = [[key <= query or not self.causal for key in time] for query in time]
         bias = [
             [
-                [self.places.favours(key - query, head, heads, self.causal, self.learned) for key in time]
+                [self.positions.bias(key - query, head, heads, self.causal, self.parameters) for key in time]
                 for query in time
             ]
             for head in range(heads)
         ]
-        said = [head.tolist() for head in said]
-        return affine(attention.out, self.heads(attention.attention, asked, answered, said, mask, bias))
+        values = [head.tolist() for head in values]
+        return affine(attention.out, self.heads(attention.attention, queries, keys, values, mask, bias))
 
-    def look_at(self, attention: MultiHead, states: Tensor, memory: Tensor) -> Tensor:
+    def attend_to_memory(self, attention: MultiHead, states: Tensor, memory: Tensor) -> Tensor:
         width = attention.query.out_features // self.case.variant.heads
-        asked, answered, said = (
-            [head.tolist() for head in affine(layer, given).split(width, dim=-1)]
-            for layer, given in ((attention.query, states), (attention.key, memory), (attention.value, memory))
+        queries, keys, values = (
+            [head.tolist() for head in affine(layer, vectors).split(width, dim=-1)]
+            for layer, vectors in ((attention.query, states), (attention.key, memory), (attention.value, memory))
         )
         mask = [[True] * len(memory)] * len(states)
-        return affine(attention.out, self.heads(attention.attention, asked, answered, said, mask, None))
+        return affine(attention.out, self.heads(attention.attention, queries, keys, values, mask, None))
 
-    def heads(self, scope, asked, answered, said, mask, bias) -> Tensor:
-        """All heads side by side; some may share a group's keys and values."""
-        part = {name: each.tolist() for name, each in scope.state_dict().items()}
-        told = []
-        for head, query in enumerate(asked):
-            group = head * len(answered) // len(asked)
-            added = None if bias is None else bias[head]
-            told.append(retold(self.case.variant, part, query, answered[group], said[group], mask, 0, added))
-        self.map = torch.tensor([each[0] for each in told], dtype=torch.float64).mean(0)
-        return torch.cat([torch.tensor(each[1], dtype=torch.float64) for each in told], dim=-1)
+    def heads(self, scope, queries, keys, values, mask, bias) -> Tensor:
+        """The contexts of all heads, concatenated; several heads may share a group's keys and values."""
+        parameters = {name: value.tolist() for name, value in scope.state_dict().items()}
+        weights, contexts = [], []
+        for head, query in enumerate(queries):
+            group = head * len(keys) // len(queries)
+            head_bias = None if bias is None else bias[head]
+            head_weights, context = attention_by_equations(
+                self.case.variant, parameters, query, keys[group], values[group], mask, 0, head_bias
+            )
+            weights.append(head_weights)
+            contexts.append(torch.tensor(context, dtype=torch.float64))
+        self.map = torch.tensor(weights, dtype=torch.float64).mean(0)
+        return torch.cat(contexts, dim=-1)
 
 
 @every_transformer()
@@ -173,20 +182,20 @@ def test_a_transformer_is_its_equations(case):
         step = model.decoder(tokens, memory)
         for row, length in enumerate(LENGTHS):
             if case.encoder == "transformer":
-                states = Retold(model.encoder, case, causal=False).read(source.ids[row, :length])
+                states = StackByEquations(model.encoder, case, causal=False).read(source.ids[row, :length])
                 near(memory.states[row, :length], states)
                 near(memory.summary.hidden[row], states.mean(0, keepdim=True))
             if case.decoder == "transformer":
-                again = Retold(model.decoder, case, causal=True)
-                states = again.read(tokens[row], memory.states[row, :length])
+                by_equations = StackByEquations(model.decoder, case, causal=True)
+                states = by_equations.read(tokens[row], memory.states[row, :length])
                 words = model.decoder.embedding if case.tied else model.decoder.out
                 near(step.logits[row], states @ words.weight.T + getattr(words, "bias", 0.0))
-                near(step.attention[row, :, :length], again.map)
+                near(step.attention[row, :, :length], by_equations.map)
 
 
-def test_every_entry_meets_the_laws():
-    assert set(PLACES) == set(POSITIONS) == set(STEPS) == set(EXTRA)
-    assert set(ACTIVATED) == set(ACTIVATIONS)
+def test_every_entry_of_every_table_is_tested():
+    assert set(POSITION_EQUATIONS) == set(POSITIONS) == set(CHANGES) == set(PARAMETER_COUNTS)
+    assert set(ACTIVATION_EQUATIONS) == set(ACTIVATIONS)
     assert FUSED == ["dot", "scaled_dot", "general"]
     assert {case.stack.positions for case in LANGUAGE if case.decoder == "transformer"} == set(POSITIONS)
     assert {case.start for case in LANGUAGE if case.decoder == "recurrent"} == set(STARTS) - {"last"}
@@ -197,38 +206,41 @@ def test_every_entry_meets_the_laws():
 
 @pytest.mark.parametrize(("heads", "groups"), [(4, 2), (6, 3), (3, 1)])
 def test_groups_are_heads_whose_keys_and_values_are_equal(heads, groups):
-    """Ainslie et al. 2023, of self-attention and of a look at a memory."""
-    width = heads * PART
+    """Ainslie et al. 2023, for self-attention and for attention to a memory."""
+    width = heads * HEAD_DIM
 
     def make(width: int) -> nn.Module:
         return SCOPES["global"](make_score("scaled_dot", width, width)[0], query_dim=width, fused=True)
 
     shared = MultiHead(make, query_dim=11, key_dim=13, dim=width, heads=heads, groups=groups).double()
     apart = MultiHead(make, query_dim=11, key_dim=13, dim=width, heads=heads).double()
-    alone, wide = (SelfAttention(make, dim=width, heads=heads, groups=some).double() for some in (groups, None))
+    shared_self, apart_self = (
+        SelfAttention(make, dim=width, heads=heads, groups=count).double() for count in (groups, None)
+    )
 
-    def for_each_head(wide: Tensor) -> Tensor:
-        return wide.unflatten(0, (groups, PART)).repeat_interleave(heads // groups, dim=0).flatten(0, 1)
+    def for_each_head(of_groups: Tensor) -> Tensor:
+        return of_groups.unflatten(0, (groups, HEAD_DIM)).repeat_interleave(heads // groups, dim=0).flatten(0, 1)
 
     with torch.no_grad():
-        for mine, other in ((shared, apart), (alone, wide)):
+        for mine, other in ((shared, apart), (shared_self, apart_self)):
             mine.out.bias.normal_()
             other.out.load_state_dict(mine.out.state_dict())
         apart.query.load_state_dict(shared.query.state_dict())
         for name, kind in product(("key", "value"), ("weight", "bias")):
             getattr(getattr(apart, name), kind).copy_(for_each_head(getattr(getattr(shared, name), kind)))
         for kind in ("weight", "bias"):
-            query, keys, values = getattr(alone.all, kind).split([width, groups * PART, groups * PART])
-            getattr(wide.all, kind).copy_(torch.cat([query, for_each_head(keys), for_each_head(values)]))
+            query, keys, values = getattr(shared_self.all, kind).split([width, groups * HEAD_DIM, groups * HEAD_DIM])
+            getattr(apart_self.all, kind).copy_(torch.cat([query, for_each_head(keys), for_each_head(values)]))
     query, states, own = random(BATCH, QUERY, 11), random(BATCH, KEY, 13), random(BATCH, QUERY, width)
     mask = masks.over_keys(masks.from_lengths(torch.tensor([7, 4, 2]), KEY))
     attended = [each(query, each.project(states), each.content(states), mask=mask) for each in (shared, apart)]
     near(attended[0].context, attended[1].context)
     near(attended[0].weights, attended[1].weights)
-    positions = place("rotary", heads=heads)
-    told = [each(own, mask=Causal(), bias=None, positions=positions) for each in (alone, wide)]
-    near(told[0][0], told[1][0])
-    assert told[0][1].keys.shape == (BATCH, groups, QUERY, PART)  # what is kept is as small as the groups
+    positions = make_positions("rotary", heads=heads)
+    layers = (shared_self, apart_self)
+    results = [layer(own, mask=Causal(), bias=None, positions=positions) for layer in layers]
+    near(results[0][0], results[1][0])
+    assert results[0][1].keys.shape == (BATCH, groups, QUERY, HEAD_DIM)  # the cache has keys per group, not per head
 
 
 # The fused path
@@ -254,29 +266,31 @@ def _some_rows_see_nothing(*axes: int) -> Tensor:
     return mask
 
 
-def looks_alike(
+def assert_fused_is_attend(
     score: nn.Module, query: Tensor, keys: Tensor, values: Tensor, mask: object, bias: Tensor | None
 ) -> None:
-    """Fused and by definition: the same contexts, the same gradients, and nothing that is no number."""
-    told = []
-    for look in ("attend", "fused"):
-        given = [each.detach().clone().requires_grad_() for each in (query, keys, values, bias) if each is not None]
-        added = given[3] if bias is not None else None
-        with torch.autograd.set_detect_anomaly(True):  # no NaN on the way back either
-            if look == "attend":
-                context = attend(*given[:3], score=score, mask=mask, bias=added, cleared=True).context
+    """Assert that the fused path and the definition give the same contexts and gradients, and no NaN."""
+    results = []
+    for path in ("attend", "fused"):
+        tensors = [query, keys, values] if bias is None else [query, keys, values, bias]
+        inputs = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+        bias_input = inputs[3] if bias is not None else None
+        with torch.autograd.set_detect_anomaly(True):  # no NaN in the backward pass
+            if path == "attend":
+                context = attend(*inputs[:3], score=score, mask=mask, bias=bias_input, cleared=True).context
             else:
-                context = fused.dot(*given[:3], scale=score.dot_scale, mask=mask, bias=added)
+                context = fused.dot(*inputs[:3], scale=score.dot_scale, mask=mask, bias=bias_input)
             (context.square().sum() + context.sum()).backward()
-        told.append([context.detach(), *(each.grad for each in given)])
-    for mine, other in zip(*told, strict=True):
-        assert mine.isfinite().all()
-        near(other, mine)
-    seen = masks.materialize(mask, query, keys)
-    if seen is not None:
-        blind = (~seen.any(-1)).expand(query.shape[:-1])
-        assert (told[1][0][blind] == 0).all()
-        assert (told[1][1][blind] == 0).all()
+        results.append([context.detach(), *(tensor.grad for tensor in inputs)])
+    for expected, actual in zip(*results, strict=True):
+        assert expected.isfinite().all()
+        near(actual, expected)
+    allowed = masks.materialize(mask, query, keys)
+    if allowed is not None:
+        sees_nothing = (~allowed.any(-1)).expand(query.shape[:-1])
+        context, query_gradient, *_ = results[1]
+        assert (context[sees_nothing] == 0).all()
+        assert (query_gradient[sees_nothing] == 0).all()
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -284,19 +298,19 @@ def looks_alike(
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("square", [False, True])
 def test_the_fused_dot_is_attend(name, mask, biased, square):
-    score, _ = make_score(name, PART, PART)
+    score, _ = make_score(name, HEAD_DIM, HEAD_DIM)
     score.double()
     queries = KEY if square else QUERY
     hidden = MASKS[mask]()
     if isinstance(hidden, Tensor) and hidden.shape[-2] > 1:
         hidden = torch.cat([hidden] * 2, dim=-2)[..., :queries, :]
     bias = random(HEADS, queries, KEY) if biased else None
-    keys, values = random(BATCH, HEADS, KEY, PART), random(BATCH, HEADS, KEY, PART + 2)
-    looks_alike(score, random(BATCH, HEADS, queries, PART), keys, values, hidden, bias)
+    keys, values = random(BATCH, HEADS, KEY, HEAD_DIM), random(BATCH, HEADS, KEY, HEAD_DIM + 2)
+    assert_fused_is_attend(score, random(BATCH, HEADS, queries, HEAD_DIM), keys, values, hidden, bias)
 
 
 BEAMS = 2
-SHARED: dict[str, Callable[[], object]] = {
+BEAM_MASKS: dict[str, Callable[[], object]] = {
     "none": lambda: None,
     "keys": lambda: masks.from_lengths(torch.tensor([7, 4, 0]), KEY)[:, None, None, None],
     "queries": lambda: _some_rows_see_nothing(BATCH, 1, 1),
@@ -307,71 +321,71 @@ SHARED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", FUSED)
-@pytest.mark.parametrize("mask", SHARED)
+@pytest.mark.parametrize("mask", BEAM_MASKS)
 @pytest.mark.parametrize("biased", [False, True])
 def test_the_fused_dot_is_attend_for_beams_that_share_their_keys(name, mask, biased):
-    score, _ = make_score(name, PART, PART)
+    score, _ = make_score(name, HEAD_DIM, HEAD_DIM)
     score.double()
     bias = random(HEADS, QUERY, KEY) if biased else None
-    query = random(BATCH, BEAMS, HEADS, QUERY, PART)
-    keys, values = random(BATCH, 1, HEADS, KEY, PART), random(BATCH, 1, HEADS, KEY, PART + 2)
-    looks_alike(score, query, keys, values, SHARED[mask](), bias)
+    query = random(BATCH, BEAMS, HEADS, QUERY, HEAD_DIM)
+    keys, values = random(BATCH, 1, HEADS, KEY, HEAD_DIM), random(BATCH, 1, HEADS, KEY, HEAD_DIM + 2)
+    assert_fused_is_attend(score, query, keys, values, BEAM_MASKS[mask](), bias)
 
 
 @pytest.mark.takes("fused_attention")
 def test_a_fused_scope_gives_no_weights():
-    scope = SCOPES["global"](make_score("scaled_dot", PART, PART)[0], query_dim=PART, fused=True)
-    given = (
-        torch.randn(BATCH, HEADS, QUERY, PART),
-        torch.randn(BATCH, HEADS, KEY, PART),
+    scope = SCOPES["global"](make_score("scaled_dot", HEAD_DIM, HEAD_DIM)[0], query_dim=HEAD_DIM, fused=True)
+    inputs = (
+        torch.randn(BATCH, HEADS, QUERY, HEAD_DIM),
+        torch.randn(BATCH, HEADS, KEY, HEAD_DIM),
         torch.randn(BATCH, HEADS, KEY, 2),
     )
-    quick, plain = (scope(*given, mask=None, cleared=cleared) for cleared in (True, False))
-    assert quick.weights is None
-    assert plain.weights is not None
-    torch.testing.assert_close(quick.context, plain.context)
+    fast, defined = (scope(*inputs, mask=None, cleared=cleared) for cleared in (True, False))
+    assert fast.weights is None
+    assert defined.weights is not None
+    torch.testing.assert_close(fast.context, defined.context)
 
 
 @pytest.mark.parametrize("fused_path", [False, True])
-@pytest.mark.parametrize("normalizer", LEARNED)
-def test_dropped_weights_are_lost_on_the_way_and_the_others_grow(normalizer, fused_path):
-    """With one key's value for each axis a context is the row of weights that made it."""
-    keys, values = random(200, HEADS, KEY, PART), torch.eye(KEY, dtype=torch.float64).expand(200, HEADS, -1, -1)
-    query = random(200, HEADS, QUERY, PART)
+@pytest.mark.parametrize("normalizer", DIFFERENTIABLE)
+def test_dropped_weights_are_missing_in_the_context_and_the_others_are_scaled_up(normalizer, fused_path):
+    """The values are unit vectors, one for each key, so that a context is the row of its weights."""
+    keys, values = random(200, HEADS, KEY, HEAD_DIM), torch.eye(KEY, dtype=torch.float64).expand(200, HEADS, -1, -1)
+    query = random(200, HEADS, QUERY, HEAD_DIM)
     mask = (torch.rand(200, 1, 1, KEY) < 0.7).index_fill_(-1, torch.tensor([0]), True)
     scope = SCOPES["global"](
-        make_score("scaled_dot", PART, PART)[0].double(),
+        make_score("scaled_dot", HEAD_DIM, HEAD_DIM)[0].double(),
         NORMALIZERS[normalizer].function,
-        query_dim=PART,
+        query_dim=HEAD_DIM,
         fused=fused_path,
         dropout=0.25,
     )
 
-    def look() -> Tensor:
+    def context() -> Tensor:
         return scope(query, keys, values, mask=mask, cleared=True).context
 
-    whole, dropped = scope.eval() and look(), scope.train() and look()
+    whole, dropped = scope.eval() and context(), scope.train() and context()
     near(whole, scope.weigh(query, keys, mask=mask))
-    held = whole > 0
+    positive = whole > 0
     kept = dropped > 0
-    assert not kept[~held].any()
+    assert not kept[~positive].any()
     near(dropped[kept], whole[kept] / 0.75)
-    assert kept[held].double().mean().item() == pytest.approx(0.75, abs=0.01)
-    assert not torch.equal(dropped, look())
+    assert kept[positive].double().mean().item() == pytest.approx(0.75, abs=0.01)
+    assert not torch.equal(dropped, context())
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_inner_states_of_feed_forward_layers_are_dropped_and_the_others_grow(activation):
+def test_inner_states_of_feed_forward_layers_are_dropped_and_the_others_are_scaled_up(activation):
     site = Site(lambda width: None, heads=1, groups=0)
     sizes = {"attention": site, "cross": site, "dim": 8, "layers": 1, "inner_dim": 4000, "longest": 8}
     shares = {"dropout": 0.0, "inner_dropout": 0.25}
     names = {"norm": "pre", "activation": activation, "positions": "none"}
-    feed, read = FeedForward(Shape(**sizes, **shares, **names)), []
-    feed.out.register_forward_pre_hook(lambda module, given: read.append(given[0].detach()))
+    feed, inner_states = FeedForward(Shape(**sizes, **shares, **names)), []
+    feed.out.register_forward_pre_hook(lambda module, inputs: inner_states.append(inputs[0].detach()))
     states = torch.randn(5, 3, 8)
     feed.eval()(states)
     feed.train()(states)
-    whole, dropped = read
+    whole, dropped = inner_states
     kept = dropped != 0
     assert not kept[whole == 0].any()
     torch.testing.assert_close(dropped[kept], whole[kept] / 0.75, rtol=1e-4, atol=1e-6)
@@ -379,7 +393,7 @@ def test_inner_states_of_feed_forward_layers_are_dropped_and_the_others_grow(act
 
 
 @pytest.mark.parametrize("name", INITS)
-def test_weights_begin_as_the_papers_say(name):
+def test_weights_are_initialised_as_in_the_papers(name):
     torch.manual_seed(1)
     sides = {"kind": "transformer", "dim": 64, "layers": 2}
     model = build(
@@ -400,7 +414,7 @@ def test_weights_begin_as_the_papers_say(name):
         assert layer.weight.std().item() == pytest.approx({"glorot": glorot, "small": small}[name], rel=0.1)
         assert not layer.bias.any()
     words = model.encoder.embedding.weight
-    size = {"glorot": 1.0, "small": 0.02}[name]  # after they are multiplied with the root of their width
+    size = {"glorot": 1.0, "small": 0.02}[name]  # after the factor sqrt(width)
     assert words[4:].std().item() * math.sqrt(64) == pytest.approx(size, rel=0.1)
 
 
@@ -409,79 +423,82 @@ def test_weights_begin_as_the_papers_say(name):
     ("normalizer", "scope"),
     dict.fromkeys([*product(["softmax"], SCOPES), *product(NORMALIZERS, ["global"]), ("sparsemax", "local_p")]),
 )
-def test_the_weights_beside_a_fused_path_are_those_of_the_other(score, normalizer, scope):
-    made, _ = make_score(score, PART, PART, PART)
+def test_weigh_of_a_fused_scope_gives_the_weights_of_the_definition(score, normalizer, scope):
+    score_module, _ = make_score(score, HEAD_DIM, HEAD_DIM, HEAD_DIM)
     function = NORMALIZERS[normalizer].function
-    quick, plain = (SCOPES[scope](made, function, query_dim=PART, window=2, fused=each) for each in (True, False))
-    spread(quick, 0.5)
-    plain.load_state_dict(quick.state_dict())
-    for each in (quick, plain):
-        each.double().eval()
-    query, keys = random(BATCH, HEADS, QUERY, PART), quick.project(random(BATCH, HEADS, KEY, PART))
-    values, bias = random(BATCH, HEADS, KEY, PART), random(HEADS, QUERY, KEY)
-    for mask, added in product((None, MASKS["keys"](), Causal(2)), (None, bias)):
-        given = {"mask": mask, "bias": added, "start": 2}
-        expected = plain(query, keys, values, **given)
-        same(quick.weigh(query, keys, **given), expected.weights)
-        attended = quick(query, keys, values, cleared=True, **given)
+    fast, defined = (
+        SCOPES[scope](score_module, function, query_dim=HEAD_DIM, window=2, fused=is_fused)
+        for is_fused in (True, False)
+    )
+    draw_weights(fast, 0.5)
+    defined.load_state_dict(fast.state_dict())
+    for attention in (fast, defined):
+        attention.double().eval()
+    query, keys = random(BATCH, HEADS, QUERY, HEAD_DIM), fast.project(random(BATCH, HEADS, KEY, HEAD_DIM))
+    values, bias = random(BATCH, HEADS, KEY, HEAD_DIM), random(HEADS, QUERY, KEY)
+    for mask, bias_or_none in product((None, MASKS["keys"](), Causal(2)), (None, bias)):
+        options = {"mask": mask, "bias": bias_or_none, "start": 2}
+        expected = defined(query, keys, values, **options)
+        same(fast.weigh(query, keys, **options), expected.weights)
+        attended = fast(query, keys, values, cleared=True, **options)
         near(attended.context, expected.context)
-        quickly = score in FUSED and normalizer == "softmax" and scope != "local_p" and not are_definitions_only()
-        assert (attended.weights is None) == quickly
+        is_fused = score in FUSED and normalizer == "softmax" and scope != "local_p" and not are_definitions_only()
+        assert (attended.weights is None) == is_fused
 
 
 # Positions
 
 
-def test_waves_are_the_formula():
+def test_sinusoids_are_their_equation():
     """Vaswani et al. 2017, 3.5; sine and cosine of a pair share the exponent 2i / dim."""
     for dim in (2, 6, 7, 10):
         table = sinusoids(torch.arange(40), dim)
-        near(table, torch.tensor([waves(at, dim) for at in range(40)], dtype=torch.float64), 1e-12)
+        near(table, torch.tensor([sinusoid(at, dim) for at in range(40)], dtype=torch.float64), 1e-12)
 
 
 @pytest.mark.parametrize("dim", [6, 10])
-def test_a_step_onward_is_one_matrix_for_all_places(dim):
-    """Vaswani et al. 2017, 3.5: PE(pos + k) is a linear function of PE(pos): each pair is turned by k's angle."""
+def test_sinusoids_of_a_later_position_are_a_rotation_by_the_distance(dim):
+    """Vaswani et al. 2017, 3.5: PE(pos + k) is a linear function of PE(pos): each pair is rotated by k's angle."""
     table = sinusoids(torch.arange(200), dim)
     for step in range(60):
         matrix = torch.zeros(dim, dim, dtype=torch.float64)
         for pair in range(dim // 2):
-            turn, both = step / 10000 ** (2 * pair / dim), slice(2 * pair, 2 * pair + 2)
+            angle, both = step / 10000 ** (2 * pair / dim), slice(2 * pair, 2 * pair + 2)
             matrix[both, both] = torch.tensor(
-                [[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]], dtype=torch.float64
+                [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=torch.float64
             )
         near(table[: 200 - step] @ matrix, table[step:])
 
 
 def test_wavelengths_run_from_two_pi_to_ten_thousand_times_as_much():
     dim = 6
-    far = sinusoids(torch.arange(400_000), dim)[:, 0::2]
+    sines = sinusoids(torch.arange(400_000), dim)[:, 0::2]
     for pair in range(dim // 2):
-        wave = far[:, pair]
-        up = ((wave[:-1] < 0) & (wave[1:] >= 0)).nonzero().flatten()
-        length = (up[-1] - up[0]).item() / (len(up) - 1)
+        wave = sines[:, pair]
+        crossings = ((wave[:-1] < 0) & (wave[1:] >= 0)).nonzero().flatten()
+        length = (crossings[-1] - crossings[0]).item() / (len(crossings) - 1)
         expected = 2 * math.pi * 10000 ** (2 * pair / dim)
         assert length == pytest.approx(expected, rel=2e-5)
     assert expected == 2 * math.pi * 10000 ** ((dim - 2) / dim)
 
 
 @pytest.mark.parametrize("start", [0, 5, 27, 40])
-def test_waves_past_the_table_are_computed_anew(start):
-    positions, words = place("sinusoidal"), random(BATCH, 4, 10)
-    expected = torch.tensor([waves(at, 10) for at in range(start, start + 4)], dtype=torch.float64)
+def test_sinusoids_beyond_the_table_are_computed(start):
+    positions, words = make_positions("sinusoidal"), random(BATCH, 4, 10)
+    expected = torch.tensor([sinusoid(at, 10) for at in range(start, start + 4)], dtype=torch.float64)
     near(positions.embed(words, start) - words, expected.expand(BATCH, -1, -1))
 
 
-def test_learned_positions_are_a_row_of_their_table_and_end_with_it():
-    positions, words = place("learned", longest=9), random(BATCH, 4, 10)
+def test_learned_positions_are_rows_of_a_table_and_longer_texts_are_refused():
+    positions, words = make_positions("learned", longest=9), random(BATCH, 4, 10)
     near(positions.embed(words, 5) - words, positions.table.weight[5:9].expand(BATCH, -1, -1))
-    said = (
+    message = (
         "a text of 10 tokens is longer than the 9 positions that were learned; "
         "raise model.longest and train again, or choose model.positions = sinusoidal"
     )
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as error:
         positions.embed(words, 6)
-    assert str(told.value) == said
+    assert str(error.value) == message
     model = make_model(transformer("learned"))
     with pytest.raises(DataError, match="a text of 30 tokens is longer than the 29"):
         model.encoder(make_sources(30))
@@ -489,40 +506,41 @@ def test_learned_positions_are_a_row_of_their_table_and_end_with_it():
         model.decoder(make_tokens(1, 31), model.encoder(make_sources(5)))
 
 
-def test_turning_keeps_lengths_and_the_first_place():
-    positions, vectors = place("rotary"), random(BATCH, HEADS, 40, PART)
-    turned = positions.rotate(vectors, 0)
-    near(turned.norm(dim=-1), vectors.norm(dim=-1))
-    same(turned[:, :, 0], vectors[:, :, 0])
-    near(positions.rotate(vectors[:, :, 13:17], 13), turned[:, :, 13:17])
-    assert (turned[:, :, 1:] - vectors[:, :, 1:]).abs().amax(-1).min() > 1e-3
+def test_rotation_keeps_norms_and_the_first_position():
+    positions, vectors = make_positions("rotary"), random(BATCH, HEADS, 40, HEAD_DIM)
+    rotated = positions.rotate(vectors, 0)
+    near(rotated.norm(dim=-1), vectors.norm(dim=-1))
+    same(rotated[:, :, 0], vectors[:, :, 0])
+    near(positions.rotate(vectors[:, :, 13:17], 13), rotated[:, :, 13:17])
+    assert (rotated[:, :, 1:] - vectors[:, :, 1:]).abs().amax(-1).min() > 1e-3
     coarse = vectors.to(torch.bfloat16)
     assert positions.rotate(coarse, 0).dtype == torch.bfloat16
-    near(positions.rotate(coarse, 500).double(), positions.rotate(coarse.double(), 500), 0.03)  # its angles are not
+    near(positions.rotate(coarse, 500).double(), positions.rotate(coarse.double(), 500), 0.03)  # angles are not rounded
 
 
-def test_turned_products_depend_on_how_far_apart_alone():
-    positions, query, key = place("rotary"), random(PART), random(PART)
+def test_products_of_rotated_vectors_depend_only_on_the_distance():
+    positions, query, key = make_positions("rotary"), random(HEAD_DIM), random(HEAD_DIM)
 
-    def product_at(asked: int, answered: int) -> Tensor:
-        turned = [positions.rotate(each.unsqueeze(0), at)[0] for each, at in ((query, asked), (key, answered))]
-        return turned[0] @ turned[1]
+    def product_at(query_position: int, key_position: int) -> Tensor:
+        rotated_query = positions.rotate(query.unsqueeze(0), query_position)[0]
+        return rotated_query @ positions.rotate(key.unsqueeze(0), key_position)[0]
 
-    for apart in (0, 1, 7, 50):
+    for distance in (0, 1, 7, 50):
         for at in (1, 12, 300):
-            near(product_at(at + apart, at), product_at(apart, 0))
-            near(product_at(at, at + apart), product_at(0, apart))
-    assert abs(product_at(3, 0) - product_at(0, 3)) > 1e-3  # before is not after
+            near(product_at(at + distance, at), product_at(distance, 0))
+            near(product_at(at, at + distance), product_at(0, distance))
+    assert abs(product_at(3, 0) - product_at(0, 3)) > 1e-3  # the sign of the distance matters
     near(product_at(5, 5), query @ key)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_buckets_are_those_of_the_paper(causal):
-    positions = place("relative", causal=causal)
-    ahead = range(-300, 301)
-    expected = [bucket(each, causal) for each in ahead]
-    assert positions.bucket(torch.tensor([list(ahead)]))[0].tolist() == expected
-    assert set(expected) == set(range(32)) - (set() if causal else {16})  # 16 would be: ahead, and zero away
+    positions = make_positions("relative", causal=causal)
+    distances = range(-300, 301)
+    expected = [bucket(distance, causal) for distance in distances]
+    assert positions.bucket(torch.tensor([list(distances)]))[0].tolist() == expected
+    # bucket 16 would be for later keys at distance 0, of which there are none
+    assert set(expected) == set(range(32)) - (set() if causal else {16})
     bias = positions.bias(QUERY, KEY, 2)
     assert bias.shape == (HEADS, QUERY, KEY)
     for head, query, key in product(range(HEADS), range(QUERY), range(KEY)):
@@ -537,7 +555,7 @@ def test_slopes_are_those_of_the_paper(heads):
     if heads == 8:
         assert positions.slopes.tolist() == [2.0**-head for head in range(1, 9)]
     bias = positions.bias(KEY, KEY, 0)
-    same(bias, bias.transpose(1, 2))  # to both sides alike
+    same(bias, bias.transpose(1, 2))  # the same for earlier and later keys
     assert (bias.diagonal(dim1=1, dim2=2) == 0).all()
     for query, key in product(range(QUERY), range(KEY)):
         near(positions.bias(QUERY, KEY, 2)[:, query, key], -positions.slopes * abs(key - query - 2), 1e-6)
@@ -546,17 +564,21 @@ def test_slopes_are_those_of_the_paper(heads):
 
 @every_position
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_later_start_is_a_later_part(name, causal):
-    """Whatever positions do, tokens read from the middle on are where they stand in the whole."""
-    positions, words, vectors = place(name, causal=causal), random(BATCH, 8, 10), random(BATCH, HEADS, 8, PART)
+def test_tokens_from_a_later_start_have_the_positions_of_the_whole_text(name, causal):
+    """This holds for embeddings, rotations and biases of every kind of positions."""
+    positions, words, vectors = (
+        make_positions(name, causal=causal),
+        random(BATCH, 8, 10),
+        random(BATCH, HEADS, 8, HEAD_DIM),
+    )
     near(positions.embed(words[:, 3:], 3), positions.embed(words, 0)[:, 3:])
     near(positions.rotate(vectors[:, :, 3:], 3), positions.rotate(vectors, 0)[:, :, 3:])
     whole, part = positions.bias(8, 8, 0), positions.bias(5, 8, 3)
     same(part, None if whole is None else whole[:, 3:])
 
 
-# What a position changes: which of the three a new entry of the table moves, and what it learns.
-STEPS = {
+# Which of embeddings, rotations and biases each kind of positions changes; a new entry of the table adds its own.
+CHANGES = {
     "none": set(),
     "sinusoidal": {"embed"},
     "learned": {"embed"},
@@ -564,37 +586,37 @@ STEPS = {
     "relative": {"bias"},
     "alibi": {"bias"},
 }
-EXTRA = {"none": 0, "sinusoidal": 0, "learned": 29 * 10, "rotary": 0, "relative": 32 * HEADS, "alibi": 0}
+PARAMETER_COUNTS = {"none": 0, "sinusoidal": 0, "learned": 29 * 10, "rotary": 0, "relative": 32 * HEADS, "alibi": 0}
 
 
 @every_position
-def test_positions_change_what_they_say(name):
-    positions, words, vectors = place(name), random(BATCH, 8, 10), random(BATCH, HEADS, 8, PART)
-    moved = {
+def test_positions_change_only_their_own_step_and_have_only_their_parameters(name):
+    positions, words, vectors = make_positions(name), random(BATCH, 8, 10), random(BATCH, HEADS, 8, HEAD_DIM)
+    is_changed = {
         "embed": not torch.equal(positions.embed(words, 0), words),
         "rotate": not torch.equal(positions.rotate(vectors, 0), vectors),
         "bias": positions.bias(8, 8, 0) is not None,
     }
-    assert {each for each, did in moved.items() if did} == STEPS[name]
-    assert sum(each.numel() for each in positions.parameters()) == EXTRA[name]
-    assert all(each.endswith("weight") for each in positions.state_dict())  # what is not learned is not stored
+    assert {step for step, changed in is_changed.items() if changed} == CHANGES[name]
+    assert sum(parameter.numel() for parameter in positions.parameters()) == PARAMETER_COUNTS[name]
+    assert all(key.endswith("weight") for key in positions.state_dict())  # only learned tables are stored
 
 
 @every_position
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_an_encoder_without_positions_knows_no_order(name, norm):
+def test_only_an_encoder_without_positions_ignores_the_order_of_tokens(name, norm):
     model = make_model(transformer(name, norm))
     order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
     source = make_sources(7, 7)
-    moved = Padded(source.ids[:, order], source.mask)
-    states, again = (model.encoder(each).states for each in (source, moved))
+    permuted = Padded(source.ids[:, order], source.mask)
+    states, permuted_states = (model.encoder(batch).states for batch in (source, permuted))
     if name == "none":
-        near(again, states[:, order])
+        near(permuted_states, states[:, order])
     else:
-        assert (again - states[:, order]).abs().max() > 1e-3
+        assert (permuted_states - states[:, order]).abs().max() > 1e-3
 
 
-# What must not leak
+# Later tokens must not leak into earlier predictions
 
 
 @pytest.mark.parametrize("case", [case for case in TRANSFORMERS if case.decoder == "transformer"], ids=str)
@@ -614,7 +636,7 @@ def test_later_tokens_change_no_bit_of_earlier_predictions(case):
 
 
 @every_transformer()
-def test_a_one_hot_product_is_an_embedding(case):
+def test_an_embedding_is_a_product_with_one_hot_vectors(case):
     model, tokens = make_model(case), make_tokens(BATCH)
     table = model.decoder.embedding.weight
     hot = functional.one_hot(tokens, len(table)).double()
@@ -648,19 +670,19 @@ def test_one_matrix_embeds_both_sides_and_predicts(case):
     step = model.decoder(make_tokens(BATCH), model.encoder(make_sources(*LENGTHS)))
     step.logits.logsumexp(-1).sum().backward()
     gradient = model.decoder.embedding.weight.grad
-    assert gradient.any(-1).all()  # of every word: at least as an output
+    assert gradient.any(-1).all()  # every word has one, at least as an output
 
 
 @pytest.mark.parametrize("case", [*TIED, transformer("alibi"), Case(cell="lstm", layers=2)], ids=str)
-def test_weights_go_to_a_file_and_back(case):
+def test_weights_are_stored_and_loaded_without_change(case):
     model, other = make_model(case), make_model(case)
-    kept = weights(model)
-    pointers = [each.data_ptr() for each in kept.values()]
+    stored = weights(model)
+    pointers = [tensor.data_ptr() for tensor in stored.values()]
     assert len(set(pointers)) == len(pointers) == len(list(model.parameters()))
     source, tokens = make_sources(*LENGTHS), make_tokens(BATCH)
     expected = model.decoder(tokens, model.encoder(source)).logits
     assert not torch.equal(other.decoder(tokens, other.encoder(source)).logits, expected)
-    load_weights(other, load(save(kept)))
+    load_weights(other, load(save(stored)))
     same(other.decoder(tokens, other.encoder(source)).logits, expected)
     if case.tied:
         assert other.encoder.embedding.weight is other.decoder.embedding.weight
@@ -668,17 +690,17 @@ def test_weights_go_to_a_file_and_back(case):
 
 def test_weights_that_do_not_fit_are_refused():
     model = make_model(transformer(tied=True))
-    kept = weights(model)
-    name = next(name for name in kept if name.endswith("embedding.weight"))
+    stored = weights(model)
+    name = next(name for name in stored if name.endswith("embedding.weight"))
     with pytest.raises(RuntimeError, match=name):
-        load_weights(model, {other: each for other, each in kept.items() if other != name})
+        load_weights(model, {other: tensor for other, tensor in stored.items() if other != name})
     with pytest.raises(RuntimeError, match="surplus"):
-        load_weights(model, kept | {"surplus": torch.zeros(3)})
+        load_weights(model, stored | {"surplus": torch.zeros(3)})
     with pytest.raises(RuntimeError, match="size mismatch"):
-        load_weights(model, kept | {name: torch.zeros(3, 5)})
+        load_weights(model, stored | {name: torch.zeros(3, 5)})
 
 
-def test_one_matrix_needs_one_width():
+def test_one_matrix_for_both_sides_needs_one_width():
     with pytest.raises(RecipeError, match=r"model.tied with tokens.shared needs encoder and decoder of one width"):
         build(make_recipe(transformer(tied=True)), source_size=11, target_size=11, shared=True)
 
@@ -699,18 +721,18 @@ every_language_model = pytest.mark.parametrize("case", LANGUAGE, ids=str)
 
 def make_language_model(case: Case, dtype: torch.dtype = torch.float64) -> LanguageModel:
     model = build_language_model(make_recipe(case), size=11)
-    spread(model, 0.5)
+    draw_weights(model, 0.5)
     return model.to(dtype).eval()
 
 
-def nothing(rows: int, dtype: torch.dtype = torch.float64) -> Memory:
+def empty_memory(rows: int, dtype: torch.dtype = torch.float64) -> Memory:
     return Memory.none(rows, torch.device("cpu"), dtype)
 
 
 @every_language_model
 @pytest.mark.parametrize("chunks", [(1,) * TARGET, (2, 1, 3)], ids=len)
-def test_stepping_retells_forward_with_nothing_to_look_at(case, chunks):
-    decoder, tokens, memory = make_language_model(case).decoder, make_tokens(BATCH), nothing(BATCH)
+def test_stepping_retells_forward_without_a_source(case, chunks):
+    decoder, tokens, memory = make_language_model(case).decoder, make_tokens(BATCH), empty_memory(BATCH)
     expected = decoder(tokens, memory)
     assert expected.logits.shape == (BATCH, TARGET, 11)
     assert expected.attention is None
@@ -728,38 +750,38 @@ def test_stepping_retells_forward_with_nothing_to_look_at(case, chunks):
 @every_language_model
 def test_a_language_model_is_searched_like_any_other(case):
     with unchecked():
-        decoder, memory = make_language_model(case).decoder, nothing(BATCH)
+        decoder, memory = make_language_model(case).decoder, empty_memory(BATCH)
         prefix, limits = torch.tensor([[4, 5], [6, 4], [5, 5]]), [7, 5, 8]
-        found = beam(decoder, memory, width=3, limits=limits, n_best=2, prefix=prefix)
-        found += sample(decoder, memory, limits=limits, seeds=(1, 2, 3), prefix=prefix)
-        for row, each in [(row % BATCH, each) for row, some in enumerate(found) for each in some]:
-            assert each.tokens[:2] == prefix[row].tolist()
-            assert each.map is None
-            said = [*each.tokens, 3][: len(each.tokens) + each.finished]
-            words = decoder(torch.tensor([[BEGIN, *said[:-1]]]), nothing(1)).logits.log_softmax(-1)[0]
-            assert each.score == pytest.approx(sum(words[at, word].item() for at, word in enumerate(said)), abs=1e-9)
+        results = beam(decoder, memory, width=3, limits=limits, n_best=2, prefix=prefix)
+        results += sample(decoder, memory, limits=limits, seeds=(1, 2, 3), prefix=prefix)
+        for row, best in [(row % BATCH, best) for row, hypotheses in enumerate(results) for best in hypotheses]:
+            assert best.tokens[:2] == prefix[row].tolist()
+            assert best.map is None
+            tokens = [*best.tokens, 3][: len(best.tokens) + best.finished]
+            words = decoder(torch.tensor([[BEGIN, *tokens[:-1]]]), empty_memory(1)).logits.log_softmax(-1)[0]
+            assert best.score == pytest.approx(sum(words[at, word].item() for at, word in enumerate(tokens)), abs=1e-9)
 
 
 @every_language_model
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_language_model_predicts_each_token_from_those_before(case, dtype):
+def test_a_language_model_predicts_each_token_from_earlier_ones(case, dtype):
     model = make_language_model(case, dtype)
     batch = make_batch([[4]] * 3, [[4, 5, 6], [7, 5], [8]])
     logits = model(batch).logits
     assert logits.shape == (3, 4, 11)
     assert logits.dtype == dtype
-    alone = model.decoder(batch.target.ids[:1, :3], nothing(1, dtype)).logits
+    alone = model.decoder(batch.target.ids[:1, :3], empty_memory(1, dtype)).logits
     near(logits[0, :3], alone[0], 1e-10 if dtype == torch.float64 else 1e-5)
 
 
 @pytest.mark.parametrize("order", [order for order in ORDERS if ORDERS[order].needs_source()])
 def test_an_order_that_needs_a_source_is_no_language_model(order):
-    said = f"a language model has no source to attend to; choose model.decoder.order = none, not {order}"
-    with pytest.raises(RecipeError, match=said):
+    message = f"a language model has no source to attend to; choose model.decoder.order = none, not {order}"
+    with pytest.raises(RecipeError, match=message):
         make_language_model(Case(order))
 
 
-def test_what_needs_a_source_says_so():
+def test_only_the_order_none_without_the_start_last_needs_no_source():
     assert [order for order in ORDERS if not ORDERS[order].needs_source()] == ["none"]
     with pytest.raises(RecipeError, match="the start 'last' hands the encoder's state over as it is"):
         make_language_model(Case("none", start="last"))
