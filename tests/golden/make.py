@@ -169,7 +169,7 @@ def choose_answers(predictor: Predictor) -> list[dict[str, Any]]:
         elif recipe.task == "masked_lm":
             words = text.split()
             text = " ".join("___" if index in (2, len(words) - 2) else word for index, word in enumerate(words))
-        (answer,) = predictor.predict([text], beam=1)
+        (answer,) = predictor.predict([text], beam=1 if predictor.task.uses("search.beam") else None)
         is_rare = [other["text"] for other in answers].count(answer.text) < ANSWERS / 2  # so that answers differ
         if is_rare and answer.tokens and margin(predictor, text, answer) > MARGIN:
             answers.append(observed(answer))

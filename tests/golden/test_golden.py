@@ -35,9 +35,13 @@ def expected(name: str) -> dict[str, Any]:
 def predictions_and_expected(predictor: Predictor, name: str) -> list[tuple[Prediction, dict[str, Any]]]:
     """The predictions of a run by greedy search, each with the expected answer."""
     expected_answers = expected(name)["answers"]
-    return list(
-        zip(predictor.predict([answer["source"] for answer in expected_answers], beam=1), expected_answers, strict=True)
-    )
+    texts = [answer["source"] for answer in expected_answers]
+    return list(zip(predict(predictor, texts, beam=1), expected_answers, strict=True))
+
+
+def predict(predictor: Predictor, texts: list[str], beam: int) -> list[Prediction]:
+    """Predict with a beam of this width if the task searches."""
+    return predictor.predict(texts, beam=beam if predictor.task.uses("search.beam") else None)
 
 
 def score(predictor: Predictor) -> float:
@@ -76,7 +80,7 @@ def test_a_run_predicts_in_half_precision(name: str, dtype: torch.dtype, copied:
     predictor = load(copied(f"{name}/finished"), device="cpu")
     predictor.model.to(dtype)
     texts = [answer["source"] for answer in expected(name)["answers"]]
-    assert all(math.isfinite(prediction.score) for prediction in predictor.predict(texts, beam=2))
+    assert all(math.isfinite(prediction.score) for prediction in predict(predictor, texts, beam=2))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of typer, when it is imported
