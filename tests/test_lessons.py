@@ -61,7 +61,10 @@ def test_no_lesson_compares_a_product_with_its_transpose_exactly(lesson: Path) -
     assert not re.search(r"torch\.equal\([^\n]*@[^\n]*\.T", lesson.read_text("utf-8"))
 
 
-SLOW = ("lesson_1_bottleneck", "lesson_11_transformer", "lesson_13_lab")  # other lessons cover parts of them
+SLOW = (  # other lessons cover parts of them
+    *("lesson_1_bottleneck", "lesson_4_bahdanau_luong", "lesson_11_transformer", "lesson_12_bert_and_since"),
+    "lesson_13_lab",
+)
 RUNNABLE = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in LESSONS]
 
 
