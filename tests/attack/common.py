@@ -25,7 +25,13 @@ LIMIT = 10.0  # seconds after which a command hangs
 MEMORY = 500 << 20  # bytes that a command on a tiny run may use beyond those of the process it was forked from
 DOCUMENTED = {0, 2, 3, 4, 5, 6}  # exit codes of commands that no signal stopped; 70, an unexpected error, is a failure
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
-MANIFEST, METRICS, MODEL, RECIPE, STATE = "manifest.json", "metrics.jsonl", "model.safetensors", "recipe.toml", "state.json"
+MANIFEST, METRICS, MODEL, RECIPE, STATE = (
+    "manifest.json",
+    "metrics.jsonl",
+    "model.safetensors",
+    "recipe.toml",
+    "state.json",
+)
 OPTIMIZER, CHECKPOINTS, LOCK = "optimizer.safetensors", "checkpoints", ".lock"
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -162,7 +168,10 @@ KINDS = {
     "classifier": (
         *("task=classify", "metric=accuracy", "data.train=labels.tsv", "data.dev=labels.tsv", "data.test=labels.tsv"),
     ),
-    "language_model": ("task=language_model", "metric=perplexity", "data.train=lines.txt", "data.dev=lines.txt"),
+    "language_model": (
+        *("task=language_model", "metric=perplexity", "data.train=lines.txt", "data.dev=lines.txt"),
+        *("model.decoder.order=none", "model.decoder.start=zeros", "model.decoder.cell=lstm"),
+    ),
     "continued": (*PAIRS, "train.start_from=warm/recurrent"),
 }
 UNUSED = {  # keys that a task refuses

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-
 from common import (
     CHECKPOINTS,
     LOCK,
@@ -273,17 +272,29 @@ TEXTS: dict[str, bytes] = {
 def manifests(manifest: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Crafted manifests."""
     yield from TEXTS.items()
-    for name, wrong in {"null": None, "true": True, "text": "1", "list": [1], "2": 2, "0": 0, "-1": -1, "1.0": 1.0}.items():
+    for name, wrong in {
+        "null": None,
+        "true": True,
+        "text": "1",
+        "list": [1],
+        "2": 2,
+        "0": 0,
+        "-1": -1,
+        "1.0": 1.0,
+    }.items():
         yield f"format {name}", json.dumps(manifest | {"format": wrong}).encode()
-    yield "a format of 5,000 digits", json.dumps(manifest | {"format": 0}).encode().replace(b'"format": 0', b'"format": ' + b"1" * 5000)
+    yield (
+        "a format of 5,000 digits",
+        json.dumps(manifest | {"format": 0}).encode().replace(b'"format": 0', b'"format": ' + b"1" * 5000),
+    )
     for name, wrong in {"null": None, "list": [], "text": "files", "number": 7, "nothing": {}}.items():
         yield f"files {name}", json.dumps(manifest | {"files": wrong}).encode()
     some = next(iter(manifest["files"]))
     digest = manifest["files"][some][0]
     for name, wrong in {
-        "null": None, "text": digest, "number": 7, "no digest": [], "nulls": [None], "numbers": [7], "nested": [[digest]],
-        "objects": [{}], "short": [digest[:-1]], "capitals": [digest.upper()], "a wrong one": ["0" * 64],
-        "a million": ["0" * 64] * 10_000, "true": [True],
+        "null": None, "text": digest, "number": 7, "no digest": [], "nulls": [None], "numbers": [7],
+        "nested": [[digest]], "objects": [{}], "short": [digest[:-1]], "capitals": [digest.upper()],
+        "a wrong one": ["0" * 64], "ten thousand": ["0" * 64] * 10_000, "true": [True],
     }.items():  # fmt: skip
         yield f"digests {name}", json.dumps(manifest | {"files": manifest["files"] | {some: wrong}}).encode()
     for name in ("../recipe.toml", "/etc/passwd", "", ".", "..", "a/b", "a\0b", "\ud800", "x" * 5000, MANIFEST, LOCK):
@@ -447,8 +458,12 @@ def headers(tensors: Mapping[str, Stored]) -> Iterator[tuple[str, bytes]]:
         yield f"header: {name}", file_of(text, data)
     yield "names twice", file_of(json.dumps(header).encode()[:-1] + b", " + json.dumps(header).encode()[1:], data)
     yield "a name of a megabyte", file_of(header | {"x" * 10**6: header[first]}, data)
-    yield "many empty tensors", file_of(
-        header | {f"x{index}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for index in range(50_000)}, data
+    yield (
+        "many empty tensors",
+        file_of(
+            header | {f"x{index}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for index in range(50_000)},
+            data,
+        ),
     )
     yield "bytes at the end", whole + bytes(64)
     yield "bytes missing at the end", whole[:-4]
@@ -462,7 +477,8 @@ def headers(tensors: Mapping[str, Stored]) -> Iterator[tuple[str, bytes]]:
     ):  # fmt: skip
         yield f"offsets {offsets}", file_of(header | {second: header[second] | {"data_offsets": offsets}}, data)
     for shape in (
-        [-1], [2**63], [2**64], [2**40, 2**40], [0, 2**62], [1.5], ["1"], [[1]], None, {}, 7, [1] * 5000, [True], [2**31, 2],
+        [-1], [2**63], [2**64], [2**40, 2**40], [0, 2**62], [1.5], ["1"], [[1]], None, {}, 7, [1] * 5000, [True],
+        [2**31, 2],
     ):  # fmt: skip
         yield f"shape {shape!r:.30}", file_of(header | {second: header[second] | {"shape": shape}}, data)
     for dtype in ("F31", "", None, 7, [], "f32", "F64", "U8", "C64", "F4", "\0"):
@@ -470,8 +486,9 @@ def headers(tensors: Mapping[str, Stored]) -> Iterator[tuple[str, bytes]]:
     for entry in (None, [], {}, 7, "F32"):
         yield f"an entry {entry!r}", file_of(header | {second: entry}, data)
     for key in header[second]:
-        yield f"without {key}", file_of(
-            header | {second: {name: value for name, value in header[second].items() if name != key}}, data
+        yield (
+            f"without {key}",
+            file_of(header | {second: {name: value for name, value in header[second].items() if name != key}}, data),
         )
 
 
@@ -482,7 +499,8 @@ def reshaped(tensors: Mapping[str, Stored], name: str) -> Iterator[tuple[str, by
         "one element": [1], "no element": [0], "a scalar": [], "flat": [len(old.content) // ELEMENT[old.dtype]],
         "turned": old.shape[::-1], "one more axis": [*old.shape, 1], "an axis before": [1, *old.shape],
         "longer": [*old.shape[:-1], old.shape[-1] + 1] if old.shape else [2], "much longer": [100_000],
-        "shorter": [*old.shape[:-1], old.shape[-1] - 1] if old.shape else [0], "nine axes": [1] * 9, "empty axes": [0, 5, 0],
+        "shorter": [*old.shape[:-1], old.shape[-1] - 1] if old.shape else [0], "nine axes": [1] * 9,
+        "empty axes": [0, 5, 0],
     }  # fmt: skip
     for title, shape in shapes.items():
         if shape != old.shape:
@@ -515,7 +533,11 @@ def optimizers(tensors: Mapping[str, Stored]) -> Iterator[tuple[str, bytes]]:
     yield "one element each", file_of(*layout(every))
     yield "no tensor", file_of(*layout({}))
     snapshots = {name: old for name, old in tensors.items() if name.startswith("average.snapshot.0.")}
-    more = {name.replace("snapshot.0", f"snapshot.{index}"): old for index in range(2, 30) for name, old in snapshots.items()}
+    more = {
+        name.replace("snapshot.0", f"snapshot.{index}"): old
+        for index in range(2, 30)
+        for name, old in snapshots.items()
+    }
     yield "thirty snapshots", file_of(*layout({**tensors, **more}))
     far = {name.replace("snapshot.0", "snapshot.1000000000"): old for name, old in snapshots.items()}
     yield "a snapshot far away", file_of(*layout({**tensors, **far}))
@@ -613,7 +635,9 @@ def changed_at_random(content: bytes, generator: random.Random) -> bytes:
     for _ in range(generator.choice((1, 3, 20))):
         position = generator.randrange(max(1, min(len(changed), generator.choice((200, 10**9)))))
         length = generator.randrange(1, 9)
-        changed[position : position + generator.choice((0, length))] = generator.randbytes(generator.choice((0, length)))
+        changed[position : position + generator.choice((0, length))] = generator.randbytes(
+            generator.choice((0, length))
+        )
     return bytes(changed)
 
 

@@ -1,4 +1,4 @@
-"""Files of other people: links and foreign files in and beside a run are named, left alone, and never written through."""
+"""Files of other people, in and beside a run: named and left alone; links are never written through."""
 
 import os
 import shutil
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from common import (
     CHECKPOINTS,
     LOCK,
@@ -55,7 +54,14 @@ def resume(run: Path, **options: object) -> Result:
 
 # ---- beside a run
 
-NAMES = (".download.partial", f".{KIND}.partial", f".{KIND}.7.partial", f".{KIND}.abc.partial", ".x.old.partial", ".partial")
+NAMES = (
+    ".download.partial",
+    f".{KIND}.partial",
+    f".{KIND}.7.partial",
+    f".{KIND}.abc.partial",
+    ".x.old.partial",
+    ".partial",
+)
 
 
 @pytest.mark.parametrize("command", ["train", "resume"])
@@ -180,7 +186,12 @@ def linked(path: Path, target: Path) -> None:
 
 INSIDE = [
     *(METRICS, LOCK, MODEL, MANIFEST, RECIPE, CHECKPOINTS, "data.json", "source.tokens"),
-    *(f"{CHECKPOINTS}/00000004", f"{CHECKPOINTS}/00000006", f"{CHECKPOINTS}/00000002", f"{CHECKPOINTS}/00000004/{MODEL}"),
+    *(
+        f"{CHECKPOINTS}/00000004",
+        f"{CHECKPOINTS}/00000006",
+        f"{CHECKPOINTS}/00000002",
+        f"{CHECKPOINTS}/00000004/{MODEL}",
+    ),
     *(f".{MODEL}.7.partial", f"{CHECKPOINTS}/.00000006.7.partial", f"{CHECKPOINTS}/.00000004.replaced.partial"),
     *(f"{CHECKPOINTS}/00000004.damaged", f".{METRICS}.damaged", f"{METRICS}.damaged", f"{MODEL}.damaged"),
 ]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from common import (
     KINDS,
     MANIFEST,
@@ -51,7 +50,9 @@ class Attacked:
 
     def train(self, **options: Any) -> Result:
         """Train the run if it is not there yet; otherwise resume it."""
-        arguments = ["train", "--resume", self.run] if self.run.exists() else train_arguments(self.made.kind, self.folder)
+        arguments = (
+            ["train", "--resume", self.run] if self.run.exists() else train_arguments(self.made.kind, self.folder)
+        )
         environment = {"REGARD_CACHE": str(self.folder / "cache")}
         return commands()(*arguments, environment=environment, watched=str(self.folder), **options)
 
@@ -59,7 +60,7 @@ class Attacked:
         return METRICS in json.loads((self.run / MANIFEST).read_bytes())["files"]
 
     def assert_recovers(self) -> None:
-        """There is a good checkpoint; resumed, the run ends with the same bits; nothing else is changed or left over."""
+        """There is a good checkpoint; resumed, the run ends with the same bits; nothing else is changed or left."""
         recorded = (self.run / METRICS).read_bytes().count(b"\n") if (self.run / METRICS).exists() else 0
         if recorded > 1:  # the first validation ended with a checkpoint
             assert self.is_finished() or good_checkpoints(self.run), "there is no good checkpoint"
