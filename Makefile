@@ -64,7 +64,7 @@ sweep: $(READY)  ## train 57 combinations of order, score and scope and print wh
 	$(BIN)/python benchmarks/sweep.py
 
 attack: $(READY)  ## the whole attack on runs, recipes, data and terminals, of which make test runs a sample
-	REGARD_ATTACK=whole OMP_NUM_THREADS=1 $(BIN)/pytest tests/attack -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	REGARD_ATTACK=whole OMP_NUM_THREADS=1 $(BIN)/pytest tests/attack -n $(WORKERS)
 
 slow: $(READY)  ## the tests that make test leaves out for time
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n $(WORKERS)
