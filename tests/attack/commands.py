@@ -37,8 +37,9 @@ from typing import Any, NoReturn
 from regard import cli, predict, training  # noqa: F401  imported before the fork
 from regard.analysis import alignment, doctor  # noqa: F401
 
-READING = ("listdir", "scandir", "read")  # and `open` without a flag that writes: they change no file
-OPERATIONS = ("open", "write", "fsync", "close", "rename", "replace", "mkdir", "unlink", "rmdir", "listdir", "scandir")
+READING = ("listdir", "scandir", "read")  # they change no file; nor does `open` without one of these flags
+OPERATIONS = ("open", "write", "pwrite", "ftruncate", "fsync", "close", "rename", "replace", "mkdir", "unlink", "rmdir")
+LISTING = ("listdir", "scandir")
 WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 real_write, real_close = os.write, os.close
@@ -55,7 +56,7 @@ class Operations:
         self.report = report
         self.count = 0
         self.handles: dict[int, str] = {}  # paths of the open files that are watched
-        for name in OPERATIONS:
+        for name in (*OPERATIONS, *LISTING):
             setattr(os, name, self._counted(name, getattr(os, name)))
         io.open = self._counted("read", io.open)  # pathlib reads by it
 
@@ -93,7 +94,12 @@ class Operations:
         self.count += 1
         real_write(self.report, json.dumps([name, os.path.relpath(path, self.watched)]).encode() + b"\n")
         act = self.fail.get(self.count)
-        if act is None and self.full_from is not None and self.count >= self.full_from and name in ("write", "mkdir"):
+        if (
+            act is None
+            and self.full_from is not None
+            and self.count >= self.full_from
+            and name in ("write", "pwrite", "mkdir")
+        ):
             act = "ENOSPC"
         if act == "kill":
             if name == "write":

@@ -265,8 +265,8 @@ def comparable(run: Path) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run).as_posix()
-        if name.startswith(CHECKPOINTS) or path.is_dir():
-            continue  # damaged checkpoints that were set aside
+        if name.startswith(CHECKPOINTS) or ".damaged" in name or path.is_dir():
+            continue  # what is damaged was set aside
         if not path.is_file():
             content[name] = "not a file"
         elif name == METRICS:
@@ -321,10 +321,18 @@ def good_checkpoints(run: Path) -> list[int]:
     return good
 
 
+def sealed(manifest: dict[str, Any]) -> bytes:
+    """A manifest as JSON; the digest over the rest of it, if it has one, fits."""
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    if "sha256" in manifest:
+        content["sha256"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
 def sign(folder: Path) -> None:
     """Let the manifest of a folder fit its files, as somebody who crafts a run would."""
     manifest = json.loads((folder / MANIFEST).read_bytes())
     for name in manifest["files"]:
         if (folder / name).is_file():
             manifest["files"][name] = [hashlib.sha256((folder / name).read_bytes()).hexdigest()]
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_bytes(sealed(manifest))

@@ -32,6 +32,8 @@ ONE_KIND = pytest.mark.parametrize("kind", KINDS if WHOLE else ["transformer"])
 ERRORS = {  # that Linux documents for each operation
     "open": ("ENOSPC", "EMFILE", "EACCES", "EIO"),
     "write": ("ENOSPC", "EIO"),
+    "pwrite": ("ENOSPC", "EIO"),
+    "ftruncate": ("EIO",),
     "fsync": ("EIO", "ENOSPC"),
     "close": ("EIO",),
     "rename": ("EIO", "ENOSPC", "EACCES"),

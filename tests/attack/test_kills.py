@@ -27,7 +27,7 @@ from common import (
 )
 
 Count = Callable[[str, object], None]
-WRITING = {"open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir"}  # operations that change files
+READING = {"read", "close"}  # operations that change no file
 SOME_KINDS = pytest.mark.parametrize("kind", KINDS if WHOLE else ["recurrent", "subwords", "classifier"])
 ONE_KIND = pytest.mark.parametrize("kind", KINDS if WHOLE else ["transformer"])
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
@@ -82,7 +82,7 @@ def test_killed_at_every_operation_on_a_file(kind: str, new: bool, tmp_path: Pat
     """From the first file of the cache to the end of the training; of a write, half is done."""
     made = example(kind)
     operations = Attacked(made, tmp_path / "whole", new=new).train().operations
-    numbers = [number for number, (name, _) in enumerate(operations, 1) if name in WRITING]
+    numbers = [number for number, (name, _) in enumerate(operations, 1) if name not in READING]
     assert len(numbers) > 30
     with trying(f"kills at an operation on a file, {'new' if new else 'resumed'} run", record_property) as tried:
         for number in sample(numbers, 12):
