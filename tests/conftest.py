@@ -42,14 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many cases each attack tried: the tests of tests/attack record them as properties."""
-    counts: Counter[tuple[str, str]] = Counter()
+    """Print how many cases each attack tried and how many failed: tests/attack/common.py records them as properties."""
+    counts: dict[str, Counter[str]] = {}
     for outcome in ("passed", "failed"):
         for report in terminalreporter.stats.get(outcome, []):
-            for name, count in getattr(report, "user_properties", []):
-                counts[name, outcome] += count
-    for (name, outcome), count in sorted(counts.items()):
-        terminalreporter.write_line(f"{name:<50} {count:>6,} {outcome}")
+            for name, (tried, failed) in getattr(report, "user_properties", []):
+                counts.setdefault(name, Counter()).update(tried=tried, failed=failed)
+    for name, count in sorted(counts.items()):
+        terminalreporter.write_line(f"{name:<50} {count['tried']:>6,} tried, {count['failed']:,} failed")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,5 +1,6 @@
 """Files of other people, in and beside a run: named and left alone; links are never written through."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -163,7 +164,7 @@ def test_the_checkpoint_of_another_run_is_named_and_left_alone(run: Path, other_
     assert "going on after update 4" in result.error
     example(KIND).assert_equal(run)
     left = run / CHECKPOINTS / "00000005"
-    assert {path.name: path.read_bytes() for path in left.iterdir()} == before
+    assert {name: (left / name).read_bytes() for name in before} == before
 
 
 def test_only_the_checkpoint_of_another_run(run: Path, other_seed: Path) -> None:
@@ -207,27 +208,25 @@ TARGETS = {"a file": "thesis", "a folder": ".", "nothing": "new"}
 LINKS = [(state, name, target) for name in INSIDE for state in ("unfinished", "finished") for target in TARGETS]
 
 
-@pytest.mark.parametrize(("state", "name", "target"), sample(LINKS, 40))
-def test_a_link_in_a_run_is_never_written_through(
-    state: str, name: str, target: str, tmp_path: Path, victim: Path, record_property: Count
-) -> None:
+def test_a_link_in_a_run_is_never_written_through(tmp_path: Path, victim: Path, record_property: Count) -> None:
     made = example(KIND)
-    run = made.copy_unfinished(tmp_path / "runs") if state == "unfinished" else made.copy_finished(tmp_path / "runs")
-    if state == "finished" and "/" in name:
-        (run / CHECKPOINTS).mkdir(exist_ok=True)
-        if not (run / name).parent.is_dir():
-            pytest.skip("a finished run has no checkpoint")
-    linked(run / name, victim / TARGETS[target])
-    before, beside = snapshot(victim), snapshot(run.parent, without=[run])
-    result = resume(run)
-    assert snapshot(victim) == before
-    assert snapshot(run.parent, without=[run]) == beside
-    result.assert_behaved()
-    if result.code == 0 and state == "unfinished":
-        if (run / name).is_symlink():  # left alone
-            (run / name).unlink()
-        made.assert_equal(run)
-    record_property("links in a run", 1)
+    with trying("links in a run", record_property) as tried:
+        for number, (state, name, target) in enumerate(sample(LINKS, 40)):
+            copy = made.copy_unfinished if state == "unfinished" else made.copy_finished
+            run = copy(tmp_path / str(number))
+            if state == "finished" and name.startswith(f"{CHECKPOINTS}/"):
+                (run / name).parent.mkdir(parents=True)
+            with tried(state, name, target):
+                linked(run / name, victim / TARGETS[target])
+                before, beside = snapshot(victim), snapshot(run.parent, without=[run])
+                result = resume(run)
+                assert snapshot(victim) == before
+                assert snapshot(run.parent, without=[run]) == beside
+                result.assert_behaved()
+                if result.code == 0 and state == "unfinished":
+                    if (run / name).is_symlink():  # left alone
+                        (run / name).unlink()
+                    made.assert_equal(run)
 
 
 def test_metrics_that_are_a_link_to_the_real_metrics_are_not_appended_to(run: Path, victim: Path) -> None:
@@ -256,15 +255,25 @@ TEMPORARY = {  # the predictable names that a version before this one used, and 
 }
 
 
-@pytest.mark.parametrize("name", TEMPORARY)
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_link_at_a_temporary_name_is_never_written_through(name: str, target: str, run: Path, victim: Path) -> None:
-    place, path = TEMPORARY[name]
-    before = snapshot(victim)
-    result = resume(run, link=[place, 1, path.format(run=run), str(victim / TARGETS[target])])
-    assert snapshot(victim) == before
-    result.assert_behaved()
-    example(KIND).assert_ends_equal(run)
+def test_a_link_at_a_temporary_name_is_never_written_through(
+    tmp_path: Path, victim: Path, record_property: Count
+) -> None:
+    with trying("links at temporary names", record_property) as tried:
+        for name, target in itertools.product(TEMPORARY, TARGETS):
+            with tried(name, target):
+                run = example(KIND).copy_unfinished(tmp_path / f"{name} {target}")
+                place, path = TEMPORARY[name]
+                before = snapshot(victim)
+                result = resume(run, link=[place, 1, path.format(run=run), str(victim / TARGETS[target])])
+                assert snapshot(victim) == before
+                result.assert_behaved()
+                if result.code:
+                    result = resume(run)
+                    assert result.code == 0, result.error
+                for link in run.glob(".*.partial"):
+                    assert link.is_symlink()  # it is not regard's
+                    link.unlink()
+                example(KIND).assert_equal(run)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -292,20 +301,19 @@ def test_a_parent_that_is_a_link_is_followed(tmp_path: Path, run: Path) -> None:
 # ---- pictures
 
 
-@pytest.mark.parametrize("ending", ["svg", "html", "csv"])
-def test_look_writes_through_no_link(ending: str, tmp_path: Path, victim: Path, record_property: Count) -> None:
+def test_look_writes_through_no_link(tmp_path: Path, victim: Path, record_property: Count) -> None:
     run = example(KIND).finished
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    for at in (f".map.{ending}.{{pid}}.partial", f"map.{ending}"):
-        before = snapshot(victim)
-        link = ["regard.storage:write", 1, f"{pictures}/{at}", str(victim / "thesis")]
-        result = commands()("look", run, "abc", "-o", pictures / f"map.{ending}", link=link)
-        result.assert_behaved()
-        assert snapshot(victim) == before
-        for path in pictures.iterdir():
-            path.unlink()
-        record_property("links at the names of pictures", 1)
+    with trying("links at the names of pictures", record_property) as tried:
+        for ending, name in itertools.product(
+            ("svg", "html", "csv"), (".map.{ending}.{{pid}}.partial", "map.{ending}")
+        ):
+            with tried(ending, name):
+                folder = tmp_path / f"{ending}{len(name)}"
+                folder.mkdir()
+                before = snapshot(victim)
+                link = ["regard.storage:write", 1, f"{folder}/{name.format(ending=ending)}", str(victim / "thesis")]
+                commands()("look", run, "abc", "-o", folder / f"map.{ending}", link=link).assert_behaved()
+                assert snapshot(victim) == before
 
 
 # ---- two at once
