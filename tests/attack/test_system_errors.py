@@ -148,7 +148,7 @@ def test_few_open_files(tmp_path: Path, record_property: Count) -> None:
     made = example("recurrent")
     codes = []
     with trying("limits on open files", record_property) as tried:
-        for limit in range(3, 24):
+        for limit in [*sample(range(3, 23), 7), 23]:
             with tried(limit):
                 run = made.copy_unfinished(tmp_path / str(limit))
                 result = commands()("train", "--resume", run, limits={"NOFILE": limit})
