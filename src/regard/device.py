@@ -59,9 +59,11 @@ def name_processor() -> str:
     return f"{kind}, {torch.backends.cpu.get_cpu_capability()}"
 
 
-def name_gpu(number: int) -> str:
-    """The kind of a GPU, its memory and its compute capability."""
-    kind = torch.cuda.get_device_properties(number)
+def name_gpu(device: torch.device) -> str:
+    """The kind of a GPU, its memory and its compute capability; `none` for the CPU."""
+    if device.type != "cuda":
+        return "none"
+    kind = torch.cuda.get_device_properties(device)
     return f"{kind.name}, {kind.total_memory / 2**30:.0f} GiB, compute capability {kind.major}.{kind.minor}"
 
 

@@ -107,7 +107,7 @@ def examine(run: str | Path | None = None) -> Report:
 def _machine() -> dict[str, str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     waiting = [f"{name}={os.environ[name]}" for name in WAITING if name in os.environ]
-    gpus = [name_gpu(number) for number in range(torch.cuda.device_count())]
+    gpus = [name_gpu(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": name_processor(),

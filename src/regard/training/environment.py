@@ -17,12 +17,11 @@ Environment = dict[str, Any]
 
 def current(settings: Train) -> Environment:
     """What a training with these settings is computed with, here and now."""
-    device = choose_device(settings.device)
     return {
         "regard": __version__,
         "torch": torch.__version__,
         "processor": name_processor(),
-        "gpu": name_gpu(device.index or 0) if device.type == "cuda" else "none",
+        "gpu": name_gpu(choose_device(settings.device)),
         "threads": settings.threads or torch.get_num_threads(),
     }
 

@@ -61,8 +61,9 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
             files[storage.ORIGIN] = origin.origin()
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
-            with _training(run) as run:
-                return _learn(task, examples, data, run, log, stopper)
+            with _training(run) as locked:
+                _learn(task, examples, data, locked, log, stopper)
+    return run
 
 
 def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -> Run:
@@ -75,7 +76,7 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
     recipe = run.recipe()
     with plugins.loading(run.needs()):
         check(recipe, stored=True)
-    with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run) as run:
+    with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run) as locked:
         stopper.say = log.say
         if run.finished():
             log.say(f"the run {run.path} is finished already")
@@ -94,8 +95,9 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
         with stopper.deferred():
             if changes:
                 log.warn(changes)
-                environment.record(run, now, run.newest_update())
-            return _learn(task, examples, data, run, log, stopper)
+                environment.record(locked, now, run.newest_update())
+            _learn(task, examples, data, locked, log, stopper)
+    return run
 
 
 @contextmanager
@@ -125,7 +127,7 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     devices.choose_device(recipe.train.device)
 
 
-def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> Run:
+def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> None:
     """Train to the end, from the newest checkpoint if there is one, then compute the metric on dev."""
     recipe = task.recipe
     if recipe.train.threads:
@@ -161,7 +163,6 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: Prog
     run.record({recipe.metric: value, "signature": signature, "train_seconds": seconds, "precision": precision})
     run.finish()
     log.say(f"learned in {seconds:.1f} s; on dev: {value:.4f} ({signature})")
-    return run
 
 
 def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
