@@ -186,14 +186,14 @@ def test_other_data_or_another_recipe_is_trained_anew(tmp_path: Path) -> None:
 def test_a_run_that_cannot_be_read_now_is_not_trained_anew(
     compared: Comparison, runs: Path, data: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, real = sorted(runs.iterdir()), Path.read_bytes
+    before, real = sorted(runs.iterdir()), os.open
 
-    def read_bytes(path: Path) -> bytes:
-        if path == runs / "reverse" / "recipe.toml":
+    def refuse(path: Path, *arguments: int, **named: int) -> int:
+        if Path(path) == runs / "reverse" / "recipe.toml":
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
-        return real(path)
+        return real(path, *arguments, **named)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(StorageError, match=r"recipe\.toml cannot be read: Too many open files"):
         regard.compare(*SMALL, *data, "reverse", runs=runs, quiet=True)
     assert sorted(runs.iterdir()) == before

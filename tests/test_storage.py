@@ -4,7 +4,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ import pytest
 from regard import storage
 from regard.errors import CorruptError, DataError, RecipeError, StorageError
 from regard.recipe import Recipe, to_toml
-from regard.storage import CHECKPOINTS, LOCK, MANIFEST, METRICS, MODEL, RECIPE, REPLACED, Folder, Run
+from regard.storage import CHECKPOINTS, LOCK, MANIFEST, METRICS, MODEL, RECIPE, Folder, Run, files
+from regard.storage.runs import Manifest, resume_command
 
 CREATED = {RECIPE: to_toml(Recipe()).encode(), "source.tokens": b"[1, 2, 3]", "target.tokens": b"[4, 5, 6]"}
 WEIGHTS = bytes(range(256)) * 8
@@ -127,12 +128,15 @@ def test_creating_a_run_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_partial_runs_of_killed_processes_are_removed_and_use_up_no_name(tmp_path: Path) -> None:
-    for leftover in (f".mine.{os.getpid()}.partial", ".other.7.partial"):
-        (tmp_path / leftover).mkdir()
-        (tmp_path / leftover / RECIPE).write_bytes(b"half")
-    (tmp_path / ".picture.svg.7.partial").write_bytes(b"another's file")
+    (tmp_path / f".mine.regard-new-{16 * '0'}-{16 * 'f'}.partial").mkdir()
+    (tmp_path / f".mine.regard-new-{16 * '0'}-{16 * 'f'}.partial" / RECIPE).write_bytes(b"half")
+    foreign = [".download.partial", ".mine.7.partial", ".mine.regard-new-x-y.partial"]
+    for name in foreign:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis").write_bytes(b"precious")
     assert Run.create(tmp_path, "mine", CREATED).path.name == "mine"
-    assert names(tmp_path) == [".picture.svg.7.partial", "mine"]
+    assert names(tmp_path) == [*foreign, "mine"]
+    assert all((tmp_path / name / "thesis").read_bytes() == b"precious" for name in foreign)
 
 
 def test_a_run_is_created_even_if_folders_cannot_be_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,14 +255,14 @@ def test_files_that_were_put_into_a_run_by_others_do_not_enter_the_manifest(run:
 
 def test_a_file_is_readable_at_every_step_of_its_replacement(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     contents: list[bytes] = []
-    real = storage.write
+    real = files.write
 
-    def write(path: Path, content: bytes) -> None:
+    def write(path: Path, content: bytes, owner: str) -> None:
         contents.append(run.read(MODEL))
-        real(path, content)
+        real(path, content, owner)
         contents.append(run.read(MODEL))
 
-    monkeypatch.setattr(storage, "write", write)
+    monkeypatch.setattr(files, "write", write)
     run.replace(MODEL, b"new")
     assert contents == [WEIGHTS] * 3 + [b"new"] * 3
     assert [len(digests) for digests in json.loads((run.path / MANIFEST).read_bytes())["files"].values()] == [1] * 5
@@ -267,16 +271,16 @@ def test_a_file_is_readable_at_every_step_of_its_replacement(run: Run, monkeypat
 def test_a_file_that_is_replaced_while_it_is_read_is_not_called_damaged(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = Folder._manifest, []
+    real, calls = Folder.manifest, []
 
-    def manifest(self: Folder) -> Mapping[str, list[str]]:
-        files = real(self)
+    def manifest(self: Folder) -> Manifest:
+        before = real(self)
         calls.append(1)
         if len(calls) == 1:
             run.replace(MODEL, b"new")  # also reads the manifest
-        return files
+        return before
 
-    monkeypatch.setattr(Folder, "_manifest", manifest)
+    monkeypatch.setattr(Folder, "manifest", manifest)
     assert run.read(MODEL) == b"new"
 
 
@@ -288,13 +292,35 @@ def test_metrics_of_an_unfinished_run_are_its_complete_lines(young: Run) -> None
     with open(young.path / METRICS, "ab") as file:
         file.write(b'{"upda')
     assert young.metrics() == [{"update": 1}, {"update": 2}]
-    young.cut_metrics(size)
+    assert young.restore_metrics(None, size) is None
     assert young.metrics() == [{"update": 1}]
     assert young.metrics_size() == size
-    young.cut_metrics(0)
+    assert young.restore_metrics(None) is None
     assert young.metrics() == []
     with pytest.raises(CorruptError, match=f"{METRICS} is damaged"):
-        young.cut_metrics(size)
+        young.restore_metrics(None, size)
+
+
+def test_a_flipped_bit_in_the_metrics_of_an_unfinished_run_is_detected_and_undone(young: Run) -> None:
+    young.record({"update": 1, "loss": 0.5})
+    young.save(1, {"state": b"1"})
+    undamaged = (young.path / METRICS).read_bytes()
+    young.record({"update": 2})
+    [checkpoint] = young.checkpoints()
+    for index in range(len(undamaged)):
+        flipped = bytearray((young.path / METRICS).read_bytes())
+        flipped[index] ^= 1
+        (young.path / METRICS).write_bytes(flipped)
+        with pytest.raises(CorruptError, match=f"{METRICS} is damaged; to restore it"):
+            young.metrics()
+        aside = young.restore_metrics(checkpoint)
+        assert aside is not None
+        assert aside.read_bytes() == bytes(flipped)
+        aside.unlink()
+        assert (young.path / METRICS).read_bytes() == undamaged
+    (young.path / METRICS).unlink()
+    assert young.restore_metrics(checkpoint) is None
+    assert young.metrics() == [{"update": 1, "loss": 0.5}]
 
 
 def test_the_two_newest_checkpoints_are_kept(young: Run) -> None:
@@ -375,7 +401,8 @@ def test_a_checkpoint_that_cannot_be_replaced_stays(young: Run, monkeypatch: pyt
 def test_a_checkpoint_is_restored_if_the_process_was_killed_while_replacing_it(young: Run) -> None:
     young.save(4, {"state": b"before"})
     folder = young.path / CHECKPOINTS
-    os.rename(folder / "00000004", folder / f".00000004{REPLACED}")  # as if killed between the two renames of `save`
+    # as if killed between the two renames of `save`
+    os.rename(folder / "00000004", folder / f".00000004.regard-{young.id}-replaced.partial")
     with young.training():
         assert [checkpoint.read("state") for checkpoint in young.checkpoints()] == [b"before"]
     assert names(folder) == ["00000004"]
@@ -414,14 +441,14 @@ def test_a_checkpoint_folder_that_cannot_be_listed_is_not_taken_as_empty(
 
 def unreadable(name: str, number: int, patch: pytest.MonkeyPatch) -> None:
     """Make reading files of that name fail with this error number."""
-    real = Path.read_bytes
+    real = os.open
 
-    def read_bytes(path: Path) -> bytes:
-        if path.name == name:
+    def refuse(path: Path, flags: int, *mode: int) -> int:
+        if Path(path).name == name:
             raise OSError(number, os.strerror(number), str(path))
-        return real(path)
+        return real(path, flags, *mode)
 
-    patch.setattr(Path, "read_bytes", read_bytes)
+    patch.setattr(os, "open", refuse)
 
 
 # One process at a time trains a run
@@ -429,7 +456,9 @@ def unreadable(name: str, number: int, patch: pytest.MonkeyPatch) -> None:
 
 def test_two_processes_cannot_train_the_same_run(young: Run) -> None:
     with young.training():
-        message = "young is being trained by another process; wait for it"
+        message = (
+            rf"young is being trained by process {os.getpid()} on {socket.gethostname()}, since 20[-0-9: +]+; wait"
+        )
         with pytest.raises(DataError, match=message) as caught, Run.open(young.path).training():
             pass
         assert caught.value.exit_code == 2
@@ -439,15 +468,16 @@ def test_two_processes_cannot_train_the_same_run(young: Run) -> None:
 
 def test_training_removes_files_that_a_killed_process_left(young: Run) -> None:
     young.save(4, {"state": b"4"})
-    for leftover in (f".{MODEL}.7.partial", f".{MANIFEST}.8.partial"):
-        (young.path / leftover).write_bytes(b"half")
-    inside = [f"{CHECKPOINTS}/{name}" for name in (".00000008.7.partial", ".00000002.old.partial")]
-    for leftover in (*inside, ".checkpoints.old.partial"):
-        (young.path / leftover).mkdir()
-        (young.path / leftover / "state").write_bytes(b"half")
+    own, other = f"regard-{young.id}-{16 * '0'}.partial", f"regard-{16 * 'a'}-{16 * '0'}.partial"
+    foreign = [f".{MODEL}.{other}", ".download.partial"]
+    for name in (f".{MODEL}.{own}", f".{MANIFEST}.{own}", *foreign):
+        (young.path / name).write_bytes(b"half")
+    for name in (f".00000008.{own}", f".00000008.{other}"):
+        (young.path / CHECKPOINTS / name).mkdir()
+        (young.path / CHECKPOINTS / name / "state").write_bytes(b"half")
     with young.training():
-        assert names(young.path) == sorted([*CREATED, MANIFEST, LOCK, CHECKPOINTS])
-        assert names(young.path / CHECKPOINTS) == ["00000004"]
+        assert names(young.path) == sorted([*CREATED, MANIFEST, LOCK, CHECKPOINTS, *foreign])
+        assert names(young.path / CHECKPOINTS) == [f".00000008.{other}", "00000004"]
 
 
 def test_training_removes_the_checkpoints_of_a_finished_run(run: Run) -> None:
@@ -464,7 +494,7 @@ def test_an_os_error_in_the_training_block_is_not_turned_into_a_storage_error(yo
 
 def test_a_run_that_cannot_be_locked_is_a_storage_error(young: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", disk_full)
-    with pytest.raises(StorageError, match="young cannot be written"), young.training():
+    with pytest.raises(StorageError, match=r"young/\.lock cannot be written"), young.training():
         pass
 
 
@@ -567,7 +597,7 @@ def test_content_is_returned_even_if_the_cache_cannot_be_written(home: Path) -> 
 
 def test_partial_cache_files_of_killed_processes_are_removed(home: Path) -> None:
     (home / "kind").mkdir(parents=True)
-    (home / "kind" / ".abc.7.partial").write_bytes(b"half")
+    (home / "kind" / f".abc.regard-abc-{16 * '0'}.partial").write_bytes(b"half")
     storage.cached("kind", "abc", Maker())
     assert names(home / "kind") == ["abc"]
 
@@ -585,3 +615,148 @@ def test_an_error_of_the_cached_function_is_raised(home: Path) -> None:
 
     with pytest.raises(OSError, match="its own error"):
         storage.cached("kind", "abc", broken)
+
+
+# Files of other people, and links
+
+
+def test_a_link_at_the_temporary_name_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "known")  # as if the random part could be guessed
+    (tmp_path / ".map.svg.regard--known.partial").symlink_to(victim)
+    with pytest.raises(StorageError, match="cannot be written: File exists"):
+        storage.write(tmp_path / "map.svg", b"new")
+    assert victim.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nowhere", "folder", "fifo"])
+def test_what_is_not_a_file_is_not_replaced(tmp_path: Path, kind: str) -> None:
+    path, victim = tmp_path / "map.svg", tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(victim if kind == "link" else tmp_path / "nowhere")
+    before = os.lstat(path)
+    with pytest.raises(StorageError, match=r"map.svg is there and is not a file \(a link, a folder or a device\)"):
+        storage.write(path, b"new")
+    assert os.path.samestat(os.lstat(path), before)
+    assert victim.read_bytes() == b"precious"
+    assert names(tmp_path) == ["map.svg", "victim"]
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "fifo", "large"])
+@pytest.mark.parametrize("name", [MODEL, MANIFEST, METRICS, RECIPE])
+def test_a_file_of_a_run_that_is_not_a_file_of_the_right_size_is_refused(run: Run, name: str, kind: str) -> None:
+    path = run.path / name
+    content = path.read_bytes()
+    path.unlink()
+    if kind == "link":
+        (run.path / "elsewhere").write_bytes(content)
+        path.symlink_to("elsewhere")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.touch()
+        os.truncate(path, 1 << 40)  # takes no room on the disk
+    with pytest.raises(CorruptError, match=rf"{name} (is a|has 1,099,511,627,776 bytes)"):
+        run.read(name)
+    with pytest.raises((CorruptError, DataError)):
+        Run.open(run.path).metrics() if name == METRICS else Run.open(run.path).read(name)
+
+
+@pytest.mark.parametrize("name", ["../victim", "/etc/passwd", "", ".", "a/b", "a\nb"])
+def test_a_manifest_with_paths_is_refused(run: Run, name: str) -> None:
+    (run.path / MANIFEST).write_bytes(Manifest(run.id, {name: [64 * "0"]}).to_json())
+    with pytest.raises(CorruptError, match=f"{MANIFEST} is damaged: it does not list files"):
+        run.read(name)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"format": ' + b"1" * 5000 + b"}", b'{"a":' * 50_000])
+def test_a_nested_manifest_is_refused(run: Run, content: bytes) -> None:
+    (run.path / MANIFEST).write_bytes(content)
+    with pytest.raises(CorruptError, match=f"{MANIFEST} is damaged"):
+        run.read(MODEL)
+
+
+@pytest.mark.parametrize("name", [METRICS, LOCK, CHECKPOINTS])
+def test_training_does_not_follow_links_out_of_a_run(young: Run, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "00000001").mkdir()
+    (outside / "precious").write_bytes(b"precious")
+    (young.path / name).symlink_to(outside if name == CHECKPOINTS else outside / "precious")
+
+    def train() -> None:
+        with young.training() as locked:
+            locked.record({"update": 1})
+            locked.save(1, {"state": b"1"})
+
+    with pytest.raises((CorruptError, StorageError), match=name):
+        train()
+    assert names(outside) == ["00000001", "precious"]
+    assert (outside / "precious").read_bytes() == b"precious"
+
+
+def test_checkpoints_of_other_runs_and_other_files_are_left_alone(young: Run, tmp_path: Path) -> None:
+    other = Run.create(tmp_path, "other", CREATED)
+    other.save(9, {"state": b"other"})
+    young.save(4, {"state": b"4"})
+    folder = young.path / CHECKPOINTS
+    os.rename(other.path / CHECKPOINTS / "00000009", folder / "00000009")
+    (folder / "00000009.bak").mkdir()
+    (folder / "5notes.txt").write_bytes(b"notes")
+    (folder / "00000005").write_bytes(b"a file")
+    (folder / "00000006").symlink_to(folder / "00000009")
+    strangers = ["00000005", "00000006", "00000009", "00000009.bak", "5notes.txt"]
+    assert young.strangers() == strangers
+    assert [checkpoint.update for checkpoint in young.checkpoints()] == [4]
+    for update in (5, 9, 12):
+        young.save(update, {"state": str(update).encode()})
+    assert [checkpoint.path.name for checkpoint in young.checkpoints()] == ["00000012", "00000009-2"]
+    assert [checkpoint.read("state") for checkpoint in young.checkpoints()] == [b"12", b"9"]
+    assert young.newest_update() == 12
+    young.record({"update": 12})
+    with young.training() as locked:
+        locked.finish()
+    assert names(folder) == strangers
+    assert Folder(folder / "00000009").read("state") == b"other"
+
+
+def test_a_checkpoint_with_a_foreign_file_in_it_is_not_removed(young: Run) -> None:
+    for update in (1, 2, 3):
+        young.save(update, {"state": b"state"})
+        (young.path / CHECKPOINTS / "00000001" / "notes.txt").write_bytes(b"notes")
+    assert names(young.path / CHECKPOINTS) == ["00000001", "00000002", "00000003"]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_lock_that_is_removed_is_noticed_before_anything_more_is_written(young: Run, replaced: bool) -> None:
+    def contents() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in young.path.rglob("*") if path.is_file() and path.name != LOCK}
+
+    with young.training() as locked:
+        locked.record({"update": 1})
+        locked.save(1, {"state": b"1"})
+        before = contents()
+        (young.path / LOCK).unlink()
+        if replaced:
+            (young.path / LOCK).touch()
+        for write in (
+            lambda: locked.save(2, {"state": b"2"}),
+            lambda: locked.replace(MODEL, b"new"),
+            lambda: locked.record({"update": 2}),
+            locked.finish,
+        ):
+            with pytest.raises(StorageError, match=r"\.lock was removed or replaced while .* Go on with: regard train"):
+                write()
+        assert contents() == before
+
+
+def test_the_command_that_resumes_a_run_is_quoted(tmp_path: Path) -> None:
+    assert resume_command(tmp_path / "a; rm x") == f"regard train --resume '{tmp_path}/a; rm x'"

@@ -1,11 +1,13 @@
 """Devices, precision, memory and threads: where and how tensors are computed."""
 
 import ctypes
+import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -44,6 +46,25 @@ def choose_precision(name: str, device: torch.device) -> str:
         return name
     fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)  # Ampere and later
     return "bfloat16" if fast else "float32"
+
+
+def name_processor() -> str:
+    """The kind of this machine's processor, and the instructions that torch uses; Linux names the kind in a file."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    kind = names[0] if names else platform.processor() or platform.machine()
+    return f"{kind}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def name_gpu(device: torch.device) -> str:
+    """The kind of a GPU, its memory and its compute capability; `none` for the CPU."""
+    if device.type != "cuda":
+        return "none"
+    kind = torch.cuda.get_device_properties(device)
+    return f"{kind.name}, {kind.total_memory / 2**30:.0f} GiB, compute capability {kind.major}.{kind.minor}"
 
 
 @contextmanager

@@ -43,9 +43,12 @@ class Needs(NamedTuple):
     packages: dict[str, Package]
 
     @classmethod
-    def of(cls, run: str, content: bytes) -> "Needs":
-        """Reads what `to_json` wrote."""
-        return cls(run, {key: Package(**package) for key, package in json.loads(content).items()})
+    def of(cls, run: str, stored: Mapping[str, Any]) -> "Needs":
+        """The value of JSON that `to_json` wrote; TypeError if it is anything else."""
+        packages = {key: Package(**package) for key, package in stored.items()}
+        if not all(isinstance(text, str) for package in packages.values() for text in package):
+            raise TypeError("a package and its version are texts")
+        return cls(run, packages)
 
 
 NO_NEEDS = Needs("", {})

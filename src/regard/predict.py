@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from regard import models, plugins, storage
+from regard import models, plugins
 from regard import recipe as recipes
 from regard.device import choose_device, current, explain_out_of_memory, keep_freed_memory
-from regard.errors import CorruptError, RecipeError
+from regard.errors import RecipeError
 from regard.recipe import Search
 from regard.storage import Run
 from regard.tasks import AnyTask, Scored, task_class
@@ -80,12 +81,11 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     recipe = run.recipe()
     with plugins.loading(run.needs()):
         task = task_class(recipe.task).restore(recipe, run.read)
-        model = task.build()
-    try:
-        models.load_weights(model, models.stored_weights(run))
-    except RuntimeError as error:
-        raise CorruptError(f"{run.path / storage.MODEL} does not fit the run's recipe: {error}") from error
-    with explain_out_of_memory("the model", "use a device with more memory"):
-        model.to(choose_device(device)).eval()
+        with torch.device("meta"):  # checks that the stored weights fit, before memory is needed for the model
+            weights = models.stored_weights(run, task.build())
+        with explain_out_of_memory("the model", "use a device with more memory"):
+            model = task.build()
+            models.load_weights(model, weights)
+            model.to(choose_device(device)).eval()
     models.store_by_columns(model)
     return Predictor(run, task, model)

@@ -198,7 +198,7 @@ def test_training_reports_its_steps_and_prints_the_run(trained: tuple[Path, Resu
     assert "character_errors|n:20|" in result.error
     assert "regard look runs/upper" in result.error
     assert "\x1b" not in result.error
-    expected = {"recipe.toml", "data.json", "manifest.json", "metrics.jsonl", "model.safetensors"}
+    expected = {"recipe.toml", "data.json", "environment.json", "manifest.json", "metrics.jsonl", "model.safetensors"}
     assert expected | {"source.tokens", "target.tokens"} == {each.name for each in (folder / "runs/upper").iterdir()}
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -15,18 +16,18 @@ import torch
 
 from regard import recipe as recipes
 from regard import storage
-from regard.errors import CorruptError, DataError, StoppedError, StorageError
+from regard.errors import DataError, StoppedError, StorageError
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import Transduce
-from regard.training import loop, resume, stopping, train
+from regard.training import environment, loop, resume, stopping, train
 from regard.training.engine import eager
 from regard.training.session import OPTIMIZER
 from regard.training.stopping import HEARD, Stopper
 
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
 CHECKS = 15  # of a run: one before each of 8 updates, one for each of 2 dev batches of 3 validations, one at the end
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 
 Outcome = tuple[object, ...]
 
@@ -58,6 +59,7 @@ class Outcomes:
         """Weights, optimizer, averages, generator states and metrics, without metrics that depend on the clock."""
         assert sorted(each.name for each in run.path.iterdir()) == [
             "data.json",
+            "environment.json",
             "manifest.json",
             "metrics.jsonl",
             "model.safetensors",
@@ -101,6 +103,12 @@ class CountingStopper(Stopper):
         if CountingStopper.checks == CountingStopper.last:
             raise StoppedError(signal.SIGINT)
         super().check()
+
+
+def contents(run: Run) -> dict[Path, bytes]:
+    """The files of a run, except the lock, which names the last process that trained it."""
+    paths = [path for path in run.path.rglob("*") if path.is_file() and path.name != storage.LOCK]
+    return {path: path.read_bytes() for path in paths}
 
 
 def stop_at(check: int, patch: pytest.MonkeyPatch) -> None:
@@ -340,7 +348,7 @@ def test_a_signal_while_the_run_is_created_says_how_to_go_on(
     recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        on_call(1, storage, "_create_folder", lambda: signal.raise_signal(signal.SIGINT), patch)
+        on_call(1, storage.files, "create_folder", lambda: signal.raise_signal(signal.SIGINT), patch)
         with pytest.raises(StoppedError, match="0 updates are saved; go on with"):
             train(recipe, runs=tmp_path, quiet=True)
     assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
@@ -431,14 +439,14 @@ def test_changed_data_are_refused_and_nothing_is_lost(
     with monkeypatch.context() as patch:
         stop_at(6, patch)
         run = train_until_stopped(tmp_path, recipe)
-    files_before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    files_before = contents(run)
     for name in (*recipe.data.train, *recipe.data.dev):
         content = Path(name).read_bytes()
         Path(name).write_bytes(content.replace(b"a", b"e", 1))
         with pytest.raises(DataError, match=r"has changed since its training began: .*train.tsv, .*dev.tsv\. Restore"):
             resume(run, quiet=True)
         Path(name).write_bytes(content)
-    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files_before
+    assert contents(run) == files_before
     assert outcomes.of(resume(run, quiet=True)) == uninterrupted
 
 
@@ -457,27 +465,107 @@ def test_a_checkpoint_that_cannot_be_read_is_an_error_and_is_not_removed(
         stop_at(12, patch)
         run = train_until_stopped(tmp_path, recipe)
     newest, _ = run.checkpoints()
-    files_before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    real = Path.read_bytes
+    files_before = contents(run)
+    real = os.open
 
-    def read_bytes(path: Path) -> bytes:
-        if path == newest.path / name:
+    def refuse(path: Path, *arguments: int, **named: int) -> int:
+        if Path(path) == newest.path / name:
             raise OSError(number, os.strerror(number), str(path))
-        return real(path)
+        return real(path, *arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", read_bytes)
+        patch.setattr(os, "open", refuse)
         with pytest.raises(StorageError, match=f"{name} cannot be read: {os.strerror(number)}"):
             resume(run, quiet=True)
-    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files_before
+    assert contents(run) == files_before
     assert outcomes.of(resume(run, quiet=True)) == uninterrupted
 
 
-def test_truncated_metrics_are_detected(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content.replace(b"loss", b"lost", 1)])
+def test_damaged_metrics_are_set_aside_and_restored(
+    recipe: Recipe,
+    outcomes: Outcomes,
+    uninterrupted: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[bytes], bytes],
+) -> None:
     with monkeypatch.context() as patch:
         stop_at(8, patch)
         run = train_until_stopped(tmp_path, recipe)
     path = run.path / storage.METRICS
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptError, match=r"metrics.jsonl is damaged"):
-        resume(run, quiet=True)
+    damaged = damage(path.read_bytes())
+    path.write_bytes(damaged)
+    resume(run, quiet=True)
+    assert (
+        "metrics.jsonl was damaged and is restored; the damaged one is now metrics.jsonl.damaged"
+        in capsys.readouterr().err
+    )
+    aside = path.with_name("metrics.jsonl.damaged")
+    assert aside.read_bytes() == damaged
+    aside.unlink()
+    assert outcomes.of(run) == uninterrupted
+
+
+def test_a_checkpoint_of_another_run_is_named_and_left_alone(
+    recipe: Recipe,
+    outcomes: Outcomes,
+    uninterrupted: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(12, patch)
+        other = train_until_stopped(tmp_path, recipes.override(recipe, "train.seed=2"))
+        stop_at(6, patch)
+        with pytest.raises(StoppedError):
+            train(recipe, runs=tmp_path, quiet=True)
+    run, (foreign, _) = Run.open(tmp_path / "tiny-2"), other.checkpoints()
+    assert foreign.update > run.newest_update()
+    aside = run.path / storage.CHECKPOINTS / foreign.path.name
+    os.rename(foreign.path, aside)
+    before = contents(other), {path: path.read_bytes() for path in aside.iterdir()}
+    resume(run, quiet=True)
+    assert f"is not a checkpoint of this run; it is left alone: {aside.name}" in capsys.readouterr().err
+    assert (contents(other), {path: path.read_bytes() for path in aside.iterdir()}) == before
+    shutil.rmtree(aside.parent)
+    assert outcomes.of(run) == uninterrupted
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_another_environment_is_named_and_recorded_or_refused(
+    recipe: Recipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    exact: bool,
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(6, patch)
+        run = train_until_stopped(tmp_path, recipe)
+    [first] = run.environments()
+    assert first == {"update": 0} | environment.current(recipe.train)
+    assert first["threads"] == 1
+    monkeypatch.setattr(environment, "__version__", "9.9")
+    before = contents(run)
+    if exact:
+        with pytest.raises(DataError, match=r"tiny was trained with regard 0.1.0, now 9.9. With --exact a run goes on"):
+            resume(run, exact=True, quiet=True)
+        assert contents(run) == before
+        return
+    resume(run, quiet=True)
+    message = (
+        "was trained with regard 0.1.0, now 9.9: the last bits of the weights may not be those of an uninterrupted"
+    )
+    assert message in capsys.readouterr().err
+    assert run.environments() == [first, first | {"update": 3, "regard": "9.9"}]
+
+
+def test_the_same_environment_is_exact(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(6, patch)
+        run = train_until_stopped(tmp_path, recipe)
+    resume(run, exact=True, quiet=True)
+    assert len(run.environments()) == 1

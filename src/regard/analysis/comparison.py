@@ -21,6 +21,7 @@ from regard.recipe import Recipe
 from regard.show import curves
 from regard.show.curves import DRAWINGS, Curve, Labels, Point
 from regard.storage import Run
+from regard.storage.runs import resume_command
 from regard.tasks import AnyTask, task_class
 from regard.tasks.core import Examples
 from regard.types import Example
@@ -178,7 +179,7 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
         if own:
             raise RecipeError(f"{what.path} is a run, which is taken as it is; {own[0]} can only change a recipe")
         if not what.finished():
-            raise DataError(f"the run {what.path} is not finished; go on with: regard train --resume {what.path}")
+            raise DataError(f"the run {what.path} is not finished; go on with: {resume_command(what.path)}")
         _restored(what)  # an error now if the run needs a package that is missing
         return Entrant(what.path.name, str(what.path), what.recipe(), what)
     if not isinstance(what, Recipe) and Path(what).suffix != ".toml" and len(Path(what).parts) > 1:
@@ -283,9 +284,12 @@ def _trained(name: str, entrant: Entrant, runs: Path, read: Read, log: ProgressL
 
 
 def _same(run: Run, recipe: Recipe, read: Read) -> bool:
-    """Whether a run was trained with exactly this recipe, and its data has not changed since."""
+    """Whether a run was trained with exactly this recipe, and its data and train.start_from have not changed since."""
+    origin = Path(recipe.train.start_from)
     with suppress(CorruptError, RecipeError):  # a damaged run, or one of another version, does not count
-        return run.recipe() == recipe and run.read(storage.DATA) == read(_source(recipe)).digest()
+        if run.recipe() != recipe or (recipe.train.start_from and Run.at(origin) and not run.started_from(Run(origin))):
+            return False
+        return run.read(storage.DATA) == read(_source(recipe)).digest()
     return False
 
 

@@ -14,7 +14,15 @@ import torch
 
 from regard import __version__, plugins
 from regard.data.batching import Batches
-from regard.device import choose_device, choose_precision, current, explain_out_of_memory, precision
+from regard.device import (
+    choose_device,
+    choose_precision,
+    current,
+    explain_out_of_memory,
+    name_gpu,
+    name_processor,
+    precision,
+)
 from regard.errors import RegardError
 from regard.kernels import choose, gpu
 from regard.kernels.choose import PATHS, PathCounts, capturable, count_answers, takes
@@ -99,10 +107,10 @@ def examine(run: str | Path | None = None) -> Report:
 def _machine() -> dict[str, str]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     waiting = [f"{name}={os.environ[name]}" for name in WAITING if name in os.environ]
-    gpus = [_gpu(number) for number in range(torch.cuda.device_count())]
+    gpus = [name_gpu(torch.device("cuda", number)) for number in range(torch.cuda.device_count())]
     return {
         "system": f"{platform.system()} {platform.release()}",
-        "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}",
+        "processor": name_processor(),
         "cores": f"{cores}, of which torch uses {torch.get_num_threads()} threads",
         "threads wait": ", ".join(waiting) or "as OpenMP does by default: they spin, then sleep",
         "memory": _memory(),
@@ -110,26 +118,11 @@ def _machine() -> dict[str, str]:
     }
 
 
-def _processor() -> str:
-    """The kind of the processor; Linux names it in a file."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def _memory() -> str:
     try:
         return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB"
     except (AttributeError, ValueError, OSError):
         return "unknown"
-
-
-def _gpu(number: int) -> str:
-    kind = torch.cuda.get_device_properties(number)
-    return f"{kind.name}, {kind.total_memory / 2**30:.0f} GiB, compute capability {kind.major}.{kind.minor}"
 
 
 def _versions() -> dict[str, str]:

@@ -10,6 +10,7 @@ import typer
 from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs
 from regard.errors import RecipeError
 
+EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
 RESUME = typer.Option(metavar="RUN", help="Instead of RECIPE: resume a run that was stopped.")
 
 
@@ -17,6 +18,7 @@ def train(
     recipe: Annotated[str | None, RECIPE] = None,
     overrides: Overrides = None,
     resume: Annotated[str | None, RESUME] = None,
+    exact: Annotated[bool, EXACT] = False,
     runs: Runs = Path("runs"),
     as_json: Json = False,
     quiet: Quiet = False,
@@ -33,7 +35,7 @@ def train(
     if recipe is not None and resume is None:
         run = training.train(recipe, *(overrides or []), runs=runs, quiet=quiet)
     elif resume is not None and recipe is None:
-        run = training.resume(resume, quiet=quiet)
+        run = training.resume(resume, exact=exact, quiet=quiet)
     else:
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     last = run.metrics()[-1]

@@ -1,13 +1,21 @@
-"""The weights of a model: read them from a model, load them into a model, load those that a run has stored."""
+"""The weights of a model: read them from a model, load them into a model, load those that a run has stored.
+
+Stored tensors may come from anybody: their names, shapes and types are checked before they are used.
+"""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
+from safetensors.torch import load as parse_tensors
 from torch import Tensor, nn
 
 from regard.errors import CorruptError
-from regard.storage import MODEL, Run
+from regard.storage import MODEL, Folder, Run
+from regard.storage.runs import resume_command
+
+HEADER, PER_TENSOR = 1 << 20, 1 << 10  # bytes that a file may need besides the numbers: in all, and for each tensor
+LARGEST = 1 << 38  # bytes of a file of tensors, if it is not known which ones it should hold
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -24,12 +32,49 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise RuntimeError(f"missing {sorted(set(missing) - shared)}, unexpected {sorted(unexpected)}")
 
 
-def stored_weights(run: Run) -> dict[str, Tensor]:
-    """Load the weights that a run has stored; CorruptError if there are none or the file is damaged."""
-    if not run.has_file(MODEL):
-        how = f"go on with: regard train --resume {run.path}"
-        raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
+def read_tensors(folder: Folder, name: str, allowed: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """The tensors of a file; CorruptError if it is damaged, or if a tensor is not like the `allowed` one of its name.
+
+    The allowed tensors give names, shapes and types; they may be on the meta device. Without them, all are allowed.
+    """
+    path = folder.path / name
+    most = LARGEST if allowed is None else HEADER + sum(PER_TENSOR + tensor.nbytes for tensor in allowed.values())
+    content = folder.read(name, most)
     try:
-        return load_tensors(run.read(MODEL))
-    except SafetensorError as error:
-        raise CorruptError(f"{run.path / MODEL} holds no weights: {error}") from error
+        tensors: dict[str, Tensor] = parse_tensors(content)
+    except (SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CorruptError(f"{path} holds no tensors: {str(error)[:200]}") from error
+    if allowed is not None:
+        _check(tensors, allowed, path)
+    return tensors
+
+
+def _check(tensors: Mapping[str, Tensor], allowed: Mapping[str, Tensor], path: Path) -> None:
+    """Raise CorruptError for a tensor that is not like the allowed one of its name."""
+    for name, tensor in tensors.items():
+        if name not in allowed:
+            raise CorruptError(f"{path} does not fit the run's recipe: it has a tensor {name[:200]!r}")
+        if (tensor.shape, tensor.dtype) != (allowed[name].shape, allowed[name].dtype):
+            stored, expected = _describe(tensor), _describe(allowed[name])
+            raise CorruptError(f"{path} does not fit the run's recipe: {name} is {stored}, and should be {expected}")
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def read_weights(folder: Folder, model: nn.Module) -> dict[str, Tensor]:
+    """The weights that a folder stores for this model; the model may be on the meta device."""
+    expected = weights(model)
+    tensors = read_tensors(folder, MODEL, expected)
+    if missing := expected.keys() - tensors.keys():
+        raise CorruptError(f"{folder.path / MODEL} does not fit the run's recipe: it lacks the tensor {min(missing)}")
+    return tensors
+
+
+def stored_weights(run: Run, model: nn.Module | None = None) -> dict[str, Tensor]:
+    """The weights that a run has stored, checked against a model if one is given; CorruptError if there are none."""
+    if not run.has_file(MODEL):
+        how = f"go on with: {resume_command(run.path)}"
+        raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
+    return read_tensors(run, MODEL) if model is None else read_weights(run, model)

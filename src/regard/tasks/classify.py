@@ -19,6 +19,7 @@ from regard.models.classifier import Classifier
 from regard.recipe import Recipe, Search
 from regard.sources import Text
 from regard.storage import Run
+from regard.storage.runs import parse_json
 from regard.tasks import core
 from regard.tasks.core import Encoded, Examples, Scored, TextTask
 from regard.types import BEGIN, END, BatchFirst, Example, Padded, Prediction
@@ -224,10 +225,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _labels(content: bytes) -> tuple[str, ...]:
     """The labels of a stored run; CorruptError if the file is damaged."""
-    try:
-        stored = json.loads(content)
-    except ValueError as error:
-        raise CorruptError(f"the run's {LABELS} is damaged: {error}") from error
-    if not isinstance(stored, list) or not stored or not all(isinstance(label, str) for label in stored):
+    stored = parse_json(content, list, f"the run's {LABELS}")
+    if not stored or not all(isinstance(label, str) for label in stored):
         raise CorruptError(f"the run's {LABELS} is damaged: it is not a list of texts")
     return tuple(stored)

@@ -17,10 +17,11 @@ from regard.data.batching import Batches, sorted_batches
 from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
-from regard.storage import Folder, Run
+from regard.storage import Checkpoint, Run
+from regard.storage.runs import resume_command
 from regard.tasks import AnyTask, task_class
 from regard.tasks.core import AnyBatched, DevLoss, Encoded, Examples
-from regard.training import engine
+from regard.training import engine, environment
 from regard.training.engine import SMALLER
 from regard.training.engine.eager import halves
 from regard.training.health import Health, health
@@ -52,27 +53,36 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
+        files[storage.ENVIRONMENT] = environment.to_json([{"update": 0} | environment.current(recipe.train)])
         data = task.within_length(task.encode(examples.train))
         if origin is not None:
             with torch.device("meta"):  # only the shapes are needed, no memory for weights
                 _fitting(origin, task.build())
+            files[storage.ORIGIN] = origin.origin()
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
-            with _training(run):
-                return _learn(task, examples, data, run, log, stopper)
+            with _training(run) as locked:
+                _learn(task, examples, data, locked, log, stopper)
+    return run
 
 
-def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
-    """Continue a run that was stopped or killed; the result is bit for bit that of an uninterrupted run."""
+def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -> Run:
+    """Continue a run that was stopped or killed; the result is bit for bit that of an uninterrupted run.
+
+    Another version of torch or regard, another processor or GPU, or another number of threads may change the last bits.
+    A message says so then; with `exact`, it is an error.
+    """
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
     with plugins.loading(run.needs()):
         check(recipe, stored=True)
-    with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run):
+    with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run) as locked:
         stopper.say = log.say
         if run.finished():
             log.say(f"the run {run.path} is finished already")
             return run
+        now = environment.current(recipe.train)
+        changes = environment.describe_changes(run, now, exact=exact)
         task = task_class(recipe.task).restore(recipe, run.read)
         examples = task.examples(recipe)
         if examples.digest() != run.read(storage.DATA):
@@ -83,18 +93,21 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
             )
         data = task.within_length(task.encode(examples.train))
         with stopper.deferred():
-            return _learn(task, examples, data, run, log, stopper)
+            if changes:
+                log.warn(changes)
+                environment.record(locked, now, run.newest_update())
+            _learn(task, examples, data, locked, log, stopper)
+    return run
 
 
 @contextmanager
-def _training(run: Run) -> Iterator[None]:
+def _training(run: Run) -> Iterator[Run]:
     """In the block, the run is locked; errors say what to do if memory runs out, or how to resume a stopped run."""
     try:
-        with run.training(), devices.explain_out_of_memory("training", SMALLER):
-            yield
+        with run.training() as locked, devices.explain_out_of_memory("training", SMALLER):
+            yield locked
     except StoppedError as stopped:
-        update = int(run.checkpoints()[0].path.name) if run.checkpoints() else 0
-        saved = f"{update:,} updates are saved; go on with: regard train --resume {run.path}"
+        saved = f"{run.newest_update():,} updates are saved; go on with: {resume_command(run.path)}"
         raise StoppedError(stopped.number, saved) from None
 
 
@@ -114,7 +127,7 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     devices.choose_device(recipe.train.device)
 
 
-def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> Run:
+def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> None:
     """Train to the end, from the newest checkpoint if there is one, then compute the metric on dev."""
     recipe = task.recipe
     if recipe.train.threads:
@@ -131,6 +144,11 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: Prog
     for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
         log.say(line)
     _restore_newest(run, session, log)
+    if run.strangers():
+        names = ", ".join(run.strangers())
+        log.warn(
+            f"{run.path / storage.CHECKPOINTS} holds what is not a checkpoint of this run; it is left alone: {names}"
+        )
     if start_notes:
         run.save(0, session.files())  # after this, the run it started from may be changed or deleted
     on_gpu = device.type == "cuda"  # then eager updates use the capturable paths too, which never wait for the GPU
@@ -138,14 +156,13 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: Prog
         fit(task, session, data, dev, run, log, stopper)
     seconds = session.clock.seconds()
     with stopper.at_once(), devices.current(device):
-        models.load_weights(session.model, models.stored_weights(run))
+        models.load_weights(session.model, models.stored_weights(run, session.model))
         value, signature = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
-    run.cut_metrics(session.progress.metrics_size)
+    _restore_metrics(run, run.checkpoints()[0], session, log)
     precision = devices.choose_precision(recipe.train.precision, device)
     run.record({recipe.metric: value, "signature": signature, "train_seconds": seconds, "precision": precision})
     run.finish()
     log.say(f"learned in {seconds:.1f} s; on dev: {value:.4f} ({signature})")
-    return run
 
 
 def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
@@ -155,7 +172,13 @@ def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
     """
     if not path or run.checkpoints():
         return []
-    fitting = _fitting(Run.open(path), model)
+    origin = Run.open(path)
+    if not run.started_from(origin):
+        raise DataError(
+            f"the run {path}, which train.start_from names, has changed since the training of {run.path} began; "
+            "restore it, or train a new run"
+        )
+    fitting = _fitting(origin, model)
     model.load_state_dict(fitting, strict=False)
     return [f"taken from {path}: {len(fitting):,} of the model's {len(models.weights(model)):,} tensors"]
 
@@ -178,7 +201,7 @@ def _restore_newest(run: Run, session: Session, log: ProgressLog) -> None:
 
     Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised.
     """
-    damaged: list[tuple[Folder, CorruptError]] = []
+    damaged: list[tuple[Checkpoint, CorruptError]] = []
     for checkpoint in run.checkpoints():
         try:
             session.restore(checkpoint)
@@ -189,13 +212,19 @@ def _restore_newest(run: Run, session: Session, log: ProgressLog) -> None:
             aside = run.set_aside(broken)
             log.warn(f"{why}; it is set aside as {aside.name}; an older checkpoint is used instead")
         if session.progress.validated:
-            run.read(storage.MODEL)  # the best weights so far; if they are damaged, this fails now and not at the end
-        run.cut_metrics(session.progress.metrics_size)
+            models.stored_weights(run, session.model)  # the best so far; if damaged, this fails now and not at the end
+        _restore_metrics(run, checkpoint, session, log)
         log.say(f"going on after update {session.progress.update:,}")
         return
     if damaged:
         raise damaged[0][1]
-    run.cut_metrics(0)
+    run.restore_metrics(None)
+
+
+def _restore_metrics(run: Run, checkpoint: Checkpoint, session: Session, log: ProgressLog) -> None:
+    """Set the metrics back to those of a checkpoint; if they were damaged, a message says so."""
+    if aside := run.restore_metrics(checkpoint, session.progress.metrics_size):
+        log.warn(f"{run.path / storage.METRICS} was damaged and is restored; the damaged one is now {aside.name}")
 
 
 def fit(

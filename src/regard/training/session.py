@@ -5,21 +5,22 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from regard import models
 from regard.errors import CorruptError, StoppedError
 from regard.recipe import Train
-from regard.storage import MODEL, Folder
+from regard.storage import MODEL, Checkpoint
+from regard.storage.runs import parse_json
 from regard.training.averaging import Averager, under
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+MOST_GPUS = 64  # whose random generators a checkpoint can hold
 
 
 @dataclass
@@ -33,6 +34,22 @@ class Progress:
     total: float = 0.0  # summed loss since the last validation
     tokens: int = 0  # target tokens since the last validation
     metrics_size: int = 0  # size of the metrics file in bytes; on resume, what was written later is cut off
+
+    @staticmethod
+    def of(checkpoint: Checkpoint) -> "Progress":
+        """The counters in a checkpoint; CorruptError if they are not numbers that training can have stored."""
+        path = checkpoint.path / STATE
+        stored = parse_json(checkpoint.read(STATE), dict, path)
+        for counter in fields(Progress):
+            value = stored.get(counter.name, counter.default)
+            if type(value) is not counter.type or not (0 <= value < 1 << 63 if type(value) is int else value == value):
+                raise CorruptError(f"{path} is damaged: {counter.name} is {str(value)[:200]}")
+        if unknown := stored.keys() - {counter.name for counter in fields(Progress)}:
+            raise CorruptError(f"{path} is damaged: it has a counter {min(unknown)[:200]!r}")
+        progress = Progress(**stored)
+        if progress.update != checkpoint.update:
+            raise CorruptError(f"{checkpoint.path} is damaged: it holds update {progress.update:,}")
+        return progress
 
 
 @dataclass
@@ -112,19 +129,51 @@ class Session:
             STATE: json.dumps(asdict(self.progress)).encode(),
         }
 
-    def restore(self, checkpoint: Folder) -> None:
-        """Load the whole state from a checkpoint; CorruptError if one of its files is damaged."""
-        content = {name: checkpoint.read(name) for name in (MODEL, OPTIMIZER, STATE)}  # all checked before any is used
-        progress = Progress(**json.loads(content[STATE]))
-        if progress.update != int(checkpoint.path.name):
-            raise CorruptError(f"{checkpoint.path} is damaged: it holds update {progress.update:,}")
-        tensors = load_tensors(content[OPTIMIZER])
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Load the whole state from a checkpoint; CorruptError if one of its files is damaged, and nothing changes."""
+        progress, weights = Progress.of(checkpoint), models.read_weights(checkpoint, self.model)
+        tensors = self._read_state(checkpoint)
         device = next(self.model.parameters()).device
-        models.load_weights(self.model, load_tensors(content[MODEL]))
+        models.load_weights(self.model, weights)
         self._load_optimizer(tensors)
         self.averager.load({name: average.to(device) for name, average in under("average.", tensors).items()})
         _set_generators(under("generator.", tensors))
         self.progress = progress
+
+    def _read_state(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
+        """The tensors of optimizer, averages and random generators, each group of them complete."""
+        groups = self._groups()
+        allowed = {name: tensor for group in groups for name, tensor in group.items()}
+        tensors = models.read_tensors(checkpoint, OPTIMIZER, allowed)
+        for group in groups:
+            missing = group.keys() - tensors.keys()
+            needed = any(name.startswith(("generator.cpu", "average.moving.")) for name in group)
+            if missing and (needed or len(missing) < len(group)):
+                raise CorruptError(f"{checkpoint.path / OPTIMIZER} does not fit the run's recipe: no {min(missing)}")
+        for name, state in under("generator.", tensors).items():
+            try:
+                if name == "cpu" or int(name.removeprefix("cuda")) < torch.cuda.device_count():
+                    torch.Generator(name.replace("cuda", "cuda:")).set_state(state)
+            except RuntimeError as error:
+                raise CorruptError(f"{checkpoint.path / OPTIMIZER} is damaged: generator.{name}: {error}") from error
+        return tensors
+
+    def _groups(self) -> list[dict[str, Tensor]]:
+        """The tensors that a checkpoint can hold besides the weights; of each group either all are there or none.
+
+        A parameter without a gradient has no state in the optimizer. Tensors on the meta device give shapes and types.
+        """
+        step = torch.empty((), device="meta")
+        groups = [
+            {f"optimizer.{name}.{key}": like for key, like in (("step", step), ("exp_avg", own), ("exp_avg_sq", own))}
+            for name, own in self.model.named_parameters()
+        ]
+        groups += [
+            {f"average.{name}": like for name, like in group.items()} for group in self.averager.groups(self.model)
+        ]
+        states = {"cpu": torch.get_rng_state()}
+        states |= {f"cuda{index}": torch.empty(16, dtype=torch.uint8, device="meta") for index in range(MOST_GPUS)}
+        return groups + [{f"generator.{name}": state} for name, state in states.items()]
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """The optimizer's state as tensors, each named by the parameter it belongs to."""

@@ -1,4 +1,7 @@
-"""Signals: on Ctrl-C or SIGTERM, training stops at the next safe point, or abandons a slow update, and saves."""
+"""Signals: training stops at the next safe point, or abandons a slow update, and saves.
+
+This holds for SIGINT (Ctrl-C), SIGTERM, SIGHUP (the terminal was closed) and SIGUSR1 (a cluster's time is up).
+"""
 
 import signal
 import threading
@@ -10,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.errors import StoppedError
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 GRACE, RETRY = 1.0, 0.1  # seconds until undoable work is abandoned, and between further attempts
 LARGE = 1 << 16  # elements of a parameter from which on its gradient may take long
 HEARD = "stopping; a signal once more stops at once"
@@ -33,12 +36,16 @@ class Stopper:
 
     @contextmanager
     def listening(self) -> Iterator["Stopper"]:
-        """Install the signal handlers for the block; in other threads than the main one, Python allows none."""
+        """Install the signal handlers for the block; in other threads than the main one, Python allows none.
+
+        A signal that is ignored, as SIGHUP is under nohup, stays ignored.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
         alarm = signal.getsignal(signal.SIGALRM)
-        before = {number: signal.signal(number, self._obey) for number in SIGNALS}
+        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._obey) for number in heeded}
         try:
             yield self
         finally:

@@ -1,0 +1,43 @@
+"""The only part that writes files: writes are atomic, and files are checked when they are read.
+
+`files` holds the single steps, `runs` the run directory with its checkpoints, `cache` what is kept between runs.
+"""
+
+from regard.storage.cache import cached
+from regard.storage.files import numbered, write
+from regard.storage.runs import (
+    CHECKPOINTS,
+    DATA,
+    ENVIRONMENT,
+    KEPT,
+    LOCK,
+    MANIFEST,
+    METRICS,
+    MODEL,
+    ORIGIN,
+    PLUGINS,
+    RECIPE,
+    Checkpoint,
+    Folder,
+    Run,
+)
+
+__all__ = [
+    "CHECKPOINTS",
+    "DATA",
+    "ENVIRONMENT",
+    "KEPT",
+    "LOCK",
+    "MANIFEST",
+    "METRICS",
+    "MODEL",
+    "ORIGIN",
+    "PLUGINS",
+    "RECIPE",
+    "Checkpoint",
+    "Folder",
+    "Run",
+    "cached",
+    "numbered",
+    "write",
+]

@@ -1,0 +1,37 @@
+"""The cache: results that take long to compute, such as trained tokenizers, kept between runs."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from regard.errors import CorruptError, StorageError
+from regard.storage import files
+
+LARGEST = 1 << 30  # bytes of a cached result
+
+
+def home() -> Path:
+    """The folder of the cache: $REGARD_CACHE, or `regard` in the folder of all caches."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.environ.get("REGARD_CACHE") or os.path.join(caches, "regard"))
+
+
+def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
+    """The result of `make` from the cache, under a kind and a digest; called if the cache lacks it or is damaged.
+
+    If the cache cannot be written, the result is returned all the same.
+    """
+    path = home() / kind / digest
+    with contextlib.suppress(OSError, ValueError, StorageError, CorruptError):
+        checksum, content = files.read(path, LARGEST).split(b"\n", 1)
+        if checksum == files.digest(content).encode():
+            return content
+    content = make()
+    with contextlib.suppress(OSError, StorageError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, files.digest(content).encode() + b"\n" + content, owner=digest)
+        # Left by killed processes. A process that still writes one loses it, and goes on without the cache.
+        for leftover, _ in files.leftovers(path.parent, owner=digest):
+            files.remove_leftover(leftover)
+    return content

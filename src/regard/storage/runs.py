@@ -1,0 +1,495 @@
+"""Run directories: files with a manifest of their digests, metrics, checkpoints, and a lock while a process trains.
+
+A run directory may come from anybody. Whatever it holds, nothing outside it is written or removed, nothing in it is
+removed that regard did not make, and what does not fit is refused with a sentence.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import secrets
+import shlex
+import socket
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from regard import plugins
+from regard import recipe as recipes
+from regard.errors import CorruptError, DataError, RecipeError, StorageError, did_you_mean
+from regard.storage import files
+from regard.storage.files import LARGEST, digest, numbered, read_errors, write_errors
+
+MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
+DATA = "data.json"  # digests of the training data, to notice if the data changes
+PLUGINS = "plugins.json"  # the entries of installed packages that a run uses; absent if it uses none
+ENVIRONMENT = "environment.json"  # what the run was trained with: versions, processor, GPU, threads
+ORIGIN = "origin.json"  # digests of the weights that the run started from; absent if it did not
+CHECKPOINTS, LOCK, DAMAGED = "checkpoints", ".lock", ".damaged"
+FORMAT = 2  # of the manifest; manifests of format 1 have no id of the run and no digest of their own
+KEPT = 2  # number of checkpoints: the newest, and an older one in case it is damaged
+LARGEST_MANIFEST = 1 << 20  # bytes
+LARGEST_OWNER = 1 << 10  # bytes of a lock file
+NAME = re.compile(r"\w[\w.+-]*")  # of runs, and of the files in them
+DIGEST = re.compile(r"[0-9a-f]{64}")
+ID = re.compile(r"[0-9a-f]{16}|")  # of a run; empty for those made before format 2
+
+Json = TypeVar("Json")
+
+
+class Manifest(NamedTuple):
+    """The content of a manifest."""
+
+    run: str  # the id of the run that the folder belongs to
+    files: dict[str, list[str]]  # the valid SHA-256 digests of each file; two only while it is being replaced
+
+    def to_json(self) -> bytes:
+        """The manifest as JSON, with a digest over the rest of it."""
+        content = {"format": FORMAT, "run": self.run, "files": self.files}
+        return json.dumps(content | {"sha256": _digest_of(content)}, indent=1).encode() + b"\n"
+
+    @staticmethod
+    def of(content: bytes, path: Path) -> "Manifest":
+        """Reads what `to_json` wrote, or a manifest of format 1; CorruptError if it is damaged."""
+        stored = parse_json(content, dict, path)
+        version = stored.get("format")
+        checksum = stored.pop("sha256", None)
+        if type(version) is not int or not 1 <= version <= FORMAT:
+            how = f"this regard reads 1 to {FORMAT}; use a version that fits"
+            raise CorruptError(f"{path} has format {_short(version)}, {how}")
+        run, listed = stored.get("run", ""), stored.get("files")
+        if version == FORMAT and checksum != _digest_of(stored):
+            raise CorruptError(f"{path} is damaged: its SHA-256 is not the one it holds")
+        if not isinstance(run, str) or not ID.fullmatch(run):
+            raise CorruptError(f"{path} is damaged: it names no run")
+        if not isinstance(listed, dict) or not all(NAME.fullmatch(name) for name in listed):
+            raise CorruptError(f"{path} is damaged: it does not list files")
+        for name, digests in listed.items():
+            valid = isinstance(digests, list) and all(
+                isinstance(each, str) and DIGEST.fullmatch(each) for each in digests
+            )
+            if not valid:
+                raise CorruptError(f"{path} is damaged: it has no digest for {name}")
+        return Manifest(run, listed)
+
+
+def parse_json(content: bytes, kind: type[Json], path: Path | str) -> Json:
+    """The value of a JSON text, of that type; CorruptError if it is none, or is nested too deeply."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{path} is damaged: {_short(error)}") from error
+    if not isinstance(value, kind):
+        raise CorruptError(f"{path} is damaged: it does not hold a JSON {'object' if kind is dict else kind.__name__}")
+    return value
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of files with a manifest that lists their digests."""
+
+    path: Path
+
+    def read(self, name: str, most: int = LARGEST) -> bytes:
+        """The content of a file of the folder, at most `most` bytes; CorruptError if it is not as in the manifest."""
+        manifest = self.manifest().files
+        if name not in manifest:
+            raise CorruptError(f"{self.path / name} is not in {MANIFEST}: the folder is not complete")
+        try:
+            content = files.read(self.path / name, most)
+        except FileNotFoundError:
+            raise CorruptError(f"{self.path / name} is missing, though {MANIFEST} lists it") from None
+        actual = digest(content)
+        # The manifest is read again, because the file may have been replaced since the first time.
+        if actual not in manifest[name] and actual not in self.manifest().files.get(name, []):
+            raise CorruptError(
+                f"{self.path / name} is damaged: its SHA-256 is not that of {MANIFEST}; "
+                "copy the run again from where it came, or train it again"
+            )
+        return content
+
+    def has_file(self, name: str) -> bool:
+        """Whether the manifest lists a file of that name."""
+        return name in self.manifest().files
+
+    def manifest(self) -> Manifest:
+        """The manifest of the folder."""
+        path = self.path / MANIFEST
+        try:
+            return Manifest.of(files.read(path, LARGEST_MANIFEST), path)
+        except FileNotFoundError:
+            raise CorruptError(f"{path} is missing: the folder is not complete") from None
+
+
+class Checkpoint(Folder):
+    """The folder of a checkpoint, named by the number of its update; a name that is taken gets -2, -3 and so on."""
+
+    NAME = re.compile("([0-9]{8,18})(-[0-9]{1,9})?")
+
+    @property
+    def update(self) -> int:
+        """The number of updates that were done before it was saved."""
+        return int(self.path.name.partition("-")[0])
+
+
+@dataclass(frozen=True)
+class Run(Folder):
+    """A run directory: recipe, tokenizers, weights, metrics, checkpoints."""
+
+    lock: int | None = field(default=None, compare=False)  # the handle of the lock file inside `training`
+
+    @staticmethod
+    def create(parent: Path, name: str, content: Mapping[str, bytes]) -> "Run":
+        """Creates, atomically, a new directory NAME with these files; if it exists, NAME-2, NAME-3 and so on."""
+        if not NAME.fullmatch(name):
+            raise RecipeError(f"the name of a run is made of letters, digits, '.', '_', '+' and '-', not {name!r}")
+        new = secrets.token_hex(8)
+        with write_errors(parent / name):
+            parent.mkdir(parents=True, exist_ok=True)
+            with _creation_lock(parent):
+                for path in numbered(parent / name):
+                    with contextlib.suppress(FileExistsError):
+                        files.create_folder(path, _with_manifest(content, new), owner=f"new-{new}")
+                        break
+        return Run(path)
+
+    @staticmethod
+    def at(path: Path) -> bool:
+        """Whether a path is a run directory."""
+        with read_errors(path):
+            return (path / MANIFEST).is_file()
+
+    @staticmethod
+    def open(path: str | Path) -> "Run":
+        """The run in an existing run directory; raises DataError if there is none."""
+        if not str(path):
+            raise DataError("the name of a run is empty; name a run directory, such as runs/dates")
+        path = Path(path)
+        if not Run.at(path):
+            with read_errors(path):
+                siblings = [str(manifest.parent) for manifest in path.parent.glob(f"*/{MANIFEST}")]
+            why = f"holds no run (no {MANIFEST})" if path.is_dir() else "is not there"
+            raise DataError(f"the run {path} {why}{did_you_mean(str(path), siblings)}")
+        return Run(path)
+
+    @property
+    def id(self) -> str:
+        """The random id of the run, which its checkpoints repeat; empty for runs made before manifests had one."""
+        return self.manifest().run
+
+    def recipe(self) -> recipes.Recipe:
+        """The recipe of the run, with every key; a recipe without a format number has format 1."""
+        try:
+            content = self.read(RECIPE).decode()
+        except UnicodeDecodeError as error:
+            raise CorruptError(f"{self.path / RECIPE} is damaged: {error}") from error
+        return recipes.parse(content, str(self.path / RECIPE), format=1)
+
+    def needs(self) -> plugins.Needs:
+        """The entries of installed packages that the run was trained with."""
+        stored = parse_json(self.read(PLUGINS), dict, self.path / PLUGINS) if self.has_file(PLUGINS) else {}
+        try:
+            return plugins.Needs.of(str(self.path), stored)
+        except (TypeError, ValueError) as error:
+            raise CorruptError(f"{self.path / PLUGINS} is damaged: {_short(error)}") from error
+
+    def environments(self) -> list[dict[str, Any]]:
+        """What the parts of its training were computed with, in order; none for runs that did not record it."""
+        if not self.has_file(ENVIRONMENT):
+            return []
+        stored = parse_json(self.read(ENVIRONMENT), list, self.path / ENVIRONMENT)
+        if not all(isinstance(environment, dict) for environment in stored):
+            raise CorruptError(f"{self.path / ENVIRONMENT} is damaged: it does not list environments")
+        return stored
+
+    def origin(self) -> bytes:
+        """JSON with the digests of the run's weights, to store in a run that starts from them."""
+        return json.dumps(self.manifest().files.get(MODEL, [])).encode()
+
+    def started_from(self, origin: "Run") -> bool:
+        """Whether the weights of `origin` are those this run started from, if it recorded that."""
+        return not self.has_file(ORIGIN) or self.read(ORIGIN) == origin.origin()
+
+    # One process at a time trains a run.
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator["Run"]:
+        """Lock the run, so that only one process trains it, and remove files that a killed process left behind.
+
+        Yields the run with its lock. Its methods that write fail if the lock file is removed or replaced meanwhile.
+        """
+        with write_errors(self.path / LOCK):
+            lock = self._lock()
+        held = dataclasses.replace(self, lock=lock)
+        try:  # the system releases the lock when this process ends, also if it is killed
+            with write_errors(self.path):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, json.dumps(_this_process()).encode(), 0)
+                held._clean_up()
+            yield held
+            if held.finished():
+                with write_errors(self.path):
+                    (self.path / LOCK).unlink(missing_ok=True)
+        finally:
+            os.close(lock)
+
+    def _lock(self) -> int:
+        """Locks the lock file; returns its handle."""
+        path = self.path / LOCK
+        while True:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | files.NO_LINKS, 0o666)
+            try:
+                if not stat.S_ISREG(os.fstat(lock).st_mode):
+                    raise CorruptError(f"{path} is not a file; remove it, if no process trains this run")
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if files.is_open_as(lock, path):  # else a process that finished the run has just removed it
+                    return lock
+                os.close(lock)
+            except BaseException as error:
+                owner = _owner(lock)
+                os.close(lock)
+                if isinstance(error, BlockingIOError):
+                    raise DataError(f"the run {self.path} is being trained by {owner}; wait for it") from None
+                raise
+
+    def _check_lock(self) -> None:
+        """Raise StorageError if this process has locked the run, but the lock file is no longer the one it locked."""
+        if self.lock is not None and not files.is_open_as(self.lock, self.path / LOCK):
+            raise StorageError(
+                f"{self.path / LOCK} was removed or replaced while this process trained the run, so another process "
+                f"may train it too; nothing more was written. Go on with: {resume_command(self.path)}"
+            )
+
+    def _clean_up(self) -> None:
+        """Remove partial files, and checkpoints of a finished run; restore a checkpoint whose replacement failed."""
+        for folder in (self.path, self.path / CHECKPOINTS):
+            for leftover, name in files.leftovers(folder, self.id) if self._is_own(folder) else ():
+                if name and not os.path.lexists(folder / name):
+                    os.rename(leftover, folder / name)
+                else:
+                    files.remove_leftover(leftover)
+        if self.finished():
+            self._remove_checkpoints()
+
+    def _is_own(self, folder: Path) -> bool:
+        """Whether the folder is there; CorruptError if it is a link, which may lead out of the run, or a file."""
+        if folder == self.path or files.is_folder(folder):
+            return True
+        if os.path.lexists(folder):
+            raise CorruptError(f"{folder} is a link or a file, not a folder; put the folder itself there")
+        return False
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Create or replace a file; until it is written, the manifest accepts the old content and the new one."""
+        manifest, new = self.manifest().files, digest(content)
+        self._write_manifest(manifest | {name: [*manifest.get(name, []), new]})
+        files.write(self.path / name, content, self.id)
+        self._write_manifest(manifest | {name: [new]})
+
+    def _write_manifest(self, listed: dict[str, list[str]]) -> None:
+        with write_errors(self.path):
+            self._check_lock()
+        files.write(self.path / MANIFEST, Manifest(self.id, listed).to_json(), self.id)
+
+    # Metrics: lines are appended during training, so the manifest lists the file only when training is finished. Until
+    # then every checkpoint has a copy of what was recorded before it.
+
+    def record(self, entry: Mapping[str, Any]) -> None:
+        """Append one entry to the metrics."""
+        with write_errors(self.path / METRICS):
+            self._check_lock()
+        files.append(self.path / METRICS, json.dumps(entry).encode() + b"\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The metrics recorded during training; an incomplete last line is left out."""
+        if self.has_file(METRICS):
+            content = self.read(METRICS)
+        else:
+            content, copy = self._recorded(), self._newest_copy()
+            if not content.startswith(copy):
+                how = f"to restore it from the newest checkpoint, go on with: {resume_command(self.path)}"
+                raise CorruptError(f"{self.path / METRICS} is damaged; {how}")
+        return [parse_json(line, dict, self.path / METRICS) for line in content.split(b"\n")[:-1]]
+
+    def metrics_size(self) -> int:
+        """The number of bytes of metrics recorded so far."""
+        return len(self._recorded())
+
+    def _recorded(self) -> bytes:
+        try:
+            return files.read(self.path / METRICS)
+        except FileNotFoundError:  # nothing was recorded yet
+            return b""
+
+    def _newest_copy(self) -> bytes:
+        """The metrics up to the newest checkpoint, from its copy; empty if there is none that can be read."""
+        for checkpoint in self.checkpoints():
+            with contextlib.suppress(CorruptError):
+                return checkpoint.read(METRICS)
+        return b""
+
+    def restore_metrics(self, checkpoint: Checkpoint | None, size: int = 0) -> Path | None:
+        """Set the metrics back to those of a checkpoint, or to none; what was recorded later is cut off.
+
+        If the file does not begin with the metrics of the checkpoint, it is damaged and set aside; returns its new path
+        then. `size` is their number of bytes, for checkpoints that were made before they had a copy.
+        """
+        recorded, aside = self._recorded(), None
+        if checkpoint is not None and checkpoint.has_file(METRICS):
+            wanted = checkpoint.read(METRICS)
+        elif len(recorded) < size:
+            raise CorruptError(f"{self.path / METRICS} is damaged: {size:,} bytes were written, fewer are left")
+        else:
+            wanted = recorded[:size]
+        if recorded == wanted:
+            return None
+        if recorded and not recorded.startswith(wanted):
+            aside = files.set_aside(self.path / METRICS, DAMAGED)
+        files.write(self.path / METRICS, wanted, self.id)
+        return aside
+
+    def finish(self) -> None:
+        """Mark the run as finished: add the metrics to the manifest and remove the checkpoints."""
+        self._write_manifest(self.manifest().files | {METRICS: [digest(self._recorded())]})
+        with write_errors(self.path):
+            self._remove_checkpoints()
+
+    def finished(self) -> bool:
+        """Whether training is finished."""
+        return self.has_file(METRICS)
+
+    # Checkpoints
+
+    def save(self, update: int, content: Mapping[str, bytes]) -> None:
+        """Write a checkpoint, with a copy of the metrics; remove all of this run but the newest KEPT ones.
+
+        A checkpoint of the same update is replaced. Anything else that has its name is left alone: it gets another.
+        """
+        folder, run = self.path / CHECKPOINTS, self.id
+        with write_errors(folder):
+            self._check_lock()
+            if not self._is_own(folder):
+                os.mkdir(folder)
+            own = self.checkpoints()
+            replaced = [checkpoint.path for checkpoint in own if checkpoint.update == update]
+            free = (path for path in numbered(folder / f"{update:08}") if not os.path.lexists(path))
+            path = replaced[0] if replaced else next(free)
+            files.replace_folder(path, _with_manifest({**content, METRICS: self._recorded()}, run), run)
+            for old in self.checkpoints()[KEPT:]:
+                self._remove(old)
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints of this run, the newest first; damaged ones, whose run is not known, are among them."""
+        run = self.id
+        return [checkpoint for checkpoint in self._numbered_folders() if _run_of(checkpoint) in (run, None)]
+
+    def newest_update(self) -> int:
+        """The update of the newest checkpoint; 0 if there is none."""
+        return max((checkpoint.update for checkpoint in self.checkpoints()), default=0)
+
+    def strangers(self) -> list[str]:
+        """The names of all that lies among the checkpoints and is none of this run: it is left alone."""
+        own = {checkpoint.path.name for checkpoint in self.checkpoints()}
+        return [name for name in self._checkpoint_names() if name not in own and DAMAGED not in name]
+
+    def _numbered_folders(self) -> list[Checkpoint]:
+        """The folders that have the name of a checkpoint, the newest first."""
+        folder = self.path / CHECKPOINTS
+        paths = [folder / name for name in self._checkpoint_names() if Checkpoint.NAME.fullmatch(name)]
+        found = [Checkpoint(path) for path in paths if files.is_folder(path)]
+        return sorted(found, key=lambda checkpoint: checkpoint.update, reverse=True)
+
+    def _checkpoint_names(self) -> list[str]:
+        """The names of all files and folders among the checkpoints."""
+        folder = self.path / CHECKPOINTS
+        with read_errors(folder):
+            return sorted(os.listdir(folder)) if self._is_own(folder) else []
+
+    def set_aside(self, checkpoint: Checkpoint) -> Path:
+        """Rename a damaged checkpoint, so that it is kept but no longer used; returns its new path."""
+        return files.set_aside(checkpoint.path, DAMAGED)
+
+    def _remove_checkpoints(self) -> None:
+        """Remove all checkpoints of this run, and their folder unless it holds anything else."""
+        for checkpoint in self.checkpoints():
+            self._remove(checkpoint)
+        if self._is_own(self.path / CHECKPOINTS) and not self._checkpoint_names():
+            os.rmdir(self.path / CHECKPOINTS)
+
+    def _remove(self, checkpoint: Checkpoint) -> None:
+        """Remove a checkpoint, unless it is damaged or somebody has put other files into it."""
+        with contextlib.suppress(CorruptError):
+            own = {MANIFEST, *checkpoint.manifest().files}
+            if own >= set(os.listdir(checkpoint.path)):
+                files.remove_folder(checkpoint.path, self.id)
+
+
+def _run_of(checkpoint: Checkpoint) -> str | None:
+    """The id of the run that a checkpoint belongs to; None if its manifest is damaged."""
+    try:
+        return checkpoint.manifest().run
+    except CorruptError:
+        return None
+
+
+def _with_manifest(content: Mapping[str, bytes], run: str) -> dict[str, bytes]:
+    """The files of a folder, and their manifest as the last one."""
+    return {**content, MANIFEST: Manifest(run, {name: [digest(each)] for name, each in content.items()}).to_json()}
+
+
+@contextlib.contextmanager
+def _creation_lock(parent: Path) -> Iterator[None]:
+    """Let one process at a time create runs in `parent`; removes partial ones of this user's killed processes."""
+    with files.opened(parent.resolve(), os.O_RDONLY) as handle:
+        with contextlib.suppress(OSError):  # some network file systems cannot lock folders: partial runs then stay
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            for leftover in _partial_runs(parent):
+                files.remove_leftover(leftover)
+        yield
+
+
+def _partial_runs(parent: Path) -> Iterator[Path]:
+    """Folders of this user that have a temporary name of `Run.create`."""
+    pattern = re.compile(rf"\..+\.regard-new-[0-9a-f]{{16}}-[0-9a-f]{{16}}{re.escape(files.PARTIAL)}")
+    for name in os.listdir(parent):
+        if (
+            pattern.fullmatch(name)
+            and files.is_folder(parent / name)
+            and os.lstat(parent / name).st_uid == os.geteuid()
+        ):
+            yield parent / name
+
+
+def _this_process() -> dict[str, Any]:
+    """The host, the number and the start of training of this process, for the lock file."""
+    return {"host": socket.gethostname(), "process": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
+
+
+def _owner(lock: int) -> str:
+    """The process that holds a lock file, in words."""
+    try:
+        owner = json.loads(os.pread(lock, LARGEST_OWNER, 0))
+        host, process, since = (str(owner[key])[:80] for key in ("host", "process", "since"))
+    except (ValueError, KeyError, TypeError, RecursionError):  # written by an older version, or damaged
+        return "another process"
+    return f"process {process} on {host}, since {since}"
+
+
+def resume_command(path: Path) -> str:
+    """The command that resumes a run, quoted for a shell."""
+    return f"regard train --resume {shlex.quote(str(path))}"
+
+
+def _digest_of(content: Mapping[str, Any]) -> str:
+    return digest(json.dumps(content, sort_keys=True).encode())
+
+
+def _short(value: object) -> str:
+    """A value for a message, cut if it is long."""
+    return str(value)[:200]

@@ -1,0 +1,56 @@
+"""What a training is computed with: versions, processor, GPU, threads. Others may change the last bits of a result."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from regard import __version__
+from regard.device import choose_device, name_gpu, name_processor
+from regard.errors import DataError
+from regard.recipe import Train
+from regard.storage import ENVIRONMENT, Run
+
+Environment = dict[str, Any]
+
+
+def current(settings: Train) -> Environment:
+    """What a training with these settings is computed with, here and now."""
+    return {
+        "regard": __version__,
+        "torch": torch.__version__,
+        "processor": name_processor(),
+        "gpu": name_gpu(choose_device(settings.device)),
+        "threads": settings.threads or torch.get_num_threads(),
+    }
+
+
+def to_json(environments: Sequence[Environment]) -> bytes:
+    """The content of a run's file: one entry for each part of its training, each with its first update."""
+    return json.dumps(environments, indent=1).encode()
+
+
+def describe_changes(run: Run, now: Environment, *, exact: bool) -> str:
+    """A sentence on how this environment differs from those the run was trained with; empty if it does not.
+
+    With `exact`, any difference is an error, and so is a run that did not record its environment.
+    """
+    stored = run.environments()
+    changes = [change for before in stored for change in _changes(before, now)]
+    sentence = f"{run.path} was trained with {'; '.join(dict.fromkeys(changes))}" if changes else ""
+    if exact and (changes or not stored):
+        why = sentence or f"{run.path} did not record what it was trained with"
+        raise DataError(f"{why}. With --exact a run goes on only with what it was begun with; leave --exact out")
+    return f"{sentence}: the last bits of the weights may not be those of an uninterrupted training" if changes else ""
+
+
+def _changes(before: Mapping[str, Any], now: Environment) -> list[str]:
+    return [
+        f"{name} {str(before[name])[:80]}, now {now[name]}" for name in now if before.get(name, now[name]) != now[name]
+    ]
+
+
+def record(run: Run, now: Environment, update: int) -> None:
+    """Add to the run's file that its training goes on in this environment after `update` updates."""
+    run.replace(ENVIRONMENT, to_json([*run.environments(), {"update": update} | now]))
