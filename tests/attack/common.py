@@ -60,7 +60,8 @@ class Tried:
         try:
             yield
         except AssertionError as error:
-            self.failed.append(f"{case}: {error}")
+            text = str(error)
+            self.failed.append(f"{case}: {text if len(text) < 1200 else f'{text[:300]} ... {text[-800:]}'}")
 
 
 @contextmanager
@@ -71,7 +72,7 @@ def trying(name: str, record_property: Callable[[str, object], None]) -> Iterato
     record_property(name, tried.count)
     if tried.failed:
         record_property(f"{name}: failed", len(tried.failed))
-    shown = "\n".join(f"  {text:.1500}" for text in tried.failed[: None if WHOLE else 12])
+    shown = "\n".join(tried.failed[: None if WHOLE else 12])
     assert not tried.failed, f"{len(tried.failed)} of {tried.count} cases failed:\n{shown}"
 
 
@@ -275,7 +276,8 @@ def comparable(run: Path) -> dict[str, Any]:
             entries = [json.loads(line) for line in path.read_bytes().splitlines()]
             content[name] = [{key: value for key, value in entry.items() if key not in WALL_CLOCK} for entry in entries]
         elif name == MANIFEST:
-            content[name] = sorted(json.loads(path.read_bytes())["files"])
+            content[name] = sorted(file for file in json.loads(path.read_bytes())["files"] if len(file) < 256)
+            content[name] = [file for file in content[name] if (run / file).is_file()]
         else:
             content[name] = path.read_bytes()
     return content
