@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
@@ -24,12 +25,28 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise RuntimeError(f"missing {sorted(set(missing) - shared)}, unexpected {sorted(unexpected)}")
 
 
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor that holds NaN or an infinite number; None if all numbers are finite.
+
+    The results stay on the device until all tensors are checked, so the host waits for a GPU once.
+    """
+    checks = [tensor.isfinite().all() for tensor in tensors.values()]
+    finite = torch.stack(checks).tolist() if checks else []
+    return next((name for name, is_finite in zip(tensors, finite, strict=True) if not is_finite), None)
+
+
 def stored_weights(run: Run) -> dict[str, Tensor]:
-    """Load the weights that a run has stored; CorruptError if there are none or the file is damaged."""
+    """Load the weights that a run has stored; CorruptError if there are none, or not finite, or the file is damaged."""
     if not run.has_file(MODEL):
         how = f"go on with: regard train --resume {run.path}"
         raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
     try:
-        return load_tensors(run.read(MODEL))
+        tensors = load_tensors(run.read(MODEL))
     except SafetensorError as error:
         raise CorruptError(f"{run.path / MODEL} holds no weights: {error}") from error
+    if name := not_finite(tensors):
+        raise CorruptError(
+            f"{run.path / MODEL} cannot be used: the tensor {name} holds NaN or infinite numbers; "
+            "copy the run again from where it came, or train it again"
+        )
+    return tensors
