@@ -13,7 +13,7 @@ from regard.device import choose_device, current, explain_out_of_memory, keep_fr
 from regard.errors import CorruptError, RecipeError
 from regard.recipe import Search
 from regard.storage import Run
-from regard.tasks import AnyTask, Scored, task_class
+from regard.tasks import AnyTask, Scored, task_of
 from regard.types import Example, Prediction
 
 # The work and the remedy in the message about too little memory.
@@ -77,9 +77,8 @@ class Predictor:
 def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     """Load the predictor of a run; `run` is a Run or the path of its directory."""
     run = run if isinstance(run, Run) else Run.open(run)
-    recipe = run.recipe()
+    task = task_of(run)
     with plugins.loading(run.needs()):
-        task = task_class(recipe.task).restore(recipe, run.read)
         model = task.build()
     try:
         models.load_weights(model, models.stored_weights(run))
