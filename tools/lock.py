@@ -36,8 +36,6 @@ class Pin(NamedTuple):
     def __str__(self) -> str:
         hashes = [f"--hash=sha256:{sha}" for sha in sorted(self.hashes)]
         return " \\\n    ".join([f"{self.name}=={self.version}", *hashes])
-            [f"{self.name}=={self.version}", *(f"--hash=sha256:{sha}" for sha in sorted(self.hashes))]
-        )
 
 
 def main() -> None:
