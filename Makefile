@@ -81,10 +81,12 @@ clean:  ## remove the environment and all that was built; runs stay
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+PIP_DOWNLOAD := $(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps
 
-# First what builds packages from source, then all packages, both only from files whose hashes are known; then regard
-# itself, for which pip fetches no more than what torch's CUDA build needs (see constraints.txt).
-$(READY): pyproject.toml constraints-build.txt constraints.txt
+# All packages come from files whose hashes are known: first what builds packages from source, then torch, then the
+# others. torch is downloaded first, since pip would choose by hash, not by version: the CUDA build before a CPU build.
+# For regard itself pip then fetches no more than what the CUDA build needs (see constraints-torch.txt).
+$(READY): pyproject.toml constraints-build.txt constraints-torch.txt constraints.txt
 	@python=$$(for each in python3 python3.11 python3.12; do \
 	  "$$each" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo "$$each" && break; \
 	done); \
@@ -92,6 +94,9 @@ $(READY): pyproject.toml constraints-build.txt constraints.txt
 	echo "Setting up $(VENV) with $$("$$python" --version); this takes a minute or two, once." && \
 	"$$python" -m venv $(VENV) && \
 	$(PIP) --no-deps --require-hashes --only-binary=:all: -r constraints-build.txt && \
+	$(PIP_DOWNLOAD) -d $(VENV)/torch $$(grep -o "^torch==[0-9.]*" constraints-torch.txt) && \
+	$(PIP) --no-deps --require-hashes --no-index --find-links=$(VENV)/torch -r constraints-torch.txt && \
+	rm -r $(VENV)/torch && \
 	$(PIP) --no-deps --require-hashes --no-build-isolation --use-pep517 -r constraints.txt && \
 	$(PIP) --no-build-isolation -e '.[corpora,plot,papers,dev]' && \
 	touch $@

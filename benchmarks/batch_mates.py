@@ -35,7 +35,7 @@ def compare(path: str, count: int, beam: int | None) -> str:
     """The row of one run."""
     predictor = regard.load(path, device="cpu")
     examples = type(predictor.task).examples(predictor.task.recipe).test[:count]
-    texts = [example.source or example.target for example in examples]
+    texts = [question(predictor.task.recipe.task, example.source or example.target) for example in examples]
     width = beam if predictor.task.uses("search.beam") else None
     together = predictor.predict(texts, beam=width)
     alone = [predictor.predict([text], beam=width)[0] for text in texts]
@@ -43,6 +43,16 @@ def compare(path: str, count: int, beam: int | None) -> str:
     score = max((abs(one.score - other.score) for one, other in same), default=0.0)
     weight = max((difference(one, other) for one, other in same), default=0.0)
     return f"{len(texts):>6,} {len(texts) - len(same):>13,} {score:>9.1e} {weight:>9.1e}"
+
+
+def question(task: str, text: str) -> str:
+    """What to predict from: the whole text, its first three words, or the text with every third word left out."""
+    words = text.split()
+    if task == "language_model":
+        return " ".join(words[:3])
+    if task == "masked_lm":
+        return " ".join("___" if place % 3 == 0 else word for place, word in enumerate(words))
+    return text
 
 
 def difference(one: Prediction, other: Prediction) -> float:

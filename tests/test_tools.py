@@ -87,10 +87,12 @@ def test_pins_are_read_as_they_are_written() -> None:
 def test_the_hashes_are_those_of_files_that_our_machines_install(
     file: str, is_listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = f'<a href="https://files/{file}#sha256={"a" * 64}">{file}</a> <a href="../a_b-1.0.zip#sha256={"b" * 64}">'
+    older = f'<a href="../a_b-0.9.zip#sha256={"c" * 64}">'
+    page = f'<a href="https://files/{file}#sha256={"a" * 64}"> <a href="../a_b-1.0.zip#sha256={"b" * 64}">{older}'
     asked: list[str] = []
     monkeypatch.setattr(lock, "urlopen", lambda url: asked.append(url) or io.BytesIO(page.encode()))
-    pin = lock.with_hashes(lock.Pin("A.b", "1.0", frozenset({"0" * 64})), "https://index/simple", [])
+    known = frozenset({"0" * 64, "c" * 64})
+    pin = lock.with_hashes(lock.Pin("A.b", "1.0", known), ["https://index/simple"], [])
     assert asked == ["https://index/simple/a-b/"]
     assert pin.hashes == {"0" * 64, "b" * 64} | ({"a" * 64} if is_listed else set())
 
@@ -98,7 +100,7 @@ def test_the_hashes_are_those_of_files_that_our_machines_install(
 def test_a_version_that_the_index_does_not_have_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "urlopen", lambda url: io.BytesIO(b""))
     with pytest.raises(SystemExit, match=r"no file of a==1\.0"):
-        lock.with_hashes(lock.Pin("a", "1.0", frozenset()), "https://index/simple", [])
+        lock.with_hashes(lock.Pin("a", "1.0", frozenset()), ["https://index/simple"], [])
 
 
 def test_an_audit_reports_vulnerabilities_and_what_was_not_audited(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 PIP_AUDIT = "pip-audit==2.10.1"
 ROOT = Path(__file__).parents[1]
-PINS = [argument for name in ("constraints-build.txt", "constraints.txt") for argument in ("-r", str(ROOT / name))]
+FILES = [ROOT / f"constraints{part}.txt" for part in ("-build", "-torch", "")]
 
 
 def main() -> None:
@@ -22,8 +22,9 @@ def main() -> None:
         installed = subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-qq", PIP_AUDIT])
         if installed.returncode:
             sys.exit(f"make audit could not install {PIP_AUDIT}: it needs the package index; nothing was audited")
-    options = ["--disable-pip", "--require-hashes", "--progress-spinner=off", "--format=json", *PINS]
-    audit = subprocess.run([folder / "bin" / "pip-audit", *options], capture_output=True, text=True)
+    options = ["--disable-pip", "--require-hashes", "--progress-spinner=off", "--format=json"]
+    files = [f"--requirement={path}" for path in FILES]
+    audit = subprocess.run([folder / "bin" / "pip-audit", *options, *files], capture_output=True, text=True)
     if not audit.stdout:
         reason = (audit.stderr.strip().splitlines() or ["no reason was given"])[-1]
         sys.exit(f"the advisory service cannot be reached, so nothing was audited: {reason}")

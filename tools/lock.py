@@ -1,8 +1,8 @@
 """Write the hashes of the constraints files anew: `make lock`, after a version was changed or a package added.
 
 Each pin NAME==VERSION gets the SHA-256 of every file of that version that Python 3.11 or 3.12 may install on Linux or
-macOS: of all that pip's index lists, and of other builds of the version (such as 2.13.0+cpu) in the folders that pip
-looks into (find-links). A pin that had hashes already keeps them: another machine may know other builds.
+macOS: of all that pip's indexes list, also of other builds of the version (such as 2.13.0+cpu), and of those in the
+folders that pip looks into (find-links). Hashes of files that no index lists stay: another machine may have that build.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
+from urllib.error import URLError
 from urllib.parse import unquote
 from urllib.request import urlopen
 
@@ -18,7 +19,8 @@ from pip._vendor.packaging.tags import Tag
 from pip._vendor.packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from pip._vendor.packaging.version import Version
 
-FILES = [Path(__file__).parents[1] / name for name in ("constraints-build.txt", "constraints.txt")]
+ROOT = Path(__file__).parents[1]
+FILES = [ROOT / f"constraints{part}.txt" for part in ("-build", "-torch", "")]
 PIN = re.compile(r"(?P<name>[\w.-]+)==(?P<version>[\w.+!-]+)")
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 LINK = re.compile(r'/([^/"#]+)#sha256=([0-9a-f]{64})"')  # of a page of the index: file name and hash
@@ -40,10 +42,11 @@ class Pin(NamedTuple):
 
 def main() -> None:
     options, _ = create_command("download").parse_args([])
+    indexes = [options.index_url, *options.extra_index_urls]
     for path in FILES:
         text = path.read_text("utf-8")
         head = [line for line in text.splitlines() if line.startswith("#")]
-        completed = [with_hashes(pin, options.index_url, options.find_links) for pin in pins(text)]
+        completed = [with_hashes(pin, indexes, options.find_links) for pin in pins(text)]
         path.write_text("\n".join([*head, *map(str, completed)]) + "\n", "utf-8")
 
 
@@ -54,14 +57,24 @@ def pins(text: str) -> list[Pin]:
     return sorted(found, key=lambda pin: pin.name.lower())
 
 
-def with_hashes(pin: Pin, index: str, folders: list[str]) -> Pin:
-    """The pin with the hashes of all its files; the program ends if there are none."""
-    page = urlopen(f"{index.rstrip('/')}/{canonicalize_name(pin.name)}/").read().decode()
-    listed = {sha for file, sha in LINK.findall(page) if fits(unquote(file), pin)}
+def with_hashes(pin: Pin, indexes: list[str], folders: list[str]) -> Pin:
+    """The pin with the hashes of all its files; the program ends if no index lists one."""
+    links = [link for index in indexes for link in LINK.findall(page(index, pin.name))]
+    listed = {sha for file, sha in links if fits(unquote(file), pin)}
     if not listed:
-        sys.exit(f"the index lists no file of {pin.name}=={pin.version} for Python 3.11 or 3.12 on Linux or macOS")
+        sys.exit(f"no index lists a file of {pin.name}=={pin.version} for Python 3.11 or 3.12 on Linux or macOS")
     local = [path for folder in folders for path in Path(folder).glob("*.whl") if fits(path.name, pin)]
-    return pin._replace(hashes=pin.hashes | listed | {hashlib.sha256(path.read_bytes()).hexdigest() for path in local})
+    unlisted = pin.hashes - {sha for _, sha in links}  # without those of the version before
+    return pin._replace(hashes=unlisted | listed | {hashlib.sha256(path.read_bytes()).hexdigest() for path in local})
+
+
+def page(index: str, name: str) -> str:
+    """The page of an index about a package; empty if it has none."""
+    try:
+        with urlopen(f"{index.rstrip('/')}/{canonicalize_name(name)}/") as answer:
+            return answer.read().decode()
+    except URLError:
+        return ""
 
 
 def fits(file: str, pin: Pin) -> bool:

@@ -292,6 +292,17 @@ def test_weights_that_are_not_finite_are_never_stored(tmp_path: Path, value: flo
     assert bench.run.checkpoints() == []
 
 
+def test_an_embedding_that_weight_decay_grows_beyond_float32_is_noticed(tmp_path: Path) -> None:
+    """If rate x decay is above 2, weights grow with each update; only the unused embedding is large enough to overflow."""
+    too_much = ("train.learning_rate=0.3", "train.weight_decay=10", "train.warmup=0")
+    bench = Bench(tmp_path, "train.updates=2", "train.validate=2", *too_much)
+    with torch.no_grad():
+        bench.model.decoder.embedding.weight[UNKNOWN] = 2e38
+    with pytest.raises(NotFiniteError, match=r"^update 2: the tensor decoder.embedding.weight holds NaN or infinite"):
+        bench.fit()
+    assert not bench.run.has_file(storage.MODEL)
+
+
 # The loss itself
 
 
