@@ -293,7 +293,7 @@ def test_weights_that_are_not_finite_are_never_stored(tmp_path: Path, value: flo
 
 
 def test_an_embedding_that_weight_decay_grows_beyond_float32_is_noticed(tmp_path: Path) -> None:
-    """If rate x decay is above 2, weights grow with each update; only the unused embedding is large enough to overflow."""
+    """If rate x decay is above 2, each update makes weights larger; here only one that no example uses overflows."""
     too_much = ("train.learning_rate=0.3", "train.weight_decay=10", "train.warmup=0")
     bench = Bench(tmp_path, "train.updates=2", "train.validate=2", *too_much)
     with torch.no_grad():
