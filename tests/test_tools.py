@@ -110,6 +110,11 @@ def test_an_audit_reports_vulnerabilities_and_what_was_not_audited(capsys: pytes
     vulnerable = {"name": "c", "version": "2.0", "vulns": [advisory]}
     assert audit.report([clean]) == 0
     assert capsys.readouterr().out == "1 of 1 packages audited, 0 with vulnerabilities\n"
+    assert audit.report([skipped, skipped]) == 2
+    nothing = (
+        "nothing was audited: the advisory service gave no answer for any of the 2 packages; make audit needs the "
+    )
+    assert capsys.readouterr().out == nothing + "internet\n"
     assert audit.report([clean, skipped]) == 2
     assert "not audited, because the advisory service gave no answer for them: b" in capsys.readouterr().out
     assert audit.report([clean, skipped, vulnerable]) == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 PIP_AUDIT = "pip-audit==2.10.1"
 ROOT = Path(__file__).parents[1]
 FILES = [ROOT / f"constraints{part}.txt" for part in ("-build", "-torch", "")]
+NO_ANSWER = "the advisory service gave no answer for"
 
 
 def main() -> None:
@@ -33,16 +34,18 @@ def main() -> None:
 
 def report(packages: list[dict]) -> int:
     """Print what was found; returns the exit code: 1 if there are vulnerabilities, 2 if some could not be audited."""
+    skipped = [package["name"] for package in packages if "skip_reason" in package]
+    if len(skipped) == len(packages):
+        print(f"nothing was audited: {NO_ANSWER} any of the {len(packages)} packages; make audit needs the internet")
+        return 2
     vulnerable = [package for package in packages if package.get("vulns")]
-    skipped = [package for package in packages if "skip_reason" in package]
     for package in vulnerable:
         for advisory in package["vulns"]:
             fixed = ", ".join(advisory["fix_versions"]) or "no version yet"
             print(f"{package['name']} {package['version']}: {advisory['id']}, fixed in {fixed}")
     print(f"{len(packages) - len(skipped)} of {len(packages)} packages audited, {len(vulnerable)} with vulnerabilities")
     if skipped:
-        names = ", ".join(package["name"] for package in skipped)
-        print(f"not audited, because the advisory service gave no answer for them: {names}")
+        print(f"not audited, because {NO_ANSWER} them: {', '.join(skipped)}")
     return 1 if vulnerable else 2 if skipped else 0
 
 
