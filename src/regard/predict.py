@@ -14,7 +14,7 @@ from regard.device import choose_device, current, explain_out_of_memory, keep_fr
 from regard.errors import RecipeError
 from regard.recipe import Search
 from regard.storage import Run
-from regard.tasks import AnyTask, Scored, task_class
+from regard.tasks import AnyTask, Scored, task_of
 from regard.types import Example, Prediction
 
 # The work and the remedy in the message about too little memory.
@@ -78,9 +78,8 @@ class Predictor:
 def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     """Load the predictor of a run; `run` is a Run or the path of its directory."""
     run = run if isinstance(run, Run) else Run.open(run)
-    recipe = run.recipe()
+    task = task_of(run)
     with plugins.loading(run.needs()):
-        task = task_class(recipe.task).restore(recipe, run.read)
         with torch.device("meta"):  # checks that the stored weights fit, before memory is needed for the model
             weights = models.stored_weights(run, task.build())
         with explain_out_of_memory("the model", "use a device with more memory"):

@@ -28,7 +28,8 @@ def near(
     if lacking := sum(bool(unknown(predictor, line)) for line in lines):
         note(f"the vocabulary does not hold all tokens of {lacking:,} of {len(lines):,} lines")
     for neighbour in nearest:
-        number = neighbour.place + 1
-        content = {"cosine": neighbour.cosine, "line": number, "text": neighbour.text}
-        plain = f"{neighbour.cosine:.4f}\t{number}\t{one_line(neighbour.text)}"
-        write_line(to_json(content) if as_json else plain)
+        cosine, number, line = neighbour.cosine, neighbour.place + 1, neighbour.text
+        if as_json:
+            write_line(to_json({"cosine": cosine, "line": number, "text": line}))
+        else:
+            write_line(f"{cosine:.4f}\t{number}\t{one_line(line)}")

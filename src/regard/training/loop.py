@@ -268,12 +268,15 @@ def validate(task: AnyTask, session: Session, dev: Encoded, run: Run, log: Progr
     with session.averager.applied(model):
         with session.undone_if_stopped(), stopper.undoable():
             dev_loss, attention_health = evaluate(task, model, dev, stopper)
+        advice = "a lower train.learning_rate may help"
         if not math.isfinite(dev_loss):
-            advice = "a lower train.learning_rate may help"
             raise NotFiniteError(f"update {progress.update}: the dev loss is {dev_loss}; {advice}")
+        tensors = models.weights(model)
+        if name := models.not_finite(tensors):  # perhaps in a part that no dev example uses, so the loss is finite
+            raise NotFiniteError(f"update {progress.update}: the tensor {name} holds NaN or infinite numbers; {advice}")
         best = dev_loss < progress.lowest
         if best or settings.keep == "last":
-            run.replace(storage.MODEL, save_tensors(models.weights(model)))
+            run.replace(storage.MODEL, save_tensors(tensors))
     entry = {
         "update": progress.update,
         "loss": progress.total / progress.tokens,
