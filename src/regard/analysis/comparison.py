@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -178,7 +179,8 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
         if own:
             raise RecipeError(f"{what.path} is a run, which is taken as it is; {own[0]} can only change a recipe")
         if not what.finished():
-            raise DataError(f"the run {what.path} is not finished; go on with: regard train --resume {what.path}")
+            how = f"go on with: regard train --resume {shlex.quote(str(what.path))}"
+            raise DataError(f"the run {what.path} is not finished; {how}")
         _restored(what)  # an error now if the run needs a package that is missing
         return Entrant(what.path.name, str(what.path), what.recipe(), what)
     if not isinstance(what, Recipe) and Path(what).suffix != ".toml" and len(Path(what).parts) > 1:

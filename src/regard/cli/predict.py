@@ -1,6 +1,5 @@
 """`regard predict`: one line of output for each line of input."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -50,4 +49,4 @@ def predict(
                 most = f"more than {predictor.task.longest:,} tokens"
                 core.note(f"line {number:,} has {most}; it is answered with an empty line")
             core.write_line(core.to_json(answer.to_dict()) if as_json else core.one_line(answer.text))
-        sys.stdout.buffer.flush()
+        print(end="", flush=True)

@@ -1,5 +1,6 @@
 """The weights of a model: read them from a model, load them into a model, load those that a run has stored."""
 
+import shlex
 from collections.abc import Mapping
 
 from safetensors import SafetensorError
@@ -27,7 +28,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def stored_weights(run: Run) -> dict[str, Tensor]:
     """Load the weights that a run has stored; CorruptError if there are none or the file is damaged."""
     if not run.has_file(MODEL):
-        how = f"go on with: regard train --resume {run.path}"
+        how = f"go on with: regard train --resume {shlex.quote(str(run.path))}"
         raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
     try:
         return load_tensors(run.read(MODEL))

@@ -1,6 +1,7 @@
 """The training loop, the same for all tasks: `train` starts a run, `resume` continues one."""
 
 import math
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,7 +95,7 @@ def _training(run: Run) -> Iterator[None]:
             yield
     except StoppedError as stopped:
         update = int(run.checkpoints()[0].path.name) if run.checkpoints() else 0
-        saved = f"{update:,} updates are saved; go on with: regard train --resume {run.path}"
+        saved = f"{update:,} updates are saved; go on with: regard train --resume {shlex.quote(str(run.path))}"
         raise StoppedError(stopped.number, saved) from None
 
 
