@@ -8,6 +8,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from jaxtyping import Float
+from torch import Tensor
+
 from regard.maps import AttentionMap
 from regard.show.labels import WHOLE, make_visible, shown
 from regard.show.large import has_many_cells, pool
@@ -59,7 +62,7 @@ def _large_content(name: str, attention: AttentionMap) -> dict[str, Any]:
         "size": list(attention.weights.shape),
         "note": pooled.describe().partition("; ")[2],
         "unit": 0.001,
-        "weights": [_thousandths(row) for row in pooled.weights.tolist()],
+        "weights": _thousandths(pooled.weights),
         "entropy": _numbers([part.mean().item() for part in entropy.split(pooled.rows.step)]),
         "coverage": _numbers([part.sum().item() for part in coverage.split(pooled.columns.step)]),
         "mean_entropy": _numbers([entropy.mean().item()])[0],
@@ -72,9 +75,13 @@ def _numbers(values: list[float]) -> list[float | None]:
     return [round(value, 6) if math.isfinite(value) else None for value in values]
 
 
-def _thousandths(values: list[float]) -> list[int | None]:
-    """Numbers of a large map for JSON, as short as the page can show them."""
-    return [round(1000 * value) if math.isfinite(value) else None for value in values]
+def _thousandths(weights: Float[Tensor, "rows columns"]) -> list[list[int | None]]:
+    """The weights of a large map for JSON, in as few digits as the page shows."""
+    is_finite = weights.isfinite()
+    rows: list[list[int | None]] = (weights * 1000).where(is_finite, 0).round().long().tolist()
+    for row, column in (~is_finite).nonzero().tolist():
+        rows[row][column] = None
+    return rows
 
 
 def _safe_json(content: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ def make_visible(text: str, most: int = WHOLE) -> str:
     """
     seen = visible.make_visible(text if len(text) <= most else text[: most - 1] + "…")
     starts_with_mark = unicodedata.category(seen[:1] or " ").startswith("M")
-    return "◌" + seen if starts_with_mark or (seen and not cell_len(seen)) else seen
+    return "◌" + seen if starts_with_mark or (seen and not any(map(cell_len, seen))) else seen
 
 
 def shown(text: str, most: int = WHOLE) -> str:

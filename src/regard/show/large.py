@@ -55,9 +55,13 @@ class Pooled(NamedTuple):
 
     def describe(self) -> str:
         """The size of the map, and what a dot shows if it is not one weight."""
-        size = f"{len(self.rows.labels):,} outputs over {len(self.columns.labels):,} sources"
+        size = f"{_count(len(self.rows.labels), 'output')} over {_count(len(self.columns.labels), 'source')}"
         steps = self.rows.step, self.columns.step
         return size + (f"; each dot is the largest of {steps[0]} × {steps[1]} weights" if max(steps) > 1 else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def has_many_cells(attention: AttentionMap) -> bool:
@@ -137,7 +141,10 @@ def _labels(axis: Axis, pixels: float, spell: Callable[[str], str]) -> list[tupl
 def _thinned(pooled: Pooled, wide: float, high: float) -> str:
     """A sentence about the labels that are drawn."""
     rows, columns = _every(high) * pooled.rows.step, _every(wide) * pooled.columns.step
-    return f"labels with numbers: one for every {rows:,} rows and {columns:,} columns"
+    every = " and ".join(
+        f"every {_count(count, noun).removeprefix('1 ')}" for count, noun in ((rows, "row"), (columns, "column"))
+    )
+    return f"a label with its number for {every}"
 
 
 def _grid(pooled: Pooled, wide: float, high: float) -> list[Line]:

@@ -249,18 +249,35 @@ function paint(map, wide, high) {
   const pen = canvas.getContext("2d");
   const style = getComputedStyle(document.documentElement);
   const ramp = [0, 1, 2, 3, 4].map((step) => style.getPropertyValue(`--ramp-${step}`).trim());
-  const gap = Math.min(wide, high) < LEAST ? 0 : 1; // between cells, where there is room for it
+  const gap = Math.min(wide, high) < LEAST ? 0 : 1; // between cells, if there is room for it
   const shades = new Map(); // many weights are the same
+  const shade = (weight) => {
+    if (!shades.has(weight)) shades.set(weight, tint(ramp, weight ?? 0));
+    return shades.get(weight);
+  };
   pen.scale(dots, dots);
   pen.fillStyle = style.getPropertyValue("--hairline");
   pen.fillRect(0, 0, across, down);
+  if (!gap && across && down) {
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(dotted(map, shade), 0, 0, across, down);
+    return canvas;
+  }
   map.weights.forEach((weights, row) =>
     weights.forEach((weight, column) => {
-      if (!shades.has(weight)) shades.set(weight, tint(ramp, weight ?? 0));
-      pen.fillStyle = shades.get(weight);
+      pen.fillStyle = `rgb(${shade(weight).join(" ")})`;
       pen.fillRect(column * wide + gap / 2, row * high + gap / 2, wide - gap, high - gap);
     }),
   );
+  return canvas;
+}
+
+/** A canvas with one dot for each weight: a million of them take too long to draw one by one. */
+function dotted(map, shade) {
+  const canvas = make("canvas", { width: map.columns.length, height: map.rows.length });
+  const image = new ImageData(map.columns.length, map.rows.length);
+  map.weights.flat().forEach((weight, index) => image.data.set([...shade(weight), 255], 4 * index));
+  canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }
 
@@ -269,7 +286,7 @@ function tint(ramp, weight) {
   const lower = Math.min(Math.floor(place), ramp.length - 2);
   const parts = (colour) => [1, 3, 5].map((start) => parseInt(colour.slice(start, start + 2), 16));
   const [from, to] = [parts(ramp[lower]), parts(ramp[lower + 1])];
-  return `rgb(${from.map((part, index) => Math.round(part + (to[index] - part) * (place - lower))).join(" ")})`;
+  return from.map((part, index) => Math.round(part + (to[index] - part) * (place - lower)));
 }
 
 function legend() {
@@ -286,8 +303,12 @@ function lineDrawing(map, say) {
   const width = stop + 12 + Math.ceil(widest(map.rows, size)) + edge;
   const level = (index, count) => top + (height - 8 - top - pitch * count) / 2 + (index + 0.5) * pitch;
 
-  const cells = map.weights.flatMap((weights, row) => weights.map((weight, column) => [weight, row, column]));
-  const visible = cells.filter(([weight]) => weight !== null && weight >= FAINTEST);
+  const visible = [];
+  map.weights.forEach((weights, row) =>
+    weights.forEach((weight, column) => {
+      if (weight !== null && weight >= FAINTEST) visible.push([weight, row, column]);
+    }),
+  );
   visible.sort(([one], [other]) => one - other); // so that the strongest are drawn last, on top
   const paths = visible.slice(-MOST_LINES).map(([weight, row, column]) => {
     const [from, to] = [level(column, map.columns.length), level(row, map.rows.length)];
