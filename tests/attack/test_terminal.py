@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -179,7 +180,7 @@ COMMANDS = {
     "no such ending": ("look", "RUN", "a", "-o", f"x.no{ESCAPES}"),
     "not UTF-8": ("predict", "no\udcff\udc1b"),
 }
-QUICK = ("predict", "predict many", "look", "score", "near", "data", "compare", "train", "list")
+QUICK = ("predict", "predict many", "look", "score", "near", "data", "compare", "list")
 SAMPLE = [name for name in COMMANDS if WHOLE or name in QUICK or name.startswith(("no ", "a "))]
 
 
@@ -275,6 +276,29 @@ def test_no_encoding_makes_printing_fail(encoding: str, is_terminal: bool) -> No
         if is_terminal:
             text = result.error.decode("latin-1" if encoding.startswith("latin") else "utf-8")
             assert not re.search("[\x1b\x9b\u202e]", text)
+
+
+# Suggested commands
+
+
+def suggested(result: Result, command: str) -> list[str]:
+    """The arguments that a shell takes from a command that a message suggests."""
+    text = result.error.decode()
+    assert f"regard {command} " in text, text
+    return shlex.split(text[text.index(f"regard {command} ") :])
+
+
+def test_suggested_commands_are_quoted(regard: Run, tmp_path: Path) -> None:
+    stopped = tmp_path / "a; touch owned $(touch owned) `touch owned` 'b' \"c\" #"
+    shutil.copytree(GOLDEN / "translate_luong" / "stopped", stopped)
+    for command in (("predict", stopped, "--text", "a"), ("compare", stopped)):
+        assert suggested(regard(*command, terminals=""), "train")[:4] == ["regard", "train", "--resume", str(stopped)]
+    (tmp_path / "pairs.tsv").write_text("a b\tA B\nb c\tB C\n" * 5, encoding="utf-8")
+    runs = tmp_path / stopped.name.replace("a;", "runs;")
+    result = regard("train", "reverse", *TINY, f"data.train={tmp_path / 'pairs.tsv'}", "--runs", runs, terminals="")
+    run = result.out.decode().removesuffix("\n")
+    assert suggested(result, "look") == ["regard", "look", run, "...;", "regard", "predict", run, "FILE"]
+    assert suggested(regard("score", run, terminals=""), "score") == ["regard", "score", run, "FILE.tsv"]
 
 
 # The streams and the progress bar, without a process.
