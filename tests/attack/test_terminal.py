@@ -278,6 +278,12 @@ def test_no_encoding_makes_printing_fail(encoding: str, is_terminal: bool) -> No
             assert not re.search("[\x1b\x9b\u202e]", text)
 
 
+@pytest.mark.skipif(not WHOLE, reason="more than one chunk of lines takes seconds")
+def test_every_line_beside_a_progress_bar_is_printed(regard: Run, hostile_run: Path) -> None:
+    text = check(regard("predict", hostile_run, "-", stdin=f"{SOURCE}\n" * 2001), own=BAR)
+    assert text.count(make_visible(f"NOUN{ESCAPES}")) == 2001
+
+
 # Suggested commands
 
 

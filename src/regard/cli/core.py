@@ -63,10 +63,15 @@ def in_chunks(texts: list[str]) -> list[list[str]]:
 
 def write_line(line: str) -> None:
     """Print a line on stdout; in a terminal with visible control characters, elsewhere unchanged and in UTF-8."""
+    write_lines([line])
+
+
+def write_lines(lines: list[str]) -> None:
+    """Print lines like `write_line`, at once: a progress bar in the terminal is drawn anew after each call."""
     if is_terminal(sys.stdout):
-        print(make_visible(line, WITHIN_LINES))
+        print("\n".join(make_visible(line, WITHIN_LINES) for line in lines))
     elif sys.stdout is not None:  # it is if it was closed before the start
-        sys.stdout.buffer.write(line.encode("utf-8", ENCODING_ERRORS) + b"\n")
+        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8", ENCODING_ERRORS))
 
 
 def note(text: object) -> None:
