@@ -8,7 +8,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "regard"
 ORDER = (
-    *("errors", "plugins", "maps", "types", "recipe", "storage", "console", "device", "data", "sources", "kernels"),
+    *("errors", "visible", "plugins", "maps", "types", "recipe", "storage", "console", "device", "data", "sources"),
+    "kernels",
     *("attention", "layers", "encoders", "decoders", "models", "search", "metrics", "tasks", "predict", "training"),
     *("show", "analysis", "catalogue", "serve", "interop", "cli", "__main__"),
 )

@@ -20,6 +20,7 @@ from regard.cli.score import score
 from regard.cli.train import train
 from regard.cli.vectors import vectors
 from regard.errors import RegardError
+from regard.visible import guard_streams
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,6 +52,7 @@ app.command(name="list", cls=Command)(list_tables)
 
 def main() -> NoReturn:
     """Run a command; an error that the user can fix is printed as one sentence, with an exit code."""
+    guard_streams()
     try:
         app()
     except RegardError as error:
