@@ -1,5 +1,6 @@
 """Errors that a user can cause; each class has the exit code of the command line."""
 
+import reprlib
 import signal
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -23,7 +24,7 @@ class UnknownNameError(RecipeError):
 
     def __init__(self, what: str, name: str, choices: Iterable[str]) -> None:
         choices = list(choices)
-        super().__init__(f"unknown {what} {name!r}; choose from {', '.join(choices)}{did_you_mean(name, choices)}")
+        super().__init__(f"unknown {what} {shown(name)}; choose from {', '.join(choices)}{did_you_mean(name, choices)}")
         self.what = what
         self.name = name
 
@@ -83,3 +84,20 @@ def pick(table: Mapping[str, Entry], name: str, what: str) -> Entry:
     if name not in table:
         raise UnknownNameError(what, name, table)
     return table[name]
+
+
+class _Short(reprlib.Repr):
+    """`repr` with limits on depth and length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother, self.maxlong = 3, 100, 100, 100
+
+    def repr_int(self, x: int, level: int) -> str:
+        """The digits of a number; Python refuses to convert more than 4,300 of them."""
+        return super().repr_int(x, level) if x.bit_length() < 1000 else f"a number of {x.bit_length():,} bits"
+
+
+def shown(value: object) -> str:
+    """The value as it is shown in an error message: as by `repr`, but shortened if it is long or deep."""
+    return _Short().repr(value)
