@@ -64,6 +64,16 @@ class ResourceError(RegardError):
     exit_code = 6
 
 
+class UnexpectedError(RegardError):
+    """An exception that regard did not foresee: a mistake in regard, or in something that it uses."""
+
+    exit_code = 70  # EX_SOFTWARE of sysexits.h
+
+    def __init__(self, doing: str, kind: str, number: str, details: str) -> None:
+        how = "regard --debug COMMAND prints them; please report it with the number"
+        super().__init__(f"{doing} met an unexpected error ({kind}, number {number}); {details}; {how}")
+
+
 class StoppedError(RegardError):
     """The process received a signal to stop, such as SIGINT; the exit code is 128 plus the signal's number."""
 

@@ -50,9 +50,7 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
 
     If the cache cannot be written, the result is returned all the same.
     """
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    home = os.environ.get("REGARD_CACHE") or os.path.join(caches, "regard")
-    path = Path(home) / kind / digest
+    path = _cache_folder() / kind / digest
     with contextlib.suppress(OSError, ValueError):
         checksum, content = path.read_bytes().split(b"\n", 1)
         if checksum == _digest(content).encode():
@@ -65,6 +63,21 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
         for leftover in path.parent.glob(f".{digest}.*{PARTIAL}"):
             leftover.unlink(missing_ok=True)
     return content
+
+
+def write_to_cache(kind: str, name: str, content: bytes) -> Path:
+    """Write a file to the cache folder, under a kind and a name; returns its path."""
+    path = _cache_folder() / kind / name
+    with _write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, content)
+    return path
+
+
+def _cache_folder() -> Path:
+    """The folder for results that can be made again: $REGARD_CACHE, or regard under the user's cache folder."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.environ.get("REGARD_CACHE") or os.path.join(caches, "regard"))
 
 
 def numbered(path: Path) -> Iterator[Path]:
@@ -157,7 +170,7 @@ class Run(Folder):
 
     def recipe(self) -> recipes.Recipe:
         """The recipe of the run, with every key; a recipe without a format number has format 1."""
-        return recipes.parse(self.read(RECIPE).decode(), str(self.path / RECIPE), format=1)
+        return recipes.parse(self.read(RECIPE), str(self.path / RECIPE), format=1)
 
     def needs(self) -> plugins.Needs:
         """The entries of installed packages that the run was trained with."""

@@ -9,10 +9,13 @@ import typer
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
+from regard.errors import DataError, shown
+
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
 
 CHUNK = 2000  # lines that are computed and printed at a time
+SURROGATES = range(0xD800, 0xE000)  # Python decodes bytes of the command line that are not UTF-8 to these
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # all line ends that str.splitlines knows
 VISIBLE = {ord(end): repr(end)[1:-1] for end in LINE_ENDS}
 IN_JSON = {ord(end): f"\\u{ord(end):04x}" for end in LINE_ENDS}
@@ -49,8 +52,16 @@ def read_texts(names: list[str] | None) -> list[str]:
     """The lines of all files; the name `-` is stdin, which is also read if there are no names."""
     from regard.data.files import load, read_lines
 
+    if sys.stdin is None and "-" in (names or ["-"]):
+        raise DataError("stdin is closed; name a file, or give a text on the command line")
     files = (read_lines(sys.stdin.buffer.read(), "stdin") if name == "-" else load(name) for name in names or ["-"])
     return [line for lines in files for line in lines]
+
+
+def check_utf8(text: str, name: str) -> None:
+    """Raise DataError if a text of the command line is not UTF-8."""
+    if not text.isprintable() and any(ord(character) in SURROGATES for character in text):
+        raise DataError(f"{name} is not UTF-8 text: {shown(text)}; convert it first")
 
 
 def in_chunks(texts: list[str]) -> list[list[str]]:

@@ -4,7 +4,7 @@ from regard.models.classifier import Classifier
 from regard.models.language import LanguageModel
 from regard.models.layout import store_by_columns
 from regard.models.seq2seq import Seq2Seq, assemble, build
-from regard.models.weights import load_weights, stored_weights, weights
+from regard.models.weights import check_fit, load_weights, stored_weights, weights
 
 __all__ = [
     "Classifier",
@@ -12,6 +12,7 @@ __all__ = [
     "Seq2Seq",
     "assemble",
     "build",
+    "check_fit",
     "load_weights",
     "store_by_columns",
     "stored_weights",

@@ -6,7 +6,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
-from regard.errors import CorruptError
+from regard.errors import CorruptError, shown
 from regard.storage import MODEL, Run
 
 
@@ -16,12 +16,20 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name in names}
 
 
+def check_fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Raise RuntimeError if tensors have other names or shapes than the weights of a model, also on the meta device."""
+    own, all_names = weights(model), model.state_dict().keys()
+    missing, unexpected = own.keys() - tensors.keys(), tensors.keys() - all_names
+    misshapen = {name for name in own.keys() & tensors.keys() if own[name].shape != tensors[name].shape}
+    if missing or unexpected or misshapen:
+        wrong = {"missing": missing, "unexpected": unexpected, "of another shape": misshapen}
+        raise RuntimeError(", ".join(f"{what}: {shown(sorted(names))}" for what, names in wrong.items() if names))
+
+
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Load tensors that `weights` returned into a model; RuntimeError if names or shapes do not fit."""
-    shared = model.state_dict().keys() - weights(model).keys()
-    missing, unexpected = model.load_state_dict(dict(tensors), strict=False)
-    if unexpected or set(missing) - shared:
-        raise RuntimeError(f"missing {sorted(set(missing) - shared)}, unexpected {sorted(unexpected)}")
+    check_fit(model, tensors)
+    model.load_state_dict(dict(tensors), strict=False)
 
 
 def stored_weights(run: Run) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from regard import device as devices
-from regard import models, plugins, storage
+from regard import memory, models, plugins, storage
 from regard import recipe as recipes
 from regard.console import ProgressLog
 from regard.data.batching import Batches, sorted_batches
@@ -52,14 +52,15 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
-        data = task.within_length(task.encode(examples.train))
+        data, dev = task.within_length(task.encode(examples.train)), task.encode(examples.dev)
+        shapes = _shapes(task)
+        memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
         if origin is not None:
-            with torch.device("meta"):  # only the shapes are needed, no memory for weights
-                _fitting(origin, task.build())
+            _fitting(origin, shapes)
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
             with _training(run):
-                return _learn(task, examples, data, run, log, stopper)
+                return _learn(task, examples, data, dev, run, log, stopper)
 
 
 def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
@@ -81,9 +82,10 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
                 f"the data of {run.path} has changed since its training began: {names}. "
                 "Restore the old data to resume, or train a new run"
             )
-        data = task.within_length(task.encode(examples.train))
+        data, dev = task.within_length(task.encode(examples.train)), task.encode(examples.dev)
+        memory.check_training(_shapes(task), recipe.train, devices.choose_device(recipe.train.device))
         with stopper.deferred():
-            return _learn(task, examples, data, run, log, stopper)
+            return _learn(task, examples, data, dev, run, log, stopper)
 
 
 @contextmanager
@@ -114,7 +116,15 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     devices.choose_device(recipe.train.device)
 
 
-def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> Run:
+def _shapes(task: AnyTask) -> nn.Module:
+    """The model of a task on the meta device: only shapes, no memory for weights."""
+    with torch.device("meta"):
+        return task.build()
+
+
+def _learn(
+    task: AnyTask, examples: Examples, data: Encoded, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper
+) -> Run:
     """Train to the end, from the newest checkpoint if there is one, then compute the metric on dev."""
     recipe = task.recipe
     if recipe.train.threads:
@@ -122,7 +132,6 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: Prog
     torch.use_deterministic_algorithms(recipe.train.deterministic)
     torch.manual_seed(recipe.train.seed)
     with stopper.undoable():  # nothing is written yet
-        dev = task.encode(examples.dev)
         model = task.build()
     start_notes = _start_from(recipe.train.start_from, model, run)
     device = devices.choose_device(recipe.train.device)

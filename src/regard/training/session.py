@@ -51,8 +51,9 @@ class Clock:
         return time.perf_counter() - self.began
 
     def rate(self, tokens: int) -> float:
-        """Tokens per second, for this number of tokens since the last validation."""
-        return tokens / (time.perf_counter() - self.interval)
+        """Tokens per second, for this number of tokens since the last validation; 0 if the clock stood still."""
+        seconds = time.perf_counter() - self.interval
+        return tokens / seconds if seconds > 0 else 0.0
 
 
 @dataclass
