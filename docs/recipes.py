@@ -23,8 +23,8 @@ sections existed still load; in a recipe, an old name is refused with its new na
 
 **Limits**: every number has a smallest and a largest value, the column *range*. The largest values are far above any
 sensible use; they are there so that a recipe from elsewhere cannot overflow, hang or crash a program. Whether a model
-fits into the memory of the machine is checked before anything is built or written. A recipe has at most 512 KiB, a key
-at most 16 parts, a text at most 1,024 characters, and a list of file names at most 65,536 characters.
+fits into the memory of the machine is checked before anything is built or written. A recipe has at most 256 KiB, a key
+at most 16 parts, a text at most 512 characters, and a list of file names at most 32,768 characters.
 
 This page is generated from `src/regard/recipe.py`.
 """

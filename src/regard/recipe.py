@@ -17,8 +17,8 @@ SMALL = 0.02  # standard deviation of the weights with model.init = small
 FORMAT = 3  # version of the TOML format, see `_upgrade`
 
 # Bounds of what is parsed, far above those of any recipe: a recipe may come from a stranger.
-LARGEST = 524_288  # bytes of a recipe; with all texts and lists at their longest, `to_toml` writes fewer
-LONGEST_TEXT, LONGEST_LIST = 1024, 65_536  # characters of a text, and of a list of file names as JSON
+LARGEST = 262_144  # bytes of a recipe; with all texts and lists at their longest, `to_toml` writes fewer
+LONGEST_TEXT, LONGEST_LIST = 512, 32_768  # characters of a text, and of a list of file names as JSON
 DEEPEST = 16  # parts of a dotted key at most
 KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 DEEP_KEY = re.compile(rf"(?<![\w\\-]){KEY_PART}(?:[ \t]*+\.[ \t]*+{KEY_PART}){{{DEEPEST}}}")
@@ -111,7 +111,7 @@ class Encoder:
     kind: str = "recurrent"  # type of the encoder; `regard list encoders`
     cell: str = "gru"  # if recurrent: type of the cell; `regard list cells`
     dim: int = _number(128, 1, 65_536)  # width of a state
-    layers: int = _number(1, 1, 1000)  # number of layers
+    layers: int = _number(1, 1, 256)  # number of layers
     bidirectional: bool = True  # if recurrent: read in both directions
     bias: bool = True  # if recurrent: the layers have a bias
     inner_dim: int = _number(0, 0, 1_048_576)  # LSTM: projected to dim, 0: none; Transformer: feed-forward, 0: 4 x dim
@@ -129,7 +129,7 @@ class Decoder:
     start: str = "bridge"  # if recurrent: how its initial state is made; `regard list starts`
     cell: str = "gru"  # if recurrent: type of the cell; `regard list cells`
     dim: int = _number(128, 1, 65_536)  # width of a state
-    layers: int = _number(1, 1, 1000)  # number of layers
+    layers: int = _number(1, 1, 256)  # number of layers
     inner_dim: int = _number(0, 0, 1_048_576)  # width of a Transformer's feed-forward layers; 0: 4 x dim
     copies: bool = False  # if recurrent: copy mechanism, it may copy a token of the source (pointer-generator)
     dropout: float = _number(0.0, 0.0, 0.95)  # dropout rate
