@@ -21,7 +21,7 @@ RUN = Path(__file__).parents[1] / "golden" / "runs" / "translate_luong" / "finis
 def shell(command: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Runs a shell command in which PROGRAM stands for the program."""
     return subprocess.run(
-        ["bash", "-c", command.replace("REGARD", COMMAND)],
+        ["bash", "-c", command.replace("PROGRAM", COMMAND)],
         capture_output=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
         timeout=120,
