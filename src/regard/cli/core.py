@@ -9,14 +9,16 @@ import typer
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
+from regard.errors import DataError, shown
 from regard.visible import ENCODING_ERRORS, WITHIN_LINES, for_stream, is_terminal, make_visible, unguarded
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
 
 CHUNK = 2000  # lines that are computed and printed at a time
+# Python decodes bytes of the command line that are not UTF-8 to these; they have no encoding, in JSON an escape.
+SURROGATES = range(0xD800, 0xE000)
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # all line ends that str.splitlines knows
-SURROGATES = range(0xD800, 0xE000)  # have no encoding of their own; in JSON an escape stands for them
 VISIBLE = {ord(end): repr(end)[1:-1] for end in LINE_ENDS}
 IN_JSON = {ord(end): f"\\u{ord(end):04x}" for end in LINE_ENDS} | {code: f"\\u{code:04x}" for code in SURROGATES}
 
@@ -52,8 +54,16 @@ def read_texts(names: list[str] | None) -> list[str]:
     """The lines of all files; the name `-` is stdin, which is also read if there are no names."""
     from regard.data.files import load, read_lines
 
+    if sys.stdin is None and "-" in (names or ["-"]):
+        raise DataError("stdin is closed; name a file, or give a text on the command line")
     files = (read_lines(sys.stdin.buffer.read(), "stdin") if name == "-" else load(name) for name in names or ["-"])
     return [line for lines in files for line in lines]
+
+
+def check_utf8(text: str, name: str) -> None:
+    """Raise DataError if a text of the command line is not UTF-8."""
+    if not text.isprintable() and any(ord(character) in SURROGATES for character in text):
+        raise DataError(f"{name} is not UTF-8 text: {shown(text)}; convert it first")
 
 
 def in_chunks(texts: list[str]) -> list[list[str]]:

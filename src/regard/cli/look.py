@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Beam, Json, RunPath, one_line, print_map, to_json, write_line
+from regard.cli.core import Beam, Json, RunPath, check_utf8, one_line, print_map, to_json, write_line
 from regard.errors import RecipeError
 
 OUT = "Also write a file: .svg, .png, .html, .csv or .pharaoh; may be repeated."
@@ -25,6 +25,7 @@ def look(
 
     for path in out or []:
         maps.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work begins
+    check_utf8(text, "TEXT")
     prediction = load(run).predict([text], beam=beam)[0]
     if prediction.map is None:
         raise RecipeError(

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, RunPath, note, one_line, read_texts, to_json, write_line
+from regard.cli.core import Json, RunPath, check_utf8, note, one_line, read_texts, to_json, write_line
 
 
 def near(
@@ -21,6 +21,7 @@ def near(
     from regard.analysis.vectors import near, unknown
     from regard.predict import load
 
+    check_utf8(text, "--text")
     predictor, lines = load(run), read_texts([file])
     nearest = near(predictor, text, lines, count)
     if missing := unknown(predictor, text):

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 from torch import Tensor, nn
 
-from regard.errors import CorruptError
+from regard.errors import CorruptError, shown
 from regard.storage import MODEL, Folder, Run
 from regard.storage.runs import resume_command
 
@@ -54,7 +54,7 @@ def read_tensors(folder: Folder, name: str, allowed: Mapping[str, Tensor] | None
     try:
         tensors: dict[str, Tensor] = parse_tensors(content)
     except (SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise CorruptError(f"{path} holds no tensors: {str(error)[:200]}") from error
+        raise CorruptError(f"{path} holds no tensors: {shown(str(error))}") from error
     if allowed is not None:
         _check(tensors, allowed, path)
     return tensors
@@ -64,7 +64,7 @@ def _check(tensors: Mapping[str, Tensor], allowed: Mapping[str, Tensor], path: P
     """Raise CorruptError for a tensor that is not like the allowed one of its name."""
     for name, tensor in tensors.items():
         if name not in allowed:
-            raise CorruptError(f"{path} does not fit the run's recipe: it has a tensor {name[:200]!r}")
+            raise CorruptError(f"{path} does not fit the run's recipe: it has a tensor {shown(name)}")
         if (tensor.shape, tensor.dtype) != (allowed[name].shape, allowed[name].dtype):
             stored, expected = _describe(tensor), _describe(allowed[name])
             raise CorruptError(f"{path} does not fit the run's recipe: {name} is {stored}, and should be {expected}")
