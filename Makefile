@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test attack laws-avx2 laws-default lint types browser docs lessons figures sweep slow gpu clean
+.PHONY: help demo test attack laws-avx2 laws-default lint types browser docs lessons figures sweep slow gpu lock audit clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,18 +69,37 @@ attack: $(READY)  ## the whole attack on runs, recipes, data and terminals, of w
 slow: $(READY)  ## the tests that make test leaves out for time
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n $(WORKERS)
 
+ANY_PYTHON := $$(test -x $(BIN)/python && echo $(BIN)/python || echo python3)
+
 gpu:  ## the tests that need a GPU, alone; by .venv, or by the python3 that is there
-	PYTHONPATH=src $$(test -x $(BIN)/python && echo $(BIN)/python || echo python3) -m pytest -m gpu tests
+	PYTHONPATH=src $(ANY_PYTHON) -m pytest -m gpu tests
+
+lock:  # write the hashes of the constraints files, after a version in them was changed
+	$(ANY_PYTHON) tools/lock.py
+
+audit:  ## ask for known vulnerabilities of the packages that make installs (needs the internet)
+	$(ANY_PYTHON) tools/audit.py $(VENV)/audit
 
 clean:  ## remove the environment and all that was built; runs stay
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(READY): pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+PIP_DOWNLOAD := $(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps
+
+# All packages come from files whose hashes are known: first what builds packages from source, then torch, then the
+# others. torch is downloaded first, since pip would choose by hash, not by version: the CUDA build before a CPU build.
+# For regard itself pip then fetches no more than what the CUDA build needs (see constraints-torch.txt).
+$(READY): pyproject.toml constraints-build.txt constraints-torch.txt constraints.txt
 	@python=$$(for each in python3 python3.11 python3.12; do \
 	  "$$each" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo "$$each" && break; \
 	done); \
 	test -n "$$python" || { echo "regard needs Python 3.11 or 3.12 on the PATH" >&2; exit 1; }; \
 	echo "Setting up $(VENV) with $$("$$python" --version); this takes a minute or two, once." && \
 	"$$python" -m venv $(VENV) && \
-	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[corpora,plot,dev]' && \
+	$(PIP) --no-deps --require-hashes --only-binary=:all: -r constraints-build.txt && \
+	$(PIP_DOWNLOAD) -d $(VENV)/torch $$(grep -o "^torch==[0-9.]*" constraints-torch.txt) && \
+	$(PIP) --no-deps --require-hashes --no-index --find-links=$(VENV)/torch -r constraints-torch.txt && \
+	rm -r $(VENV)/torch && \
+	$(PIP) --no-deps --require-hashes --no-build-isolation --use-pep517 -r constraints.txt && \
+	$(PIP) --no-build-isolation -e '.[corpora,plot,papers,dev]' && \
 	touch $@

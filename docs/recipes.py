@@ -21,6 +21,11 @@ for one site. The attention of a recurrent decoder is its cross-attention.
 `answer`. A task refuses a key that it does not use, if its value is not the default. Runs that were stored before these
 sections existed still load; in a recipe, an old name is refused with its new name.
 
+**Limits**: every number has a smallest and a largest value, the column *range*. The largest values are far above any
+sensible use; they are there so that a recipe from elsewhere cannot overflow, hang or crash a program. Whether a model
+fits into the memory of the machine is checked before anything is built or written. A recipe has at most 256 KiB, a key
+at most 16 parts, a text at most 512 characters, and a list of file names at most 32,768 characters.
+
 This page is generated from `src/regard/recipe.py`.
 """
 
@@ -36,7 +41,7 @@ def page() -> str:
 def _section(name: str, prefix: str, sections: dict[str, ast.ClassDef], lines: list[str]) -> list[str]:
     """The headings and tables of a section and of all sections inside it."""
     parts = [f"\n## {prefix.rstrip('.') or 'at the top'}\n\n{ast.get_docstring(sections[name])}\n\n"]
-    parts += ["| key | default | meaning |\n|---|---|---|\n"]
+    parts += ["| key | default | range | meaning |\n|---|---|---|---|\n"]
     nested = []
     for node in sections[name].body:
         if not isinstance(node, ast.AnnAssign):
@@ -46,7 +51,7 @@ def _section(name: str, prefix: str, sections: dict[str, ast.ClassDef], lines: l
             nested += _section(kind, f"{prefix}{key}.", sections, lines)
         else:
             meaning = lines[node.lineno - 1].partition("  # ")[2]  # the comment behind the key
-            parts.append(f"| `{prefix}{key}` | {_default(node.value)} | {meaning} |\n")
+            parts.append(f"| `{prefix}{key}` | {_default(node.value)} | {_range(node.value)} | {meaning} |\n")
     return parts + nested
 
 
@@ -59,6 +64,14 @@ def _default(value: ast.expr | None) -> str:
     if default is None:
         return "as `model.attention`"
     return f"`{json.dumps(list(default) if isinstance(default, tuple) else default)}`"  # JSON of these is TOML
+
+
+def _range(value: ast.expr | None) -> str:
+    """The smallest and the largest value of a number; empty for other keys."""
+    if not isinstance(value, ast.Call):
+        return ""
+    least, most = (ast.literal_eval(limit) for limit in value.args[1:])
+    return f"{least:,} to {most:,}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The public Python interface: train, load, predict, score, and pictures in notebooks."""
 
 import inspect
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 
 import regard
 from regard import Prediction, Predictor, Run, models
@@ -19,7 +22,7 @@ from regard.errors import CorruptError, DataError, RecipeError, ResourceError
 from regard.maps import AttentionMap
 from regard.storage import MODEL, RECIPE
 from regard.tasks import transduce
-from regard.types import Example
+from regard.types import UNKNOWN, Example
 
 TEXTS = ["abc", "hello", "z", "attention", "aa"]
 
@@ -328,6 +331,19 @@ def test_a_damaged_file_of_weights_is_an_error(tmp_path: Path) -> None:
     run.replace(MODEL, b"not tensors at all")
     with pytest.raises(CorruptError, match=MODEL):
         regard.load(run)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_stored_weights_that_are_not_finite_are_an_error(tmp_path: Path, value: float) -> None:
+    run = regard.train(tiny("train.updates=1"), runs=tmp_path, quiet=True)
+    tensors = load_tensors(run.read(MODEL))
+    tensors["encoder.embedding.weight"][UNKNOWN, 3] = value
+    run.replace(MODEL, save_tensors(tensors))
+    with pytest.raises(CorruptError, match=f"{MODEL} cannot be used: the tensor encoder.embedding.weight holds NaN"):
+        regard.load(run)
+    with pytest.raises(CorruptError, match=r"encoder\.embedding\.weight"):
+        regard.train(tiny("name=next", f"train.start_from={run.path}"), runs=tmp_path, quiet=True)
+    assert not (tmp_path / "next").exists()
 
 
 def test_the_public_names_exist_and_have_docstrings() -> None:

@@ -8,9 +8,21 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "regard"
 ORDER = (
-    *("errors", "plugins", "maps", "types", "recipe", "storage", "console", "device", "data", "sources", "kernels"),
-    *("attention", "layers", "encoders", "decoders", "models", "search", "metrics", "tasks", "predict", "training"),
-    *("show", "analysis", "catalogue", "serve", "interop", "cli", "__main__"),
+    *("errors", "visible", "plugins", "maps", "types", "recipe", "storage", "console", "device", "memory", "data"),
+    *(
+        "sources",
+        "kernels",
+        "attention",
+        "layers",
+        "encoders",
+        "decoders",
+        "models",
+        "search",
+        "metrics",
+        "tasks",
+        "predict",
+    ),
+    *("training", "show", "analysis", "catalogue", "serve", "interop", "cli", "__main__"),
 )
 LAZY = {("maps.py", "show")}  # a notebook calls a map to draw itself, so the import is inside a function
 WRITER = "storage/"

@@ -1,35 +1,63 @@
 """Messages and progress bars for people, on stderr."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import track as rich_track
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from regard.visible import guarded, is_terminal, make_visible, unguarded
 
 Item = TypeVar("Item")
+
+
+def _console(*, quiet: bool) -> Console:
+    """The console of stderr: it prints neither markup nor emoji that a text may contain."""
+    return Console(
+        file=unguarded(sys.stderr), stderr=True, quiet=quiet, soft_wrap=True, markup=False, emoji=False, highlight=False
+    )
+
+
+class Bar(Progress):
+    """A progress bar on stderr, shown only in a terminal."""
+
+    def __init__(self, console: Console, *columns: ProgressColumn, disable: bool = False) -> None:
+        is_hidden = disable or console.quiet or not console.is_terminal
+        super().__init__(
+            *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=is_terminal(sys.stdout)
+        )
+
+    def start(self) -> None:
+        """Show the bar; meanwhile rich prints what is written to the streams, which are guarded as they were before."""
+        super().start()
+        if not self.disable:  # `stop` puts the streams back
+            sys.stdout, sys.stderr = guarded(sys.stdout), guarded(sys.stderr)
 
 
 class ProgressLog:
     """Prints messages of training and, in a terminal, shows a progress bar with loss, tokens/s and time left."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
-        self._bar = Progress(
-            TextColumn("[bold]learning"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[words]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
+        self.console = _console(quiet=quiet)
+        columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[words]}"), TimeRemainingColumn()
+        self._bar = Bar(self.console, TextColumn("learning", style="bold"), *columns)
         self._task: TaskID | None = None
 
     def say(self, text: str) -> None:
-        """Print one line."""
-        self.console.print(text, markup=False)
+        """Print one line; in a terminal, with visible control characters."""
+        if self.console.is_terminal or self.console.is_jupyter:
+            self.console.print(make_visible(text))
+        elif not self.console.quiet:
+            self.console.file.write(f"{text}\n")  # rich would leave out some characters
 
     def warn(self, text: str) -> None:
         """Print one line even if `quiet` is set."""
@@ -56,6 +84,6 @@ class ProgressLog:
 
 def track(items: Sequence[Item], what: str, *, quiet: bool = False) -> Iterator[Item]:
     """Iterate over the items; in a terminal, with a progress bar on stderr."""
-    console = Console(stderr=True, quiet=quiet)
-    disable = len(items) < 2 or not console.is_terminal
-    yield from rich_track(items, what, console=console, transient=True, disable=disable)
+    console = _console(quiet=quiet)
+    with Bar(console, *Progress.get_default_columns(), disable=len(items) < 2) as bar:
+        yield from bar.track(items, description=what)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as modules
 
-from regard.errors import RecipeError, ResourceError
+from regard.errors import RecipeError, ResourceError, shown
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # options of glibc's mallopt
 PRECISIONS = ("auto", "float32", "bfloat16")  # names for the precision of matrix products
@@ -31,10 +31,13 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
+        one = torch.ones(1, device=name)
+        one.item()  # fails on a device without memory or computation, such as meta
+        return one.device
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n", 1)[0]
-        raise RecipeError(f"the device {name!r} cannot be used ({reason}); choose auto, cpu, cuda or cuda:N") from error
+        reason = str(error).split("\n", 1)[0][:200]
+        choices = "choose auto, cpu, cuda or cuda:N"
+        raise RecipeError(f"the device {shown(name)} cannot be used ({reason}); {choices}") from error
 
 
 def choose_precision(name: str, device: torch.device) -> str:

@@ -1,5 +1,6 @@
 """Errors that a user can cause; each class has the exit code of the command line."""
 
+import reprlib
 import signal
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -23,7 +24,7 @@ class UnknownNameError(RecipeError):
 
     def __init__(self, what: str, name: str, choices: Iterable[str]) -> None:
         choices = list(choices)
-        super().__init__(f"unknown {what} {name!r}; choose from {', '.join(choices)}{did_you_mean(name, choices)}")
+        super().__init__(f"unknown {what} {shown(name)}; choose from {', '.join(choices)}{did_you_mean(name, choices)}")
         self.what = what
         self.name = name
 
@@ -63,6 +64,16 @@ class ResourceError(RegardError):
     exit_code = 6
 
 
+class UnexpectedError(RegardError):
+    """An exception that regard did not foresee: a mistake in regard, or in something that it uses."""
+
+    exit_code = 70  # EX_SOFTWARE of sysexits.h
+
+    def __init__(self, doing: str, kind: str, number: str, details: str) -> None:
+        how = "regard --debug COMMAND prints them; please report it with the number"
+        super().__init__(f"{doing} met an unexpected error ({kind}, number {number}); {details}; {how}")
+
+
 class StoppedError(RegardError):
     """The process received a signal to stop, such as SIGINT; the exit code is 128 plus the signal's number."""
 
@@ -83,3 +94,20 @@ def pick(table: Mapping[str, Entry], name: str, what: str) -> Entry:
     if name not in table:
         raise UnknownNameError(what, name, table)
     return table[name]
+
+
+class _Short(reprlib.Repr):
+    """`repr` with limits on depth and length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother, self.maxlong = 3, 100, 100, 100
+
+    def repr_int(self, x: int, level: int) -> str:
+        """The digits of a number; Python refuses to convert more than 4,300 of them."""
+        return super().repr_int(x, level) if x.bit_length() < 1000 else f"a number of {x.bit_length():,} bits"
+
+
+def shown(value: object) -> str:
+    """The value as it is shown in an error message: as by `repr`, but shortened if it is long or deep."""
+    return _Short().repr(value)

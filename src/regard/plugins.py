@@ -10,6 +10,7 @@ recipe names its entry. docs/extend.md shows a whole package.
 """
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from typing import Any, NamedTuple, TypeVar
 
 from regard.errors import RecipeError, RegardError, UnknownNameError, did_you_mean
+from regard.visible import for_stream
 
 GROUP = "regard"
 TABLES = ("scores", "normalizers", "scopes", "encoders", "tasks", "sources")  # that packages can add entries to
@@ -153,15 +155,16 @@ def resolving(needs: Needs) -> Iterator[dict[str, Package]]:
         if present != needed:
             table, _, name = key.partition(".")
             before = f"the run {needs.run} was trained with the {table.removesuffix('s')} {name!r} of {needed}"
-            sys.stderr.write(f"regard: {before}; that of {present} is used now\n")
+            sys.stderr.write(for_stream(f"regard: {before}; that of {present} is used now", sys.stderr) + "\n")
 
 
 def _how_to_install(needed: Package) -> str:
     try:
         present = version(needed.package)
     except PackageNotFoundError:
-        return f"install it with: pip install {needed.package}"
-    return f"version {present} does not have it; install: pip install {needed.package}=={needed.version}"
+        return f"install it with: pip install {shlex.quote(needed.package)}"
+    wanted = shlex.quote(f"{needed.package}=={needed.version}")
+    return f"version {present} does not have it; install: pip install {wanted}"
 
 
 @contextmanager

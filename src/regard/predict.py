@@ -8,15 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard import models, plugins
+from regard import memory, models, plugins
 from regard import recipe as recipes
 from regard.device import choose_device, current, explain_out_of_memory, keep_freed_memory
-from regard.errors import RecipeError
+from regard.errors import RecipeError, shown
 from regard.recipe import Search
 from regard.storage import Run
-from regard.tasks import AnyTask, Scored, task_class
+from regard.tasks import AnyTask, Scored, task_of
 from regard.types import Example, Prediction
 
+LARGEST_SEED = 2**62  # torch takes 64 bits, and the seeds of further outputs are larger
+MOST_OUTPUTS = 1000  # for each text, as the limit of search.beam
 # The work and the remedy in the message about too little memory.
 ANSWERING = "an answer", "lower the beam (--beam), give shorter texts, or use a device with more memory"
 
@@ -46,8 +48,11 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise RecipeError("predict takes a list of texts; write predict([text])")
-        if n_best < 1:
-            raise RecipeError(f"n_best is the number of outputs for each text, 1 or more, not {n_best}")
+        if not 1 <= n_best <= MOST_OUTPUTS:
+            most = f"at least 1 and at most {MOST_OUTPUTS:,}"
+            raise RecipeError(f"n_best is the number of outputs for each text, {most}, not {shown(n_best)}")
+        if not 0 <= seed <= LARGEST_SEED:
+            raise RecipeError(f"seed is at least 0 and at most {LARGEST_SEED:,}, not {shown(seed)}")
         settings = self._search(search or {}, beam)
         with self.running():
             return self.task.answer(self.model, texts, settings, n_best, seed)
@@ -78,14 +83,15 @@ class Predictor:
 def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     """Load the predictor of a run; `run` is a Run or the path of its directory."""
     run = run if isinstance(run, Run) else Run.open(run)
-    recipe = run.recipe()
+    task, chosen = task_of(run), choose_device(device)
     with plugins.loading(run.needs()):
-        task = task_class(recipe.task).restore(recipe, run.read)
-        with torch.device("meta"):  # checks that the stored weights fit, before memory is needed for the model
-            weights = models.stored_weights(run, task.build())
+        with torch.device("meta"):  # only shapes: the run may be a stranger's, and its model larger than its weights
+            shapes = task.build()
+        memory.check_model(shapes, chosen)
+        weights = models.stored_weights(run, shapes)
         with explain_out_of_memory("the model", "use a device with more memory"):
             model = task.build()
             models.load_weights(model, weights)
-            model.to(choose_device(device)).eval()
+            model.to(chosen).eval()
     models.store_by_columns(model)
     return Predictor(run, task, model)

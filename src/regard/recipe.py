@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-import math
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,11 +10,18 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from regard.errors import RecipeError, did_you_mean
+from regard.errors import RecipeError, did_you_mean, shown
 
 EMBEDDED = Path(__file__).parent / "recipes"
 SMALL = 0.02  # standard deviation of the weights with model.init = small
 FORMAT = 3  # version of the TOML format, see `_upgrade`
+
+# Bounds of what is parsed, far above those of any recipe: a recipe may come from a stranger.
+LARGEST = 262_144  # bytes of a recipe; with all texts and lists at their longest, `to_toml` writes fewer
+LONGEST_TEXT, LONGEST_LIST = 512, 32_768  # characters of a text, and of a list of file names as JSON
+DEEPEST = 16  # parts of a dotted key at most
+KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+DEEP_KEY = re.compile(rf"(?<![\w\\-]){KEY_PART}(?:[ \t]*+\.[ \t]*+{KEY_PART}){{{DEEPEST}}}")
 
 # Keys that moved in format 3, to the section of the only task that uses them.
 MOVED = {
@@ -32,8 +39,12 @@ MOVED = {
 }
 
 
-def _number(default: float | None, least: float, most: float | None = None) -> Any:
-    """A dataclass field for a number with a smallest and, if given, a largest value."""
+def _number(default: float | None, least: float, most: float) -> Any:
+    """A dataclass field for a number with a smallest and a largest value.
+
+    The largest is far above any sensible use, but low enough that nothing overflows or hangs; whether a model fits
+    into memory is checked before it is built (`regard.memory`).
+    """
     return field(default=default, metadata={"least": least, "most": most})
 
 
@@ -42,11 +53,11 @@ class Data:
     """The training, dev and test data: files, or an embedded corpus if no training file is given."""
 
     corpus: str = ""  # name of an embedded corpus; `regard list corpora`
-    size: int = _number(25_000, least=1)  # number of training pairs to generate for an embedded corpus
+    size: int = _number(25_000, 1, 10_000_000)  # number of training pairs to generate for an embedded corpus
     train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; plain or gz
     dev: tuple[str, ...] = ()  # if no file is given, a part of `train` is split off
     test: tuple[str, ...] = ()  # files that `regard score RUN` computes the score on
-    max_length: int = _number(250, least=1)  # pairs with more tokens on either side are dropped from training
+    max_length: int = _number(250, 1, 1_000_000_000)  # pairs with more tokens on either side are dropped from training
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,7 @@ class Tokens:
 
     source: str = "character"  # tokenizer of the source; `regard list tokenizers`
     target: str = "character"  # tokenizer of the target
-    size: int = _number(8000, least=1)  # largest size of the vocabulary
+    size: int = _number(8000, 1, 10_000_000)  # largest size of the vocabulary
     shared: bool = False  # one vocabulary for both sides
     lower: bool = False  # lowercase the input of taggers (except their letters), classifiers, masked LMs
 
@@ -65,13 +76,13 @@ class Attention:
     """Attention at every site; the sections of single sites may change keys. `dim` is the inner width of the score."""
 
     score: str = "additive"  # the score function; `regard list scores`
-    dim: int = _number(128, least=1)  # inner width of the score; a Transformer uses its own dim instead
+    dim: int = _number(128, 1, 65_536)  # inner width of the score; a Transformer uses its own dim instead
     normalizer: str = "softmax"  # `regard list normalizers`; hard: encoder self-attention uses softmax
     scope: str = "global"  # `regard list scopes`; if it uses past weights: encoder self-attention is global
-    window: int = _number(10, least=1)  # for local scopes: how many positions they reach to either side
-    heads: int = _number(1, least=1)  # number of attention heads; dim is divided among them
-    groups: int = _number(0, least=0)  # grouped-query attention: number of key and value heads; 0: as many as heads
-    dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate of the attention weights
+    window: int = _number(10, 1, 1_000_000)  # for local scopes: how many positions they reach to either side
+    heads: int = _number(1, 1, 4096)  # number of attention heads; dim is divided among them
+    groups: int = _number(0, 0, 4096)  # grouped-query attention: number of key and value heads; 0: as many as heads
+    dropout: float = _number(0.0, 0.0, 0.95)  # dropout rate of the attention weights
 
 
 @dataclass(frozen=True)
@@ -79,13 +90,13 @@ class Site:
     """Attention at one site; a key that is not set here has its value in model.attention."""
 
     score: str | None = None  # see model.attention
-    dim: int | None = _number(None, least=1)  # see model.attention
+    dim: int | None = _number(None, 1, 65_536)  # see model.attention
     normalizer: str | None = None  # see model.attention
     scope: str | None = None  # see model.attention
-    window: int | None = _number(None, least=1)  # see model.attention
-    heads: int | None = _number(None, least=1)  # see model.attention
-    groups: int | None = _number(None, least=0)  # see model.attention
-    dropout: float | None = _number(None, least=0.0, most=0.95)  # see model.attention
+    window: int | None = _number(None, 1, 1_000_000)  # see model.attention
+    heads: int | None = _number(None, 1, 4096)  # see model.attention
+    groups: int | None = _number(None, 0, 4096)  # see model.attention
+    dropout: float | None = _number(None, 0.0, 0.95)  # see model.attention
 
     def of(self, default: Attention) -> Attention:
         """Returns the attention settings of this site: `default`, with the keys that are set here."""
@@ -99,13 +110,13 @@ class Encoder:
 
     kind: str = "recurrent"  # type of the encoder; `regard list encoders`
     cell: str = "gru"  # if recurrent: type of the cell; `regard list cells`
-    dim: int = _number(128, least=1)  # width of a state
-    layers: int = _number(1, least=1)  # number of layers
+    dim: int = _number(128, 1, 65_536)  # width of a state
+    layers: int = _number(1, 1, 256)  # number of layers
     bidirectional: bool = True  # if recurrent: read in both directions
     bias: bool = True  # if recurrent: the layers have a bias
-    inner_dim: int = _number(0, least=0)  # LSTM: width projected to dim, 0: none; Transformer: feed-forward, 0: 4 x dim
-    dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate
-    inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate inside a Transformer's feed-forward layers
+    inner_dim: int = _number(0, 0, 1_048_576)  # LSTM: projected to dim, 0: none; Transformer: feed-forward, 0: 4 x dim
+    dropout: float = _number(0.0, 0.0, 0.95)  # dropout rate
+    inner_dropout: float = _number(0.0, 0.0, 0.95)  # dropout rate inside a Transformer's feed-forward layers
     self_attention: Site = Site()  # of a Transformer
 
 
@@ -117,12 +128,12 @@ class Decoder:
     order: str = "bahdanau"  # if recurrent: order of cell and attention in a step; `regard list orders`
     start: str = "bridge"  # if recurrent: how its initial state is made; `regard list starts`
     cell: str = "gru"  # if recurrent: type of the cell; `regard list cells`
-    dim: int = _number(128, least=1)  # width of a state
-    layers: int = _number(1, least=1)  # number of layers
-    inner_dim: int = _number(0, least=0)  # width of a Transformer's feed-forward layers; 0: 4 x dim
+    dim: int = _number(128, 1, 65_536)  # width of a state
+    layers: int = _number(1, 1, 256)  # number of layers
+    inner_dim: int = _number(0, 0, 1_048_576)  # width of a Transformer's feed-forward layers; 0: 4 x dim
     copies: bool = False  # if recurrent: copy mechanism, it may copy a token of the source (pointer-generator)
-    dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate
-    inner_dropout: float = _number(0.0, least=0.0, most=0.95)  # dropout rate inside a Transformer's feed-forward layers
+    dropout: float = _number(0.0, 0.0, 0.95)  # dropout rate
+    inner_dropout: float = _number(0.0, 0.0, 0.95)  # dropout rate inside a Transformer's feed-forward layers
     self_attention: Site = Site()  # of a Transformer
     cross_attention: Site = Site()  # attention to the source
 
@@ -131,13 +142,13 @@ class Decoder:
 class Model:
     """The parts of the model, and what they share."""
 
-    embedding: int = _number(64, least=1)  # width of a token's embedding; a Transformer uses its dim instead
+    embedding: int = _number(64, 1, 65_536)  # width of a token's embedding; a Transformer uses its dim instead
     tied: bool = False  # output layer and embedding share one matrix; if tokens.shared, the source embedding too
     norm: str = "pre"  # layer normalisation of a Transformer: pre or post (before or after each sub-layer)
     activation: str = "relu"  # activation of a Transformer's feed-forward layers; `regard list activations`
     positions: str = "sinusoidal"  # positions of a Transformer; `regard list positions`
     init: str = "glorot"  # initial weights of a Transformer; `regard list inits`
-    longest: int = _number(1024, least=1)  # number of learned positions, for positions = learned and the score location
+    longest: int = _number(1024, 1, 1_000_000)  # learned positions: for positions = learned, and the score location
     encoder: Encoder = Encoder()
     attention: Attention = Attention()
     decoder: Decoder = Decoder()
@@ -147,30 +158,30 @@ class Model:
 class Train:
     """How the model is trained."""
 
-    updates: int = _number(1000, least=1)  # number of updates at most; see patience
-    batch_tokens: int = _number(4000, least=1)  # largest size of a batch: rows times the length of the longest side
-    learning_rate: float = _number(0.001, least=0.0, most=1e37)  # highest learning rate
+    updates: int = _number(1000, 1, 1_000_000_000)  # number of updates at most; see patience
+    batch_tokens: int = _number(4000, 1, 100_000_000)  # largest size of a batch: rows x length of the longest side
+    learning_rate: float = _number(0.001, 0.0, 1e37)  # highest learning rate
     schedule: str = "constant"  # learning rate schedule; `regard list schedules`
-    warmup: int = _number(0, least=0)  # updates until the highest learning rate is reached
-    clip: float = _number(1.0, least=0.0)  # gradient clipping: largest norm of the gradient; 0: none
-    weight_decay: float = _number(0.0, least=0.0, most=10.0)  # AdamW: weights shrink by this x rate at each update
-    smoothing: float = _number(0.0, least=0.0, most=0.95)  # label smoothing
-    word_dropout: float = _number(0.0, least=0.0, most=0.95)  # for classifiers, taggers: share of words made unknown
-    validate: int = _number(250, least=1)  # updates between two validations on dev
-    accumulate: int = _number(1, least=1)  # gradient accumulation: batches per update
-    ema: float = _number(0.0, least=0.0, most=0.99999)  # decay of an exponential moving average of the weights; 0: none
-    average: int = _number(1, least=1)  # checkpoint averaging: number of validations whose weights are averaged
+    warmup: int = _number(0, 0, 1_000_000_000)  # updates until the highest learning rate is reached
+    clip: float = _number(1.0, 0.0, 1e37)  # gradient clipping: largest norm of the gradient; 0: none
+    weight_decay: float = _number(0.0, 0.0, 10.0)  # AdamW: weights shrink by this x rate at each update
+    smoothing: float = _number(0.0, 0.0, 0.95)  # label smoothing
+    word_dropout: float = _number(0.0, 0.0, 0.95)  # for classifiers, taggers: share of words made unknown
+    validate: int = _number(250, 1, 1_000_000_000)  # updates between two validations on dev
+    accumulate: int = _number(1, 1, 10_000)  # gradient accumulation: batches per update
+    ema: float = _number(0.0, 0.0, 0.99999)  # decay of an exponential moving average of the weights; 0: none
+    average: int = _number(1, 1, 1000)  # checkpoint averaging: number of validations whose weights are averaged
     keep: str = "best"  # weights stored in the run: best (lowest dev loss) or last
-    sampling: float = _number(0.0, least=0.0, most=1.0)  # scheduled sampling: share at the end; it grows from 0
-    coverage: float = _number(0.0, least=0.0)  # weight of See et al.'s coverage loss, against repeated attention
-    doubly_stochastic: float = _number(0.0, least=0.0)  # weight of Xu et al.'s loss: total weight per key near 1
-    guided: float = _number(0.0, least=0.0)  # weight of the guided attention loss, from known links; characters only
-    entropy: float = _number(0.01, least=0.0)  # weight of the entropy bonus for hard attention
-    patience: int = _number(0, least=0)  # early stopping after this many validations without a lower dev loss; 0: never
+    sampling: float = _number(0.0, 0.0, 1.0)  # scheduled sampling: share at the end; it grows from 0
+    coverage: float = _number(0.0, 0.0, 1e6)  # weight of See et al.'s coverage loss, against repeated attention
+    doubly_stochastic: float = _number(0.0, 0.0, 1e6)  # weight of Xu et al.'s loss: total weight per key near 1
+    guided: float = _number(0.0, 0.0, 1e6)  # weight of the guided attention loss, from known links; characters only
+    entropy: float = _number(0.01, 0.0, 1e6)  # weight of the entropy bonus for hard attention
+    patience: int = _number(0, 0, 1_000_000_000)  # early stopping: validations without a lower dev loss; 0: never
     start_from: str = ""  # a run to start from: its tokenizers, and its weights whose names and shapes fit, are used
-    seed: int = _number(1, least=0)  # random seed of weights, batches, dropout and embedded corpora
+    seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of weights, batches, dropout, embedded corpora
     device: str = "auto"  # cpu, cuda, or auto: the GPU if there is one
-    threads: int = _number(0, least=0)  # number of CPU threads; 0: torch's default
+    threads: int = _number(0, 0, 512)  # number of CPU threads; 0: torch's default
     precision: str = "float32"  # of matrix products: float32, bfloat16, or auto: bfloat16 if the GPU is fast in it
     capture: bool = True  # on a GPU: run each update as one CUDA graph, if possible
     compile: bool = False  # use torch.compile in captured updates: takes a minute, worth it for large models
@@ -181,16 +192,16 @@ class Train:
 class Search:
     """How outputs are generated: beam search, or sampling if temperature is above 0."""
 
-    beam: int = _number(1, least=1)  # width of the beam; 1: greedy search
-    length_penalty: float = _number(0.0, least=0.0)  # exponent of GNMT's length penalty; 0: none
-    coverage_penalty: float = _number(0.0, least=0.0)  # weight of GNMT's coverage penalty; 0: none
-    no_repeat: int = _number(0, least=0)  # no n-gram of this length is generated twice; 0: no limit
-    temperature: float = _number(0.0, least=0.0)  # above 0: outputs are sampled with this temperature; 0: beam search
-    top_k: int = _number(0, least=0)  # sample from this many of the most probable tokens; 0: from all
-    top_p: float = _number(1.0, least=0.01, most=1.0)  # nucleus sampling: smallest set of tokens with this probability
-    max_ratio: float = _number(2.0, least=0.0)  # an output has at most max_ratio x source length + max_extra tokens
-    max_extra: int = _number(20, least=1)  # see max_ratio
-    max_answer: int = _number(30, least=1)  # for task = answer: largest number of tokens of an answer
+    beam: int = _number(1, 1, 1000)  # width of the beam; 1: greedy search
+    length_penalty: float = _number(0.0, 0.0, 10.0)  # exponent of GNMT's length penalty; 0: none
+    coverage_penalty: float = _number(0.0, 0.0, 1000.0)  # weight of GNMT's coverage penalty; 0: none
+    no_repeat: int = _number(0, 0, 1000)  # no n-gram of this length is generated twice; 0: no limit
+    temperature: float = _number(0.0, 0.0, 1000.0)  # above 0: outputs are sampled with this temperature; 0: beam search
+    top_k: int = _number(0, 0, 10_000_000)  # sample from this many of the most probable tokens; 0: from all
+    top_p: float = _number(1.0, 0.01, 1.0)  # nucleus sampling: smallest set of tokens with this probability
+    max_ratio: float = _number(2.0, 0.0, 100.0)  # an output has at most max_ratio x source length + max_extra tokens
+    max_extra: int = _number(20, 1, 100_000)  # see max_ratio
+    max_answer: int = _number(30, 1, 100_000)  # for task = answer: largest number of tokens of an answer
 
 
 @dataclass(frozen=True)
@@ -205,15 +216,15 @@ class Classify:
 class LanguageModel:
     """Settings of task = language_model alone."""
 
-    window: int = _number(0, least=0)  # tokens per window of text; 0: each line is its own text
-    stride: int = _number(0, least=0)  # tokens between the starts of two training windows; 0: as window
+    window: int = _number(0, 0, 1_000_000)  # tokens per window of text; 0: each line is its own text
+    stride: int = _number(0, 0, 1_000_000)  # tokens between the starts of two training windows; 0: as window
 
 
 @dataclass(frozen=True)
 class MaskedLM:
     """Settings of task = masked_lm alone."""
 
-    masked: float = _number(0.15, least=0.01, most=0.95)  # share of tokens to predict
+    masked: float = _number(0.15, 0.01, 0.95)  # share of tokens to predict
     whole_words: bool = False  # whole-word masking: all pieces of a word are predicted together
 
 
@@ -230,8 +241,8 @@ class Letters:
     """How a tagger reads the letters of a word, in addition to the word's embedding."""
 
     kind: str = "convolutional"  # type of the letter encoder; `regard list letters`
-    embedding: int = _number(32, least=1)  # width of a letter's embedding
-    dim: int = _number(64, least=0)  # width of the vector computed from a word's letters; 0: letters are not used
+    embedding: int = _number(32, 1, 65_536)  # width of a letter's embedding
+    dim: int = _number(64, 0, 65_536)  # width of the vector computed from a word's letters; 0: letters are not used
 
 
 @dataclass(frozen=True)
@@ -239,7 +250,7 @@ class Tag:
     """Settings of task = tag alone."""
 
     format: str = "pairs"  # file format of the data; `regard list formats`
-    least: int = _number(1, least=1)  # words that occur less often in the training data are unknown
+    least: int = _number(1, 1, 1_000_000_000)  # words that occur less often in the training data are unknown
     letters: Letters = Letters()
 
 
@@ -276,40 +287,73 @@ def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
 
 def comment(name: str | Path) -> list[str]:
     """The comment lines at the top of a recipe: what it trains, which paper, what it needs or leaves out."""
-    lines = _content(name)[1].split("\n")
+    path, content = _content(name)
+    lines = _decode(content, str(path)).split("\n")
     return [line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines)]
 
 
-def _content(name: str | Path) -> tuple[Path, str]:
-    """The path and the text of a recipe."""
+def _content(name: str | Path) -> tuple[Path, bytes]:
+    """The path and the content of a recipe; of a file that is too large, only its beginning."""
     path = Path(name)
     if path.suffix != ".toml":
         path = EMBEDDED / f"{name}.toml"
         if str(name) not in names():
             near = did_you_mean(str(name), names())
-            raise RecipeError(f"no recipe {str(name)!r}; choose from {', '.join(names())} or give a .toml file{near}")
+            choices = f"choose from {', '.join(names())} or give a .toml file"
+            raise RecipeError(f"no recipe {shown(str(name))}; {choices}{near}")
     try:
-        return path, path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        if path.exists() and not path.is_file():  # reading a FIFO or a device might never end
+            raise RecipeError(f"the recipe {path} cannot be read: it is not a file; name a .toml file")
+        with path.open("rb") as file:
+            return path, file.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
         raise RecipeError(f"the recipe {path} cannot be read: {error}") from error
 
 
-def parse(content: str, origin: str, overrides: Iterable[str] = (), format: int = FORMAT) -> Recipe:
+def _decode(content: bytes, origin: str) -> str:
+    """The text of a recipe; refuses one that is too large or not UTF-8."""
+    if len(content) > LARGEST:
+        raise RecipeError(f"{origin} cannot be read: a recipe has at most {LARGEST:,} bytes; make it smaller")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{origin} cannot be read: it is not UTF-8 text (byte {error.start + 1:,})") from error
+
+
+def parse(content: str | bytes, origin: str, overrides: Iterable[str] = (), format: int = FORMAT) -> Recipe:
     """Parses a recipe from TOML and converts it to the current format; `origin` is its name in error messages.
 
     `format` is the format version of a text that does not state one.
     """
     try:
-        values = tomllib.loads(content)
-    except tomllib.TOMLDecodeError as error:
+        values = _parse_toml(_decode(content, origin) if isinstance(content, bytes) else content)
+    except ValueError as error:
         raise RecipeError(f"{origin} is not valid TOML: {error}") from error
     format = values.pop("format", format)
     if type(format) is not int or not 1 <= format <= FORMAT:
-        raise RecipeError(f"{origin} is of format {format!r}, and this regard reads 1 to {FORMAT}; take one that fits")
+        raise RecipeError(
+            f"{origin} is of format {shown(format)}, and this regard reads 1 to {FORMAT}; take one that fits"
+        )
     recipe = fill(Recipe(), _upgrade(values, format), origin, "")
     for text in overrides:
         recipe = override(recipe, text)
     return recipe
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    """Parses TOML in a bounded time; ValueError if it is not valid, or larger or deeper than any recipe is."""
+    if len(text) > LARGEST:
+        raise ValueError(f"it has more than {LARGEST:,} characters")
+    if DEEP_KEY.search(text):  # the parser takes a time and memory that grow as the square of the number of parts
+        raise ValueError(f"a key has more than {DEEPEST} parts")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # Python converts at most 4,300 digits
+        raise ValueError("a number has too many digits") from None
+    except RecursionError:
+        raise ValueError("lists or tables are nested too deep") from None
 
 
 def _upgrade(values: dict[str, Any], format: int) -> dict[str, Any]:
@@ -323,7 +367,8 @@ def _upgrade(values: dict[str, Any], format: int) -> dict[str, Any]:
         if key in _section(values, section):
             value = values[section].pop(key)
             if task == values.get("task"):
-                values.setdefault(task, {})[name] = value
+                values.setdefault(task, {})
+                _section(values, task)[name] = value
     return values
 
 
@@ -352,10 +397,10 @@ def parse_override(text: str) -> dict[str, Any]:
     """Parses `KEY=VALUE` into nested dicts, the form that `fill` takes."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise RecipeError(f"an override is KEY=VALUE, such as train.seed=7, not {text!r}")
+        raise RecipeError(f"an override is KEY=VALUE, such as train.seed=7, not {shown(text)}")
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise RecipeError(f"an override is UTF-8 text, which {text!r} is not; rename the file")
-    first, *parts = key.strip().split(".")
+        raise RecipeError(f"an override is UTF-8 text, which {shown(text)} is not; rename the file")
+    first, *parts = key.strip().split(".", DEEPEST)
     values: Any = _Argument(value)
     for part in reversed(parts):
         values = {part: values}
@@ -385,7 +430,7 @@ def fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) 
             if name in MOVED:
                 raise RecipeError(f"{name} in {origin} is now called {MOVED[name]}, since only one task uses it")
             near = did_you_mean(name, [prefix + known_key for known_key in known]) or f"; there are {', '.join(known)}"
-            raise RecipeError(f"unknown key {name!r} in {origin}{near}")
+            raise RecipeError(f"unknown key {shown(name)} in {origin}{near}")
         if dataclasses.is_dataclass(kinds[key]):
             if not isinstance(value, Mapping):
                 raise RecipeError(f"{name} in {origin} is a section of keys, not a value; write {name}.KEY=VALUE")
@@ -404,27 +449,26 @@ def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
     if kind == tuple[str, ...]:
         value = (value,) if isinstance(value, str) else value
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise RecipeError(f"{name} is a file name or a list of them, not {value!r}")
+            raise RecipeError(f"{name} is a file name or a list of them, not {shown(value)}")
+        if len(json.dumps(value)) > LONGEST_LIST:
+            raise RecipeError(f"{name} has at most {LONGEST_LIST:,} characters in all, not more")
         return tuple(value)
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
+    if type(value) is not kind and (kind is not float or type(value) is not int):
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-        raise RecipeError(f"{name} is {words[kind]}, not {value!r}")
-    least, most = limits.get("least"), limits.get("most")
-    if kind is float and not math.isfinite(value):
-        raise RecipeError(f"{name} is a finite number, not {value!r}")
-    if (least is not None and not value >= least) or (most is not None and not value <= most):
-        upper = "" if most is None else f" and at most {most}"
-        raise RecipeError(f"{name} is at least {least}{upper}, not {value!r}")
-    return value
+        raise RecipeError(f"{name} is {words[kind]}, not {shown(value)}")
+    if kind is str and len(value) > LONGEST_TEXT:
+        raise RecipeError(f"{name} is a text of at most {LONGEST_TEXT:,} characters, not {len(value):,}")
+    if limits and not limits["least"] <= value <= limits["most"]:  # NaN is refused too
+        least, most = limits["least"], limits["most"]
+        raise RecipeError(f"{name} is at least {least} and at most {most:,}, not {shown(value)}")
+    return float(value) if kind is float else value
 
 
 def _parse_argument(argument: str, kind: Any) -> Any:
     """Parses a value from the command line as TOML; if it is not valid TOML, it is taken as plain text."""
     try:
-        value = tomllib.loads(f"value = {argument}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = _parse_toml(f"value = {argument}")["value"]
+    except ValueError:
         value = str(argument)
     if kind is str and not isinstance(value, str):
         return str(argument)

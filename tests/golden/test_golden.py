@@ -22,6 +22,7 @@ NAMES = sorted(path.name for path in RUNS.iterdir())
 ROUNDING = {"rel": 1e-4, "abs": 1e-4}
 SCORED = 100  # test examples, of which two may be near ties with another result on another CPU
 SCORE_TOLERANCE = 0.02
+BATCH_MATES = 20  # test examples that are predicted all at once and one by one
 RELATIVE_TOLERANCE = 1e-3  # after twenty more updates: training amplifies rounding differences
 
 Copy = Callable[[str], Path]
@@ -72,6 +73,19 @@ def test_a_finished_run_predicts_the_same_as_before(name: str, copied: Copy) -> 
                 assert expected_column in (None, column)
             for row, column, weight in answer["weights"]:
                 assert prediction.map.weights[row, column].item() == pytest.approx(weight, **ROUNDING)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_text_alone_gets_the_answer_that_it_gets_in_a_batch(name: str, copied: Copy) -> None:
+    """Scores differ by rounding: see docs/promises.md, and benchmarks/batch_mates.py, which measures how much."""
+    predictor = load(copied(f"{name}/finished"), device="cpu")
+    recipe = predictor.task.recipe
+    unseen = TASKS[recipe.task].examples(recipe).test[:BATCH_MATES]
+    texts = [answer["source"] for answer in expected(name)["answers"]] + [each.source or each.target for each in unseen]
+    for text, among in zip(texts, predict(predictor, texts, beam=2), strict=True):
+        [alone] = predict(predictor, [text], beam=2)
+        assert (alone.text, alone.tokens) == (among.text, among.tokens)
+        assert alone.score == pytest.approx(among.score, rel=0, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,7 @@
 """Laws of the formats for other programs: they contain exactly the numbers and links of the map."""
 
 import csv
+import re
 from io import StringIO
 
 import pytest
@@ -11,20 +12,52 @@ from regard.maps import AttentionMap
 from regard.show.maps import draw
 from regard.types import Example, Prediction
 
-LABELS = (*"aé日", "", " ", ",", '"', '"quoted", twice', "two\nlines", "carriage\rreturn", "=1+1", "\0", "</s>")
+LABELS = (
+    *"aé日",
+    "",
+    " ",
+    ",",
+    '"',
+    '"quoted", twice',
+    "two\nlines",
+    "carriage\rreturn",
+    "=1+1",
+    "'=",
+    "'",
+    "\0",
+    "</s>",
+)
 
 
 def read(content: bytes) -> list[list[str]]:
     return list(csv.reader(StringIO(content.decode(), newline=""), strict=True))
 
 
+def unescaped(cell: str) -> str:
+    """The label of a cell, as the documentation says: one apostrophe less, if something that is run follows."""
+    return cell[1:] if re.match("'+[-=+@\t\r\n－＝＋＠]", cell) else cell
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_csv_reads_back_as_the_same_map(dtype: torch.dtype) -> None:
     weights = torch.randn(len(LABELS), 7).softmax(-1).to(dtype)
     header, *lines = read(draw(AttentionMap(weights, LABELS, LABELS[-7:]), ".csv", "a title"))
-    assert header == ["", *LABELS[-7:]]
-    assert tuple(line[0] for line in lines) == LABELS
+    assert tuple(map(unescaped, header)) == ("", *LABELS[-7:])
+    assert tuple(unescaped(line[0]) for line in lines) == LABELS
     assert [[float(cell) for cell in line[1:]] for line in lines] == weights.tolist()
+
+
+RUN_BY_SPREADSHEETS = ("=1+1", "+1", "-1", "-", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "－1", "'=1", "''+")
+
+
+def test_csv_labels_that_a_spreadsheet_would_run_begin_with_an_apostrophe() -> None:
+    attention = AttentionMap(
+        torch.tensor([[-0.5, 1e-7]] * len(RUN_BY_SPREADSHEETS)), RUN_BY_SPREADSHEETS, ("=a", "b=c")
+    )
+    header, *lines = read(draw(attention, ".csv"))
+    assert header == ["", "'=a", "b=c"]
+    assert tuple(line[0] for line in lines) == tuple(f"'{label}" for label in RUN_BY_SPREADSHEETS)
+    assert {tuple(map(float, line[1:])) for line in lines} == {tuple(attention.weights[0].tolist())}  # still numbers
 
 
 def test_csv_of_an_empty_map_still_has_its_labels() -> None:

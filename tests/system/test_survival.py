@@ -15,7 +15,7 @@ import pytest
 
 from conftest import Command, Result, _environment
 from regard.errors import CorruptError
-from regard.storage import DATA, KEPT, MANIFEST, METRICS, MODEL, RECIPE, Run
+from regard.storage import DATA, ENVIRONMENT, KEPT, MANIFEST, METRICS, MODEL, RECIPE, Run
 
 INTERVAL = 4  # updates between two validations
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
@@ -38,7 +38,7 @@ TINY = (
     "search.max_ratio=0",
     "search.max_extra=3",
 )
-NAMES = [DATA, MANIFEST, METRICS, MODEL, RECIPE, "source.tokens", "target.tokens"]
+NAMES = [DATA, ENVIRONMENT, MANIFEST, METRICS, MODEL, RECIPE, "source.tokens", "target.tokens"]
 OPTIMIZER = "optimizer.safetensors"
 FILES = [MODEL, OPTIMIZER, "state.json", MANIFEST]  # of a checkpoint
 

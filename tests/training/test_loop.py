@@ -26,7 +26,7 @@ from regard.training import loop
 from regard.training.schedules import SCHEDULES
 from regard.training.session import Session
 from regard.training.stopping import Stopper
-from regard.types import PAD, Batch
+from regard.types import PAD, UNKNOWN, Batch
 
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
 
@@ -278,6 +278,29 @@ def test_a_dev_loss_that_is_never_finite_is_an_error(
 def test_a_huge_learning_rate_is_stopped(tmp_path: Path, rate: str) -> None:
     with pytest.raises((NotFiniteError, RecipeError), match=r"learning_rate"):
         regard.train(tiny(f"train.learning_rate={rate}", "train.clip=0"), runs=tmp_path, quiet=True)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_never_stored(tmp_path: Path, value: float) -> None:
+    """No example holds UNKNOWN, so no loss depends on its embedding, and no gradient changes it."""
+    bench = Bench(tmp_path, "train.updates=4", "train.validate=2")
+    with torch.no_grad():
+        bench.model.decoder.embedding.weight[UNKNOWN, 3] = value
+    with pytest.raises(NotFiniteError, match=r"^update 2: the tensor decoder.embedding.weight holds NaN or infinite"):
+        bench.fit()
+    assert not bench.run.has_file(storage.MODEL)
+    assert bench.run.checkpoints() == []
+
+
+def test_an_embedding_that_weight_decay_grows_beyond_float32_is_noticed(tmp_path: Path) -> None:
+    """If rate x decay is above 2, each update makes weights larger; here only one that no example uses overflows."""
+    too_much = ("train.learning_rate=0.3", "train.weight_decay=10", "train.warmup=0")
+    bench = Bench(tmp_path, "train.updates=2", "train.validate=2", *too_much)
+    with torch.no_grad():
+        bench.model.decoder.embedding.weight[UNKNOWN] = 2e38
+    with pytest.raises(NotFiniteError, match=r"^update 2: the tensor decoder.embedding.weight holds NaN or infinite"):
+        bench.fit()
+    assert not bench.run.has_file(storage.MODEL)
 
 
 # The loss itself

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from regard import plugins, storage, training
 from regard import recipe as recipes
+from regard import storage, training
 from regard.console import ProgressLog
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import Measured, better
@@ -22,7 +22,7 @@ from regard.show import curves
 from regard.show.curves import DRAWINGS, Curve, Labels, Point
 from regard.storage import Run
 from regard.storage.runs import resume_command
-from regard.tasks import AnyTask, task_class
+from regard.tasks import task_class, task_of
 from regard.tasks.core import Examples
 from regard.types import Example
 
@@ -180,7 +180,7 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
             raise RecipeError(f"{what.path} is a run, which is taken as it is; {own[0]} can only change a recipe")
         if not what.finished():
             raise DataError(f"the run {what.path} is not finished; go on with: {resume_command(what.path)}")
-        _restored(what)  # an error now if the run needs a package that is missing
+        task_of(what)  # an error now if the run needs a package that is missing
         return Entrant(what.path.name, str(what.path), what.recipe(), what)
     if not isinstance(what, Recipe) and Path(what).suffix != ".toml" and len(Path(what).parts) > 1:
         Run.open(what)  # raises an error that says what is wrong with the path
@@ -296,16 +296,9 @@ def _same(run: Run, recipe: Recipe, read: Read) -> bool:
 # from runs to scores
 
 
-def _restored(run: Run) -> AnyTask:
-    """The task of a run."""
-    recipe = run.recipe()
-    with plugins.loading(run.needs()):
-        return task_class(recipe.task).restore(recipe, run.read)
-
-
 def _lengths(run: Run, examples: Sequence[Example]) -> list[int]:
     """The number of tokens of every source, or text if there are no sources; empty if texts are cut into windows."""
-    both_sides = _restored(run).encode(examples).lengths()
+    both_sides = task_of(run).encode(examples).lengths()
     lengths = [(source or target) - 1 for source, target in both_sides]  # without BEGIN or END, which is counted too
     return lengths if len(lengths) == len(examples) else []
 

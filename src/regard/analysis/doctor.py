@@ -28,7 +28,7 @@ from regard.kernels import choose, gpu
 from regard.kernels.choose import PATHS, PathCounts, capturable, count_answers, takes
 from regard.predict import load
 from regard.storage import Run
-from regard.tasks import AnyTask, task_class
+from regard.tasks import AnyTask, task_of
 from regard.types import Example
 
 PACKAGES = ("torch", "triton", "numpy", "safetensors", "sentencepiece", "sacrebleu", "typer")
@@ -157,10 +157,9 @@ def _lacks(needs: str) -> str:
 
 
 def _phases(run: Run) -> dict[str, Phase]:
-    recipe = run.recipe()
-    with plugins.loading(run.needs()):
-        task = task_class(recipe.task).restore(recipe, run.read)
-    few = replace(task.recipe, data=replace(task.recipe.data, size=min(task.recipe.data.size, EXAMPLES)))
+    task = task_of(run)
+    recipe = task.recipe
+    few = replace(recipe, data=replace(recipe.data, size=min(recipe.data.size, EXAMPLES)))
     try:
         examples, problem = type(task).examples(few).train[:EXAMPLES], ""
     except RegardError as error:

@@ -1,9 +1,12 @@
 """The command line: one short file for each command. Slow imports are inside functions, so that --help is fast."""
 
 import sys
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Annotated, NoReturn
 
 import typer
+from click import ClickException
 
 from regard import __version__
 from regard.cli.align import align
@@ -12,6 +15,7 @@ from regard.cli.core import Command, note
 from regard.cli.data import data
 from regard.cli.demo import demo
 from regard.cli.doctor import doctor
+from regard.cli.errors import explain, finish_streams, prepare_streams
 from regard.cli.list import list_tables
 from regard.cli.look import look
 from regard.cli.near import near
@@ -19,7 +23,9 @@ from regard.cli.predict import predict
 from regard.cli.score import score
 from regard.cli.train import train
 from regard.cli.vectors import vectors
-from regard.errors import RegardError
+
+INTERRUPTED = 130  # the exit code that typer gives KeyboardInterrupt
+_DEBUGGING: ContextVar[bool] = ContextVar("_DEBUGGING", default=False)  # whether --debug was given
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,23 +43,50 @@ def _version(requested: bool) -> None:
 
 
 VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+DEBUG = typer.Option("--debug", help="Print the traceback of an error, too.")
 
 
 @app.callback()
-def regard(version: Annotated[bool, VERSION] = False) -> None:
+def regard(version: Annotated[bool, VERSION] = False, debug: Annotated[bool, DEBUG] = False) -> None:
     """Sequence-to-sequence learning with attention: train it, look at it, ship it."""
+    _DEBUGGING.set(debug)
 
 
-for command in (demo, train, predict, score, align, look, compare, vectors, near, data, doctor):
-    app.command(cls=Command)(command)
-app.command(name="list", cls=Command)(list_tables)
+COMMANDS = {
+    command.__name__: command
+    for command in (demo, train, predict, score, align, look, compare, vectors, near, data, doctor)
+} | {"list": list_tables}
+for name, command in COMMANDS.items():
+    app.command(name=name, cls=Command)(command)
 
 
 def main() -> NoReturn:
-    """Run a command; an error that the user can fix is printed as one sentence, with an exit code."""
+    """Run a command; any error is printed as one sentence, with an exit code."""
     try:
-        app()
-    except RegardError as error:
-        note(error)
-        sys.exit(error.exit_code)
-    sys.exit(0)
+        prepare_streams()
+        code = app(standalone_mode=False) or 0
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.stdout.flush()
+    except ClickException as error:  # wrong usage
+        error.show()
+        code = error.exit_code
+    except BrokenPipeError:  # the reader of stdout has closed it
+        code = 1
+    except (Exception, KeyboardInterrupt) as error:
+        code = _report(error)
+    finish_streams()
+    sys.exit(code)
+
+
+def _report(error: Exception | KeyboardInterrupt) -> int:
+    """Print an error on stderr; returns the exit code."""
+    command = next((name for name in sys.argv[1:] if name in COMMANDS), "")
+    explained = explain(error, f"regard {command}".rstrip())
+    with suppress(OSError):  # of a stderr that cannot be written
+        if _DEBUGGING.get():
+            import traceback
+
+            traceback.print_exception(error)
+        note(explained)
+    return explained.exit_code

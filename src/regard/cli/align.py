@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, RunPath, note, to_json
+from regard.cli.core import Json, RunPath, note, to_json, write_line
 
 FILES = "A TSV of source, target and links; or `source ||| target` lines, and links; or a file for each."
 
@@ -31,8 +31,8 @@ def align(
         note(f"{gold_links.skipped:,} links to words that do not exist were left out")
     if as_json:
         rates = {"alignment_error_rate": {name: rate.value for name, rate in measured.items()}}
-        print(to_json(rates | {"signature": {name: rate.signature for name, rate in measured.items()}}))
+        write_line(to_json(rates | {"signature": {name: rate.signature for name, rate in measured.items()}}))
         return
     for name, rate in measured.items():
         source = "of the diagonal baseline" if name == "diagonal" else f"read at the {name}"
-        print(f"alignment error rate, {source}: {rate.value:.4f}  {rate.signature}")
+        write_line(f"alignment error rate, {source}: {rate.value:.4f}  {rate.signature}")

@@ -1,12 +1,11 @@
 """`regard compare`: train and score recipes and runs on the same examples."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regard.cli.core import Beam, Json, Quiet, Runs, note, to_json
+from regard.cli.core import Beam, Json, Quiet, Runs, note, say, to_json, write_line
 
 RECIPES_AND_RUNS = "Names from `regard list`, .toml files, run directories; keys to change."
 DATA = "As data.test; may be repeated.  [default: the test set of all, or their dev set]"
@@ -38,11 +37,13 @@ def compare(
     for path in out or []:
         comparison.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work begins
     compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs, quiet=quiet)
-    text = "".join(f"{to_json(result)}\n" for result in compared.to_dicts()) if as_json else compared.table()
-    print(text, end="", flush=True)
+    lines = map(to_json, compared.to_dicts()) if as_json else compared.table().split("\n")[:-1]
+    for line in lines:
+        write_line(line)
+    print(end="", flush=True)
     pictures = out or compared.pictures()
     if not pictures and not quiet:
-        print(f"no picture: {compared.examples} have no lengths of their own", file=sys.stderr)
+        say(f"no picture: {compared.examples} have no lengths of their own")
     for path in pictures:
         try:
             storage.write(path, compared.draw(path.suffix))
@@ -50,4 +51,4 @@ def compare(
             note(f"{path} is left out: {error}")
             continue
         if not quiet:
-            print(f"drawn: {path}", file=sys.stderr)
+            say(f"drawn: {path}")

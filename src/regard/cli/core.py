@@ -9,13 +9,18 @@ import typer
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
+from regard.errors import DataError, shown
+from regard.visible import ENCODING_ERRORS, WITHIN_LINES, for_stream, is_terminal, make_visible, unguarded
+
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
 
 CHUNK = 2000  # lines that are computed and printed at a time
+# Python decodes bytes of the command line that are not UTF-8 to these; they have no encoding, in JSON an escape.
+SURROGATES = range(0xD800, 0xE000)
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # all line ends that str.splitlines knows
 VISIBLE = {ord(end): repr(end)[1:-1] for end in LINE_ENDS}
-IN_JSON = {ord(end): f"\\u{ord(end):04x}" for end in LINE_ENDS}
+IN_JSON = {ord(end): f"\\u{ord(end):04x}" for end in LINE_ENDS} | {code: f"\\u{code:04x}" for code in SURROGATES}
 
 
 class Command(TyperCommand):
@@ -49,8 +54,16 @@ def read_texts(names: list[str] | None) -> list[str]:
     """The lines of all files; the name `-` is stdin, which is also read if there are no names."""
     from regard.data.files import load, read_lines
 
+    if sys.stdin is None and "-" in (names or ["-"]):
+        raise DataError("stdin is closed; name a file, or give a text on the command line")
     files = (read_lines(sys.stdin.buffer.read(), "stdin") if name == "-" else load(name) for name in names or ["-"])
     return [line for lines in files for line in lines]
+
+
+def check_utf8(text: str, name: str) -> None:
+    """Raise DataError if a text of the command line is not UTF-8."""
+    if not text.isprintable() and any(ord(character) in SURROGATES for character in text):
+        raise DataError(f"{name} is not UTF-8 text: {shown(text)}; convert it first")
 
 
 def in_chunks(texts: list[str]) -> list[list[str]]:
@@ -59,13 +72,26 @@ def in_chunks(texts: list[str]) -> list[list[str]]:
 
 
 def write_line(line: str) -> None:
-    """Print a line on stdout in UTF-8, whatever the encoding of the terminal."""
-    sys.stdout.buffer.write(line.encode() + b"\n")
+    """Print a line on stdout; in a terminal with visible control characters, elsewhere unchanged and in UTF-8."""
+    write_lines([line])
+
+
+def write_lines(lines: list[str]) -> None:
+    """Print lines like `write_line`, at once: a progress bar in the terminal is drawn anew after each call."""
+    if is_terminal(sys.stdout):
+        print("\n".join(make_visible(line, WITHIN_LINES) for line in lines))
+    elif sys.stdout is not None:  # it is if it was closed before the start
+        sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8", ENCODING_ERRORS))
 
 
 def note(text: object) -> None:
     """Print a sentence on stderr, after the program's name."""
-    print(f"regard: {text}", file=sys.stderr)
+    say(f"regard: {text}")
+
+
+def say(line: str) -> None:
+    """Print a line on stderr; in a terminal with visible control characters."""
+    print(for_stream(line, sys.stderr), file=sys.stderr)
 
 
 def one_line(text: str) -> str:
@@ -78,12 +104,16 @@ def to_json(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False).translate(IN_JSON)
 
 
-def draw_for_terminal(attention: "AttentionMap") -> str:
-    """The map as text, with the width and the colours of this terminal."""
+def print_map(attention: "AttentionMap") -> None:
+    """Print the map as text, with the width and the colours of this terminal."""
     from rich.console import Console
 
     from regard.show.maps import terminal
 
     console = Console()
     has_colours = console.color_system is not None and not console.no_color
-    return terminal(attention, width=console.width, colour=has_colours)
+    drawing = terminal(attention, width=console.width, colour=has_colours)
+    if is_terminal(sys.stdout):
+        print(drawing, end="", file=unguarded(sys.stdout))  # its colours are ours, its labels are visible already
+    elif sys.stdout is not None:
+        sys.stdout.buffer.write(drawing.encode())

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from regard.cli.core import RECIPE, Json, Overrides, to_json
+from regard.cli.core import RECIPE, Json, Overrides, to_json, write_line
 from regard.errors import DataError, RecipeError
 
 
@@ -21,16 +21,16 @@ def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
     corpus = "" if settings.train else settings.corpus
     if as_json:
         listed = [file._asdict() | {"path": str(file.path) if file.path else None} for file in files]
-        print(to_json({"about": about, "corpus": corpus, "files": listed}))
+        write_line(to_json({"about": about, "corpus": corpus, "files": listed}))
     else:
         for line in about:
-            print(line)
+            write_line(line)
         if corpus:
-            print(f"corpus {corpus}: comes with regard, which generates {settings.size:,} examples to learn from")
+            write_line(f"corpus {corpus}: comes with regard, which generates {settings.size:,} examples to learn from")
         for file in files:
             line = file.problem or f"{file.path}: {file.size:,} bytes, {file.lines:,} lines"
-            print(f"{file.part:<5}  {line}")
+            write_line(f"{file.part:<5}  {line}")
         if settings.train and not settings.dev:
-            print("dev    none is named: a part of train is split off")
+            write_line("dev    none is named: a part of train is split off")
     if problem := how_to_fix(files):
         raise DataError(problem)

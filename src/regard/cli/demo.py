@@ -1,9 +1,10 @@
 """`regard demo`: train a small model in about a minute and show an attention map."""
 
 import json
+import shlex
 from pathlib import Path
 
-from regard.cli.core import Json, Quiet, Runs, draw_for_terminal
+from regard.cli.core import Json, Quiet, Runs, print_map, write_line
 
 
 def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False) -> None:
@@ -15,14 +16,19 @@ def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False)
     seconds = result.run.metrics()[-1]["train_seconds"]
     if as_json:
         content = {"exact_match": value, "train_seconds": seconds, "run": run}
-        print(json.dumps(content | {"examples": result.examples, "exact_match_by_language": result.scored.groups}))
+        write_line(json.dumps(content | {"examples": result.examples, "exact_match_by_language": result.scored.groups}))
         return
     for prediction in result.shown:
-        print(f"{prediction.source} -> {prediction.text}")
+        write_line(f"{prediction.source} -> {prediction.text}")
     assert result.shown[0].map is not None
-    print("\nThe attention map of the first one (rows: what it wrote, columns: what it attended to):\n")
-    print(draw_for_terminal(result.shown[0].map))
+    write_line("")
+    write_line("The attention map of the first one (rows: what it wrote, columns: what it attended to):")
+    write_line("")
+    print_map(result.shown[0].map)
+    write_line("")
     languages = ", ".join(f"{group} {share:.3f}" for group, share in result.scored.groups.items())
-    print(f"Exact match on unseen days by language: {languages}")
-    print(f"In all {value:.4f} of {result.examples:,}, after {seconds:.0f} s of training. The run is in {run}.\n")
-    print(f'  regard look {run} "14 juillet 1989"\n  open {run}/map.svg')
+    write_line(f"Exact match on unseen days by language: {languages}")
+    write_line(f"In all {value:.4f} of {result.examples:,}, after {seconds:.0f} s of training. The run is in {run}.")
+    write_line("")
+    write_line(f'  regard look {shlex.quote(run)} "14 juillet 1989"')
+    write_line(f"  open {shlex.quote(f'{run}/map.svg')}")

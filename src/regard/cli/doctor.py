@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, to_json
+from regard.cli.core import Json, to_json, write_line
 
 RUN = typer.Argument(metavar="[RUN]", help="A run directory, such as runs/dates, to examine too.")
 
@@ -19,4 +19,5 @@ def doctor(run: Annotated[str | None, RUN] = None, as_json: Json = False) -> Non
     from regard.analysis.doctor import examine
 
     report = examine(run)
-    print(to_json(report.to_dict()) if as_json else "\n".join(report.lines()))
+    for line in [to_json(report.to_dict())] if as_json else report.lines():
+        write_line(line)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, note, to_json
+from regard.cli.core import Json, note, to_json, write_line
 
 TABLE = typer.Argument(metavar="[TABLE]", help="Only this table, such as scores.")
 
@@ -17,11 +17,11 @@ def list_tables(what: Annotated[str | None, TABLE] = None, as_json: Json = False
 
     chosen = {what: pick(tables(), what, "table")} if what else tables()
     if as_json:
-        print(to_json({name: table.lines() for name, table in chosen.items()}))
+        write_line(to_json({name: table.lines() for name, table in chosen.items()}))
         return
     for name, table in chosen.items():
-        print(f"{name}  ({table.key})")
+        write_line(f"{name}  ({table.key})")
         for entry, description in table.lines().items():
-            print(f"  {entry:<16} {description}".rstrip())
+            write_line(f"  {entry:<16} {description}".rstrip())
     for sentence in plugins.misplaced():
         note(sentence)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Beam, Json, RunPath, draw_for_terminal, one_line, to_json
+from regard.cli.core import Beam, Json, RunPath, check_utf8, one_line, print_map, to_json, write_line
 from regard.errors import RecipeError
 
 OUT = "Also write a file: .svg, .png, .html, .csv or .pharaoh; may be repeated."
@@ -25,6 +25,7 @@ def look(
 
     for path in out or []:
         maps.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work begins
+    check_utf8(text, "TEXT")
     prediction = load(run).predict([text], beam=beam)[0]
     if prediction.map is None:
         raise RecipeError(
@@ -36,6 +37,8 @@ def look(
     for path, content in drawings:  # only after all are drawn without an error
         storage.write(path, content)
     if as_json:
-        print(to_json(prediction.to_dict()))
+        write_line(to_json(prediction.to_dict()))
     else:
-        print(f"{one_line(prediction.text)}\n\n{draw_for_terminal(prediction.map)}", end="")
+        write_line(one_line(prediction.text))
+        write_line("")
+        print_map(prediction.map)

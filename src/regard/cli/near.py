@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, RunPath, note, one_line, read_texts, to_json, write_line
+from regard.cli.core import Json, RunPath, check_utf8, note, one_line, read_texts, to_json, write_line
 
 
 def near(
@@ -21,6 +21,7 @@ def near(
     from regard.analysis.vectors import near, unknown
     from regard.predict import load
 
+    check_utf8(text, "--text")
     predictor, lines = load(run), read_texts([file])
     nearest = near(predictor, text, lines, count)
     if missing := unknown(predictor, text):
@@ -28,7 +29,8 @@ def near(
     if lacking := sum(bool(unknown(predictor, line)) for line in lines):
         note(f"the vocabulary does not hold all tokens of {lacking:,} of {len(lines):,} lines")
     for neighbour in nearest:
-        number = neighbour.place + 1
-        content = {"cosine": neighbour.cosine, "line": number, "text": neighbour.text}
-        plain = f"{neighbour.cosine:.4f}\t{number}\t{one_line(neighbour.text)}"
-        write_line(to_json(content) if as_json else plain)
+        cosine, number, line = neighbour.cosine, neighbour.place + 1, neighbour.text
+        if as_json:
+            write_line(to_json({"cosine": cosine, "line": number, "text": line}))
+        else:
+            write_line(f"{cosine:.4f}\t{number}\t{one_line(line)}")

@@ -1,6 +1,5 @@
 """`regard predict`: one line of output for each line of input."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -38,16 +37,20 @@ def predict(
         raise RecipeError("give files or --text, not both")
     if "" in (inputs or []):
         raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
+    for given in text or []:
+        core.check_utf8(given, "--text")
     texts = list(text) if text else core.read_texts(inputs)
     predictor = load(run)
     settings = dict(item for assignment in search or [] for item in parse_override(assignment).items())
     number = 0
     for chunk in track(core.in_chunks(texts), "predicting", quiet=quiet):
         answers = predictor.predict(chunk, beam=beam, n_best=n_best, search=settings, seed=seed + number)
+        lines = []
         for answer in answers:
             number += 1
             if not answer.text and predictor.task.too_long(answer.source):
                 most = f"more than {predictor.task.longest:,} tokens"
                 core.note(f"line {number:,} has {most}; it is answered with an empty line")
-            core.write_line(core.to_json(answer.to_dict()) if as_json else core.one_line(answer.text))
-        sys.stdout.buffer.flush()
+            lines.append(core.to_json(answer.to_dict()) if as_json else core.one_line(answer.text))
+        core.write_lines(lines)
+        print(end="", flush=True)

@@ -1,10 +1,11 @@
 """`regard score`: the score of a run on examples with references."""
 
+import shlex
 from typing import Annotated
 
 import typer
 
-from regard.cli.core import Beam, Json, RunPath, to_json
+from regard.cli.core import Beam, Json, RunPath, to_json, write_line
 from regard.errors import DataError
 
 FILES = typer.Argument(metavar="[FILE]...", help="As data.test: a TSV or plain texts.  [default: the run's test set]")
@@ -24,7 +25,7 @@ def score(
     predictor = load(run)
     recipe = predictor.task.recipe
     if not files and recipe.data.train and not recipe.data.test:
-        raise DataError(f"the recipe of {run} names no test set; write: regard score {run} FILE.tsv")
+        raise DataError(f"the recipe of {run} names no test set; write: regard score {shlex.quote(run)} FILE.tsv")
     named = tuple(files or recipe.data.test)
     examples = predictor.task.reader(recipe)(named).examples if named else predictor.task.examples(recipe).test
     scored = predictor.score(examples, metric=metric, beam=beam)
@@ -33,12 +34,12 @@ def score(
         errors = {reading: error.value for reading, error in links.items()}
         others = {name: measured.value for name, measured in scored.others.items()}
         content = {"signature": total.signature, "groups": scored.groups, "alignment_error": errors}
-        print(to_json({scored.metric: total.value} | content | others))
+        write_line(to_json({scored.metric: total.value} | content | others))
         return
-    print(f"{scored.metric} {total.value:.4f}  {total.signature}")
+    write_line(f"{scored.metric} {total.value:.4f}  {total.signature}")
     for group, value in scored.groups.items():
-        print(f"  {group:<8} {value:.4f}")
+        write_line(f"  {group:<8} {value:.4f}")
     for name, measured in scored.others.items():
-        print(f"{name} {measured.value:.4f}  {measured.signature}")
+        write_line(f"{name} {measured.value:.4f}  {measured.signature}")
     for reading, error in links.items():
-        print(f"alignment error, read at the {reading}: {error.value:.4f}  {error.signature}")
+        write_line(f"alignment error, read at the {reading}: {error.value:.4f}  {error.signature}")

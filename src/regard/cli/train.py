@@ -1,13 +1,13 @@
 """`regard train`: train a model from a recipe, or resume a run."""
 
 import json
-import sys
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs
+from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs, say, write_line
 from regard.errors import RecipeError
 
 EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
@@ -40,9 +40,10 @@ def train(
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     last = run.metrics()[-1]
     if as_json:
-        print(json.dumps({"run": str(run.path)} | last))
+        write_line(json.dumps({"run": str(run.path)} | last))
         return
-    print(run.path)
+    write_line(str(run.path))
     if not quiet:
-        look = f'regard look {run.path} "..."; ' if task_class(run.recipe().task).shows else ""
-        print(f"next: {look}regard predict {run.path} FILE", file=sys.stderr)
+        quoted = shlex.quote(str(run.path))
+        look = f'regard look {quoted} "..."; ' if task_class(run.recipe().task).shows else ""
+        say(f"next: {look}regard predict {quoted} FILE")

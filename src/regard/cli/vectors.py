@@ -16,9 +16,7 @@ def vectors(run: RunPath, inputs: Inputs = None, as_json: Json = False) -> None:
     predictor = load(run)
     for chunk in in_chunks(texts):
         for text, vector in zip(chunk, vectors(predictor, chunk).tolist(), strict=True):
-            line = (
-                to_json({"text": text, "vector": vector})
-                if as_json
-                else "\t".join(f"{number:.6g}" for number in vector)
-            )
-            write_line(line)
+            if as_json:
+                write_line(to_json({"text": text, "vector": vector}))
+            else:
+                write_line("\t".join(f"{number:.6g}" for number in vector))

@@ -6,11 +6,12 @@ Stored tensors may come from anybody: their names, shapes and types are checked 
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 from torch import Tensor, nn
 
-from regard.errors import CorruptError
+from regard.errors import CorruptError, shown
 from regard.storage import MODEL, Folder, Run
 from regard.storage.runs import resume_command
 
@@ -32,6 +33,16 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise RuntimeError(f"missing {sorted(set(missing) - shared)}, unexpected {sorted(unexpected)}")
 
 
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor that holds NaN or an infinite number; None if all numbers are finite.
+
+    The results stay on the device until all tensors are checked, so the host waits for a GPU once.
+    """
+    checks = [tensor.isfinite().all() for tensor in tensors.values()]
+    finite = torch.stack(checks).tolist() if checks else []
+    return next((name for name, is_finite in zip(tensors, finite, strict=True) if not is_finite), None)
+
+
 def read_tensors(folder: Folder, name: str, allowed: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """The tensors of a file; CorruptError if it is damaged, or if a tensor is not like the `allowed` one of its name.
 
@@ -43,7 +54,7 @@ def read_tensors(folder: Folder, name: str, allowed: Mapping[str, Tensor] | None
     try:
         tensors: dict[str, Tensor] = parse_tensors(content)
     except (SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise CorruptError(f"{path} holds no tensors: {str(error)[:200]}") from error
+        raise CorruptError(f"{path} holds no tensors: {shown(str(error))}") from error
     if allowed is not None:
         _check(tensors, allowed, path)
     return tensors
@@ -53,7 +64,7 @@ def _check(tensors: Mapping[str, Tensor], allowed: Mapping[str, Tensor], path: P
     """Raise CorruptError for a tensor that is not like the allowed one of its name."""
     for name, tensor in tensors.items():
         if name not in allowed:
-            raise CorruptError(f"{path} does not fit the run's recipe: it has a tensor {name[:200]!r}")
+            raise CorruptError(f"{path} does not fit the run's recipe: it has a tensor {shown(name)}")
         if (tensor.shape, tensor.dtype) != (allowed[name].shape, allowed[name].dtype):
             stored, expected = _describe(tensor), _describe(allowed[name])
             raise CorruptError(f"{path} does not fit the run's recipe: {name} is {stored}, and should be {expected}")
@@ -73,8 +84,14 @@ def read_weights(folder: Folder, model: nn.Module) -> dict[str, Tensor]:
 
 
 def stored_weights(run: Run, model: nn.Module | None = None) -> dict[str, Tensor]:
-    """The weights that a run has stored, checked against a model if one is given; CorruptError if there are none."""
+    """The weights that a run has stored, checked against a model if one is given; CorruptError if none fit."""
     if not run.has_file(MODEL):
         how = f"go on with: {resume_command(run.path)}"
         raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
-    return read_tensors(run, MODEL) if model is None else read_weights(run, model)
+    tensors = read_tensors(run, MODEL) if model is None else read_weights(run, model)
+    if name := not_finite(tensors):
+        raise CorruptError(
+            f"{run.path / MODEL} cannot be used: the tensor {name} holds NaN or infinite numbers; "
+            "copy the run again from where it came, or train it again"
+        )
+    return tensors

@@ -8,14 +8,22 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from jaxtyping import Float
+from torch import Tensor
+
 from regard.maps import AttentionMap
-from regard.show.labels import make_visible, shown
+from regard.show.labels import WHOLE, make_visible, shown
+from regard.show.large import has_many_cells, pool
 
 VIEWER = ("viewer.html", "viewer.css", "viewer.js")
+LETTERS = 200_000  # maximum letters of all labels of one map; longer labels are cut
 
 
 def html(attention: AttentionMap, title: str = "") -> bytes:
-    """The map as an interactive page: heat map and word-to-word lines, by tokens and, if they differ, by words."""
+    """The map as an interactive page: heat map and word-to-word lines, by tokens and, if they differ, by words.
+
+    Of a large map the weights are rounded to 3 digits; if it has more than 1,000 rows or columns, they are pooled.
+    """
     page, style, script = (files("regard.show").joinpath(name).read_text("utf-8") for name in VIEWER)
     maps = {"tokens": attention, "words": attention.words()}
     if maps["words"].rows == attention.rows and maps["words"].columns == attention.columns:
@@ -28,10 +36,13 @@ def html(attention: AttentionMap, title: str = "") -> bytes:
 
 def _content(name: str, attention: AttentionMap) -> dict[str, Any]:
     """The data of one map for the viewer; labels are written as in every other picture."""
+    if has_many_cells(attention):
+        return _large_content(name, attention)
+    most = LETTERS // max(len(attention.rows) + len(attention.columns), LETTERS // WHOLE)
     return {
         "name": name,
-        "rows": list(map(shown, attention.rows)),
-        "columns": list(map(shown, attention.columns)),
+        "rows": [shown(label, most) for label in attention.rows],
+        "columns": [shown(label, most) for label in attention.columns],
         "weights": [_numbers(row) for row in attention.weights.tolist()],
         "entropy": _numbers(attention.entropy().tolist()),
         "coverage": _numbers(attention.coverage().tolist()),
@@ -39,9 +50,38 @@ def _content(name: str, attention: AttentionMap) -> dict[str, Any]:
     }
 
 
+def _large_content(name: str, attention: AttentionMap) -> dict[str, Any]:
+    """The data of a large map: thousandths as weights, for each dot the mean entropy and the sum of the coverage."""
+    pooled = pool(attention)
+    rows, columns = ([axis.name(dot) for dot in range(axis.dots)] for axis in (pooled.rows, pooled.columns))
+    entropy, coverage = attention.entropy(), attention.coverage()
+    return {
+        "name": name,
+        "rows": rows,
+        "columns": columns,
+        "size": list(attention.weights.shape),
+        "note": pooled.describe().partition("; ")[2],
+        "unit": 0.001,
+        "weights": _thousandths(pooled.weights),
+        "entropy": _numbers([part.mean().item() for part in entropy.split(pooled.rows.step)]),
+        "coverage": _numbers([part.sum().item() for part in coverage.split(pooled.columns.step)]),
+        "mean_entropy": _numbers([entropy.mean().item()])[0],
+        "monotonicity": attention.monotonicity(),
+    }
+
+
 def _numbers(values: list[float]) -> list[float | None]:
     """Numbers for JSON: rounded to 6 digits (the page shows 3), None if not finite, which JSON cannot write."""
     return [round(value, 6) if math.isfinite(value) else None for value in values]
+
+
+def _thousandths(weights: Float[Tensor, "rows columns"]) -> list[list[int | None]]:
+    """The weights of a large map for JSON, in as few digits as the page shows."""
+    is_finite = weights.isfinite()
+    rows: list[list[int | None]] = (weights * 1000).where(is_finite, 0).round().long().tolist()
+    for row, column in (~is_finite).nonzero().tolist():
+        rows[row][column] = None
+    return rows
 
 
 def _safe_json(content: dict[str, Any]) -> str:

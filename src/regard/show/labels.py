@@ -1,32 +1,28 @@
-"""Labels made safe to show: invisible and control characters are replaced by visible ones."""
+"""Labels and titles of pictures: safe to show, of bounded length, and cut to the room that there is."""
 
 import unicodedata
 
 from rich.cells import cell_len, set_cell_size
 
+from regard import visible
+
 LONGEST = 24  # longest label that is drawn, in terminal cells; the cell titles of an SVG have the whole label
+WHOLE = 1000  # longest text that a picture holds at all, in characters
 
 
-def make_visible(text: str) -> str:
-    """The text with every invisible character replaced by a visible one; it is safe in a terminal and in XML."""
-    visible = "".join(map(_visible, text))
-    starts_with_mark = unicodedata.category(visible[:1] or " ").startswith("M")
-    return "◌" + visible if starts_with_mark or (visible and not cell_len(visible)) else visible
+def make_visible(text: str, most: int = WHOLE) -> str:
+    """The text with every invisible character replaced by a visible one; it is safe in a terminal and in XML.
+
+    Of a text with more than `most` characters the end is left out.
+    """
+    seen = visible.make_visible(text if len(text) <= most else text[: most - 1] + "…")
+    starts_with_mark = unicodedata.category(seen[:1] or " ").startswith("M")
+    return "◌" + seen if starts_with_mark or (seen and not any(map(cell_len, seen))) else seen
 
 
-def _visible(character: str) -> str:
-    """The character itself, or a symbol or an escape for it if it is invisible."""
-    code, category = ord(character), unicodedata.category(character)
-    if code < 32 or code == 127:
-        return chr(0x2400 + min(code, 33))  # the symbols for control characters; DEL's comes after that for space
-    if category in ("Cc", "Cf", "Cn", "Cs", "Zl", "Zp"):
-        return character.encode("unicode_escape").decode()
-    return " " if category == "Zs" else character
-
-
-def shown(text: str) -> str:
+def shown(text: str, most: int = WHOLE) -> str:
     """A label for an axis: legible, and with a visible symbol for each space."""
-    return make_visible(text).replace(" ", "␣")
+    return make_visible(text, most).replace(" ", "␣")
 
 
 def clipped(text: str, cells: int) -> str:

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from jaxtyping import UInt8
 from rich.cells import cell_len
+from torch import Tensor
 
 from regard.maps import AttentionMap
 from regard.show.labels import LONGEST, clipped, letters, make_visible, shown
@@ -58,6 +60,28 @@ class Word:
 
 
 @dataclass(frozen=True)
+class Image:
+    """A rectangle of dots, each with one of 256 levels of the colour scale."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    levels: UInt8[Tensor, "rows columns"]
+
+
+@dataclass(frozen=True)
+class Area:
+    """A rectangle that is not drawn; a browser shows its note."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    note: str
+
+
+@dataclass(frozen=True)
 class Picture:
     """All parts of a picture, in pixels; the origin is the upper left corner of the first cell, or of the plot."""
 
@@ -68,6 +92,8 @@ class Picture:
     width: float
     height: float
     lines: tuple[Line, ...] = ()
+    image: Image | None = None
+    areas: tuple[Area, ...] = ()
 
 
 def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = str) -> Picture:
@@ -100,8 +126,9 @@ def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = s
 
 def _cells(attention: AttentionMap) -> list[Square]:
     """A square for each weight, with a note that names row, column and weight."""
+    rows, columns = (list(map(shown, labels)) for labels in (attention.rows, attention.columns))
     return [
-        Square(column * CELL, row * CELL, CELL, weight, f"{shown(output)} ← {shown(source)} {weight:.2f}")
-        for row, (output, weights) in enumerate(attention)
-        for column, (source, weight) in enumerate(weights)
+        Square(column * CELL, row * CELL, CELL, weight, f"{rows[row]} ← {columns[column]} {weight:.2f}")
+        for row, weights in enumerate(attention.weights.tolist())
+        for column, weight in enumerate(weights)
     ]

@@ -2,18 +2,23 @@
 
 from collections.abc import Callable, Iterable
 from io import BytesIO
+from typing import Any
+
+import numpy as np
 
 from regard.errors import MissingExtraError
 from regard.maps import AttentionMap
+from regard.show.dots import PALETTE
 from regard.show.labels import make_visible
-from regard.show.layout import FONTS, HAIRLINE, Picture, Square, lay_out
+from regard.show.large import arrange as arrange_map
+from regard.show.layout import FONTS, HAIRLINE, Image, Picture, Square
 from regard.show.ramp import tint
 
 
 def png(attention: AttentionMap, title: str = "") -> bytes:
     """The map as a PNG that looks like the SVG; a character that no installed font has is shown by its code point."""
     texts = (title, *attention.rows, *attention.columns)
-    return paint(texts, lambda spell: lay_out(attention, title, spell))
+    return paint(texts, lambda spell: arrange_map(attention, title, spell))
 
 
 def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Picture]) -> bytes:
@@ -30,6 +35,8 @@ def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Pictur
     dots = min(200, 100 * 8000 / max(picture.width, picture.height))  # dots per inch: at most 8000 dots a side
     canvas = figure.Figure((picture.width / 100, picture.height / 100), dpi=dots, facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[])
+    if picture.image:
+        _add_image(axes, picture.image)
     axes.set_xlim(picture.left, picture.left + picture.width)
     axes.set_ylim(picture.top + picture.height, picture.top)
     fills = [tuple(part / 255 for part in tint(square.weight)) for square in picture.squares]
@@ -46,6 +53,12 @@ def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Pictur
     file = BytesIO()
     canvas.savefig(file, format="png", metadata={"Software": None})  # no version, so that equal maps give equal bytes
     return file.getvalue()
+
+
+def _add_image(axes: Any, image: Image) -> None:
+    dots = np.array(PALETTE, dtype=np.uint8)[image.levels.numpy()]
+    extent = (image.x, image.x + image.width, image.y + image.height, image.y)
+    axes.imshow(dots, extent=extent, interpolation="nearest", aspect="auto")
 
 
 def _corners(square: Square) -> list[tuple[float, float]]:

@@ -1,19 +1,25 @@
 """Attention maps and charts as SVG."""
 
+from base64 import b64encode
 from html import escape
 
 from regard.maps import AttentionMap
+from regard.show.dots import encode
 from regard.show.labels import make_visible
-from regard.show.layout import FONTS, HAIRLINE, Line, Picture, Square, Word, lay_out
+from regard.show.large import arrange
+from regard.show.layout import FONTS, HAIRLINE, Area, Image, Line, Picture, Square, Word
 from regard.show.ramp import tint
 
 FAMILY = ", ".join(["ui-monospace", "Menlo", "Consolas", *(f"'{name}'" for name in FONTS), "monospace"])
 
 
 def svg(attention: AttentionMap, title: str = "") -> str:
-    """The map as a self-contained SVG; a tooltip on each cell shows its labels and weight."""
+    """The map as a self-contained SVG; a tooltip on each cell shows its labels and weight.
+
+    A large map is an image inside the SVG; tooltips on its rows and above its columns show their labels.
+    """
     description = title or f"attention map: {len(attention.rows)} outputs over {len(attention.columns)} sources"
-    return paint(lay_out(attention, title), description)
+    return paint(arrange(attention, title), description)
 
 
 def paint(picture: Picture, description: str) -> str:
@@ -25,12 +31,27 @@ def paint(picture: Picture, description: str) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view_box}" width="{width}" height="{height}" '
             f'role="img" aria-label="{escape(make_visible(description))}" font-family="{FAMILY}">',
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="10" fill="#ffffff"/>',
+            *map(_image, [picture.image] if picture.image else []),
             *map(_rectangle, picture.squares),
             *map(_line, picture.lines),
             *map(_text, picture.words),
+            *map(_area, picture.areas),
             "</svg>\n",
         ]
     )
+
+
+def _image(image: Image) -> str:
+    content = b64encode(encode(image.levels)).decode()
+    return (
+        f'<image x="{image.x:g}" y="{image.y:g}" width="{image.width:g}" height="{image.height:g}" '
+        f'preserveAspectRatio="none" style="image-rendering: pixelated" href="data:image/png;base64,{content}"/>'
+    )
+
+
+def _area(area: Area) -> str:
+    place = f'x="{area.x:.1f}" y="{area.y:.1f}" width="{area.width:.1f}" height="{area.height:.1f}"'
+    return f'<rect {place} fill="none" pointer-events="all">{_note(area.note)}</rect>'
 
 
 def _rectangle(square: Square) -> str:

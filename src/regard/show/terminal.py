@@ -1,18 +1,41 @@
 """The map as text for a terminal."""
 
 from collections.abc import Iterable, Iterator
+from textwrap import wrap
 
 from rich.cells import cell_len, set_cell_size
 
 from regard.maps import AttentionMap
 from regard.show.labels import LONGEST, clipped, letters, shown
+from regard.show.large import Axis, has_many_cells, pool
 from regard.show.ramp import tint
 
 SHADES = "·░▒▓█"  # a dot, not a blank, so that the eye can follow a row to its column
+LINES = 50  # maximum rows of a large map
 
 
 def terminal(attention: AttentionMap, *, width: int, colour: bool) -> str:
-    """The map as text for a terminal of that width; a wider map is split into blocks of columns."""
+    """The map as text for a terminal of that width; a wider map is split into blocks of columns.
+
+    A large map is pooled to one block; a sentence says so.
+    """
+    if not has_many_cells(attention):
+        return _drawn(attention, width, colour)
+    pooled = pool(attention, LINES, max(1, (width - width // 3 - 1) // 2))
+    labels = _names(pooled.rows, "{number}:{label}"), _names(pooled.columns, "{number}")
+    drawing = _drawn(AttentionMap(pooled.weights, *labels), width, colour)
+    advice = "the formats .svg, .png and .html show more dots, and .csv has every weight"
+    return drawing + "".join(f"{line}\n" for line in wrap(f"{pooled.describe()}; {advice}", max(width, 10)))
+
+
+def _names(axis: Axis, style: str) -> tuple[str, ...]:
+    """The labels of an axis; if dots have several, the number of the first or also its label."""
+    first = [(number, axis.labels[number - 1]) for number in map(axis.number, range(axis.dots))]
+    return axis.labels if axis.step == 1 else tuple(style.format(number=number, label=label) for number, label in first)
+
+
+def _drawn(attention: AttentionMap, width: int, colour: bool) -> str:
+    """The map as text, with a cell for each weight."""
     rows = [clipped(shown(row), max(1, min(LONGEST, width // 3))) for row in attention.rows]
     margin = max(map(cell_len, rows), default=0)
     room = width - margin - 1
@@ -61,5 +84,5 @@ def _painted(weight: float, cells: int) -> str:
 
 
 def _shaded(weight: float, cells: int) -> str:
-    shade = SHADES[round(min(max(weight, 0.0), 1.0) * (len(SHADES) - 1))]
+    shade = SHADES[round(min(max(0.0, weight), 1.0) * (len(SHADES) - 1))]
     return shade.ljust(cells) if shade == SHADES[0] else shade * cells

@@ -8,12 +8,17 @@ const FAINTEST = 0.01; // weights below it get no line, because it would be invi
 const NOTABLE = 0.05; // if a word is selected, partners with a smaller weight are not highlighted
 const TABLE_CELLS = 40000; // a larger table of numbers is of no use in a screen reader, so it is left out
 const NAMED = 4; // number of partners that the readout names
+const LEAST = 11; // least size of a cell with a label of its own, in pixels; the cells of large maps are smaller
+const LARGE = 400; // rows or columns above which cells are smaller
+const MOST_LINES = 20000; // more lines are too slow to draw, and nobody can tell them apart
 const HINT = "Point at a cell or a word to see its numbers, or focus the picture and use the arrow keys.";
 const VIEWS = { heat: "Heat map", lines: "Lines" };
 
-/** Shows `page` ({title, maps: [{name, rows, columns, weights, entropy, coverage, monotonicity}]}) inside `root`. */
+/** Shows `page` ({title, maps: [{name, rows, columns, weights, entropy, coverage, monotonicity}]}) inside `root`.
+ * The maps of large pages also have {unit, size, note, mean_entropy}: weights are multiples of `unit`, one for several cells. */
 export function view(root, page, start = "heat") {
-  const state = { view: start, map: page.maps[0] };
+  const pages = page.maps.map(scaled);
+  const state = { view: start, map: pages[0] };
   const readout = make("p", { class: "readout", role: "status" });
   const stage = make("div", { class: "stage" });
   const caption = make("p", { class: "caption" });
@@ -33,7 +38,7 @@ export function view(root, page, start = "heat") {
     turn();
   });
   const maps = choice("Unit", page.maps.map((map, index) => [String(index), capital(map.name)]), "0", (index) => {
-    state.map = page.maps[Number(index)];
+    state.map = pages[Number(index)];
     draw();
   });
   const bar = make("div", { class: "bar" }, [views, ...(page.maps.length > 1 ? [maps] : [])]);
@@ -68,6 +73,12 @@ function choice(label, options, chosen, choose) {
   return group;
 }
 
+/** The map with its weights as numbers from 0 to 1. */
+function scaled(map) {
+  if (!map.unit) return map;
+  return { ...map, weights: map.weights.map((row) => row.map((weight) => (weight === null ? null : weight * map.unit))) };
+}
+
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const digits = (number) => (number === null ? "NaN" : number.toFixed(3));
 const mean = (numbers) => (numbers.includes(null) ? null : numbers.reduce((sum, each) => sum + each, 0) / numbers.length);
@@ -89,13 +100,14 @@ function widest(labels, size) {
 
 function counted(map) {
   const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
-  return `${plural(map.rows.length, "output")} over ${plural(map.columns.length, "source")}`;
+  const [rows, columns] = map.size ?? [map.rows.length, map.columns.length];
+  return `${plural(rows, "output")} over ${plural(columns, "source")}`;
 }
 
 function summary(map) {
   if (!map.rows.length || !map.columns.length) return counted(map);
-  const entropy = `mean entropy ${digits(mean(map.entropy))} nats`;
-  return `${counted(map)} · ${entropy} · monotonicity ${digits(map.monotonicity)}`;
+  const entropy = `mean entropy ${digits(map.mean_entropy ?? mean(map.entropy))} nats`;
+  return `${counted(map)} · ${entropy} · monotonicity ${digits(map.monotonicity)}` + (map.note ? ` · ${map.note}` : "");
 }
 
 function table(map) {
@@ -157,24 +169,26 @@ function labelled(target) {
 
 function heatMap(map, say) {
   const [rows, columns] = [map.rows.length, map.columns.length];
-  const cell = within(Math.floor(760 / Math.max(rows, columns, 1)), 11, 32);
+  const [room, least] = Math.max(rows, columns) > LARGE ? [1600, 2] : [760, LEAST];
+  const cell = within(Math.floor(room / Math.max(rows, columns, 1)), least, 32);
+  const [wide, high] = [columns, rows].map((count) => (count > LARGE ? cell : Math.max(cell, LEAST)));
   const size = within(cell * 0.55, 9, 14);
   const turned = map.columns.filter((label) => !single(label));
   const rise = widest(turned, size);
   const left = Math.ceil(widest(map.rows, size)) + 14;
   const top = Math.ceil(turned.length ? SINE * rise + size : size) + 12;
-  const [across, down] = [columns * cell, rows * cell];
+  const [across, down] = [columns * wide, rows * high];
   const width = left + across + Math.ceil(COSINE * rise) + 12;
 
-  const canvas = paint(map, cell);
+  const canvas = paint(map, wide, high);
   Object.assign(canvas.style, { left: `${left}px`, top: `${top}px`, width: `${across}px`, height: `${down}px` });
-  const rowLabels = map.rows.map((label, row) => {
-    const y = top + (row + 0.5) * cell;
+  const rowLabels = thinned(map.rows, high).map(([label, row]) => {
+    const y = top + (row + 0.5) * high;
     const place = { x: left - 8, y, "text-anchor": "end", "dominant-baseline": "central", "data-row": row };
     return shape("text", place, [clipped(label)]);
   });
-  const columnLabels = map.columns.map((label, column) => {
-    const [x, y] = [left + (column + 0.5) * cell, top - 9];
+  const columnLabels = thinned(map.columns, wide).map(([label, column]) => {
+    const [x, y] = [left + (column + 0.5) * wide, top - 9];
     const place = { x: x + size * 0.3, y, transform: `rotate(-60 ${x} ${y})` };
     const upright = { x, y, "text-anchor": "middle" };
     return shape("text", { ...(single(label) ? upright : place), "data-column": column }, [clipped(label)]);
@@ -191,8 +205,8 @@ function heatMap(map, say) {
   const find = (event) => {
     if (event.target !== canvas) return labelled(event.target);
     const box = canvas.getBoundingClientRect();
-    const row = within(Math.floor((event.clientY - box.top) / cell), 0, rows - 1);
-    return { row, column: within(Math.floor((event.clientX - box.left) / cell), 0, columns - 1) };
+    const row = within(Math.floor((event.clientY - box.top) / high), 0, rows - 1);
+    return { row, column: within(Math.floor((event.clientX - box.left) / wide), 0, columns - 1) };
   };
   const move = (here, downward, onward) => {
     if (!rows || !columns) return null;
@@ -202,18 +216,18 @@ function heatMap(map, say) {
   };
   const mark = (place) => {
     const { row, column } = place ?? { row: null, column: null };
-    rowLabels.forEach((label, index) => label.classList.toggle("on", index === row));
-    columnLabels.forEach((label, index) => label.classList.toggle("on", index === column));
+    for (const label of rowLabels) label.classList.toggle("on", Number(label.dataset.row) === row);
+    for (const label of columnLabels) label.classList.toggle("on", Number(label.dataset.column) === column);
     const box = {
-      x: left + (column ?? 0) * cell, width: column === null ? across : cell,
-      y: top + (row ?? 0) * cell, height: row === null ? down : cell,
+      x: left + (column ?? 0) * wide, width: column === null ? across : wide,
+      y: top + (row ?? 0) * high, height: row === null ? down : high,
       visibility: place ? "visible" : "hidden",
     };
     for (const [key, value] of Object.entries(box)) band.setAttribute(key, value);
     tip.hidden = row === null || column === null;
     if (!tip.hidden) {
       tip.textContent = digits(map.weights[row][column]);
-      Object.assign(tip.style, { left: `${box.x + cell / 2}px`, top: `${box.y - 6}px` });
+      Object.assign(tip.style, { left: `${box.x + wide / 2}px`, top: `${box.y - 6}px` });
     }
     say(place && describe(map, place));
   };
@@ -221,23 +235,49 @@ function heatMap(map, say) {
   return make("figure", { "data-view": "heat" }, [make("div", { class: "scroll" }, [picture]), legend()]);
 }
 
-function paint(map, cell) {
-  const [across, down] = [map.columns.length * cell, map.rows.length * cell];
+/** The labels that have room beside cells of that size, each with its index. */
+function thinned(labels, cell) {
+  const every = Math.ceil(LEAST / cell);
+  return labels.map((label, index) => [label, index]).filter(([, index]) => index % every === 0);
+}
+
+function paint(map, wide, high) {
+  const [across, down] = [map.columns.length * wide, map.rows.length * high];
   const canvas = make("canvas", { role: "img", "aria-label": `Heat map of attention weights, ${counted(map)}` });
   const dots = Math.min(devicePixelRatio, 16000 / Math.max(across, down, 1)); // browsers refuse larger canvases
   [canvas.width, canvas.height] = [Math.ceil(across * dots), Math.ceil(down * dots)];
   const pen = canvas.getContext("2d");
   const style = getComputedStyle(document.documentElement);
   const ramp = [0, 1, 2, 3, 4].map((step) => style.getPropertyValue(`--ramp-${step}`).trim());
+  const gap = Math.min(wide, high) < LEAST ? 0 : 1; // between cells, if there is room for it
+  const shades = new Map(); // many weights are the same
+  const shade = (weight) => {
+    if (!shades.has(weight)) shades.set(weight, tint(ramp, weight ?? 0));
+    return shades.get(weight);
+  };
   pen.scale(dots, dots);
   pen.fillStyle = style.getPropertyValue("--hairline");
   pen.fillRect(0, 0, across, down);
+  if (!gap && across && down) {
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(dotted(map, shade), 0, 0, across, down);
+    return canvas;
+  }
   map.weights.forEach((weights, row) =>
     weights.forEach((weight, column) => {
-      pen.fillStyle = tint(ramp, weight ?? 0);
-      pen.fillRect(column * cell + 0.5, row * cell + 0.5, cell - 1, cell - 1);
+      pen.fillStyle = `rgb(${shade(weight).join(" ")})`;
+      pen.fillRect(column * wide + gap / 2, row * high + gap / 2, wide - gap, high - gap);
     }),
   );
+  return canvas;
+}
+
+/** A canvas with one dot for each weight: a million of them take too long to draw one by one. */
+function dotted(map, shade) {
+  const canvas = make("canvas", { width: map.columns.length, height: map.rows.length });
+  const image = new ImageData(map.columns.length, map.rows.length);
+  map.weights.flat().forEach((weight, index) => image.data.set([...shade(weight), 255], 4 * index));
+  canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }
 
@@ -246,7 +286,7 @@ function tint(ramp, weight) {
   const lower = Math.min(Math.floor(place), ramp.length - 2);
   const parts = (colour) => [1, 3, 5].map((start) => parseInt(colour.slice(start, start + 2), 16));
   const [from, to] = [parts(ramp[lower]), parts(ramp[lower + 1])];
-  return `rgb(${from.map((part, index) => Math.round(part + (to[index] - part) * (place - lower))).join(" ")})`;
+  return from.map((part, index) => Math.round(part + (to[index] - part) * (place - lower)));
 }
 
 function legend() {
@@ -263,21 +303,22 @@ function lineDrawing(map, say) {
   const width = stop + 12 + Math.ceil(widest(map.rows, size)) + edge;
   const level = (index, count) => top + (height - 8 - top - pitch * count) / 2 + (index + 0.5) * pitch;
 
-  const lines = [];
+  const visible = [];
   map.weights.forEach((weights, row) =>
     weights.forEach((weight, column) => {
-      if (weight === null || weight < FAINTEST) return;
-      const [from, to] = [level(column, map.columns.length), level(row, map.rows.length)];
-      const bend = gap * 0.45;
-      const d = `M${start} ${from}C${start + bend} ${from} ${stop - bend} ${to} ${stop} ${to}`;
-      const strong = within(weight, 0, 1);
-      const line = shape("path", { d, "data-row": row, "data-column": column, "stroke-width": 0.8 + 5.2 * strong });
-      line.style.setProperty("--weight", 0.06 + 0.84 * strong);
-      lines.push([weight, line]);
+      if (weight !== null && weight >= FAINTEST) visible.push([weight, row, column]);
     }),
   );
-  lines.sort(([one], [other]) => one - other); // so that the strongest are drawn last, on top
-  const paths = lines.map(([, line]) => line);
+  visible.sort(([one], [other]) => one - other); // so that the strongest are drawn last, on top
+  const paths = visible.slice(-MOST_LINES).map(([weight, row, column]) => {
+    const [from, to] = [level(column, map.columns.length), level(row, map.rows.length)];
+    const bend = gap * 0.45;
+    const d = `M${start} ${from}C${start + bend} ${from} ${stop - bend} ${to} ${stop} ${to}`;
+    const strong = within(weight, 0, 1);
+    const line = shape("path", { d, "data-row": row, "data-column": column, "stroke-width": 0.8 + 5.2 * strong });
+    line.style.setProperty("--weight", 0.06 + 0.84 * strong);
+    return line;
+  });
 
   const side = (labels, axis, x, anchor, outer) =>
     labels.map((label, index) => {
@@ -335,7 +376,9 @@ function lineDrawing(map, say) {
     say(place && describe(map, place));
   };
   explore(picture, { find: (event) => labelled(event.target), move, mark });
-  return make("figure", { "data-view": "lines" }, [make("div", { class: "scroll" }, [picture])]);
+  const leftOut = visible.length - paths.length;
+  const note = leftOut ? [make("figcaption", { class: "legend" }, [`The ${leftOut} weakest lines are left out.`])] : [];
+  return make("figure", { "data-view": "lines" }, [...note, make("div", { class: "scroll" }, [picture])]);
 }
 
 // Pages written by regard contain the map as JSON; the viewer shows it there.

@@ -3,7 +3,7 @@
 `files` holds the single steps, `runs` the run directory with its checkpoints, `cache` what is kept between runs.
 """
 
-from regard.storage.cache import cached
+from regard.storage.cache import cached, write_to_cache
 from regard.storage.files import numbered, write
 from regard.storage.runs import (
     CHECKPOINTS,
@@ -40,4 +40,5 @@ __all__ = [
     "cached",
     "numbered",
     "write",
+    "write_to_cache",
 ]

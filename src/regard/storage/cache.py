@@ -17,6 +17,15 @@ def home() -> Path:
     return Path(os.environ.get("REGARD_CACHE") or os.path.join(caches, "regard"))
 
 
+def write_to_cache(kind: str, name: str, content: bytes) -> Path:
+    """Write a file to the cache folder, under a kind and a name; returns its path."""
+    path = home() / kind / name
+    with files.write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, content)
+    return path
+
+
 def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
     """The result of `make` from the cache, under a kind and a digest; called if the cache lacks it or is damaged.
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from regard import plugins
 from regard import recipe as recipes
-from regard.errors import CorruptError, DataError, RecipeError, StorageError, did_you_mean
+from regard.errors import CorruptError, DataError, RecipeError, StorageError, did_you_mean, shown
 from regard.storage import files
 from regard.storage.files import LARGEST, digest, numbered, read_errors, write_errors
 
@@ -62,7 +62,7 @@ class Manifest(NamedTuple):
         checksum = stored.pop("sha256", None)
         if type(version) is not int or not 1 <= version <= FORMAT:
             how = f"this regard reads 1 to {FORMAT}; use a version that fits"
-            raise CorruptError(f"{path} has format {_short(version)}, {how}")
+            raise CorruptError(f"{path} has format {shown(version)}, {how}")
         run, listed = stored.get("run", ""), stored.get("files")
         if version == FORMAT and checksum != _digest_of(stored):
             raise CorruptError(f"{path} is damaged: its SHA-256 is not the one it holds")
@@ -84,7 +84,7 @@ def parse_json(content: bytes, kind: type[Json], path: Path | str) -> Json:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{path} is damaged: {_short(error)}") from error
+        raise CorruptError(f"{path} is damaged: {shown(str(error))}") from error
     if not isinstance(value, kind):
         raise CorruptError(f"{path} is damaged: it does not hold a JSON {'object' if kind is dict else kind.__name__}")
     return value
@@ -185,11 +185,7 @@ class Run(Folder):
 
     def recipe(self) -> recipes.Recipe:
         """The recipe of the run, with every key; a recipe without a format number has format 1."""
-        try:
-            content = self.read(RECIPE).decode()
-        except UnicodeDecodeError as error:
-            raise CorruptError(f"{self.path / RECIPE} is damaged: {error}") from error
-        return recipes.parse(content, str(self.path / RECIPE), format=1)
+        return recipes.parse(self.read(RECIPE), str(self.path / RECIPE), format=1)
 
     def needs(self) -> plugins.Needs:
         """The entries of installed packages that the run was trained with."""
@@ -197,7 +193,7 @@ class Run(Folder):
         try:
             return plugins.Needs.of(str(self.path), stored)
         except (TypeError, ValueError) as error:
-            raise CorruptError(f"{self.path / PLUGINS} is damaged: {_short(error)}") from error
+            raise CorruptError(f"{self.path / PLUGINS} is damaged: {shown(str(error))}") from error
 
     def environments(self) -> list[dict[str, Any]]:
         """What the parts of its training were computed with, in order; none for runs that did not record it."""
@@ -488,8 +484,3 @@ def resume_command(path: Path) -> str:
 
 def _digest_of(content: Mapping[str, Any]) -> str:
     return digest(json.dumps(content, sort_keys=True).encode())
-
-
-def _short(value: object) -> str:
-    """A value for a message, cut if it is long."""
-    return str(value)[:200]

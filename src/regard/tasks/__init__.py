@@ -1,6 +1,7 @@
 """Tasks: each reads and encodes examples, builds its model, and computes loss, predictions and scores."""
 
 from regard import plugins
+from regard.storage import Run
 from regard.tasks.answer import Answer
 from regard.tasks.classify import Classify
 from regard.tasks.core import AnyTask, Scored, Task
@@ -24,4 +25,23 @@ def task_class(name: str) -> type[AnyTask]:
     return plugins.pick(TASKS, name, "task", Task)
 
 
-__all__ = ["TASKS", "Answer", "AnyTask", "Classify", "MaskedText", "Scored", "Tag", "Task", "Transduce", "task_class"]
+def task_of(run: Run) -> AnyTask:
+    """The task of a stored run; an error if the run needs a package that is not installed."""
+    recipe = run.recipe()
+    with plugins.loading(run.needs()):
+        return task_class(recipe.task).restore(recipe, run.read)
+
+
+__all__ = [
+    "TASKS",
+    "Answer",
+    "AnyTask",
+    "Classify",
+    "MaskedText",
+    "Scored",
+    "Tag",
+    "Task",
+    "Transduce",
+    "task_class",
+    "task_of",
+]

@@ -34,7 +34,6 @@ from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction
 
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
 ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
-# keys that a task without a decoder ignores
 # Keys that a task without a decoder ignores; its updates are not captured either.
 NO_DECODER = ("source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
 READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search

@@ -112,7 +112,8 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     def encode(self, examples: Sequence[Example]) -> Texts:
         """Encodes all texts, each with a fixed seed of its mask, so that every validation predicts the same tokens."""
         rows = [self.source.encode(core.lowered(_text(example), self.recipe)) for example in examples]
-        seeds: list[int | None] = [self.recipe.train.seed * 1_000_003 + place for place in range(len(rows))]
+        first = self.recipe.train.seed * 1_000_003
+        seeds: list[int | None] = [(first + place) % 2**64 for place in range(len(rows))]  # torch takes 64 bits
         return Texts(list(examples), rows, seeds)
 
     def within_length(self, data: Texts) -> Texts:

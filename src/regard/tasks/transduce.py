@@ -53,6 +53,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             raise RecipeError(f"tokens.source is for source = text, not {recipe.source}; leave it out")
         _check_copies(recipe)
         _check_terms(recipe)
+        _check_search(recipe)
         size = len(SPECIALS)
         with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
             models.build(recipe.model, source_size=size, target_size=size, shared=recipe.tokens.shared)
@@ -258,6 +259,14 @@ def _check_terms(recipe: Recipe) -> None:
         raise RecipeError(
             "train.guided needs tokens.source = tokens.target = character: known links are between characters"
         )
+
+
+def _check_search(recipe: Recipe) -> None:
+    """Refuse a setting of the search that does not fit the model: it would fail only after all updates."""
+    decoder = recipe.model.decoder
+    attends = decoder.kind != "recurrent" or pick(ORDERS, decoder.order, "order").attends()
+    if recipe.search.coverage_penalty and not attends:
+        raise RecipeError("search.coverage_penalty needs a decoder that attends to the source; leave it out")
 
 
 def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:

@@ -10,7 +10,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from regard import device as devices
-from regard import models, plugins, storage
+from regard import memory, models, plugins, storage
 from regard import recipe as recipes
 from regard.console import ProgressLog
 from regard.data.batching import Batches, sorted_batches
@@ -54,15 +54,16 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
         files[storage.ENVIRONMENT] = environment.to_json([{"update": 0} | environment.current(recipe.train)])
-        data = task.within_length(task.encode(examples.train))
+        data, dev = task.within_length(task.encode(examples.train)), task.encode(examples.dev)
+        shapes = _shapes(task)
+        memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
         if origin is not None:
-            with torch.device("meta"):  # only the shapes are needed, no memory for weights
-                _fitting(origin, task.build())
+            _fitting(origin, shapes)
             files[storage.ORIGIN] = origin.origin()
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
             with _training(run) as locked:
-                _learn(task, examples, data, locked, log, stopper)
+                _learn(task, examples, data, dev, locked, log, stopper)
     return run
 
 
@@ -91,12 +92,13 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
                 f"the data of {run.path} has changed since its training began: {names}. "
                 "Restore the old data to resume, or train a new run"
             )
-        data = task.within_length(task.encode(examples.train))
+        data, dev = task.within_length(task.encode(examples.train)), task.encode(examples.dev)
+        memory.check_training(_shapes(task), recipe.train, devices.choose_device(recipe.train.device))
         with stopper.deferred():
             if changes:
                 log.warn(changes)
                 environment.record(locked, now, run.newest_update())
-            _learn(task, examples, data, locked, log, stopper)
+            _learn(task, examples, data, dev, locked, log, stopper)
     return run
 
 
@@ -127,7 +129,15 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     devices.choose_device(recipe.train.device)
 
 
-def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> None:
+def _shapes(task: AnyTask) -> nn.Module:
+    """The model of a task on the meta device: only shapes, no memory for weights."""
+    with torch.device("meta"):
+        return task.build()
+
+
+def _learn(
+    task: AnyTask, examples: Examples, data: Encoded, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper
+) -> None:
     """Train to the end, from the newest checkpoint if there is one, then compute the metric on dev."""
     recipe = task.recipe
     if recipe.train.threads:
@@ -135,7 +145,6 @@ def _learn(task: AnyTask, examples: Examples, data: Encoded, run: Run, log: Prog
     torch.use_deterministic_algorithms(recipe.train.deterministic)
     torch.manual_seed(recipe.train.seed)
     with stopper.undoable():  # nothing is written yet
-        dev = task.encode(examples.dev)
         model = task.build()
     start_notes = _start_from(recipe.train.start_from, model, run)
     device = devices.choose_device(recipe.train.device)
@@ -268,12 +277,15 @@ def validate(task: AnyTask, session: Session, dev: Encoded, run: Run, log: Progr
     with session.averager.applied(model):
         with session.undone_if_stopped(), stopper.undoable():
             dev_loss, attention_health = evaluate(task, model, dev, stopper)
+        advice = "a lower train.learning_rate may help"
         if not math.isfinite(dev_loss):
-            advice = "a lower train.learning_rate may help"
             raise NotFiniteError(f"update {progress.update}: the dev loss is {dev_loss}; {advice}")
+        tensors = models.weights(model)
+        if name := models.not_finite(tensors):  # perhaps in a part that no dev example uses, so the loss is finite
+            raise NotFiniteError(f"update {progress.update}: the tensor {name} holds NaN or infinite numbers; {advice}")
         best = dev_loss < progress.lowest
         if best or settings.keep == "last":
-            run.replace(storage.MODEL, save_tensors(models.weights(model)))
+            run.replace(storage.MODEL, save_tensors(tensors))
     entry = {
         "update": progress.update,
         "loss": progress.total / progress.tokens,

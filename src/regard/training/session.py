@@ -13,7 +13,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from regard import models
-from regard.errors import CorruptError, StoppedError
+from regard.errors import CorruptError, StoppedError, shown
 from regard.recipe import Train
 from regard.storage import MODEL, Checkpoint
 from regard.storage.runs import parse_json
@@ -43,9 +43,9 @@ class Progress:
         for counter in fields(Progress):
             value = stored.get(counter.name, counter.default)
             if type(value) is not counter.type or not (0 <= value < 1 << 63 if type(value) is int else value == value):
-                raise CorruptError(f"{path} is damaged: {counter.name} is {str(value)[:200]}")
+                raise CorruptError(f"{path} is damaged: {counter.name} is {shown(value)}")
         if unknown := stored.keys() - {counter.name for counter in fields(Progress)}:
-            raise CorruptError(f"{path} is damaged: it has a counter {min(unknown)[:200]!r}")
+            raise CorruptError(f"{path} is damaged: it has a counter {shown(min(unknown))}")
         progress = Progress(**stored)
         if progress.update != checkpoint.update:
             raise CorruptError(f"{checkpoint.path} is damaged: it holds update {progress.update:,}")
@@ -68,8 +68,9 @@ class Clock:
         return time.perf_counter() - self.began
 
     def rate(self, tokens: int) -> float:
-        """Tokens per second, for this number of tokens since the last validation."""
-        return tokens / (time.perf_counter() - self.interval)
+        """Tokens per second, for this number of tokens since the last validation; 0 if the clock stood still."""
+        seconds = time.perf_counter() - self.interval
+        return tokens / seconds if seconds > 0 else 0.0
 
 
 @dataclass

@@ -1,0 +1,399 @@
+"""Nothing raw reaches a terminal: hostile texts, names and messages are visible there, and unchanged in pipes."""
+
+import hashlib
+import io
+import json
+import os
+import pty
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from regard import visible
+from regard.console import ProgressLog, track
+from regard.visible import VisibleStream, guarded, make_visible
+
+HERE = Path(__file__).parent
+GOLDEN = HERE.parent / "golden" / "runs"
+# Title and clipboard of the terminal, a link, colours, C1 sequences, BEL, DEL, right-to-left and zero-width characters.
+ESCAPES = (
+    "\x1b]0;owned\x07\x1b]52;c;bHMK\x07\x1b]8;;file:etc\x1b\\\x1b[31m\x9b2J\x90q\x7f\u202e\u2066\u200b\ufeff\ufe0f"
+)
+RAW = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ud800-\udfff]"
+)
+OURS = re.compile(r"\x1b\[(?:48;2;\d+;\d+;\d+|0)m")  # the colours of a map
+BAR = re.compile(r"\x1b\[(?:[\d;]*m|\?25[lh]|2K|\d*A)")  # colours, cursor and lines of a progress bar
+NAME = f"run{ESCAPES}"  # of a folder
+WHOLE = os.environ.get("REGARD_ATTACK") == "whole"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Exit code, stdout and stderr of a command."""
+
+    code: int
+    out: bytes
+    error: bytes
+
+
+Run = Callable[..., Result]
+
+
+class Reader(threading.Thread):
+    """Collects all bytes of the far end of a pseudo-terminal or of a pipe."""
+
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__()
+        self.is_terminal = is_terminal
+        self.reading, self.writing = pty.openpty() if is_terminal else os.pipe()
+        self.content = b""
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while block := os.read(self.reading, 65536):
+                self.content += block
+        except OSError:  # Linux reports the end of a terminal like this
+            pass
+
+    def end(self) -> bytes:
+        os.close(self.writing)
+        self.join()
+        os.close(self.reading)
+        return self.content.replace(b"\r\n", b"\n") if self.is_terminal else self.content
+
+
+@pytest.fixture(scope="module")
+def regard(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Run]:
+    """Runs a command in a fork of a warm process, with a terminal or a pipe as stdout and stderr."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "stdin").touch()
+    environment = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "80"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(hostile_package(home)), *filter(None, sys.path)])
+    server = subprocess.Popen(
+        [sys.executable, HERE.parent / "system" / "forks.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,  # a file or /dev/null could be sought in, and a terminal in its place cannot
+        env=environment,
+        text=True,
+    )
+
+    def run(*arguments: object, terminals: str = "stdout stderr", stdin: str = "") -> Result:
+        (home / "stdin").write_text(stdin, encoding="utf-8")
+        readers = {name: Reader(name in terminals) for name in ("stdout", "stderr")}
+        streams = {name: f"/proc/{os.getpid()}/fd/{reader.writing}" for name, reader in readers.items()}
+        task = {"arguments": list(map(str, arguments)), "folder": str(home), "stdin": str(home / "stdin")}
+        server.stdin.write(json.dumps(task | streams) + "\n")
+        server.stdin.flush()
+        code = int(server.stdout.readline())
+        return Result(code, *(reader.end() for reader in readers.values()))
+
+    with server:
+        yield run
+        server.stdin.close()
+
+
+def hostile_package(folder: Path) -> Path:
+    """A folder with an installed package whose entry has a hostile name."""
+    info = folder / "site" / "hostile-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Name: hostile{ESCAPES[:6]}\nVersion: 1{ESCAPES}\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(f"[regard]\nscores.soft{ESCAPES} = hostile:Score\n", encoding="utf-8")
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A golden run under a hostile name whose output token NOUN is hostile."""
+    run = tmp_path_factory.mktemp("hostile") / NAME
+    shutil.copytree(GOLDEN / "translate_bahdanau" / "finished", run)
+    tokens = json.loads((run / "target.tokens").read_text(encoding="utf-8"))
+    tokens["tokens"][tokens["tokens"].index("NOUN")] = f"NOUN{ESCAPES}"
+    content = json.dumps(tokens).encode()
+    (run / "target.tokens").write_bytes(content)
+    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    manifest["files"]["target.tokens"] = [hashlib.sha256(content).hexdigest()]
+    (run / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    return run
+
+
+def check(result: Result, *, own: re.Pattern[str] | None = None) -> str:
+    """All that reached the terminals, as text; nothing in it is raw but the sequences `own` of regard itself."""
+    text = (result.out + result.error).decode()
+    raw = RAW.search(own.sub("", text) if own else text)
+    assert raw is None, f"{raw[0]!r} in {text!r}"
+    assert "Traceback" not in text
+    return text
+
+
+SOURCE = json.loads((GOLDEN / "translate_bahdanau" / "expected.json").read_text(encoding="utf-8"))["answers"][0][
+    "source"
+]
+TINY = (
+    "train.updates=3",
+    "train.validate=3",
+    "train.device=cpu",
+    "model.encoder.dim=8",
+    "model.decoder.dim=8",
+    "model.embedding=8",
+    "model.attention.dim=8",
+)
+COMMANDS = {
+    "predict": ("predict", "RUN", "--text", SOURCE),
+    "predict many": ("predict", "RUN", "-"),
+    "predict json": ("predict", "RUN", "--text", SOURCE + ESCAPES, "--json"),
+    "look": ("look", "RUN", SOURCE + ESCAPES),
+    "look json": ("look", "RUN", SOURCE + ESCAPES, "--json"),
+    "score": ("score", "RUN", "FILE"),
+    "align": ("align", "RUN", "GOLD"),
+    "near": ("near", "RUN", "FILE", "--text", SOURCE + ESCAPES),
+    "near json": ("near", "RUN", "FILE", "--text", SOURCE, "--json"),
+    "vectors json": ("vectors", "RUN", "FILE", "--json"),
+    "data": ("data", "RECIPE"),
+    "data json": ("data", "RECIPE", "--json"),
+    "doctor": ("doctor", "RUN"),
+    "compare": ("compare", "RUN", "--data", "FILE", "--out", "PICTURE"),
+    "compare json": ("compare", "RUN", "--data", "FILE", "--out", "PICTURE", "--json"),
+    "train": ("train", "reverse", *TINY, "data.train=FILE", "--runs", "RUNS"),
+    "train json": ("train", "reverse", *TINY, "data.train=FILE", "--runs", "RUNS", "--json"),
+    "list": ("list", "scores"),
+    "list json": ("list", "scores", "--json"),
+    "no such run": ("predict", f"no{ESCAPES}"),
+    "no such file": ("predict", "RUN", f"no{ESCAPES}"),
+    "no such table": ("list", f"no{ESCAPES}"),
+    "no such recipe": ("train", f"no{ESCAPES}"),
+    "no such key": ("train", "dates", f"no{ESCAPES}=1"),
+    "no such command": (f"no{ESCAPES}",),
+    "no such option": ("predict", f"--no{ESCAPES}"),
+    "a bad value": ("predict", "RUN", "--beam", f"no{ESCAPES}"),
+    "an extra argument": ("near", "RUN", "FILE", f"more{ESCAPES}", "--text", "a"),
+    "no such ending": ("look", "RUN", "a", "-o", f"x.no{ESCAPES}"),
+    "not UTF-8": ("predict", "no\udcff\udc1b"),
+}
+QUICK = ("predict", "predict many", "look", "score", "near", "data", "compare", "list")
+SAMPLE = [name for name in COMMANDS if WHOLE or name in QUICK or name.startswith(("no ", "a "))]
+
+
+@pytest.fixture(scope="module")
+def filled(hostile_run: Path) -> Callable[[str], list[str]]:
+    """The arguments of a command, with a run, files and a recipe under hostile names."""
+    folder = hostile_run.parent
+    file = folder / f"lines{NAME}.tsv"
+    file.write_text(f"{SOURCE}\tDET NOUN{ESCAPES} PUNCT\n" * 3, encoding="utf-8")
+    gold = folder / f"gold{NAME}.tsv"
+    gold.write_text(f"{SOURCE}\tDET NOUN{ESCAPES} PUNCT\t0-0\n" * 3, encoding="utf-8")
+    recipe = folder / f"{NAME}.toml"
+    about = re.sub("[\x00-\x1f\x7f]", "", ESCAPES)  # the others are refused in TOML
+    text = f'# {about}\nname = "x"\n[data]\ntrain = ["{about}.tsv"]\n'
+    recipe.write_text(text, encoding="utf-8")
+    places = {
+        "RUN": hostile_run,
+        "FILE": file,
+        "GOLD": gold,
+        "RECIPE": recipe,
+        "RUNS": folder / f"runs{NAME}",
+        "PICTURE": folder / f"{NAME}.svg",
+    }
+    return lambda name: [
+        re.sub("RUNS|RUN|FILE|GOLD|RECIPE|PICTURE", lambda word: str(places[word[0]]), argument)
+        for argument in COMMANDS[name]
+    ]
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_nothing_raw_reaches_a_terminal(regard: Run, filled: Callable[[str], list[str]], name: str) -> None:
+    result = regard(*filled(name), stdin=f"{SOURCE}\n" * 3)
+    text = check(result, own=BAR if name.startswith("train") else OURS)
+    assert text.strip()
+    assert result.code == (2 if name.startswith(("no ", "a ", "an ", "not ", "data")) else 0), text
+
+
+def test_outputs_paths_and_messages_stay_legible(regard: Run, hostile_run: Path) -> None:
+    seen = make_visible(f"NOUN{ESCAPES}")
+    assert all(part in seen for part in ("\\u202e", "\\x9b", "␛", "␇"))
+    assert seen.encode() in regard("predict", hostile_run, "--text", SOURCE).out
+    assert seen.replace(" ", "␣")[:12].encode() in regard("look", hostile_run, SOURCE).out
+    assert make_visible(NAME).encode() in regard("predict", hostile_run.with_name(NAME + "2")).error
+
+
+def test_each_stream_decides_for_itself(regard: Run, hostile_run: Path) -> None:
+    missing = str(hostile_run) + "2"
+    raw, seen = f"NOUN{ESCAPES}".encode(), make_visible(f"NOUN{ESCAPES}").encode()
+    result = regard("predict", hostile_run, "--text", SOURCE, terminals="stderr")
+    assert raw in result.out
+    result = regard("predict", hostile_run, "--text", SOURCE, terminals="stdout")
+    assert seen in result.out
+    assert missing.encode() in regard("predict", missing, terminals="stdout").error
+    check(regard("predict", missing, terminals="stderr"))
+
+
+@pytest.mark.parametrize("name", ["predict", "predict many", "predict json", "near", "data", "list", "no such run"])
+def test_bytes_in_a_pipe_are_unchanged(regard: Run, filled: Callable[[str], list[str]], name: str) -> None:
+    result = regard(*filled(name), stdin=f"{SOURCE}\n" * 3, terminals="")
+    hostile = {"near": SOURCE, "data": str(filled(name)[1]), "list": f"soft{ESCAPES}", "no such run": f"no{ESCAPES}"}
+    wanted = hostile.get(name, f"NOUN{ESCAPES}")
+    text = (result.out + result.error).decode()
+    if name == "predict json":
+        assert wanted in json.loads(text)["text"]
+    elif name != "data":  # which names the recipe's files, and none of them is there
+        assert wanted in text
+
+
+def test_bytes_of_a_name_that_is_not_utf8_are_unchanged_in_a_pipe(regard: Run) -> None:
+    result = regard("predict", "no\udcff", terminals="")
+    assert b"no\xff" in result.error
+
+
+@pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8:strict", "latin-1:strict"])
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_no_encoding_makes_printing_fail(encoding: str, is_terminal: bool) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    start = "from regard.cli import main; main()"
+    argument = b"\xff\x1b[31m" + "日\x9b\u202e".encode()
+    for command in ([b"list", argument], [argument]):
+        readers = [Reader(is_terminal), Reader(is_terminal)]
+        done = subprocess.run(
+            [sys.executable, "-c", start, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=readers[0].writing,
+            stderr=readers[1].writing,
+            env=environment,
+            check=False,
+        )
+        result = Result(done.returncode, *(reader.end() for reader in readers))
+        assert result.code == 2
+        assert b"Traceback" not in result.error
+        if is_terminal:
+            text = result.error.decode("latin-1" if encoding.startswith("latin") else "utf-8")
+            assert not re.search("[\x1b\x9b\u202e]", text)
+
+
+@pytest.mark.skipif(not WHOLE, reason="more than one chunk of lines takes seconds")
+def test_every_line_beside_a_progress_bar_is_printed(regard: Run, hostile_run: Path) -> None:
+    text = check(regard("predict", hostile_run, "-", stdin=f"{SOURCE}\n" * 2001), own=BAR)
+    assert text.count(make_visible(f"NOUN{ESCAPES}")) == 2001
+
+
+# Suggested commands
+
+
+def suggested(result: Result, command: str) -> list[str]:
+    """The arguments that a shell takes from a command that a message suggests."""
+    text = result.error.decode()
+    assert f"regard {command} " in text, text
+    return shlex.split(text[text.index(f"regard {command} ") :])
+
+
+def test_suggested_commands_are_quoted(regard: Run, tmp_path: Path) -> None:
+    stopped = tmp_path / "a; touch owned $(touch owned) `touch owned` 'b' \"c\" #"
+    shutil.copytree(GOLDEN / "translate_luong" / "stopped", stopped)
+    for command in (("predict", stopped, "--text", "a"), ("compare", stopped)):
+        assert suggested(regard(*command, terminals=""), "train")[:4] == ["regard", "train", "--resume", str(stopped)]
+    (tmp_path / "pairs.tsv").write_text("a b\tA B\nb c\tB C\n" * 5, encoding="utf-8")
+    runs = tmp_path / stopped.name.replace("a;", "runs;")
+    result = regard("train", "reverse", *TINY, f"data.train={tmp_path / 'pairs.tsv'}", "--runs", runs, terminals="")
+    run = result.out.decode().removesuffix("\n")
+    assert suggested(result, "look") == ["regard", "look", run, "...;", "regard", "predict", run, "FILE"]
+    assert suggested(regard("score", run, terminals=""), "score") == ["regard", "score", run, "FILE.tsv"]
+
+
+# The streams and the progress bar, without a process.
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what was written."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def show(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """A terminal in place of stdout and stderr."""
+    screen = Screen()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", screen)
+    return screen
+
+
+HOSTILE_LINE = f"[bold]runs[/bold] [red] :smile: {ESCAPES}"
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_messages_beside_a_progress_bar_are_visible(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+    screen = show(monkeypatch)
+    if is_guarded:
+        monkeypatch.setattr(sys, "stderr", guarded(screen))
+        monkeypatch.setattr(sys, "stdout", guarded(screen))
+    streams = sys.stdout, sys.stderr
+    log = ProgressLog()
+    with log:
+        log.begin(3)
+        log.advance(0.5, 10)
+        log.say(HOSTILE_LINE + "\nforged")
+        sys.stderr.write(f"a warning {ESCAPES}\n")
+        sys.stdout.write(f"a result {ESCAPES}\n")
+    for number in track(range(2), "predicting"):
+        sys.stdout.write(f"line {number} {HOSTILE_LINE}\n")
+    assert (sys.stdout, sys.stderr) == streams
+    text = BAR.sub("", screen.getvalue()).replace("\r", "")
+    assert RAW.search(text) is None, text
+    assert "[bold]runs[/bold] [red] :smile: ␛]0;owned␇" in text
+    assert "␊forged" in text
+    assert "line 1 [bold]runs[/bold]" in text
+
+
+def test_messages_in_a_file_are_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    ProgressLog().say(HOSTILE_LINE)
+    ProgressLog(quiet=True).say("not printed")
+    ProgressLog(quiet=True).warn("printed")
+    assert file.getvalue() == f"{HOSTILE_LINE}\nprinted\n"
+
+
+def test_a_quiet_bar_swallows_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = show(monkeypatch)
+    for number in track(range(3), "predicting", quiet=True):
+        sys.stdout.write(f"{number}\n")
+    assert screen.getvalue() == "0\n1\n2\n"
+
+
+def test_a_guarded_stream_is_the_terminal_but_for_what_it_writes() -> None:
+    screen = Screen()
+    stream = guarded(screen)
+    stream.writelines(["a\tb\n", "\x1b"])
+    assert screen.getvalue() == "a\tb\n␛"
+    assert isinstance(stream, VisibleStream)
+    assert guarded(stream) is stream
+    assert stream.isatty()
+    assert visible.unguarded(stream) is screen
+    file = io.StringIO()
+    assert guarded(file) is file
+
+
+def test_every_invisible_character_is_shown() -> None:
+    hidden = [
+        *(chr(code) for code in range(0x20)),
+        *(chr(code) for code in range(0x7F, 0xA0)),
+        *"\u00ad\u034f\u061c\u115f\u1160\u17b4\u180e\u200b\u200f\u2028\u202e\u2060\u2064\u2800\u3164\ufe0f\ufeff\uffa0",
+        *"\U000e0001\U000e0041\U000e0100\ud800\udcff\U000fffff"[:-1],
+    ]
+    for character in hidden:
+        seen = make_visible(f"a{character}b")
+        assert seen.isprintable()
+        assert len(seen) >= 3
+        assert character not in seen
+    assert make_visible("plain é 日本 🙂 й") == "plain é 日本 🙂 й"
