@@ -1,6 +1,7 @@
 """Text files: lines end only at newlines, and every problem raises DataError with a clear message."""
 
 import gzip
+import os
 import re
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def write(name, content):
     ],
 )
 def test_lines_end_at_newlines_only(content, lines):
-    assert read_lines(content, "x") == lines
+    assert read_lines([content], "x") == lines
 
 
 @laws
@@ -56,7 +57,7 @@ def test_lines_end_at_newlines_only(content, lines):
 def test_lines_come_back_as_they_were_written(lines, end):
     written = [line.rstrip("\r") for line in lines]
     content = b"".join((line + end).encode() for line in ["first", *written])
-    assert read_lines(content, "x") == ["first", *written]
+    assert read_lines([content], "x") == ["first", *written]
 
 
 @laws
@@ -64,7 +65,7 @@ def test_lines_come_back_as_they_were_written(lines, end):
 def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):
     content = b"x" + content
     try:
-        lines = read_lines(content, "some.txt")
+        lines = read_lines([content], "some.txt")
     except DataError as error:
         pattern = r"some\.txt:(\d+):(\d+): not valid UTF-8 \(byte (0x..)\); "
         line, byte, value = (int(number, 0) for number in re.match(pattern, str(error)).groups())
@@ -84,7 +85,7 @@ def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):
 )
 def test_the_error_for_invalid_utf8_names_line_and_byte(content, prefix):
     with pytest.raises(DataError, match=r"^" + re.escape(prefix) + ".*UTF-8"):
-        read_lines(content, "a.txt")
+        read_lines([content], "a.txt")
 
 
 def test_a_file_is_searched_as_given_then_in_regard_data_then_in_data(tmp_path, monkeypatch):
@@ -134,11 +135,11 @@ def test_a_folder_or_an_empty_name_is_refused():
 
 
 def test_an_unreadable_file_is_refused(monkeypatch):
-    def refuse(self):
+    def refuse(*args):
         raise PermissionError(13, "Permission denied")
 
     write("x.txt", "a")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DataError, match=r"^x\.txt cannot be read \(Permission denied\); check"):
         load("x.txt")
 

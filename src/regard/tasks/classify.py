@@ -5,12 +5,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data import batching, files
+from regard.data.batching import Lengths
 from regard.data.files import Loaded
+from regard.data.store import IntegerRows, joined, mapped, row_lengths
 from regard.data.tokenizers import Tokenizer
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.maps import AttentionMap
@@ -31,12 +34,13 @@ LISTED = 8  # labels that a message lists at most
 class Labelled(Encoded):
     """Encoded examples: token ids without BEGIN and END, and the indices of the labels."""
 
-    sources: list[list[int]]
-    labels: list[int]
+    sources: Sequence[list[int]]
+    labels: Sequence[int]
 
-    def lengths(self) -> list[tuple[int, int]]:
+    def lengths(self) -> Lengths:
         """The positions that each example takes as (source, target); a label counts as one."""
-        return [(len(source) + 1, 1) for source in self.sources]
+        sizes = row_lengths(self.sources) + 1
+        return np.stack([sizes, np.ones_like(sizes)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,9 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         """Returns the function that reads labelled sentences; it strips labels and skips headers if classify.header."""
 
         def read(names: tuple[str, ...]) -> Loaded:
-            examples, dropped = files.pairs(names, header=recipe.classify.header)
-            return Loaded([replace(example, target=example.target.strip()) for example in examples], dropped)
+            examples, dropped = files.pairs(names, recipe.data.limits, header=recipe.classify.header)
+            stripped = mapped(examples, lambda example: replace(example, target=example.target.strip()))
+            return Loaded(stripped, dropped)
 
         return read
 
@@ -92,7 +97,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         labels = {example.target for example in examples.train}
         if len(labels) == 1:
             raise DataError(f"every training example has the label {labels.pop()!r}; give at least two to tell apart")
-        _check_labels(examples.dev + examples.test, labels)
+        _check_labels(joined([examples.dev, examples.test]), labels)
         return examples
 
     @classmethod
@@ -118,8 +123,8 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         """Encodes all examples as token ids and label indices."""
         _check_labels(examples, set(self.labels))
         numbers = {label: number for number, label in enumerate(self.labels)}
-        sources = [self.ids(example.source) for example in examples]
-        return Labelled(list(examples), sources, [numbers[example.target] for example in examples])
+        sources = IntegerRows.of(self.ids(example.source) for example in examples)
+        return Labelled(examples, sources, [numbers[example.target] for example in examples])
 
     def ids(self, text: str) -> list[int]:
         """The token ids of a text, without BEGIN and END."""
