@@ -41,7 +41,7 @@ def sorted_batches(lengths: Lengths, budget: int) -> IntegerRows:
 
 
 def shuffled(count: int, generator: random.Random) -> NDArray[np.int32]:
-    """The numbers below `count` in random order: the order in which `generator.shuffle` puts any list of that length."""
+    """The numbers below `count`, in the order in which `generator.shuffle` puts any list of that length."""
     numbers = array(LONG, range(count))
     generator.shuffle(numbers)
     return np.asarray(numbers)

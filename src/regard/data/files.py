@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from regard.data import store
 from regard.data.batching import shuffled
-from regard.data.store import Indices, Integers, Lines, Mapped, joined, offset_type, take, where
+from regard.data.store import Indices, Integers, Lines, StoredExamples, Texts, joined, offset_type, take, where
 from regard.errors import DataError, did_you_mean
 from regard.recipe import Limits
 from regard.types import Example
@@ -233,65 +234,70 @@ def pairs(names: tuple[str, ...], limits: Limits = LIMITS, *, header: bool = Fal
     """The examples of one TSV file (source<TAB>target) or of two line-parallel texts; `header` skips the first line."""
     if len(names) not in (1, 2):
         raise DataError(f"{len(names)} files given; give one TSV of source<TAB>target or two parallel texts")
-    lines = _tabbed(names[0], limits, "source", "target") if len(names) == 1 else _parallel(names[0], names[1], limits)
-    complete = where(lines, lambda example: bool(example.source.strip() and example.target.strip()))
+    lines = _tabbed(names[0], limits, "source", "target") if len(names) == 1 else _parallel(*names, limits=limits)
+    complete = where(store.texts(lines), lambda texts: bool(texts[0].strip() and texts[1].strip()))
     count = len(lines)
     if header:
         complete, count = complete[complete > 0], count - 1
     if not len(complete):
-        where_from = " and ".join(names)
-        raise DataError(f"{where_from}: no pair is left, because all {count:,} have a blank source or target")
+        named = " and ".join(names)
+        raise DataError(f"{named}: no pair is left, because all {count:,} have a blank source or target")
     return Loaded(lines.take(complete), count - len(complete))
 
 
-def _by_line(name: str, limits: Limits, make: Callable[[str, str], Example]) -> Mapped[Example]:
-    """The example of each line of a file, made from the line and its origin."""
-    lines = load(name, limits)
-    return Mapped(np.arange(len(lines), dtype=np.int32), lambda index: make(lines.item(index), f"{name}:{index + 1}"))
+def _examples(name: str, count: int, texts: Callable[[int], Texts]) -> StoredExamples:
+    """The examples of the lines of a file: source and target are a function of the index of a line."""
+    return StoredExamples(np.arange(count, dtype=np.int32), texts, lambda index: f"{name}:{index + 1}")
 
 
-def _tabbed(name: str, limits: Limits, *columns: str) -> Mapped[Example]:
+def _tabbed(name: str, limits: Limits, *columns: str) -> StoredExamples:
     """The examples of a TSV file with these columns: the last one is the target, the others are the source."""
+    lines = load(name, limits)
 
-    def example(line: str, origin: str) -> Example:
-        fields = line.split("\t") if line.strip() else [""] * len(columns)
-        if len(fields) != len(columns):
-            count = "one field" if len(fields) == 1 else f"{len(fields)} fields"
+    def texts(index: int) -> Texts:
+        line = lines.item(index)
+        if line.count("\t") != len(columns) - 1:
+            if not line.strip():
+                return "\t" * (len(columns) - 2), ""
+            fields = line.count("\t") + 1
+            count = "one field" if fields == 1 else f"{fields} fields"
             expected = f"{NUMBERS[len(columns)]}: {'<TAB>'.join(columns)}"
-            raise DataError(f"{origin}: {count}, expected {expected}")
-        return Example("\t".join(fields[:-1]), fields[-1], origin=origin)
+            raise DataError(f"{name}:{index + 1}: {count}, expected {expected}")
+        source, _, target = line.rpartition("\t")
+        return source, target
 
-    return _by_line(name, limits, example)
+    return _examples(name, len(lines), texts)
 
 
-def _parallel(first: str, second: str, limits: Limits) -> Mapped[Example]:
+def _parallel(first: str, second: str, limits: Limits) -> StoredExamples:
     sources, targets = load(first, limits), load(second, limits)
     if len(sources) != len(targets):
         counts = f"{first} has {len(sources):,} lines, {second} {len(targets):,}"
         raise DataError(f"{counts}; they must be parallel")
-
-    def example(index: int) -> Example:
-        return Example(sources.item(index), targets.item(index), origin=f"{first}:{index + 1}")
-
-    return Mapped(np.arange(len(sources), dtype=np.int32), example)
+    return _examples(first, len(sources), lambda index: (sources.item(index), targets.item(index)))
 
 
 def texts(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     """The lines of plain texts, file after file: each line is an example, as source and as target."""
-    lines = joined([_by_line(name, limits, lambda line, origin: Example(line, line, origin=origin)) for name in names])
-    filled = where(lines, lambda example: bool(example.source.strip()))
+    lines = joined([_texts(name, limits) for name in names])
+    filled = where(store.texts(lines), lambda texts: bool(texts[0].strip()))
     if not len(filled):
         raise DataError(f"{' and '.join(names)}: no text is left, because all {len(lines):,} lines are blank")
     return Loaded(take(lines, filled), len(lines) - len(filled))
 
 
+def _texts(name: str, limits: Limits) -> StoredExamples:
+    lines = load(name, limits)
+    return _examples(name, len(lines), lambda index: (line := lines.item(index), line))
+
+
 def questions(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     """The examples of TSV files of question<TAB>context<TAB>answer; the source is question<TAB>context."""
     lines = joined([_tabbed(name, limits, "question", "context", "answer") for name in names])
-    complete = where(lines, lambda example: all(map(str.strip, (*example.source.split("\t"), example.target))))
+    complete = where(store.texts(lines), lambda texts: all(map(str.strip, (*texts[0].split("\t"), texts[1]))))
     if not len(complete):
-        where_from = " and ".join(names)
-        raise DataError(f"{where_from}: no question is left, because all {len(lines):,} have a blank field")
+        named = " and ".join(names)
+        raise DataError(f"{named}: no question is left, because all {len(lines):,} have a blank field")
     return Loaded(take(lines, complete), len(lines) - len(complete))
 
 
@@ -300,13 +306,9 @@ def stream(names: tuple[str, ...], limits: Limits = LIMITS) -> Sequence[Example]
     return joined([_stream(name, limits) for name in names])
 
 
-def _stream(name: str, limits: Limits) -> Mapped[Example]:
+def _stream(name: str, limits: Limits) -> StoredExamples:
     lines = load(name, limits)
-
-    def example(index: int) -> Example:
-        return Example("", lines.with_end(index).replace("\r\n", "\n"), origin=f"{name}:{index + 1}")
-
-    return Mapped(np.arange(len(lines), dtype=np.int32), example)
+    return _examples(name, len(lines), lambda index: ("", lines.with_end(index).replace("\r\n", "\n")))
 
 
 def split(examples: Sequence[Example], seed: int) -> Split:
@@ -351,8 +353,8 @@ def _by_source(examples: Sequence[Example]) -> Integers:
     Sources are compared by digests of 64 bits; two different sources of equal digest would merely stay together.
     """
     digests = bytearray()
-    for example in examples:
-        digests += hashlib.blake2b(example.source.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    for source in store.sources(examples):
+        digests += hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     _, first, groups = np.unique(np.frombuffer(digests, np.uint64), return_index=True, return_inverse=True)
     numbers = np.empty(len(first), np.int32)
     numbers[first.argsort()] = np.arange(len(first))

@@ -4,17 +4,21 @@ from abc import abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
-from operator import eq
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from operator import eq, itemgetter
 from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.types import Example
+
 Item = TypeVar("Item")
 Other = TypeVar("Other")
 Integers = NDArray[np.integer[Any]]
 Indices = Sequence[int] | Integers
+Texts = tuple[str, str]  # source and target of an example
 
 BLOCK = 10_000  # items whose indices are converted to Python's integers at a time
 SHORT, LONG = "H", "i"  # types of an array: whole numbers of two bytes, from 0 to 65,535, and of four
@@ -114,12 +118,61 @@ def take(items: Sequence[Item], indices: Indices) -> Sequence[Item]:
     return [items[index] for index in indices]
 
 
+class StoredExamples(Stored[Example]):
+    """Examples of a file: the index of the line of each, and functions of it: source and target, and the origin."""
+
+    def __init__(self, lines: Integers, texts: Callable[[int], Texts], origin: Callable[[int], str]) -> None:
+        self.lines, self.texts, self.origin = lines, texts, origin
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def item(self, index: int) -> Example:
+        """The example at an index from 0."""
+        line = self.lines.item(index)
+        return Example(*self.texts(line), origin=self.origin(line))
+
+    def take(self, indices: Indices) -> "StoredExamples":
+        """The examples at these indices, in that order."""
+        return StoredExamples(self.lines[np.asarray(indices, dtype=np.int64)], self.texts, self.origin)
+
+
+def texts(examples: Sequence[Example]) -> Stored[Texts]:
+    """The source and the target of each example."""
+    if isinstance(examples, StoredExamples):
+        return Mapped(examples.lines, examples.texts)
+    return mapped(examples, lambda example: (example.source, example.target))
+
+
+def sources(examples: Sequence[Example]) -> Stored[str]:
+    """The source of each example."""
+    return mapped(texts(examples), itemgetter(0))
+
+
+def targets(examples: Sequence[Example]) -> Stored[str]:
+    """The target of each example."""
+    return mapped(texts(examples), itemgetter(1))
+
+
+def with_texts(examples: Sequence[Example], change: Callable[[str, str], Texts]) -> Sequence[Example]:
+    """The examples with other texts: a function of the source and the target of each."""
+    if isinstance(examples, StoredExamples):
+        inner = examples.texts
+        return StoredExamples(examples.lines, lambda line: change(*inner(line)), examples.origin)
+
+    def changed(example: Example) -> Example:
+        source, target = change(example.source, example.target)
+        return replace(example, source=source, target=target)
+
+    return mapped(examples, changed)
+
+
 class Lines(Stored[str]):
     r"""The lines of a UTF-8 text, which end at \n or \r\n only, so that parallel texts stay parallel."""
 
     def __init__(self, content: bytearray, starts: Integers) -> None:
         self._content = content
-        self._starts = starts  # of each line, and the end of the last
+        self._starts = memoryview(starts)  # of each line, and the end of the last; its items are Python's integers
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -130,12 +183,12 @@ class Lines(Stored[str]):
 
     def with_end(self, index: int) -> str:
         """The line at an index from 0, with its line end, if it has one."""
-        return self._content[self._starts.item(index) : self._starts.item(index + 1)].decode()
+        return self._content[self._starts[index] : self._starts[index + 1]].decode()
 
     def __iter__(self) -> Iterator[str]:
         for first in range(0, len(self), BLOCK):
             starts = self._starts[first : first + BLOCK + 1].tolist()
-            for start, end in zip(starts, starts[1:], strict=False):
+            for start, end in pairwise(starts):
                 yield self._content[start:end].decode().removesuffix("\n").removesuffix("\r")
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from regard import recipe as recipes
 from regard.attention.record import record
 from regard.attention.scopes import Scope
-from regard.data import batching, files
+from regard.data import batching, files, store
 from regard.data.batching import Lengths, length_array
 from regard.data.corpora import CORPORA
 from regard.data.files import LIMITS, Loaded
@@ -58,8 +58,8 @@ class Examples(NamedTuple):
         digests = {}
         for name, examples in (("train", self.train), ("dev", self.dev)):
             sha256 = hashlib.sha256()
-            for example in examples:
-                sha256.update(json.dumps([example.source, example.target]).encode())
+            for texts in store.texts(examples):
+                sha256.update(json.dumps(texts).encode())
             digests[name] = {"examples": len(examples), "sha256": sha256.hexdigest()}
         return json.dumps(digests, indent=1).encode()
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import search
-from regard.data import batching, files
+from regard.data import batching, files, store
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
-from regard.data.store import Indices, IntegerRows, joined, mapped, take, where
+from regard.data.store import Indices, IntegerRows, joined, take, where
 from regard.errors import DataError, RecipeError
 from regard.metrics import METRICS, Cost
 from regard.models import language
@@ -123,11 +123,11 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     def read_lines(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
         """Reads the lines of plain text as separate texts, without newlines and blank lines."""
         lines = files.stream(names, limits)
-        filled = take(lines, where(lines, lambda line: bool(line.target.strip())))
+        filled = take(lines, where(store.targets(lines), lambda line: bool(line.strip())))
         if not filled:
             raise DataError(f"{' and '.join(names)}: no line is left, for all {len(lines):,} are blank")
-        without_end = mapped(filled, lambda line: replace(line, target=line.target.removesuffix("\n")))
-        return Loaded(without_end, len(lines) - len(filled))
+        without_ends = store.with_texts(filled, lambda _, line: ("", line.removesuffix("\n")))
+        return Loaded(without_ends, len(lines) - len(filled))
 
     @classmethod
     def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
@@ -164,7 +164,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
 
     def _stream(self, examples: Sequence[Example]) -> Rows:
         """Encodes all text as one row, in one call: line by line, sub-words would differ at line breaks."""
-        ids = torch.tensor(self.source.encode("".join(example.target for example in examples)), dtype=torch.long)
+        ids = torch.tensor(self.source.encode("".join(store.targets(examples))), dtype=torch.long)
         if not len(ids):
             raise DataError("a text to learn from or to be scored on has no tokens; give more of it")
         first = torch.zeros(1, dtype=torch.long)
@@ -172,7 +172,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
 
     def _lines(self, examples: Sequence[Example]) -> Rows:
         """Encodes each line as a row, with END."""
-        rows = IntegerRows.of([*self.source.encode(example.target), END] for example in examples)
+        rows = IntegerRows.of([*self.source.encode(line), END] for line in store.targets(examples))
         ids, ends = (torch.from_numpy(numbers.astype(np.int64)) for numbers in (rows.numbers, rows.ends))
         return Rows(examples, ids, functional.pad(ends[:-1], (1, 0)), ends, torch.arange(len(rows)))
 
@@ -339,7 +339,7 @@ def _ended(examples: Sequence[Example]) -> list[Example]:
 
 def _characters(examples: Sequence[Example]) -> int:
     """The number of characters of all examples."""
-    return sum(len(example.target) for example in examples)
+    return sum(map(len, store.targets(examples)))
 
 
 def _last_tenth(examples: Sequence[Example]) -> tuple[Sequence[Example], Sequence[Example]]:
@@ -357,14 +357,14 @@ def _some_lines(examples: Sequence[Example], seed: int) -> tuple[Sequence[Exampl
     """Splits the lines at random into train and dev; equal lines stay together, so that no dev line is in train."""
     if len(examples) < 2:
         raise DataError("no dev part can be split off a single line; give more of them, or data.dev=FILE")
-    by_text = files.split(mapped(examples, lambda line: replace(line, source=line.target)), seed)
-    train, dev = (mapped(part, lambda line: replace(line, source="")) for part in by_text)
+    by_text = files.split(store.with_texts(examples, lambda _, line: (line, line)), seed)
+    train, dev = (store.with_texts(part, lambda _, line: ("", line)) for part in by_text)
     return train, dev
 
 
 def _homes(examples: Sequence[Example], starts: Int[Tensor, " rows"], tokens: int) -> Int[Tensor, " rows"]:
     """The index of the example of each of these tokens, for messages; approximate if tokens are not characters."""
-    ends = torch.tensor([len(example.target) for example in examples]).cumsum(0)
+    ends = torch.tensor([*map(len, store.targets(examples))]).cumsum(0)
     places = starts * int(ends[-1]) // tokens
     return torch.searchsorted(ends, places, right=True).clamp(max=len(examples) - 1)
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.data import batching, tagged
+from regard.data import batching, store, tagged
 from regard.data.batching import Lengths
 from regard.data.files import Loaded
 from regard.data.store import IntegerRows, mapped, row_lengths
@@ -95,8 +95,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Tag":
         """Builds the vocabularies from the training examples, or takes those of `origin`."""
         tokens = recipe.tokens
-        sources = mapped(examples, lambda example: example.source)
-        targets = mapped(examples, lambda example: example.target)
+        sources, targets = store.sources(examples), store.targets(examples)
         frequent = _frequent(mapped(sources, lambda source: core.lowered(source, recipe)), recipe.tag.least)
         words = build_tokenizer(tokens.source, frequent, tokens.size, SOURCE, origin)
         tags = build_tokenizer(tokens.target, targets, 0, TARGET, origin)
@@ -124,9 +123,9 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     def encode(self, examples: Sequence[Example]) -> Sentences:
         """Encodes all examples as ids of words, letters and tags."""
-        words = IntegerRows.of(self.encode_words(example.source) for example in examples)
-        letters = [self.encode_letters(example.source) for example in examples]
-        tags = IntegerRows.of(self.tags.encode(example.target) for example in examples)
+        sources, targets = store.sources(examples), store.targets(examples)
+        words, tags = IntegerRows.of(map(self.encode_words, sources)), IntegerRows.of(map(self.tags.encode, targets))
+        letters = [self.encode_letters(source) for source in sources]
         return Sentences(examples, words, letters, tags)
 
     def encode_words(self, text: str) -> list[int]:

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from regard import models, plugins, search
 from regard.attention import terms
-from regard.data import batching
-from regard.data.store import IntegerRows, joined, mapped
+from regard.data import batching, store
+from regard.data.store import IntegerRows, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
 from regard.device import map_in_parallel
@@ -63,8 +63,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Transduce":
         """Builds the tokenizers (or other source encoding) from the training examples, or takes those of `origin`."""
         tokens = recipe.tokens
-        sources = mapped(examples, lambda example: example.source)
-        targets = mapped(examples, lambda example: example.target)
+        sources, targets = store.sources(examples), store.targets(examples)
         if tokens.shared:
             if origin is not None and origin.has_file(TARGET) and origin.read(SOURCE) != origin.read(TARGET):
                 raise RecipeError(f"tokens.shared is true, but {origin.path} has two vocabularies; write false")
@@ -90,8 +89,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def encode(self, examples: Sequence[Example]) -> Pairs:
         """Encodes all examples."""
-        sources = self.inputs.encode_all(mapped(examples, lambda example: example.source))
-        targets = IntegerRows.of(self.target.encode(example.target) for example in examples)
+        sources = self.inputs.encode_all(store.sources(examples))
+        targets = IntegerRows.of(map(self.target.encode, store.targets(examples)))
         sizes = np.fromiter(map(self.inputs.size, sources), np.int32, len(sources))
         return Pairs(examples, sources, targets, sizes)
 
