@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import random
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from regard.data.files import find, load, pairs, read_lines, split
 from regard.errors import DataError
+from regard.recipe import Limits
 from regard.types import Example
 
 laws = settings(max_examples=100, deadline=None, derandomize=True)
@@ -72,6 +74,38 @@ def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):
         assert content.split(b"\n")[line - 1][byte - 1] == value
     else:
         assert len(lines) == content.count(b"\n") + (not content.endswith(b"\n"))
+
+
+@laws
+@given(st.binary(max_size=30).map(lambda content: content.replace(b"0", "é€😀".encode())), st.integers(1, 5))
+def test_pieces_of_any_size_give_the_same_lines_or_the_same_error(content, size):
+    pieces = [content[start : start + size] for start in range(0, len(content), size)]
+    outcomes = []
+    for parts in ([content], pieces):
+        try:
+            outcomes.append(list(read_lines(parts, "x")))
+        except DataError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "content", "message"),
+    [
+        (Limits(file_bytes=5), b"a\nb\ncd", "x has more than 5 bytes, unpacked; split the file, or raise "),
+        (Limits(lines=2), b"a\nb\nc", "x has more than 2 lines; split the file, or raise "),
+        (Limits(lines=2), b"a\nb\nc\n", "x has more than 2 lines; split the file, or raise "),
+        (Limits(line_bytes=3), b"ab\nabc\n", "x:2 has more than 3 bytes; split the file, or raise "),
+        (Limits(line_bytes=3), b"ab\nab\nabcd", "x:3 has more than 3 bytes; split the file, or raise "),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_text_over_a_limit_is_refused(limits, content, message, size):
+    pieces = [content[start : start + size] for start in range(0, len(content), size)]
+    with pytest.raises(DataError, match=f"^{message}data.limits."):
+        read_lines(pieces, "x", limits)
+    most = Limits(file_bytes=10, lines=3, line_bytes=4)
+    assert list(read_lines(pieces, "x", most)) == content.decode().split()
 
 
 @pytest.mark.parametrize(
@@ -162,6 +196,16 @@ def test_a_truncated_gzip_file_is_refused():
             load(write("x.gz", content[:length]))
 
 
+@pytest.mark.parametrize("tail", [b"", b"\0", b"\0" * 600_000])
+def test_gzip_members_may_follow_each_other_with_zeros_between(tail):
+    members = [gzip.compress(text, mtime=0) for text in (b"a\nb", b"", b"c\n" * 300_000, b"\xc3", b"\xa9\n")]
+    content = b"".join(member + tail for member in members)
+    assert load(write("x.gz", content)) == gzip.decompress(content).decode().split()
+    for garbage in (b"\x1f", b"x", b"\0x", members[0][:-1]):
+        with pytest.raises(DataError, match=r"^x\.gz is not a whole gzip file \("):
+            load(write("x.gz", content + garbage))
+
+
 def test_a_damaged_gzip_file_is_refused():
     content = bytearray(gzip.compress(b"a line\nanother line\n" * 9))
     content[20] ^= 0xFF
@@ -218,6 +262,35 @@ def test_pairs_need_one_or_two_files(names):
 def test_a_file_with_only_blank_pairs_is_refused():
     with pytest.raises(DataError, match=r"^x\.tsv: no pair is left, because all 2 "):
         pairs((write("x.tsv", "\n\ta\n"),))
+
+
+def dev_by_dictionary(examples, seed):
+    """The definition of the split, with a dictionary of all sources; stored runs resume by the parts that it gives."""
+    wanted = min(1_000, max(1, round(len(examples) / 10)))
+    by_source = {}
+    for index, example in enumerate(examples):
+        by_source.setdefault(example.source, []).append(index)
+    groups = list(by_source.values())
+    generator = random.Random(f"split {seed}")
+    generator.shuffle(groups)
+    chosen = set()
+    for group in groups:
+        if len(chosen) + len(group) <= wanted:
+            chosen.update(group)
+    if chosen:
+        return chosen
+    smallest = min(groups, key=len)
+    if len(groups) > 1 and len(smallest) <= 1_000:
+        return set(smallest)
+    return set(generator.sample(range(len(examples)), wanted))
+
+
+@laws
+@given(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2, max_size=50), st.integers())
+def test_a_split_is_that_of_its_definition(sources, seed):
+    examples = [Example(source, str(index)) for index, source in enumerate(sources)]
+    chosen = dev_by_dictionary(examples, seed)
+    assert split(examples, seed).dev == [example for index, example in enumerate(examples) if index in chosen]
 
 
 @laws

@@ -322,7 +322,8 @@ def split(examples: Sequence[Example], seed: int) -> Split:
         raise DataError(f"no dev part can be split off {count} pairs; give at least two, or a dev file")
     in_dev = np.zeros(len(examples), bool)
     in_dev[_choose_dev(examples, seed)] = True
-    return Split(train=take(examples, np.flatnonzero(~in_dev)), dev=take(examples, np.flatnonzero(in_dev)))
+    dev = take(examples, np.flatnonzero(in_dev))
+    return Split(take(examples, np.flatnonzero(~in_dev)), [*dev])  # a list: the memory of all texts can be freed
 
 
 def _choose_dev(examples: Sequence[Example], seed: int) -> Indices:

@@ -167,6 +167,13 @@ def with_texts(examples: Sequence[Example], change: Callable[[str, str], Texts])
     return mapped(examples, changed)
 
 
+def without_texts(examples: Sequence[Example]) -> Sequence[Example]:
+    """The examples; stored ones with their origins alone, so that the memory of their texts can be freed."""
+    if isinstance(examples, StoredExamples):
+        return StoredExamples(examples.lines, lambda _: ("", ""), examples.origin)
+    return examples
+
+
 class Lines(Stored[str]):
     r"""The lines of a UTF-8 text, which end at \n or \r\n only, so that parallel texts stay parallel."""
 

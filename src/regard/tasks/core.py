@@ -63,6 +63,10 @@ class Examples(NamedTuple):
             digests[name] = {"examples": len(examples), "sha256": sha256.hexdigest()}
         return json.dumps(digests, indent=1).encode()
 
+    def without_texts(self) -> "Examples":
+        """The examples, those for training without their texts: after encoding, only their origins are needed."""
+        return self._replace(train=store.without_texts(self.train))
+
 
 AnyEncoded = TypeVar("AnyEncoded", bound="Encoded")  # not Self: the type checker of the tests refuses it
 
@@ -80,6 +84,10 @@ class Encoded(ABC):
     def only(self: AnyEncoded, indices: Indices) -> AnyEncoded:
         """The data of the examples at these indices."""
         return replace(self, **{field.name: take(getattr(self, field.name), indices) for field in fields(self)})
+
+    def without_texts(self: AnyEncoded) -> AnyEncoded:
+        """The encoded examples, without their texts."""
+        return replace(self, examples=store.without_texts(self.examples))
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
-        data = task.within_length(task.encode(examples.train))
+        data = task.within_length(task.encode(examples.train)).without_texts()
+        examples = examples.without_texts()  # frees their memory
         if origin is not None:
             with torch.device("meta"):  # only the shapes are needed, no memory for weights
                 _fitting(origin, task.build())
@@ -81,7 +82,8 @@ def resume(run: Run | str | Path, *, quiet: bool = False) -> Run:
                 f"the data of {run.path} has changed since its training began: {names}. "
                 "Restore the old data to resume, or train a new run"
             )
-        data = task.within_length(task.encode(examples.train))
+        data = task.within_length(task.encode(examples.train)).without_texts()
+        examples = examples.without_texts()  # frees their memory
         with stopper.deferred():
             return _learn(task, examples, data, run, log, stopper)
 
