@@ -234,7 +234,7 @@ def pairs(names: tuple[str, ...], limits: Limits = LIMITS, *, header: bool = Fal
     """The examples of one TSV file (source<TAB>target) or of two line-parallel texts; `header` skips the first line."""
     if len(names) not in (1, 2):
         raise DataError(f"{len(names)} files given; give one TSV of source<TAB>target or two parallel texts")
-    lines = _tabbed(names[0], limits, "source", "target") if len(names) == 1 else _parallel(*names, limits=limits)
+    lines = _tabbed(names[0], limits, "source", "target") if len(names) == 1 else _parallel(names[0], names[1], limits)
     complete = where(store.texts(lines), lambda texts: bool(texts[0].strip() and texts[1].strip()))
     count = len(lines)
     if header:

@@ -179,7 +179,7 @@ class Lines(Stored[str]):
 
     def __init__(self, content: bytearray, starts: Integers) -> None:
         self._content = content
-        self._starts = memoryview(starts)  # of each line, and the end of the last; its items are Python's integers
+        self._starts = starts.data  # of each line, and the end of the last; its items are Python's integers
 
     def __len__(self) -> int:
         return len(self._starts) - 1
