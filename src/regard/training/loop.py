@@ -54,9 +54,10 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
         files[storage.ENVIRONMENT] = environment.to_json([{"update": 0} | environment.current(recipe.train)])
-        data, dev = task.within_length(task.encode(examples.train)), task.encode(examples.dev)
+        data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
         shapes = _shapes(task)
         memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
+        examples = examples.without_texts()  # frees their memory
         if origin is not None:
             _fitting(origin, shapes)
             files[storage.ORIGIN] = origin.origin()
@@ -92,8 +93,9 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
                 f"the data of {run.path} has changed since its training began: {names}. "
                 "Restore the old data to resume, or train a new run"
             )
-        data, dev = task.within_length(task.encode(examples.train)), task.encode(examples.dev)
+        data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
         memory.check_training(_shapes(task), recipe.train, devices.choose_device(recipe.train.device))
+        examples = examples.without_texts()  # frees their memory
         with stopper.deferred():
             if changes:
                 log.warn(changes)
