@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test laws-avx2 laws-default lint types browser docs lessons figures sweep slow gpu lock audit clean
+.PHONY: help demo test attack laws-avx2 laws-default lint types browser docs lessons figures sweep slow gpu lock audit clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -62,6 +62,9 @@ figures: $(READY)  ## make the pictures of the docs anew (some minutes)
 
 sweep: $(READY)  ## train 57 combinations of order, score and scope and print what each reaches (hours on two cores)
 	$(BIN)/python benchmarks/sweep.py
+
+attack: $(READY)  ## the whole attack on runs, recipes, data and terminals, of which make test runs a sample
+	REGARD_ATTACK=whole OMP_NUM_THREADS=1 $(BIN)/pytest tests/attack -n $(WORKERS)
 
 slow: $(READY)  ## the tests that make test leaves out for time
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n $(WORKERS)

@@ -1,6 +1,7 @@
 """Setup of all tests: shapes in signatures are checked if asked for, the cache is a temporary folder, a fixed seed."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,13 +32,23 @@ collect_ignore = [  # tests that import a missing package; none of them needs a 
 ]
 
 
-FIRST = ("system", "tests", "tasks", "training", "golden", "data")  # long files first: workers end together
+FIRST = ("attack", "system", "tests", "tasks", "training", "golden", "data")  # long files first: workers end together
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run long files first."""
     rank = {name: index for index, name in enumerate(FIRST)}
     items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many cases each attack has tried: the tests of tests/attack record their numbers as properties."""
+    counts: Counter[str] = Counter()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            counts.update({name: count for name, count in report.user_properties if isinstance(count, int)})
+    for name, count in sorted(counts.items()):
+        terminalreporter.write_line(f"{name:<50} {count:>6,}")
 
 
 @pytest.hookimpl(tryfirst=True)

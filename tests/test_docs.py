@@ -183,6 +183,14 @@ def test_the_tests_that_the_readme_names_are_there() -> None:
         assert (ROOT / name).exists(), name
 
 
+def test_the_tests_that_reliability_names_are_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs/reliability.md").read_text(encoding="utf-8"))
+    assert len(named) > 50
+    for path, name in named:
+        source = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^def {name}\(", source, re.M) or not name, (path, name)
+
+
 # ---- words and slips, settled: each test is named by a row of the last table of mechanisms.md
 
 BATCH, QUERY, KEY = 2, 3, 5
