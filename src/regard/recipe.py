@@ -52,10 +52,10 @@ def _number(default: float | None, least: float, most: float) -> Any:
 class Limits:
     """The largest data file that is read; a file that is larger, such as a decompression bomb, is refused early."""
 
-    file_bytes: int = _number(8_000_000_000, least=1, most=10**12)  # size of a file, unpacked
-    lines: int = _number(100_000_000, least=1, most=2**31 - 1)  # number of lines of a file
-    line_bytes: int = _number(200_000_000, least=1, most=10**12)  # size of a line, with its end
-    expansion: int = _number(100, least=1, most=10**6)  # unpacked size of a gz file by its size; above 16 MB only
+    file_bytes: int = _number(8_000_000_000, 1, 1_000_000_000_000)  # size of a file, unpacked
+    lines: int = _number(100_000_000, 1, 2_147_483_647)  # number of lines of a file
+    line_bytes: int = _number(200_000_000, 1, 1_000_000_000_000)  # size of a line, with its end
+    expansion: int = _number(100, 1, 1_000_000)  # unpacked size of a gz file by its size; above 16 MB only
 
 
 @dataclass(frozen=True)
