@@ -13,6 +13,13 @@ recipes` names the recipes that come with regard. `regard train RECIPE KEY=VALUE
 The run directory keeps the whole recipe in `recipe.toml`. A data file is searched for at the given path, then under
 `$REGARD_DATA`, then in `./data`.
 
+**Data files** are UTF-8 text, plain or gzip; a line ends at `\\n` or `\\r\\n`. They are read once, as a stream with the
+limits of `data.limits`, so that a **decompression bomb** is refused early, with a sentence that names the key to raise:
+BOMBS
+Texts that no recipe names (`regard predict`, `vectors`, `near`, `align`, stdin) have the same limits, by their
+defaults. Folders, pipes (also `/dev/stdin` and `<(...)`), sockets and devices are refused where a file is meant, and so
+is a file that changes while it is read. Texts and token ids are stored compactly: PAIRS
+
 **Attention by site**: `model.attention` is the default for all attention of a model. The sections
 `model.encoder.self_attention`, `model.decoder.self_attention` and `model.decoder.cross_attention` change single keys
 for one site. The attention of a recurrent decoder is its cross-attention.

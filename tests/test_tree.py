@@ -103,7 +103,8 @@ def opens_for_writing(call: ast.Call) -> bool:
     """`open(...)`, `path.open(...)`, `gzip.open(...)` and such, with a mode that may write."""
     called = ast.unparse(call.func)
     if called == "os.open":
-        return ast.unparse(call.args[0]) != "os.devnull" and ast.unparse(call.args[1]) != "os.O_RDONLY"
+        flags = set(ast.unparse(call.args[1]).split(" | "))
+        return ast.unparse(call.args[0]) != "os.devnull" and not flags <= {"os.O_RDONLY", "os.O_NONBLOCK"}
     if called.rpartition(".")[2] not in ("open", "fdopen"):
         return False
     modes = [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
@@ -256,6 +257,7 @@ def test_a_part_that_is_not_in_order_is_found(tmp_path):
         "os.replace(one, other)",
         "os.makedirs(path)",
         "os.open(path, os.O_WRONLY)",
+        "os.open(path, os.O_RDONLY | os.O_CREAT)",
         "path.mkdir()",
         "shutil.rmtree(path)",
         "torch.save(model, path)",
@@ -282,6 +284,7 @@ def test_writing_is_found(tmp_path, line):
         "text.replace('a', 'b')",
         "file.write(content)",
         "os.open(os.devnull, os.O_WRONLY)",
+        "os.open(path, os.O_RDONLY | os.O_NONBLOCK)",
     ],
 )
 def test_reading_is_not_writing(tmp_path, line):

@@ -49,6 +49,16 @@ def _number(default: float | None, least: float, most: float) -> Any:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """The largest data file that is read; a file that is larger, such as a decompression bomb, is refused early."""
+
+    file_bytes: int = _number(8_000_000_000, 1, 1_000_000_000_000)  # size of a file, unpacked
+    lines: int = _number(100_000_000, 1, 2_147_483_647)  # number of lines of a file
+    line_bytes: int = _number(200_000_000, 1, 1_000_000_000_000)  # size of a line, with its end
+    expansion: int = _number(100, 1, 1_000_000)  # unpacked size of a gz file by its size; above 16 MB only
+
+
+@dataclass(frozen=True)
 class Data:
     """The training, dev and test data: files, or an embedded corpus if no training file is given."""
 
@@ -58,6 +68,7 @@ class Data:
     dev: tuple[str, ...] = ()  # if no file is given, a part of `train` is split off
     test: tuple[str, ...] = ()  # files that `regard score RUN` computes the score on
     max_length: int = _number(250, 1, 1_000_000_000)  # pairs with more tokens on either side are dropped from training
+    limits: Limits = Limits()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batching import Batches, pad, plan, sorted_batches
+from regard.data.batching import Batches, length_array, pad, plan, sorted_batches
 from regard.errors import DataError, RecipeError
 from regard.types import PAD
 
@@ -44,6 +44,34 @@ def test_a_plan_depends_on_its_arguments_alone_and_changes_none(lengths, budget,
     random.seed(2)
     assert plan(lengths, budget, seed, epoch) == first
     assert lengths == original
+
+
+def plan_of_lists(lengths, budget, seed, epoch):
+    """The definition of a plan, with lists of Python's integers; stored runs resume by the batches that it gives."""
+    generator = random.Random(f"batches {seed} {epoch}")
+    order = list(range(len(lengths)))
+    generator.shuffle(order)
+    batches = fill_lists(order, lengths, budget)
+    generator.shuffle(batches)
+    return batches
+
+
+def fill_lists(order, lengths, budget):
+    batches = []
+    for index in sorted(order, key=lambda index: (max(lengths[index]), lengths[index][0])):
+        longest = max(1, *lengths[index])
+        if not batches or (len(batches[-1]) + 1) * longest > budget:
+            batches.append([])
+        batches[-1].append(index)
+    return batches
+
+
+@laws
+@given(lengths_of_examples, budgets, seeds, st.integers(0, 9))
+def test_a_plan_is_that_of_its_definition(lengths, budget, seed, epoch):
+    assert plan(lengths, budget, seed, epoch) == plan_of_lists(lengths, budget, seed, epoch)
+    assert sorted_batches(lengths, budget) == fill_lists(range(len(lengths)), lengths, budget)
+    assert plan(length_array(lengths), budget, seed, epoch) == plan(lengths, budget, seed, epoch)
 
 
 @laws
@@ -86,9 +114,9 @@ def test_batches_are_not_sorted_by_length():
 
 
 def test_another_process_makes_the_same_plan():
-    script = "from regard.data.batching import plan; print(plan([(3, 5)] * 20 + [(4, 4)] * 9, 25, 7, 3))"
+    script = "from regard.data.batching import plan; print(list(plan([(3, 5)] * 20 + [(4, 4)] * 9, 25, 7, 3)))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == str(plan([(3, 5)] * 20 + [(4, 4)] * 9, 25, 7, 3))
+    assert result.stdout.strip() == str(list(plan([(3, 5)] * 20 + [(4, 4)] * 9, 25, 7, 3)))
 
 
 def test_a_large_plan_is_quick():

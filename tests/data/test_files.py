@@ -1,6 +1,8 @@
 """Text files: lines end only at newlines, and every problem raises DataError with a clear message."""
 
 import gzip
+import os
+import random
 import re
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from regard.data.files import find, load, pairs, read_lines, split
 from regard.errors import DataError
+from regard.recipe import Limits
 from regard.types import Example
 
 laws = settings(max_examples=100, deadline=None, derandomize=True)
@@ -48,7 +51,7 @@ def write(name, content):
     ],
 )
 def test_lines_end_at_newlines_only(content, lines):
-    assert read_lines(content, "x") == lines
+    assert read_lines([content], "x") == lines
 
 
 @laws
@@ -56,7 +59,7 @@ def test_lines_end_at_newlines_only(content, lines):
 def test_lines_come_back_as_they_were_written(lines, end):
     written = [line.rstrip("\r") for line in lines]
     content = b"".join((line + end).encode() for line in ["first", *written])
-    assert read_lines(content, "x") == ["first", *written]
+    assert read_lines([content], "x") == ["first", *written]
 
 
 @laws
@@ -64,13 +67,45 @@ def test_lines_come_back_as_they_were_written(lines, end):
 def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):
     content = b"x" + content
     try:
-        lines = read_lines(content, "some.txt")
+        lines = read_lines([content], "some.txt")
     except DataError as error:
         pattern = r"some\.txt:(\d+):(\d+): not valid UTF-8 \(byte (0x..)\); "
         line, byte, value = (int(number, 0) for number in re.match(pattern, str(error)).groups())
         assert content.split(b"\n")[line - 1][byte - 1] == value
     else:
         assert len(lines) == content.count(b"\n") + (not content.endswith(b"\n"))
+
+
+@laws
+@given(st.binary(max_size=30).map(lambda content: content.replace(b"0", "é€😀".encode())), st.integers(1, 5))
+def test_pieces_of_any_size_give_the_same_lines_or_the_same_error(content, size):
+    pieces = [content[start : start + size] for start in range(0, len(content), size)]
+    outcomes = []
+    for parts in ([content], pieces):
+        try:
+            outcomes.append(list(read_lines(parts, "x")))
+        except DataError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize(
+    ("limits", "content", "message"),
+    [
+        (Limits(file_bytes=5), b"a\nb\ncd", "x has more than 5 bytes, unpacked; split the file, or raise "),
+        (Limits(lines=2), b"a\nb\nc", "x has more than 2 lines; split the file, or raise "),
+        (Limits(lines=2), b"a\nb\nc\n", "x has more than 2 lines; split the file, or raise "),
+        (Limits(line_bytes=3), b"ab\nabc\n", "x:2 has more than 3 bytes; split the file, or raise "),
+        (Limits(line_bytes=3), b"ab\nab\nabcd", "x:3 has more than 3 bytes; split the file, or raise "),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_text_over_a_limit_is_refused(limits, content, message, size):
+    pieces = [content[start : start + size] for start in range(0, len(content), size)]
+    with pytest.raises(DataError, match=f"^{message}data.limits."):
+        read_lines(pieces, "x", limits)
+    most = Limits(file_bytes=10, lines=3, line_bytes=4)
+    assert list(read_lines(pieces, "x", most)) == content.decode().split()
 
 
 @pytest.mark.parametrize(
@@ -84,7 +119,7 @@ def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):
 )
 def test_the_error_for_invalid_utf8_names_line_and_byte(content, prefix):
     with pytest.raises(DataError, match=r"^" + re.escape(prefix) + ".*UTF-8"):
-        read_lines(content, "a.txt")
+        read_lines([content], "a.txt")
 
 
 def test_a_file_is_searched_as_given_then_in_regard_data_then_in_data(tmp_path, monkeypatch):
@@ -134,11 +169,11 @@ def test_a_folder_or_an_empty_name_is_refused():
 
 
 def test_an_unreadable_file_is_refused(monkeypatch):
-    def refuse(self):
+    def refuse(*args):
         raise PermissionError(13, "Permission denied")
 
     write("x.txt", "a")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DataError, match=r"^x\.txt cannot be read \(Permission denied\); check"):
         load("x.txt")
 
@@ -159,6 +194,16 @@ def test_a_truncated_gzip_file_is_refused():
     for length in range(2, len(content)):
         with pytest.raises(DataError, match=r"^x\.gz is not a whole gzip file \("):
             load(write("x.gz", content[:length]))
+
+
+@pytest.mark.parametrize("tail", [b"", b"\0", b"\0" * 600_000])
+def test_gzip_members_may_follow_each_other_with_zeros_between(tail):
+    members = [gzip.compress(text, mtime=0) for text in (b"a\nb", b"", b"c\n" * 300_000, b"\xc3", b"\xa9\n")]
+    content = b"".join(member + tail for member in members)
+    assert load(write("x.gz", content)) == gzip.decompress(content).decode().split()
+    for garbage in (b"\x1f", b"x", b"\0x", members[0][:-1]):
+        with pytest.raises(DataError, match=r"^x\.gz is not a whole gzip file \("):
+            load(write("x.gz", content + garbage))
 
 
 def test_a_damaged_gzip_file_is_refused():
@@ -217,6 +262,35 @@ def test_pairs_need_one_or_two_files(names):
 def test_a_file_with_only_blank_pairs_is_refused():
     with pytest.raises(DataError, match=r"^x\.tsv: no pair is left, because all 2 "):
         pairs((write("x.tsv", "\n\ta\n"),))
+
+
+def dev_by_dictionary(examples, seed):
+    """The definition of the split, with a dictionary of all sources; stored runs resume by the parts that it gives."""
+    wanted = min(1_000, max(1, round(len(examples) / 10)))
+    by_source = {}
+    for index, example in enumerate(examples):
+        by_source.setdefault(example.source, []).append(index)
+    groups = list(by_source.values())
+    generator = random.Random(f"split {seed}")
+    generator.shuffle(groups)
+    chosen = set()
+    for group in groups:
+        if len(chosen) + len(group) <= wanted:
+            chosen.update(group)
+    if chosen:
+        return chosen
+    smallest = min(groups, key=len)
+    if len(groups) > 1 and len(smallest) <= 1_000:
+        return set(smallest)
+    return set(generator.sample(range(len(examples)), wanted))
+
+
+@laws
+@given(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2, max_size=50), st.integers())
+def test_a_split_is_that_of_its_definition(sources, seed):
+    examples = [Example(source, str(index)) for index, source in enumerate(sources)]
+    chosen = dev_by_dictionary(examples, seed)
+    assert split(examples, seed).dev == [example for index, example in enumerate(examples) if index in chosen]
 
 
 @laws

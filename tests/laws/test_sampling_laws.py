@@ -12,6 +12,8 @@ from small import leaves, near
 
 from regard.errors import NotFiniteError, RecipeError
 from regard.search import beam, sample
+from regard.search.hypotheses import FORBIDDEN_TOKENS
+from regard.search.sample import shape
 from regard.types import BEGIN, END, PAD, Hypothesis
 
 DRAWS = (11, 22, 33)  # the seeds of the three sentences
@@ -98,6 +100,12 @@ def test_sampling_from_predictions_that_are_not_finite_is_an_error(junk):
         setup.model.decoder.out.bias[5] = junk
     with pytest.raises(NotFiniteError, match="not finite"):
         sample(setup.model.decoder, setup.memory, limits=LIMITS, seeds=DRAWS)
+
+
+def test_a_temperature_that_is_zero_in_float32_draws_the_likeliest_word():
+    log_probs = torch.randn(3, 7).log_softmax(-1)
+    wanted = log_probs.index_fill(-1, torch.tensor(FORBIDDEN_TOKENS), -torch.inf).argmax(-1)
+    torch.testing.assert_close(shape(log_probs, 1e-320, 0, 1.0), torch.eye(7)[wanted])
 
 
 # Prefixes

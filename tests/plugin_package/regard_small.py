@@ -9,7 +9,7 @@ from regard.attention.scopes import Focus, Scope
 from regard.data import files
 from regard.encoders import Encoder
 from regard.maps import TEXT, Layout
-from regard.recipe import Model
+from regard.recipe import Limits, Model
 from regard.sources import Front, Text
 from regard.tasks import Transduce
 from regard.types import Example, Memory, Recurrent
@@ -71,8 +71,8 @@ class Capitals(Transduce):
     """The lines of a text, to be written in capitals."""
 
     @staticmethod
-    def read(names: tuple[str, ...]) -> files.Loaded:
-        lines = files.texts(names)
+    def read(names: tuple[str, ...], limits: Limits = files.LIMITS) -> files.Loaded:
+        lines = files.texts(names, limits)
         return lines._replace(examples=[Example(line.source, line.source.upper()) for line in lines.examples])
 
 

@@ -146,7 +146,7 @@ def test_training_prints_the_shares_of_the_labels(tmp_path: Path, capsys: pytest
 
 def test_a_header_is_skipped_if_the_recipe_says_so(sentences: str) -> None:
     examples = Classify.examples(small(f"data.train={sentences}", "classify.header=true"))
-    assert {example.target for example in examples.train + examples.dev} == set(WORDS)
+    assert {example.target for example in [*examples.train, *examples.dev]} == set(WORDS)
     assert len(examples.train) + len(examples.dev) == sum(map(len, WORDS.values()))
     read = Classify.reader(small(f"data.train={sentences}"))
     assert read((sentences,)).examples[0].target == "label"

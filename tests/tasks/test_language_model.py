@@ -126,7 +126,7 @@ def test_without_a_window_each_line_is_a_text(tmp_path: Path) -> None:
     assert [task.source.decode(row) for row in batch.target.ids.tolist()] == ["third\tand last", "First line."]
     assert batch.target.ids[0, -1] == END
     assert batch.target.ids[1].tolist()[-4:] == [END, PAD, PAD, PAD]
-    assert data.lengths() == [(0, 12), (0, 20), (0, 15)]
+    assert data.lengths().tolist() == [[0, 12], [0, 20], [0, 15]]
 
 
 def test_long_lines_are_dropped(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_no_line_of_dev_is_in_train(tmp_path: Path) -> None:
     train, dev = ({example.target for example in part} for part in (examples.train, examples.dev))
     assert dev
     assert not train & dev
-    assert Counter(example.target for example in examples.train + examples.dev) == Counter(lines)
+    assert Counter(example.target for example in [*examples.train, *examples.dev]) == Counter(lines)
     assert examples.notes[1] == f"no data.dev given: {len(examples.dev)} lines are split off for it"
 
 
@@ -492,7 +492,7 @@ def test_the_shakespeare_recipes_find_their_text_under_regard_data(
     recipe = recipes.load("char_transformer")
     assert TASKS[recipe.task] is LanguageModelling
     task, data, _ = learned(recipe)
-    assert data.lengths()[0] == (0, recipe.language_model.window)
+    assert data.lengths()[0].tolist() == [0, recipe.language_model.window]
     assert recipe.train.batch_tokens == 64 * recipe.language_model.window
     assert isinstance(task, LanguageModelling)
 

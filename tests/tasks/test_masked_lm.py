@@ -68,6 +68,13 @@ def predictor(run: Run) -> Predictor:
 # Masks
 
 
+def test_the_largest_seed_gives_fixed_masks() -> None:
+    task = a_task(f"train.seed={2**63 - 1}")
+    data = encode_texts(task, ["the red box is big"] * 3, fresh=False)
+    first, second = (task.collate(data, range(3)) for _ in range(2))
+    assert torch.equal(first.wanted, second.wanted)
+
+
 def test_of_the_selected_tokens_80_percent_are_masked_10_random_10_unchanged() -> None:
     task = a_task()
     words = [task.source.piece(token) for token in range(4, 64)]

@@ -205,7 +205,7 @@ def test_a_batch_pads_words_letters_and_tags() -> None:
     assert batch.source.letters[0, 0].tolist() == [BEGIN, *task.letters.encode("Miv"), END, PAD]
     assert task.tokens(batch) == 5
     assert batch.examples.tolist() == [1, 0]
-    assert data.lengths() == [(5, 5), (2, 2)]
+    assert data.lengths().tolist() == [[5, 5], [2, 2]]
 
 
 @pytest.mark.parametrize("kind", LETTERS)

@@ -44,7 +44,7 @@ def test_lengths_are_rounded_up_to_few_widths(length, width):
 
 
 def test_no_batch_is_wider_than_the_longest_of_all():
-    assert rounded_lengths([(3, 9), (257, 1)]) == [(16, 16), (257, 257)]
+    assert rounded_lengths([(3, 9), (257, 1)]).tolist() == [[16, 16], [257, 257]]
     assert {rounded_width(length) for length in range(1, 257)} == {*range(8, 65, 8), *range(96, 257, 32)}
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from regard import recipe as recipes
 from regard import storage, training
 from regard.console import ProgressLog
+from regard.data.batching import length_array
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import Measured, better
 from regard.predict import Predictor, load
@@ -230,7 +231,7 @@ def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:
 # the examples
 
 
-def _judging(named: dict[str, Entrant], data: tuple[str, ...], read: Read) -> tuple[list[Example], str]:
+def _judging(named: dict[str, Entrant], data: tuple[str, ...], read: Read) -> tuple[Sequence[Example], str]:
     """The examples that all are scored on, and a description of them."""
     (name, first), *others = named.items()
     noun = task_class(first.recipe.task).noun
@@ -246,7 +247,7 @@ def _judging(named: dict[str, Entrant], data: tuple[str, ...], read: Read) -> tu
     return examples, f"{len(examples):,} {part} {noun}s of {origin}"
 
 
-def _unseen(examples: Examples) -> tuple[str, list[Example]]:
+def _unseen(examples: Examples) -> tuple[str, Sequence[Example]]:
     """The test set and its name, or the dev set if there is no test set."""
     return ("test", examples.test) if examples.test else ("dev", examples.dev)
 
@@ -298,7 +299,7 @@ def _same(run: Run, recipe: Recipe, read: Read) -> bool:
 
 def _lengths(run: Run, examples: Sequence[Example]) -> list[int]:
     """The number of tokens of every source, or text if there are no sources; empty if texts are cut into windows."""
-    both_sides = task_of(run).encode(examples).lengths()
+    both_sides = length_array(task_of(run).encode(examples).lengths()).tolist()
     lengths = [(source or target) - 1 for source, target in both_sides]  # without BEGIN or END, which is counted too
     return lengths if len(lengths) == len(examples) else []
 

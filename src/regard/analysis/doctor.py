@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -163,7 +163,7 @@ def _phases(run: Run) -> dict[str, Phase]:
     try:
         examples, problem = type(task).examples(few).train[:EXAMPLES], ""
     except RegardError as error:
-        examples, problem = [], str(error)
+        examples, problem = (), str(error)
     return {
         "training": _try(recipe.train.device, recipe.train.precision, problem, lambda: _train(run, task, examples)),
         "search": _try("auto", "float32", "", lambda: _predict(run, examples)),
@@ -184,7 +184,7 @@ def _try(device: str, kind: str, problem: str, work: Callable[[], None]) -> Phas
     return Phase(device, kind, answers, problem)
 
 
-def _train(run: Run, task: AnyTask, examples: list[Example]) -> None:
+def _train(run: Run, task: AnyTask, examples: Sequence[Example]) -> None:
     """Compute the gradient of one batch, by a model with fresh weights."""
     settings = task.recipe.train
     device = choose_device(settings.device)
@@ -201,6 +201,6 @@ def _train(run: Run, task: AnyTask, examples: list[Example]) -> None:
         loss.backward()
 
 
-def _predict(run: Run, examples: list[Example]) -> None:
+def _predict(run: Run, examples: Sequence[Example]) -> None:
     """Predict the outputs of the first examples, as `regard predict` does; of any text if there are none."""
     load(run).predict([example.source or example.target for example in examples[:TEXTS]] or ["regard"])

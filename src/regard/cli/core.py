@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -50,14 +51,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors on
 Beam = Annotated[int | None, typer.Option(min=1, help="Width of the beam; 1 is greedy.  [default: as the recipe says]")]
 
 
-def read_texts(names: list[str] | None) -> list[str]:
+def read_texts(names: list[str] | None) -> Sequence[str]:
     """The lines of all files; the name `-` is stdin, which is also read if there are no names."""
-    from regard.data.files import load, read_lines
+    from regard.data.files import load, read_stdin
+    from regard.data.store import joined
 
-    if sys.stdin is None and "-" in (names or ["-"]):
-        raise DataError("stdin is closed; name a file, or give a text on the command line")
-    files = (read_lines(sys.stdin.buffer.read(), "stdin") if name == "-" else load(name) for name in names or ["-"])
-    return [line for lines in files for line in lines]
+    return joined([read_stdin() if name == "-" else load(name) for name in names or ["-"]])
 
 
 def check_utf8(text: str, name: str) -> None:
@@ -66,7 +65,7 @@ def check_utf8(text: str, name: str) -> None:
         raise DataError(f"{name} is not UTF-8 text: {shown(text)}; convert it first")
 
 
-def in_chunks(texts: list[str]) -> list[list[str]]:
+def in_chunks(texts: Sequence[str]) -> list[Sequence[str]]:
     """The texts in order, `CHUNK` at a time."""
     return [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
 

@@ -1,50 +1,71 @@
 """Groups examples of similar length into batches with a limited number of tokens."""
 
 import random
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import chain
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from regard.data.store import LONG, IntegerRows
 from regard.errors import DataError, RecipeError
 from regard.types import PAD, Padded
 
-Lengths = Sequence[tuple[int, int]]  # source and target length of every example, special tokens included
+# source and target length of every example, special tokens included; as an array of two columns they need less memory
+Lengths = Sequence[tuple[int, int]] | NDArray[np.int32]
 
 
-def plan(lengths: Lengths, budget: int, seed: int, epoch: int) -> list[list[int]]:
+def length_array(lengths: Lengths) -> NDArray[np.int32]:
+    """The lengths as an array: a row for each example, with its source and its target length."""
+    return np.asarray(lengths, dtype=np.int32).reshape(-1, 2)
+
+
+def plan(lengths: Lengths, budget: int, seed: int, epoch: int) -> IntegerRows:
     """Batches of one epoch in shuffled order, as lists of example indices; a pure function of the arguments.
 
     The number of rows times the length of the longest side is at most `budget`; an example longer than that gets a
     batch of its own. Examples of equal length are shuffled, so that batches differ from epoch to epoch.
     """
     generator = random.Random(f"batches {seed} {epoch}")  # a string seed works alike in every process; hash() does not
-    order = list(range(len(lengths)))
-    generator.shuffle(order)
-    batches = _fill(_sorted(order, lengths), lengths, budget)
-    generator.shuffle(batches)
-    return batches
+    order = shuffled(len(lengths), generator)
+    batches = _fill(order, length_array(lengths), budget)
+    return batches.take(shuffled(len(batches), generator))
 
 
-def sorted_batches(lengths: Lengths, budget: int) -> list[list[int]]:
+def sorted_batches(lengths: Lengths, budget: int) -> IntegerRows:
     """Batches for scoring, as lists of example indices, sorted from the shortest to the longest examples."""
-    return _fill(_sorted(range(len(lengths)), lengths), lengths, budget)
+    return _fill(np.arange(len(lengths), dtype=np.int32), length_array(lengths), budget)
 
 
-def _sorted(order: Sequence[int], lengths: Lengths) -> list[int]:
-    # The source length is the second sort key, so that the shorter side needs little padding too. The sort is stable.
-    return sorted(order, key=lambda index: (max(lengths[index]), lengths[index][0]))
+def shuffled(count: int, generator: random.Random) -> NDArray[np.int32]:
+    """The numbers below `count`, in the order in which `generator.shuffle` puts any list of that length."""
+    numbers = array(LONG, range(count))
+    generator.shuffle(numbers)
+    return np.asarray(numbers)
 
 
-def _fill(order: Sequence[int], lengths: Lengths, budget: int) -> list[list[int]]:
+def _fill(order: NDArray[np.int32], lengths: NDArray[np.int32], budget: int) -> IntegerRows:
+    """Sorts examples by length and cuts them into batches; examples of equal lengths keep their order."""
     if budget < 1:
         raise RecipeError(f"a batch of {budget} tokens holds nothing; give 1 or more")
-    batches: list[list[int]] = []
-    for index in order:
-        longest = max(1, *lengths[index])  # of its batch so far, because `order` is sorted by length
-        if not batches or (len(batches[-1]) + 1) * longest > budget:
-            batches.append([])
-        batches[-1].append(index)
-    return batches
+    longest, sources = lengths.max(1)[order], lengths[order, 0]
+    # The source length is the second sort key, so that the shorter side needs little padding too. The sort is stable.
+    by_length = np.lexsort((sources, longest))
+    longest = np.maximum(longest[by_length], 1)
+    sizes, filled = array(LONG), 0
+    while filled < len(order):
+        sizes.append(_batch_size(longest[filled:], budget))
+        filled += sizes[-1]
+    return IntegerRows.cut(order[by_length], np.asarray(sizes))
+
+
+def _batch_size(longest: NDArray[np.int32], budget: int) -> int:
+    """The number of examples of the next batch, at least one, if the examples are sorted by their `longest` side."""
+    most = min(len(longest), max(1, budget // longest.item(0)))
+    return bisect_right(range(1, most + 1), budget, lo=1, key=lambda size: size * longest.item(size - 1))
 
 
 def rounded_width(longest: int) -> int:
@@ -53,11 +74,12 @@ def rounded_width(longest: int) -> int:
     return max(1, -(-longest // step)) * step
 
 
-def rounded_lengths(lengths: Lengths) -> list[tuple[int, int]]:
+def rounded_lengths(lengths: Lengths) -> NDArray[np.int32]:
     """Lengths rounded up by `rounded_width`, the same on both sides; none is larger than the longest given length."""
-    longest = max(max(pair) for pair in lengths)
-    widths = [min(longest, rounded_width(max(pair))) for pair in lengths]
-    return list(zip(widths, widths, strict=True))
+    longer = length_array(lengths).max(1)
+    longest = longer.max().item()
+    widths = np.asarray([min(longest, rounded_width(length)) for length in range(longest + 1)], np.int32)
+    return np.repeat(widths[longer], 2).reshape(-1, 2)
 
 
 class Batches:
@@ -68,19 +90,17 @@ class Batches:
     """
 
     def __init__(self, lengths: Lengths, budget: int, seed: int, *, few_shapes: bool = False) -> None:
-        if not lengths:
+        if not len(lengths):
             raise DataError("there are no examples to batch; give at least one")
-        if few_shapes:
-            lengths = rounded_lengths(lengths)
-        self._lengths = lengths
+        self._lengths = rounded_lengths(lengths) if few_shapes else length_array(lengths)
         self._budget = budget
         self._seed = seed
-        self.per_epoch = len(sorted_batches(lengths, budget))
-        self._current: tuple[int, list[list[int]]] | None = None  # cache of the latest epoch's number and plan
+        self.per_epoch = len(sorted_batches(self._lengths, budget))
+        self._current: tuple[int, IntegerRows] | None = None  # cache of the latest epoch's number and plan
 
     def width(self, update: int) -> int:
         """The width of an update's batch: the length of its longest side, rounded up with `few_shapes`."""
-        return max(max(self._lengths[index]) for index in self[update])
+        return int(self._lengths[self[update]].max())
 
     def locate(self, update: int) -> tuple[int, int]:
         """The epoch of an update, and the index of its batch within the epoch."""
@@ -97,7 +117,8 @@ class Batches:
 
 def pad(rows: Sequence[Sequence[int]]) -> Padded:
     """Pads rows of token ids to the length of the longest row, with a mask that is True for real tokens."""
-    width = max(map(len, rows), default=0)
-    ids = torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows], dtype=torch.long)
-    lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
-    return Padded(ids.reshape(len(rows), width), torch.arange(width) < lengths.unsqueeze(1))
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    ids = np.full(mask.shape, PAD, np.int64)
+    ids[mask] = list(chain.from_iterable(rows))
+    return Padded(torch.from_numpy(ids), torch.from_numpy(mask))

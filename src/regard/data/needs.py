@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from regard.data.files import find, load
 from regard.errors import DataError
-from regard.recipe import Data
+from regard.recipe import Data, Limits
 
 
 class RequiredFile(NamedTuple):
@@ -24,15 +24,15 @@ class RequiredFile(NamedTuple):
 def needs(data: Data) -> list[RequiredFile]:
     """The files that a recipe names for train, dev and test; none for an embedded corpus, which is generated."""
     parts = (("train", data.train), ("dev", data.dev), ("test", data.test))
-    return [_need(part, name) for part, names in parts for name in names]
+    return [_need(part, name, data.limits) for part, names in parts for name in names]
 
 
-def _need(part: str, name: str) -> RequiredFile:
+def _need(part: str, name: str, limits: Limits) -> RequiredFile:
     path = None
     try:
         path = find(name)
         size = path.stat().st_size
-        return RequiredFile(part, name, path, size, len(load(name)), "")
+        return RequiredFile(part, name, path, size, len(load(name, limits)), "")
     except (DataError, OSError) as error:
         return RequiredFile(part, name, path, 0, 0, str(error))
 

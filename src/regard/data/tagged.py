@@ -1,10 +1,15 @@
 """Reads tagged sentences: the source of an example is the words, the target one tag per word."""
 
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from regard.data.files import Loaded, load, pairs
+import numpy as np
+
+from regard.data.files import LIMITS, Loaded, load, pairs
+from regard.data.store import LONG, Lines, Mapped, joined
 from regard.errors import DataError
+from regard.recipe import Limits
 from regard.types import Example
 
 FIELDS = 10  # per line of CoNLL-U
@@ -19,18 +24,18 @@ class Word(NamedTuple):
     line: int
 
 
-Format = Callable[[tuple[str, ...]], Loaded]
+Format = Callable[[tuple[str, ...], Limits], Loaded]
 Parse = Callable[[str, str, int], Word | None]  # takes line, file name and line number; None if the line is no word
 
 
-def conllu(names: tuple[str, ...]) -> Loaded:
+def conllu(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     """Reads CoNLL-U, with UPOS as the tag; ranges (3-4), empty nodes (3.1) and comments are skipped."""
-    return _sentences(names, _conllu)
+    return _sentences(names, limits, _conllu)
 
 
-def columns(names: tuple[str, ...]) -> Loaded:
+def columns(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     """Reads one word per line: word first, tag last, separated by tabs or spaces; a blank line ends a sentence."""
-    return _sentences(names, _columns)
+    return _sentences(names, limits, _columns)
 
 
 def _conllu(line: str, name: str, number: int) -> Word | None:
@@ -51,25 +56,38 @@ def _columns(line: str, name: str, number: int) -> Word | None:
     return Word(fields[0], fields[-1], number)
 
 
-def _sentences(names: tuple[str, ...], parse: Parse) -> Loaded:
+def _sentences(names: tuple[str, ...], limits: Limits, parse: Parse) -> Loaded:
     """The sentences of all files, file after file."""
-    examples = []
-    for name in names:
-        for words in _blocks(name, parse):
-            source = " ".join(_without_space(word.form, name, word.line) for word in words)
-            target = " ".join(_without_space(word.tag, name, word.line) for word in words)
-            examples.append(Example(source, target, origin=f"{name}:{words[0].line}"))
+    examples = joined([_of_file(name, limits, parse) for name in names])
     if not examples:
         raise DataError(f"{' and '.join(names)}: no sentence is in it")
     return Loaded(examples, 0)
 
 
-def _blocks(name: str, parse: Parse) -> Iterator[list[Word]]:
-    """The words of each sentence of a file; sentences are separated by blank lines."""
+def _of_file(name: str, limits: Limits, parse: Parse) -> Mapped[Example]:
+    """The sentences of a file; each is stored as the index of its first line, and parsed when it is read."""
+    lines = load(name, limits)
+    first_lines = array(LONG)
+    for words in _blocks(lines, 0, name, parse):
+        _sentence(words, name)  # raises if a word is blank
+        first_lines.append(words[0].line - 1)
+    return Mapped(np.asarray(first_lines), lambda first: _sentence(next(_blocks(lines, first, name, parse)), name))
+
+
+def _sentence(words: Sequence[Word], name: str) -> Example:
+    """The example of a sentence, from its words."""
+    source = " ".join(_without_space(word.form, name, word.line) for word in words)
+    target = " ".join(_without_space(word.tag, name, word.line) for word in words)
+    return Example(source, target, origin=f"{name}:{words[0].line}")
+
+
+def _blocks(lines: Lines, first: int, name: str, parse: Parse) -> Iterator[list[Word]]:
+    """The words of each sentence from a line on; sentences are separated by blank lines."""
     words: list[Word] = []
-    for number, line in enumerate(load(name), start=1):
+    for index in range(first, len(lines)):
+        line = lines.item(index)
         if line.strip():
-            word = parse(line, name, number)
+            word = parse(line, name, index + 1)
             words += [] if word is None else [word]
         elif words:
             yield words

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate, chain, pairwise
 from typing import Any, ClassVar, TypeVar, final
 
 from regard.errors import CorruptError, DataError, RecipeError, ResourceError
@@ -21,9 +22,9 @@ SUBPROCESS_FROM = 200_000  # characters of text; with less, sentencepiece trains
 TRAINER = """
 import io, json, sys
 from sentencepiece import SentencePieceTrainer
-job = json.load(sys.stdin)
+settings, sentences = json.loads(sys.stdin.buffer.readline()), map(json.loads, sys.stdin.buffer)
 model = io.BytesIO()
-SentencePieceTrainer.train(sentence_iterator=iter(job["sentences"]), model_writer=model, **job["settings"])
+SentencePieceTrainer.train(sentence_iterator=sentences, model_writer=model, **settings)
 sys.stdout.buffer.write(model.getvalue())
 """
 WITHIN_SPECIAL = re.compile("(?<=<)(?=(?:pad|unk|s|/s)>)")  # sentencepiece learns no characters from an uncut "<s>"
@@ -232,7 +233,9 @@ class SentencePiece(Tokenizer):
     @classmethod
     def build(cls, texts: Sequence[str], size: int) -> "SentencePiece":
         """Trains up to `size` pieces, including the special ones; fewer if there is too little data."""
-        alphabet = set[str]().union(*texts)
+        alphabet = set[str]()
+        for text in texts:
+            alphabet.update(text)
         if not alphabet:
             raise DataError("there is no text to learn sentencepiece from; give at least one line that is not empty")
         needed = len(SPECIALS) + len(alphabet | {" "})
@@ -287,17 +290,37 @@ def _train(texts: Sequence[str], size: int, symbols: list[str]) -> bytes:
         model = io.BytesIO()
         SentencePieceTrainer.train(sentence_iterator=_sentences(texts), model_writer=model, **settings)
         return model.getvalue()
-    trained = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-c", TRAINER],
-        input=json.dumps({"sentences": list(_sentences(texts)), "settings": settings}).encode(),
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        check=False,
-    )
-    if trained.returncode:
-        reason = trained.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as trainer:
+        assert trainer.stdin is not None
+        try:
+            trained, errors = _give(trainer, chain([settings], _sentences(texts)))
+        except BaseException:
+            trainer.kill()
+            with suppress(BrokenPipeError):
+                trainer.stdin.close()  # here, because the end of the block would raise what is suppressed
+            raise
+    if trainer.returncode:
+        reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
         raise ResourceError(f"sentencepiece could not be trained on {len(texts):,} texts: {reason}")
-    return trained.stdout
+    return trained
+
+
+def _give(trainer: subprocess.Popen[bytes], content: Iterable[Any]) -> tuple[bytes, bytes]:
+    """Writes JSON to the stdin of a process, line by line, and returns all of its stdout and stderr.
+
+    The process must write little before it has read everything.
+    """
+    assert trainer.stdin is not None
+    with suppress(BrokenPipeError):  # it ended early; stderr says why
+        for item in content:
+            trainer.stdin.write(json.dumps(item).encode() + b"\n")
+    return trainer.communicate()
 
 
 def _damaged(kind: str, reason: str) -> CorruptError:

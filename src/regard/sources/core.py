@@ -98,6 +98,10 @@ class Source(ABC, Generic[Item]):
     def encode(self, source: str) -> Item:
         """Encode one source as numbers, such as token ids."""
 
+    def encode_all(self, sources: Sequence[str]) -> Sequence[Item]:
+        """Encode many sources; a subclass may return a sequence that needs less memory than a list."""
+        return [self.encode(source) for source in sources]
+
     @abstractmethod
     def size(self, item: Item) -> int:
         """The number of positions of an item in a batch, with END if it has one; it limits the items of a batch."""

@@ -4,11 +4,13 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from typing import Any
 
 from torch import nn
 
 from regard import __version__, storage
 from regard.data.batching import pad
+from regard.data.store import BLOCK, IntegerRows
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import RecipeError, pick
 from regard.maps import TEXT
@@ -78,6 +80,10 @@ class Text(Source[list[int]]):
         """The ids of the tokens, without END."""
         return self.tokenizer.encode(source)
 
+    def encode_all(self, sources: Sequence[str]) -> Sequence[list[int]]:
+        """The token ids of many texts, in one array."""
+        return IntegerRows.of(map(self.encode, sources))
+
     def size(self, item: list[int]) -> int:
         """The number of tokens, END included."""
         return len(item) + 1
@@ -108,5 +114,15 @@ def build_tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origi
             raise RecipeError(f"{origin.path / name} is a tokenizer of kind {stored!r}, not {kind!r}; choose that kind")
         return builder.from_bytes(origin.read(name))
     versions = [__version__, metadata.version("sentencepiece")]  # another version may build another tokenizer
-    digest = hashlib.sha256(json.dumps([versions, kind, size, texts]).encode()).hexdigest()
+    digest = _digest([versions, kind, size], texts)
     return builder.from_bytes(storage.cached("tokenizers", digest, lambda: builder.build(texts, size).to_bytes()))
+
+
+def _digest(settings: list[Any], texts: Sequence[str]) -> str:
+    """The SHA-256 of JSON of a list: the settings, and a list of the texts at its end; some texts at a time."""
+    sha256 = hashlib.sha256((json.dumps(settings)[:-1] + ", [").encode())
+    for start in range(0, len(texts), BLOCK):
+        separator = ", " if start else ""
+        sha256.update((separator + json.dumps([*texts[start : start + BLOCK]])[1:-1]).encode())
+    sha256.update(b"]]")
+    return sha256.hexdigest()

@@ -304,14 +304,11 @@ class Run(Folder):
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics recorded during training; an incomplete last line is left out."""
-        if self.has_file(METRICS):
-            content = self.read(METRICS)
-        else:
-            content, copy = self._recorded(), self._newest_copy()
-            if not content.startswith(copy):
-                how = f"to restore it from the newest checkpoint, go on with: {resume_command(self.path)}"
-                raise CorruptError(f"{self.path / METRICS} is damaged; {how}")
-        return [parse_json(line, dict, self.path / METRICS) for line in content.split(b"\n")[:-1]]
+        content = self.read(METRICS) if self.finished() else self._undamaged_metrics()
+        entries = [parse_json(line, dict, self.path / METRICS) for line in content.split(b"\n")[:-1]]
+        if self.finished() and not entries:
+            raise CorruptError(f"{self.path / METRICS} is damaged: a finished run has metrics, and it holds none")
+        return entries
 
     def metrics_size(self) -> int:
         """The number of bytes of metrics recorded so far."""
@@ -323,12 +320,19 @@ class Run(Folder):
         except FileNotFoundError:  # nothing was recorded yet
             return b""
 
-    def _newest_copy(self) -> bytes:
-        """The metrics up to the newest checkpoint, from its copy; empty if there is none that can be read."""
+    def _undamaged_metrics(self) -> bytes:
+        """The metrics recorded so far; CorruptError if they do not begin with the newest copy in a checkpoint."""
+        recorded = self._recorded()
         for checkpoint in self.checkpoints():
             with contextlib.suppress(CorruptError):
-                return checkpoint.read(METRICS)
-        return b""
+                copy = checkpoint.read(METRICS)
+                break
+        else:
+            return recorded
+        if not recorded.startswith(copy):
+            how = f"to restore it from the newest checkpoint, go on with: {resume_command(self.path)}"
+            raise CorruptError(f"{self.path / METRICS} is damaged; {how}")
+        return recorded
 
     def restore_metrics(self, checkpoint: Checkpoint | None, size: int = 0) -> Path | None:
         """Set the metrics back to those of a checkpoint, or to none; what was recorded later is cut off.
@@ -372,11 +376,11 @@ class Run(Folder):
             self._check_lock()
             if not self._is_own(folder):
                 os.mkdir(folder)
-            own = self.checkpoints()
-            replaced = [checkpoint.path for checkpoint in own if checkpoint.update == update]
+            metrics = self._undamaged_metrics()
+            replaced = [checkpoint.path for checkpoint in self.checkpoints() if checkpoint.update == update]
             free = (path for path in numbered(folder / f"{update:08}") if not os.path.lexists(path))
             path = replaced[0] if replaced else next(free)
-            files.replace_folder(path, _with_manifest({**content, METRICS: self._recorded()}, run), run)
+            files.replace_folder(path, _with_manifest({**content, METRICS: metrics}, run), run)
             for old in self.checkpoints()[KEPT:]:
                 self._remove(old)
 

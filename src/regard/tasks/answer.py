@@ -4,18 +4,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
 from regard.data import batching, files
-from regard.data.files import Loaded
+from regard.data.batching import Lengths
+from regard.data.files import LIMITS, Loaded
+from regard.data.store import IntegerRows, row_lengths
 from regard.errors import DataError
 from regard.maps import AttentionMap
 from regard.models import span
 from regard.models.span import Pointed, SpanModel
-from regard.recipe import Recipe, Search
+from regard.recipe import Limits, Recipe, Search
 from regard.tasks import core
 from regard.tasks.core import Encoded, TextTask
 from regard.types import END, BatchFirst, Example, Padded, Prediction
@@ -34,14 +37,14 @@ class Span(NamedTuple):
 class Questions(Encoded):
     """Encoded examples: questions and contexts as token ids, without END, and the spans of the answers."""
 
-    questions: list[list[int]]
-    contexts: list[list[int]]
-    spans: list[Span]
+    questions: Sequence[list[int]]
+    contexts: Sequence[list[int]]
+    spans: Sequence[Span]
 
-    def lengths(self) -> list[tuple[int, int]]:
+    def lengths(self) -> Lengths:
         """The positions that each example takes: question and context are one row."""
-        both = zip(self.questions, self.contexts, strict=True)
-        return [(len(question) + 1 + len(context) + 1, 1) for question, context in both]
+        sizes = row_lengths(self.questions) + 1 + row_lengths(self.contexts) + 1
+        return np.stack([sizes, np.ones_like(sizes)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,9 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
         return span.build(recipe.model, recipe.answer, size=size)
 
     @staticmethod
-    def read(names: tuple[str, ...]) -> Loaded:
+    def read(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
         """Reads the examples of files of question<TAB>context<TAB>answer."""
-        return files.questions(names)
+        return files.questions(names, limits)
 
     @classmethod
     def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
@@ -81,12 +84,11 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
 
     def encode(self, examples: Sequence[Example]) -> Questions:
         """Encodes all examples as token ids, with the spans of their answers."""
-        both = [parts(example.source) for example in examples]
         return Questions(
-            list(examples),
-            [self.source.encode(question) for question, _ in both],
-            [self.source.encode(context) for _, context in both],
-            [self.find(context, example) for (_, context), example in zip(both, examples, strict=True)],
+            examples,
+            IntegerRows.of(self.source.encode(parts(example.source)[0]) for example in examples),
+            IntegerRows.of(self.source.encode(parts(example.source)[1]) for example in examples),
+            [self.find(parts(example.source)[1], example) for example in examples],
         )
 
     def find(self, context: str, example: Example) -> Span:
@@ -104,7 +106,7 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
 
     def describe(self, data: Questions, dev: Questions) -> Iterator[str]:
         """Reports the size of the vocabulary and the length of the longest answer."""
-        unknown = f"{core.unknown(dev.questions + dev.contexts):.2%} of the dev tokens unknown"
+        unknown = f"{core.unknown(dev.questions, dev.contexts):.2%} of the dev tokens unknown"
         yield f"a vocabulary of {self.source.size:,} tokens, {unknown}"
         longest = max(answer.last - answer.first + 1 for answer in data.spans)
         most = self.recipe.search.max_answer

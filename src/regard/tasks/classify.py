@@ -3,14 +3,17 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.data import batching, files
+from regard.data import batching, files, store
+from regard.data.batching import Lengths
 from regard.data.files import Loaded
+from regard.data.store import IntegerRows, joined, row_lengths
 from regard.data.tokenizers import Tokenizer
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.maps import AttentionMap
@@ -32,12 +35,13 @@ LISTED = 8  # labels that a message lists at most
 class Labelled(Encoded):
     """Encoded examples: token ids without BEGIN and END, and the indices of the labels."""
 
-    sources: list[list[int]]
-    labels: list[int]
+    sources: Sequence[list[int]]
+    labels: Sequence[int]
 
-    def lengths(self) -> list[tuple[int, int]]:
+    def lengths(self) -> Lengths:
         """The positions that each example takes as (source, target); a label counts as one."""
-        return [(len(source) + 1, 1) for source in self.sources]
+        sizes = row_lengths(self.sources) + 1
+        return np.stack([sizes, np.ones_like(sizes)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,8 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         """Returns the function that reads labelled sentences; it strips labels and skips headers if classify.header."""
 
         def read(names: tuple[str, ...]) -> Loaded:
-            examples, dropped = files.pairs(names, header=recipe.classify.header)
-            return Loaded([replace(example, target=example.target.strip()) for example in examples], dropped)
+            examples, dropped = files.pairs(names, recipe.data.limits, header=recipe.classify.header)
+            return Loaded(store.with_texts(examples, lambda source, label: (source, label.strip())), dropped)
 
         return read
 
@@ -90,16 +94,16 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
     def examples(cls, recipe: Recipe) -> Examples:
         """Reads or generates all examples; refuses a single label, and dev or test labels not in training."""
         examples = super().examples(recipe)
-        labels = {example.target for example in examples.train}
+        labels = set(store.targets(examples.train))
         if len(labels) == 1:
             raise DataError(f"every training example has the label {labels.pop()!r}; give at least two to tell apart")
-        _check_labels(examples.dev + examples.test, labels)
+        _check_labels(joined([examples.dev, examples.test]), labels)
         return examples
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Classify":
         """Collects the labels; builds the tokenizer, or takes that of `origin`."""
-        labels = tuple(sorted({example.target for example in examples}))
+        labels = tuple(sorted(set(store.targets(examples))))
         return cls(recipe, cls.tokenizer(recipe, examples, origin), labels)
 
     @classmethod
@@ -119,8 +123,8 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         """Encodes all examples as token ids and label indices."""
         _check_labels(examples, set(self.labels))
         numbers = {label: number for number, label in enumerate(self.labels)}
-        sources = [self.ids(example.source) for example in examples]
-        return Labelled(list(examples), sources, [numbers[example.target] for example in examples])
+        sources = IntegerRows.of(map(self.ids, store.sources(examples)))
+        return Labelled(examples, sources, [numbers[label] for label in store.targets(examples)])
 
     def ids(self, text: str) -> list[int]:
         """The token ids of a text, without BEGIN and END."""
@@ -210,11 +214,10 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
 
 def _check_labels(examples: Sequence[Example], known: set[str]) -> None:
     """Refuse examples whose label is not among the known ones."""
-    for example in examples:
-        label = example.target
+    for index, label in enumerate(store.targets(examples)):
         if label not in known:
             there = _listed([repr(name) for name in sorted(known)])
-            raise DataError(f"{example.origin}: no training example has the label {label!r}; there are {there}")
+            raise DataError(f"{examples[index].origin}: no training example has the label {label!r}; there are {there}")
 
 
 def _listed(names: Sequence[str]) -> str:

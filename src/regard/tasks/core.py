@@ -9,9 +9,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -19,15 +21,17 @@ from torch import Tensor, nn
 from regard import recipe as recipes
 from regard.attention.record import record
 from regard.attention.scopes import Scope
-from regard.data import batching, files
+from regard.data import batching, files, store
+from regard.data.batching import Lengths, length_array
 from regard.data.corpora import CORPORA
-from regard.data.files import Loaded
+from regard.data.files import LIMITS, Loaded
+from regard.data.store import Indices, Mapped, row_lengths, take
 from regard.data.tokenizers import Tokenizer
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.metrics import METRICS, MULTI_REFERENCE, Measured
 from regard.models.letters import Spelled
-from regard.recipe import Model, Recipe, Search
+from regard.recipe import Limits, Model, Recipe, Search
 from regard.sources import Text
 from regard.storage import Run
 from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction
@@ -43,9 +47,9 @@ LONGEST = 5000  # tokens of an input at most, unless data.max_length is higher: 
 class Examples(NamedTuple):
     """The examples of a run, and notes about them to print before training."""
 
-    train: list[Example]
-    dev: list[Example]
-    test: list[Example]
+    train: Sequence[Example]
+    dev: Sequence[Example]
+    test: Sequence[Example]
     notes: list[str]
 
     def digest(self) -> bytes:
@@ -53,10 +57,14 @@ class Examples(NamedTuple):
         digests = {}
         for name, examples in (("train", self.train), ("dev", self.dev)):
             sha256 = hashlib.sha256()
-            for example in examples:
-                sha256.update(json.dumps([example.source, example.target]).encode())
+            for texts in store.texts(examples):
+                sha256.update(json.dumps(texts).encode())
             digests[name] = {"examples": len(examples), "sha256": sha256.hexdigest()}
         return json.dumps(digests, indent=1).encode()
+
+    def without_texts(self) -> "Examples":
+        """The examples, those for training without their texts: after encoding, only their origins are needed."""
+        return self._replace(train=store.without_texts(self.train))
 
 
 AnyEncoded = TypeVar("AnyEncoded", bound="Encoded")  # not Self: the type checker of the tests refuses it
@@ -64,31 +72,34 @@ AnyEncoded = TypeVar("AnyEncoded", bound="Encoded")  # not Self: the type checke
 
 @dataclass(frozen=True)
 class Encoded(ABC):
-    """Encoded examples: each field is a list with one entry per example."""
+    """Encoded examples: each field is a sequence with one entry per example."""
 
-    examples: list[Example]
+    examples: Sequence[Example]
 
     @abstractmethod
-    def lengths(self) -> list[tuple[int, int]]:
+    def lengths(self) -> Lengths:
         """The positions that each example takes as (source, target), with one for BEGIN or END on each side."""
 
-    def only(self: AnyEncoded, indices: Sequence[int]) -> AnyEncoded:
+    def only(self: AnyEncoded, indices: Indices) -> AnyEncoded:
         """The data of the examples at these indices."""
-        rows = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: [row[index] for index in indices] for name, row in rows.items()})
+        return replace(self, **{field.name: take(getattr(self, field.name), indices) for field in fields(self)})
+
+    def without_texts(self: AnyEncoded) -> AnyEncoded:
+        """The encoded examples, without their texts."""
+        return replace(self, examples=store.without_texts(self.examples))
 
 
 @dataclass(frozen=True)
 class Pairs(Encoded):
     """Encoded pairs: encoded sources, and targets as token ids without BEGIN and END."""
 
-    sources: list[Any]
-    targets: list[list[int]]
-    sizes: list[int]  # positions that each source takes in a batch
+    sources: Sequence[Any]
+    targets: Sequence[list[int]]
+    sizes: Indices  # positions that each source takes in a batch
 
-    def lengths(self) -> list[tuple[int, int]]:
+    def lengths(self) -> Lengths:
         """The positions that each example takes as (source, target)."""
-        return [(size, len(target) + 1) for size, target in zip(self.sizes, self.targets, strict=True)]
+        return np.stack([np.asarray(self.sizes, np.int32), row_lengths(self.targets) + 1], axis=1)
 
 
 OwnBatch = TypeVar("OwnBatch", bound="Batched")
@@ -177,14 +188,14 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             raise RecipeError(f"the metric {name!r} does not fit this task; choose from {', '.join(cls.metrics)}")
 
     @staticmethod
-    def read(names: tuple[str, ...]) -> Loaded:
+    def read(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
         """Reads the examples of files that are named in a recipe or on the command line."""
-        return files.pairs(names)
+        return files.pairs(names, limits)
 
     @classmethod
     def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
         """Returns the function that reads files as the recipe says: `read`, unless a task has several formats."""
-        return cls.read
+        return partial(cls.read, limits=recipe.data.limits)
 
     @classmethod
     def examples(cls, recipe: Recipe) -> Examples:
@@ -236,12 +247,13 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def within_length(self, data: DataKind) -> DataKind:
         """The examples that are short enough for training; DataError if there are none."""
         longest = min(self.recipe.data.max_length, position_limit(self.recipe.model) - 1)
-        kept = [index for index, room in enumerate(data.lengths()) if max(room) <= longest + 1]
-        if not kept:
+        lengths = length_array(data.lengths()).max(1)
+        kept = np.flatnonzero(lengths <= longest + 1)
+        if not len(kept):
             raise DataError(
                 f"every {self.noun} is longer than {longest} tokens; raise data.max_length, or model.longest"
             )
-        return data.only(kept)
+        return data if len(kept) == len(lengths) else data.only(kept)
 
     @abstractmethod
     def describe(self, data: DataKind, dev: DataKind) -> Iterator[str]:
@@ -328,13 +340,16 @@ class TextTask(Task[ModelKind, DataKind, BatchKind]):
 
     @classmethod
     def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
-        """The texts of an example, as the tokenizer reads them: its source, unless a task has others."""
+        """The texts of an example, as the tokenizer reads them: its source, or the same number of others."""
         return [lowered(example.source, recipe)]
 
     @classmethod
     def tokenizer(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None) -> Tokenizer:
         """Builds the tokenizer from the training texts, or takes that of the run `origin`."""
-        return Text.fit(recipe, [text for example in examples for text in cls.texts(recipe, example)], origin).tokenizer
+        count = len(cls.texts(recipe, examples[0])) if examples else 0
+        places = np.arange(count * len(examples))
+        texts = Mapped(places, lambda place: cls.texts(recipe, examples[place // count])[place % count])
+        return Text.fit(recipe, texts, origin).tokenizer
 
     @classmethod
     def learn(
@@ -368,9 +383,10 @@ def lowered(text: str, recipe: Recipe) -> str:
     return text.lower() if recipe.tokens.lower else text
 
 
-def unknown(rows: Sequence[Sequence[int]]) -> float:
-    """The share of tokens that are not in the vocabulary."""
-    return sum(token == UNKNOWN for row in rows for token in row) / max(1, sum(map(len, rows)))
+def unknown(*tables: Sequence[Sequence[int]]) -> float:
+    """The share of tokens that are not in the vocabulary, in all rows of these tables."""
+    tokens = sum(len(row) for rows in tables for row in rows)
+    return sum(row.count(UNKNOWN) for rows in tables for row in rows) / max(1, tokens)
 
 
 def cross_entropy(

@@ -3,21 +3,25 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
 from regard import search
-from regard.data import batching, files
-from regard.data.files import Loaded
+from regard.data import batching, files, store
+from regard.data.batching import Lengths
+from regard.data.files import LIMITS, Loaded
+from regard.data.store import Indices, IntegerRows, joined, take, where
 from regard.errors import DataError, RecipeError
 from regard.metrics import METRICS, Cost
 from regard.models import language
 from regard.models.language import LanguageModel
-from regard.recipe import Recipe, Search
+from regard.recipe import Limits, Recipe, Search
 from regard.search.sample import SEED_STEP
 from regard.tasks import core
 from regard.tasks.core import Encoded, Examples, Scored, TextTask
@@ -39,15 +43,16 @@ class Rows(Encoded):
     ends: Int[Tensor, " rows"]
     row_examples: Int[Tensor, " rows"]  # index of the example in which each row begins
 
-    def lengths(self) -> list[tuple[int, int]]:
+    def lengths(self) -> Lengths:
         """The number of tokens to predict in each row, as (0, tokens): there is no source."""
-        return [(0, length) for length in (self.ends - self.starts).tolist()]
+        sizes = (self.ends - self.starts).numpy().astype(np.int32)
+        return np.stack([np.zeros_like(sizes), sizes], axis=1)
 
-    def only(self, indices: Sequence[int]) -> "Rows":
+    def only(self, indices: Indices) -> "Rows":
         """The data of the rows at these indices, with the examples in which they begin."""
-        chosen = torch.tensor(indices, dtype=torch.long)
+        chosen = torch.as_tensor(indices, dtype=torch.long)
         used, row_examples = self.row_examples[chosen].unique(return_inverse=True)
-        examples = [self.examples[index] for index in used.tolist()]
+        examples = take(self.examples, used.numpy())
         return Rows(examples, self.stream, self.starts[chosen], self.ends[chosen], row_examples)
 
     def windows(self, window: int, stride: int) -> "Rows":
@@ -110,23 +115,25 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     # from files to rows
 
     @staticmethod
-    def read(names: tuple[str, ...]) -> Loaded:
+    def read(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
         """Reads all lines of plain text for a stream, with newlines and blank lines."""
-        return Loaded(files.stream(names), 0)
+        return Loaded(files.stream(names, limits), 0)
 
     @staticmethod
-    def read_lines(names: tuple[str, ...]) -> Loaded:
+    def read_lines(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
         """Reads the lines of plain text as separate texts, without newlines and blank lines."""
-        lines = files.stream(names)
-        filled = [replace(line, target=line.target.removesuffix("\n")) for line in lines if line.target.strip()]
+        lines = files.stream(names, limits)
+        filled = take(lines, where(store.targets(lines), lambda line: bool(line.strip())))
         if not filled:
             raise DataError(f"{' and '.join(names)}: no line is left, for all {len(lines):,} are blank")
-        return Loaded(filled, len(lines) - len(filled))
+        without_ends = store.with_texts(filled, lambda _, line: ("", line.removesuffix("\n")))
+        return Loaded(without_ends, len(lines) - len(filled))
 
     @classmethod
     def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
         """Returns the function that reads a stream if language_model.window is set, otherwise lines."""
-        return cls.read if recipe.language_model.window else cls.read_lines
+        read = cls.read if recipe.language_model.window else cls.read_lines
+        return partial(read, limits=recipe.data.limits)
 
     @classmethod
     def examples(cls, recipe: Recipe) -> Examples:
@@ -157,18 +164,17 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
 
     def _stream(self, examples: Sequence[Example]) -> Rows:
         """Encodes all text as one row, in one call: line by line, sub-words would differ at line breaks."""
-        ids = torch.tensor(self.source.encode("".join(example.target for example in examples)), dtype=torch.long)
+        ids = torch.tensor(self.source.encode("".join(store.targets(examples))), dtype=torch.long)
         if not len(ids):
             raise DataError("a text to learn from or to be scored on has no tokens; give more of it")
         first = torch.zeros(1, dtype=torch.long)
-        return Rows(list(examples), ids, first, first + len(ids), first)
+        return Rows(examples, ids, first, first + len(ids), first)
 
     def _lines(self, examples: Sequence[Example]) -> Rows:
         """Encodes each line as a row, with END."""
-        rows = [[*self.source.encode(example.target), END] for example in examples]
-        ids = torch.tensor([token for row in rows for token in row], dtype=torch.long)
-        ends = torch.tensor([len(row) for row in rows], dtype=torch.long).cumsum(0)
-        return Rows(list(examples), ids, functional.pad(ends[:-1], (1, 0)), ends, torch.arange(len(rows)))
+        rows = IntegerRows.of([*self.source.encode(line), END] for line in store.targets(examples))
+        ids, ends = (torch.from_numpy(numbers.astype(np.int64)) for numbers in (rows.numbers, rows.ends))
+        return Rows(examples, ids, functional.pad(ends[:-1], (1, 0)), ends, torch.arange(len(rows)))
 
     def within_length(self, data: Rows) -> Rows:
         """The rows for training: lines that are short enough, or windows, which may overlap (language_model.stride)."""
@@ -333,34 +339,32 @@ def _ended(examples: Sequence[Example]) -> list[Example]:
 
 def _characters(examples: Sequence[Example]) -> int:
     """The number of characters of all examples."""
-    return sum(len(example.target) for example in examples)
+    return sum(map(len, store.targets(examples)))
 
 
-def _last_tenth(examples: Sequence[Example]) -> tuple[list[Example], list[Example]]:
+def _last_tenth(examples: Sequence[Example]) -> tuple[Sequence[Example], Sequence[Example]]:
     """Splits the text after nine tenths of its characters into train and dev; a line may be cut in two."""
     room = _characters(examples) * 9 // 10
-    train: list[Example] = []
     for number, line in enumerate(examples):
         if len(line.target) > room:
             first, second = replace(line, target=line.target[:room]), replace(line, target=line.target[room:])
-            return [*train, first], [second, *examples[number + 1 :]]
-        train.append(line)
+            return joined([examples[:number], [first]]), joined([[second], examples[number + 1 :]])
         room -= len(line.target)
     raise AssertionError("a text has characters, and nine tenths of them are not all")
 
 
-def _some_lines(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[Example]]:
+def _some_lines(examples: Sequence[Example], seed: int) -> tuple[Sequence[Example], Sequence[Example]]:
     """Splits the lines at random into train and dev; equal lines stay together, so that no dev line is in train."""
     if len(examples) < 2:
         raise DataError("no dev part can be split off a single line; give more of them, or data.dev=FILE")
-    by_text = files.split([replace(line, source=line.target) for line in examples], seed)
-    train, dev = ([replace(line, source="") for line in part] for part in by_text)
+    by_text = files.split(store.with_texts(examples, lambda _, line: (line, line)), seed)
+    train, dev = (store.with_texts(part, lambda _, line: ("", line)) for part in by_text)
     return train, dev
 
 
 def _homes(examples: Sequence[Example], starts: Int[Tensor, " rows"], tokens: int) -> Int[Tensor, " rows"]:
     """The index of the example of each of these tokens, for messages; approximate if tokens are not characters."""
-    ends = torch.tensor([len(example.target) for example in examples]).cumsum(0)
+    ends = torch.tensor([*map(len, store.targets(examples))]).cumsum(0)
     places = starts * int(ends[-1]) // tokens
     return torch.searchsorted(ends, places, right=True).clamp(max=len(examples) - 1)
 

@@ -5,19 +5,22 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data import batching, files
-from regard.data.files import Loaded
+from regard.data.batching import Lengths
+from regard.data.files import LIMITS, Loaded
+from regard.data.store import IntegerRows, row_lengths
 from regard.data.tokenizers import Tokenizer
 from regard.errors import RecipeError
 from regard.maps import AttentionMap
 from regard.metrics import METRICS, Cost, Measured
 from regard.models import masked
 from regard.models.masked import MaskedLM
-from regard.recipe import Recipe, Search
+from regard.recipe import Limits, Recipe, Search
 from regard.tasks import core
 from regard.tasks.core import Encoded, Scored, TextTask
 from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction
@@ -31,12 +34,13 @@ HIDDEN, EXCHANGED = 0.8, 0.1  # shares of the tokens to predict; the others stay
 class Texts(Encoded):
     """Encoded texts: token ids, without END."""
 
-    rows: list[list[int]]
-    seeds: list[int | None]  # seeds of the masks; None: a new mask is drawn each time
+    rows: Sequence[list[int]]
+    seeds: Sequence[int | None]  # seeds of the masks; None: a new mask is drawn each time
 
-    def lengths(self) -> list[tuple[int, int]]:
+    def lengths(self) -> Lengths:
         """The positions that each text takes."""
-        return [(len(row) + 1, 1) for row in self.rows]
+        sizes = row_lengths(self.rows) + 1
+        return np.stack([sizes, np.ones_like(sizes)], axis=1)
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,9 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         return masked.build(recipe.model, size=size)
 
     @staticmethod
-    def read(names: tuple[str, ...]) -> Loaded:
+    def read(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
         """Reads the texts of files, one per line."""
-        return files.texts(names)
+        return files.texts(names, limits)
 
     @classmethod
     def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
@@ -111,10 +115,9 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
 
     def encode(self, examples: Sequence[Example]) -> Texts:
         """Encodes all texts, each with a fixed seed of its mask, so that every validation predicts the same tokens."""
-        rows = [self.source.encode(core.lowered(_text(example), self.recipe)) for example in examples]
+        rows = IntegerRows.of(self.source.encode(core.lowered(_text(example), self.recipe)) for example in examples)
         first = self.recipe.train.seed * 1_000_003
-        seeds: list[int | None] = [(first + place) % 2**64 for place in range(len(rows))]  # torch takes 64 bits
-        return Texts(list(examples), rows, seeds)
+        return Texts(examples, rows, range(first, first + len(rows)))
 
     def within_length(self, data: Texts) -> Texts:
         """The texts for training: those that are short enough, with a new mask at each update."""
@@ -199,10 +202,11 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
             wanted = batch.wanted[asked]
             nats = -log_probs.gather(1, wanted.unsqueeze(1)).squeeze(1)
             rows = batch.examples[asked.nonzero()[:, 0]]
+            examples = {index: data.examples[index] for index in indices}
             columns = (rows, nats, log_probs.argmax(-1), wanted)
             for row, loss, said, meant in zip(*(column.tolist() for column in columns), strict=True):
                 pieces = self.source.piece(said), self.source.piece(meant)
-                judged.append(PredictedToken(data.examples[row], loss, *pieces))
+                judged.append(PredictedToken(examples[row], loss, *pieces))
         return judged
 
     @torch.no_grad()
@@ -287,7 +291,7 @@ def _text(example: Example) -> str:
 
 def _chances(lengths: Sequence[int], seeds: Sequence[int | None]) -> Float[Tensor, "batch length 3"]:
     """Three random numbers in [0, 1) for each token, from torch's global generator or from the seed of each row."""
-    fixed = [torch.Generator().manual_seed(seed) for seed in seeds if seed is not None]
+    fixed = [torch.Generator().manual_seed(seed % 2**64) for seed in seeds if seed is not None]
     if not fixed:
         return torch.rand(len(lengths), max(lengths), 3)
     rows = [torch.rand(length, 3, generator=generator) for length, generator in zip(lengths, fixed, strict=True)]

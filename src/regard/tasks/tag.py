@@ -5,13 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.data import batching, tagged
+from regard.data import batching, store, tagged
+from regard.data.batching import Lengths
 from regard.data.files import Loaded
+from regard.data.store import IntegerRows, mapped, row_lengths
 from regard.data.tokenizers import TOKENIZERS, Character, Tokenizer, Word
 from regard.errors import RecipeError, pick
 from regard.maps import AttentionMap
@@ -36,13 +39,14 @@ ANSWER_TOKENS = 8000  # words of a batch for predictions
 class Sentences(Encoded):
     """Encoded sentences: ids of words and tags, and per sentence a tensor of letter ids, padded to its longest word."""
 
-    words: list[list[int]]
-    letters: list[Int[Tensor, "_words _letters"]]
-    tags: list[list[int]]
+    words: Sequence[list[int]]
+    letters: Sequence[Int[Tensor, "_words _letters"]]
+    tags: Sequence[list[int]]
 
-    def lengths(self) -> list[tuple[int, int]]:
+    def lengths(self) -> Lengths:
         """The positions that each example takes as (source, target)."""
-        return [(len(words) + 1, len(words) + 1) for words in self.words]
+        sizes = row_lengths(self.words) + 1
+        return np.stack([sizes, sizes], axis=1)
 
 
 @dataclass(frozen=True)
@@ -85,17 +89,17 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
         """Returns the function that reads files in tag.format and checks that every word has a tag."""
         read = pick(tagged.FORMATS, recipe.tag.format, "format")
-        return lambda names: tagged.check(read(names))
+        return lambda names: tagged.check(read(names, recipe.data.limits))
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Tag":
         """Builds the vocabularies from the training examples, or takes those of `origin`."""
         tokens = recipe.tokens
-        sources, targets = [example.source for example in examples], [example.target for example in examples]
-        frequent = _frequent([core.lowered(source, recipe) for source in sources], recipe.tag.least)
+        sources, targets = store.sources(examples), store.targets(examples)
+        frequent = _frequent(mapped(sources, lambda source: core.lowered(source, recipe)), recipe.tag.least)
         words = build_tokenizer(tokens.source, frequent, tokens.size, SOURCE, origin)
         tags = build_tokenizer(tokens.target, targets, 0, TARGET, origin)
-        if core.unknown([tags.encode(target) for target in targets]):  # the tags of `origin` are not those of this data
+        if core.unknown(mapped(targets, tags.encode)):  # the tags of `origin` are not those of this data
             tags = build_tokenizer(tokens.target, targets, 0, TARGET)
         stored = origin.read(LETTERS) if origin is not None and origin.has_file(LETTERS) else None
         letters = Character.build(sources, 0) if stored is None else Character.from_bytes(stored)
@@ -119,10 +123,10 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     def encode(self, examples: Sequence[Example]) -> Sentences:
         """Encodes all examples as ids of words, letters and tags."""
-        sources = [example.source for example in examples]
-        tags = [self.tags.encode(example.target) for example in examples]
-        words = [self.encode_words(source) for source in sources]
-        return Sentences(list(examples), words, [self.encode_letters(source) for source in sources], tags)
+        sources, targets = store.sources(examples), store.targets(examples)
+        words, tags = IntegerRows.of(map(self.encode_words, sources)), IntegerRows.of(map(self.tags.encode, targets))
+        letters = [self.encode_letters(source) for source in sources]
+        return Sentences(examples, words, letters, tags)
 
     def encode_words(self, text: str) -> list[int]:
         """The ids of the words of a text."""
@@ -218,7 +222,7 @@ def spelled(words: Sequence[list[int]], letters: Sequence[Int[Tensor, "_words _l
     return Spelled(padded.ids, padded.mask, joined)
 
 
-def _frequent(texts: Sequence[str], least: int) -> list[str]:
+def _frequent(texts: Sequence[str], least: int) -> Sequence[str]:
     """The texts without the words that occur fewer than `least` times in all texts together."""
     counts = Counter(word for text in texts for word in text.split())
-    return [" ".join(word for word in text.split() if counts[word] >= least) for text in texts]
+    return mapped(texts, lambda text: " ".join(word for word in text.split() if counts[word] >= least))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -11,7 +12,8 @@ from torch.nn import functional
 
 from regard import models, plugins, search
 from regard.attention import terms
-from regard.data import batching
+from regard.data import batching, store
+from regard.data.store import IntegerRows, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
 from regard.device import map_in_parallel
@@ -62,11 +64,11 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Transduce":
         """Builds the tokenizers (or other source encoding) from the training examples, or takes those of `origin`."""
         tokens = recipe.tokens
-        sources, targets = [example.source for example in examples], [example.target for example in examples]
+        sources, targets = store.sources(examples), store.targets(examples)
         if tokens.shared:
             if origin is not None and origin.has_file(TARGET) and origin.read(SOURCE) != origin.read(TARGET):
                 raise RecipeError(f"tokens.shared is true, but {origin.path} has two vocabularies; write false")
-            both = Text.fit(recipe, sources + targets, origin)
+            both = Text.fit(recipe, joined([sources, targets]), origin)
             return cls(recipe, both, both.tokenizer)
         inputs = plugins.pick(SOURCES, recipe.source, "source", Source).fit(recipe, sources, origin)
         return cls(recipe, inputs, build_tokenizer(tokens.target, targets, tokens.size, TARGET, origin))
@@ -88,9 +90,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def encode(self, examples: Sequence[Example]) -> Pairs:
         """Encodes all examples."""
-        sources = [self.inputs.encode(example.source) for example in examples]
-        targets = [self.target.encode(example.target) for example in examples]
-        return Pairs(list(examples), sources, targets, [self.inputs.size(source) for source in sources])
+        sources = self.inputs.encode_all(store.sources(examples))
+        targets = IntegerRows.of(map(self.target.encode, store.targets(examples)))
+        sizes = np.fromiter(map(self.inputs.size, sources), np.int32, len(sources))
+        return Pairs(examples, sources, targets, sizes)
 
     def describe(self, data: Pairs, dev: Pairs) -> Iterator[str]:
         """Reports the sizes of the vocabularies and the share of unknown dev tokens."""
@@ -100,7 +103,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             unknown = f"{core.unknown(dev.targets):.2%} of the dev tokens unknown"
             yield f"a vocabulary of {self.target.size:,} target tokens, {unknown}"
             return
-        unknown = f"{core.unknown(dev.sources + dev.targets):.2%} of the dev tokens unknown"
+        unknown = f"{core.unknown(dev.sources, dev.targets):.2%} of the dev tokens unknown"
         yield f"vocabularies of {self.source.size:,} and {self.target.size:,} tokens, {unknown}"
 
     def collate(self, data: Pairs, indices: Sequence[int]) -> Batch:

@@ -54,9 +54,10 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
         files[storage.ENVIRONMENT] = environment.to_json([{"update": 0} | environment.current(recipe.train)])
-        data, dev = task.within_length(task.encode(examples.train)), task.encode(examples.dev)
+        data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
         shapes = _shapes(task)
         memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
+        examples = examples.without_texts()  # frees their memory
         if origin is not None:
             _fitting(origin, shapes)
             files[storage.ORIGIN] = origin.origin()
@@ -92,8 +93,9 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
                 f"the data of {run.path} has changed since its training began: {names}. "
                 "Restore the old data to resume, or train a new run"
             )
-        data, dev = task.within_length(task.encode(examples.train)), task.encode(examples.dev)
+        data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
         memory.check_training(_shapes(task), recipe.train, devices.choose_device(recipe.train.device))
+        examples = examples.without_texts()  # frees their memory
         with stopper.deferred():
             if changes:
                 log.warn(changes)
@@ -152,7 +154,7 @@ def _learn(
     overview = _overview(task, session.model, data, dev, len(examples.train))
     for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
         log.say(line)
-    _restore_newest(run, session, log)
+    _restore_newest(run, session, recipe.train.updates, log)
     if run.strangers():
         names = ", ".join(run.strangers())
         log.warn(
@@ -205,7 +207,7 @@ def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
     return fitting
 
 
-def _restore_newest(run: Run, session: Session, log: ProgressLog) -> None:
+def _restore_newest(run: Run, session: Session, updates: int, log: ProgressLog) -> None:
     """Restore the session from the newest checkpoint that is not damaged; damaged ones are set aside.
 
     Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised.
@@ -213,7 +215,7 @@ def _restore_newest(run: Run, session: Session, log: ProgressLog) -> None:
     damaged: list[tuple[Checkpoint, CorruptError]] = []
     for checkpoint in run.checkpoints():
         try:
-            session.restore(checkpoint)
+            session.restore(checkpoint, updates)
         except CorruptError as error:
             damaged.append((checkpoint, error))
             continue

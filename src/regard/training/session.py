@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from regard import models
 from regard.errors import CorruptError, StoppedError, shown
 from regard.recipe import Train
-from regard.storage import MODEL, Checkpoint
+from regard.storage import METRICS, MODEL, Checkpoint
 from regard.storage.runs import parse_json
 from regard.training.averaging import Averager, under
 
@@ -41,7 +41,7 @@ class Progress:
         path = checkpoint.path / STATE
         stored = parse_json(checkpoint.read(STATE), dict, path)
         for counter in fields(Progress):
-            value = stored.get(counter.name, counter.default)
+            value = stored.get(counter.name)
             if type(value) is not counter.type or not (0 <= value < 1 << 63 if type(value) is int else value == value):
                 raise CorruptError(f"{path} is damaged: {counter.name} is {shown(value)}")
         if unknown := stored.keys() - {counter.name for counter in fields(Progress)}:
@@ -49,6 +49,8 @@ class Progress:
         progress = Progress(**stored)
         if progress.update != checkpoint.update:
             raise CorruptError(f"{checkpoint.path} is damaged: it holds update {progress.update:,}")
+        if progress.validated > progress.update or (progress.validated < progress.update and not progress.tokens):
+            raise CorruptError(f"{path} is damaged: its counters do not fit together")
         return progress
 
 
@@ -130,8 +132,15 @@ class Session:
             STATE: json.dumps(asdict(self.progress)).encode(),
         }
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Load the whole state from a checkpoint; CorruptError if one of its files is damaged, and nothing changes."""
+    def restore(self, checkpoint: Checkpoint, updates: int) -> None:
+        """Load the whole state from a checkpoint; CorruptError if one of its files is damaged, and nothing changes.
+
+        `updates` is the number of updates of the whole training.
+        """
+        if checkpoint.update > updates:
+            raise CorruptError(f"{checkpoint.path} is damaged: the run ends after {updates:,} updates")
+        if checkpoint.has_file(METRICS):  # not so in checkpoints of older versions
+            checkpoint.read(METRICS)
         progress, weights = Progress.of(checkpoint), models.read_weights(checkpoint, self.model)
         tensors = self._read_state(checkpoint)
         device = next(self.model.parameters()).device
@@ -146,11 +155,16 @@ class Session:
         groups = self._groups()
         allowed = {name: tensor for group in groups for name, tensor in group.items()}
         tensors = models.read_tensors(checkpoint, OPTIMIZER, allowed)
+        absent = ""  # the first snapshot that is missing; none can come after it
         for group in groups:
             missing = group.keys() - tensors.keys()
-            needed = any(name.startswith(("generator.cpu", "average.moving.")) for name in group)
-            if missing and (needed or len(missing) < len(group)):
+            first = min(group)
+            if missing and (first.startswith(("generator.cpu", "average.moving.")) or len(missing) < len(group)):
                 raise CorruptError(f"{checkpoint.path / OPTIMIZER} does not fit the run's recipe: no {min(missing)}")
+            if first.startswith("average.snapshot."):
+                if absent and not missing:
+                    raise CorruptError(f"{checkpoint.path / OPTIMIZER} does not fit the run's recipe: no {absent}")
+                absent = absent or (first if missing else "")
         for name, state in under("generator.", tensors).items():
             try:
                 if name == "cpu" or int(name.removeprefix("cuda")) < torch.cuda.device_count():

@@ -1,0 +1,250 @@
+"""Compact sequences: lines in one buffer of bytes, rows of whole numbers in one array, items computed when read."""
+
+from abc import abstractmethod
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from operator import eq, itemgetter
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.types import Example
+
+Item = TypeVar("Item")
+Other = TypeVar("Other")
+Integers = NDArray[np.integer[Any]]
+Indices = Sequence[int] | Integers
+Texts = tuple[str, str]  # source and target of an example
+
+BLOCK = 10_000  # items whose indices are converted to Python's integers at a time
+SHORT, LONG = "H", "i"  # types of an array: whole numbers of two bytes, from 0 to 65,535, and of four
+
+
+class Stored(Sequence[Item]):
+    """Base of read-only sequences that keep their content in a compact form and make an item when it is read.
+
+    Equal to every sequence of equal items. A slice and `take` share the content.
+    """
+
+    @abstractmethod
+    def item(self, index: int) -> Item:
+        """The item at an index from 0."""
+
+    def take(self, indices: Indices) -> "Stored[Item]":
+        """The items at these indices, in that order."""
+        return Mapped(np.asarray(indices, dtype=np.int64), self.item)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Stored[Item]": ...
+    def __getitem__(self, index: int | slice) -> "Item | Stored[Item]":
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self):,} items, and none at {index:,}")
+        return self.item(index % len(self))
+
+    def __iter__(self) -> Iterator[Item]:
+        return map(self.item, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)})"
+
+
+class Mapped(Stored[Item]):
+    """A function of each of these indices, computed when the item is read."""
+
+    def __init__(self, indices: Integers, function: Callable[[int], Item]) -> None:
+        self.indices, self.function = indices, function
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def item(self, index: int) -> Item:
+        """The function of the index at this place."""
+        return self.function(self.indices.item(index))
+
+    def take(self, indices: Indices) -> "Mapped[Item]":
+        """The items at these indices, in that order."""
+        return Mapped(self.indices[np.asarray(indices, dtype=np.int64)], self.function)
+
+    def __iter__(self) -> Iterator[Item]:
+        for start in range(0, len(self), BLOCK):
+            yield from map(self.function, self.indices[start : start + BLOCK].tolist())
+
+
+def mapped(items: Sequence[Item], function: Callable[[Item], Other]) -> Mapped[Other]:
+    """A function of each item, computed when it is read."""
+    if isinstance(items, Mapped):
+        inner: Callable[[int], Item] = items.function
+        return Mapped(items.indices, lambda index: function(inner(index)))
+    return Mapped(np.arange(len(items), dtype=np.int32), lambda index: function(items[index]))
+
+
+def joined(parts: Sequence[Sequence[Item]]) -> Sequence[Item]:
+    """The items of several sequences as one."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = [0, *accumulate(map(len, parts))]
+
+    def item(index: int) -> Item:
+        part = bisect_right(starts, index) - 1
+        return parts[part][index - starts[part]]
+
+    return Mapped(np.arange(starts[-1]), item)
+
+
+def where(items: Iterable[Item], condition: Callable[[Item], bool]) -> Integers:
+    """The indices of the items that fulfil a condition."""
+    return np.asarray(array(LONG, (index for index, item in enumerate(items) if condition(item))))
+
+
+def take(items: Sequence[Item], indices: Indices) -> Sequence[Item]:
+    """The items at these indices; as a list, unless they are `Stored` or an array."""
+    if isinstance(items, Stored):
+        return items.take(indices)
+    if isinstance(items, np.ndarray):
+        return items[indices]
+    return [items[index] for index in indices]
+
+
+class StoredExamples(Stored[Example]):
+    """Examples of a file: the index of the line of each, and functions of it: source and target, and the origin."""
+
+    def __init__(self, lines: Integers, texts: Callable[[int], Texts], origin: Callable[[int], str]) -> None:
+        self.lines, self.texts, self.origin = lines, texts, origin
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def item(self, index: int) -> Example:
+        """The example at an index from 0."""
+        line = self.lines.item(index)
+        return Example(*self.texts(line), origin=self.origin(line))
+
+    def take(self, indices: Indices) -> "StoredExamples":
+        """The examples at these indices, in that order."""
+        return StoredExamples(self.lines[np.asarray(indices, dtype=np.int64)], self.texts, self.origin)
+
+
+def texts(examples: Sequence[Example]) -> Stored[Texts]:
+    """The source and the target of each example."""
+    if isinstance(examples, StoredExamples):
+        return Mapped(examples.lines, examples.texts)
+    return mapped(examples, lambda example: (example.source, example.target))
+
+
+def sources(examples: Sequence[Example]) -> Stored[str]:
+    """The source of each example."""
+    return mapped(texts(examples), itemgetter(0))
+
+
+def targets(examples: Sequence[Example]) -> Stored[str]:
+    """The target of each example."""
+    return mapped(texts(examples), itemgetter(1))
+
+
+def with_texts(examples: Sequence[Example], change: Callable[[str, str], Texts]) -> Sequence[Example]:
+    """The examples with other texts: a function of the source and the target of each."""
+    if isinstance(examples, StoredExamples):
+        inner = examples.texts
+        return StoredExamples(examples.lines, lambda line: change(*inner(line)), examples.origin)
+
+    def changed(example: Example) -> Example:
+        source, target = change(example.source, example.target)
+        return replace(example, source=source, target=target)
+
+    return mapped(examples, changed)
+
+
+def without_texts(examples: Sequence[Example]) -> Sequence[Example]:
+    """The examples; stored ones with their origins alone, so that the memory of their texts can be freed."""
+    if isinstance(examples, StoredExamples):
+        return StoredExamples(examples.lines, lambda _: ("", ""), examples.origin)
+    return examples
+
+
+class Lines(Stored[str]):
+    r"""The lines of a UTF-8 text, which end at \n or \r\n only, so that parallel texts stay parallel."""
+
+    def __init__(self, content: bytearray, starts: Integers) -> None:
+        self._content = content
+        self._starts = starts.data  # of each line, and the end of the last; its items are Python's integers
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def item(self, index: int) -> str:
+        """The line at an index from 0, without its line end."""
+        return self.with_end(index).removesuffix("\n").removesuffix("\r")
+
+    def with_end(self, index: int) -> str:
+        """The line at an index from 0, with its line end, if it has one."""
+        return self._content[self._starts[index] : self._starts[index + 1]].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        for first in range(0, len(self), BLOCK):
+            starts = self._starts[first : first + BLOCK + 1].tolist()
+            for start, end in pairwise(starts):
+                yield self._content[start:end].decode().removesuffix("\n").removesuffix("\r")
+
+
+class IntegerRows(Stored[list[int]]):
+    """Rows of whole numbers, such as the token ids of texts, in one array."""
+
+    def __init__(self, numbers: Integers, starts: Integers, ends: Integers) -> None:
+        self.numbers, self.starts, self.ends = numbers, starts, ends
+
+    @staticmethod
+    def of(rows: Iterable[list[int]]) -> "IntegerRows":
+        """Stores rows of numbers from 0, with two bytes for each number if all are below 65,536, else four."""
+        numbers, lengths = array(SHORT), array(LONG)
+        for row in rows:
+            try:
+                numbers.fromlist(row)
+            except OverflowError:
+                numbers = array(LONG, numbers)
+                numbers.fromlist(row)
+            lengths.append(len(row))
+        return IntegerRows.cut(np.asarray(numbers), np.asarray(lengths))
+
+    @staticmethod
+    def cut(numbers: Integers, lengths: Integers) -> "IntegerRows":
+        """Cuts an array into rows of these lengths."""
+        bounds = np.zeros(len(lengths) + 1, offset_type(len(numbers)))
+        bounds[1:] = np.cumsum(lengths, dtype=np.int64)
+        return IntegerRows(numbers, bounds[:-1], bounds[1:])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def item(self, index: int) -> list[int]:
+        """The row at an index from 0."""
+        return self.numbers[self.starts.item(index) : self.ends.item(index)].tolist()
+
+    def take(self, indices: Indices) -> "IntegerRows":
+        """The rows at these indices, in that order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return IntegerRows(self.numbers, self.starts[chosen], self.ends[chosen])
+
+
+def offset_type(size: int) -> type[np.uint32] | type[np.int64]:
+    """The type of offsets into a buffer of this size: of four bytes if they are enough, else of eight."""
+    return np.uint32 if size < 2**32 else np.int64
+
+
+def row_lengths(rows: Sequence[Sequence[Any]]) -> NDArray[np.int32]:
+    """The number of items in each row."""
+    if isinstance(rows, IntegerRows):
+        return (rows.ends - rows.starts).astype(np.int32)
+    return np.fromiter(map(len, rows), np.int32, len(rows))
