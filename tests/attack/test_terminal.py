@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,10 @@ import pytest
 from regard import visible
 from regard.console import ProgressLog, track
 from regard.visible import VisibleStream, guarded, make_visible
+
+with warnings.catch_warnings():  # typer uses names that click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from regard.cli.core import to_json
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden" / "runs"
@@ -397,3 +402,9 @@ def test_every_invisible_character_is_shown() -> None:
         assert len(seen) >= 3
         assert character not in seen
     assert make_visible("plain é 日本 🙂 й") == "plain é 日本 🙂 й"
+
+
+def test_json_stays_json_with_bytes_that_are_not_utf8() -> None:
+    content = {"text": "a\udcffb\ud800"}
+    line = to_json(content)
+    assert json.loads(line.encode()) == content
