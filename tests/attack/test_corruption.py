@@ -120,7 +120,7 @@ def flip(path: Path, share: float, bit: int) -> None:
 
 def cut(path: Path, share: float) -> None:
     content = path.read_bytes()
-    path.write_bytes(content[: min(int(share * len(content)), max(0, len(content) - 1))])
+    path.write_bytes(content[: min(int(share * len(content)), max(0, len(content) - 2))])  # more than a newline
 
 
 def swap(path: Path) -> None:
@@ -568,6 +568,7 @@ def tensor_cases(made: Example) -> Iterator[tuple[str, str, str, str, bytes]]:
 
 
 HARMLESS = ("metadata", "header: a newline", "names twice")  # files that a reader may accept, with the same tensors
+SHORTER = "without average.snapshot.1."  # what a training with fewer validations stores
 
 
 def test_crafted_tensors_with_a_fitting_manifest(attack: Attack, record_property: Count) -> None:
@@ -578,8 +579,8 @@ def test_crafted_tensors_with_a_fitting_manifest(attack: Attack, record_property
                 for place in [f"{NEWEST}/{OPTIMIZER}", f"{OLDER}/{OPTIMIZER}"] if path == "both" else [path]:
                     (run / place).write_bytes(content)
                     sign((run / place).parent)
-                result = attack.run(state, command, run)
-                if path in (MODEL, "both") and command != "doctor" and not name.startswith(HARMLESS):
+                result = attack.run(state, command, run, equal=name != SHORTER)
+                if path in (MODEL, "both") and command != "doctor" and not name.startswith((*HARMLESS, SHORTER)):
                     assert result.code == 5, (result.code, result.error)  # the doctor reports the problem
                 attack.discard(run)
 
