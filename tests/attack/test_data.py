@@ -81,7 +81,7 @@ def run(script: str, *arguments: str, stdin: Any = None) -> list[Any]:
 
 def pack(name: str, piece: bytes, times: int) -> str:
     """Writes a gzip file of one piece, many times, without holding its content."""
-    packer = zlib.compressobj(1, wbits=31)
+    packer = zlib.compressobj(9 if WHOLE else 1, wbits=31)
     Path(name).write_bytes(b"".join([*(packer.compress(piece) for _ in range(times)), packer.flush()]))
     return name
 
