@@ -186,7 +186,10 @@ class Child:
             os.dup2(source, 0)
             os.dup2(pipes["out"][1], 1)
             os.dup2(pipes["error"][1], 2)
+            # Streams know whether what they were opened on can seek, so the old ones do not fit.
             sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             run_command(task, pipes["operations"][1])
         os.close(source)
         for _, writing in pipes.values():

@@ -276,8 +276,7 @@ def comparable(run: Path) -> dict[str, Any]:
             entries = [json.loads(line) for line in path.read_bytes().splitlines()]
             content[name] = [{key: value for key, value in entry.items() if key not in WALL_CLOCK} for entry in entries]
         elif name == MANIFEST:
-            content[name] = sorted(file for file in json.loads(path.read_bytes())["files"] if len(file) < 256)
-            content[name] = [file for file in content[name] if (run / file).is_file()]
+            content[name] = METRICS in json.loads(path.read_bytes())["files"]  # whether it is finished
         else:
             content[name] = path.read_bytes()
     return content

@@ -316,6 +316,26 @@ def test_look_writes_through_no_link(tmp_path: Path, victim: Path, record_proper
                 assert snapshot(victim) == before
 
 
+# ---- a run that starts from another
+
+
+def test_a_run_that_starts_from_another_is_bound_to_its_weights(tmp_path: Path) -> None:
+    """Killed before its first checkpoint, it needs the other run again."""
+    origin, kept = tmp_path / "origin", commands().folder / "warm" / KIND
+    shutil.copytree(kept, origin)
+    stop = [[f"{RUN}.save", 1, [signal.SIGKILL]]]
+    assert commands()(*train_arguments("continued", tmp_path, f"train.start_from={origin}"), signals=stop).code == -9
+    shutil.rmtree(origin)
+    shutil.copytree(example(KIND).finished, origin)  # weights of the same shapes
+    result = resume(tmp_path / "continued")
+    assert result.code == 2, result.error
+    assert f"{origin}, which train.start_from names, has changed" in result.error
+    shutil.rmtree(origin)
+    shutil.copytree(kept, origin)
+    assert resume(tmp_path / "continued").code == 0
+    assert (tmp_path / "continued" / MODEL).read_bytes() == (example("continued").finished / MODEL).read_bytes()
+
+
 # ---- two at once
 
 

@@ -85,7 +85,7 @@ def test_killed_at_every_operation_on_a_file(kind: str, new: bool, tmp_path: Pat
     numbers = [number for number, (name, _) in enumerate(operations, 1) if name not in READING]
     assert len(numbers) > 30
     with trying(f"kills at an operation on a file, {'new' if new else 'resumed'} run", record_property) as tried:
-        for number in sample(numbers, 12):
+        for number in sample(numbers, 8):
             with tried(kind, number, operations[number - 1]):
                 attacked = Attacked(made, tmp_path / str(number), new=new)
                 result = attacked.train(fail={number: "kill"})
@@ -101,7 +101,7 @@ def test_killed_at_a_random_instant(kind: str, tmp_path: Path, record_property: 
     made = example(kind)
     generator = random.Random(f"instants of {kind}")
     with trying("kills at a random instant", record_property) as tried:
-        for number in range(120 if WHOLE else 8):
+        for number in range(120 if WHOLE else 5):
             seconds = generator.uniform(0, 1.02) * made.cpu
             with tried(kind, seconds):
                 attacked = Attacked(made, tmp_path / str(number), new=True)

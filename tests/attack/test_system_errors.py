@@ -25,9 +25,7 @@ from common import (
 )
 
 Count = Callable[[str, object], None]
-SOME_KINDS = pytest.mark.parametrize(
-    "kind", ["recurrent", "subwords", *(["transformer", "continued"] if WHOLE else [])]
-)
+SOME_KINDS = pytest.mark.parametrize("kind", ["recurrent", "subwords"])
 ONE_KIND = pytest.mark.parametrize("kind", KINDS if WHOLE else ["transformer"])
 ERRORS = {  # that Linux documents for each operation
     "open": ("ENOSPC", "EMFILE", "EACCES", "EIO"),
