@@ -14,11 +14,11 @@ The run directory keeps the whole recipe in `recipe.toml`. A data file is search
 `$REGARD_DATA`, then in `./data`.
 
 **Data files** are UTF-8 text, plain or gzip; a line ends at `\\n` or `\\r\\n`. They are read once, as a stream with the
-limits of `data.limits`, so that a **decompression bomb** is refused early, with a sentence that names the key to raise:
-BOMBS
-Texts that no recipe names (`regard predict`, `vectors`, `near`, `align`, stdin) have the same limits, by their
-defaults. Folders, pipes (also `/dev/stdin` and `<(...)`), sockets and devices are refused where a file is meant, and so
-is a file that changes while it is read. Texts and token ids are stored compactly: PAIRS
+limits of `data.limits`, so that a **decompression bomb** is refused early, with a sentence that names the key to raise.
+Texts that no recipe names (`regard predict`, `vectors`, `near`, `align`, stdin) have the default limits. Folders, pipes
+(also `/dev/stdin` and `<(...)`), sockets and devices are refused where a file is meant, and so is a file that changes
+while it is read. Texts and token ids are stored compactly: with two million pairs of about 12 words a side (304 MB),
+the peak memory of `regard train` with words as tokens was 323 MB above its peak with a tiny file.
 
 **Attention by site**: `model.attention` is the default for all attention of a model. The sections
 `model.encoder.self_attention`, `model.decoder.self_attention` and `model.decoder.cross_attention` change single keys

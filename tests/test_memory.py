@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from regard import device as devices
 from regard import memory
 from regard.device import choose_device
 from regard.errors import RecipeError, ResourceError
@@ -65,12 +66,14 @@ def test_training_takes_no_less_than_the_estimate(settings: Train, copies: int) 
 
 
 def test_the_limit_of_a_container_counts_if_it_is_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    physical = memory.total(CPU)
+    physical = devices.memory(CPU)
     assert physical > 2**28
     for content, expected in (("12345\n", 12345), ("max\n", physical), (f"{2**63}\n", physical), ("", physical)):
         (tmp_path / "memory.max").write_text(content, encoding="ascii")
-        monkeypatch.setattr(memory, "LIMITS", (*memory.LIMITS, str(tmp_path / "memory.max"), str(tmp_path / "none")))
-        assert memory.total(CPU) == expected
+        monkeypatch.setattr(
+            devices, "MEMORY_LIMITS", (*devices.MEMORY_LIMITS, str(tmp_path / "memory.max"), str(tmp_path / "none"))
+        )
+        assert devices.memory(CPU) == expected
 
 
 def test_a_model_that_cannot_fit_is_refused_before_a_run_is_made(
@@ -81,7 +84,7 @@ def test_a_model_that_cannot_fit_is_refused_before_a_run_is_made(
     monkeypatch.setattr(memory, "of_training", lambda model, settings: 2**60)
     with pytest.raises(ResourceError, match=r"training \(weights, .* at least .* GiB of memory, but cpu has"):
         train("reverse", *tiny, *few, runs=tmp_path / "runs", quiet=True)
-    monkeypatch.setattr(memory, "total", lambda device: 1000)
+    monkeypatch.setattr(devices, "memory", lambda device: 1000)
     with pytest.raises(ResourceError, match="the model would take at least"):
         train("reverse", *tiny, *few, runs=tmp_path / "runs", quiet=True)
     with pytest.raises(ResourceError, match="the model would take at least"):

@@ -1,6 +1,7 @@
 """Devices, precision, memory and threads: where and how tensors are computed."""
 
 import ctypes
+import os
 import platform
 import sys
 import threading
@@ -17,6 +18,8 @@ from torch.nn.modules import module as modules
 from regard.errors import RecipeError, ResourceError, shown
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4  # options of glibc's mallopt
+# Files with the memory limit of a container in bytes (control groups, versions 2 and 1); "max" if there is none.
+MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 PRECISIONS = ("auto", "float32", "bfloat16")  # names for the precision of matrix products
 AT_ONCE = 2  # batches that run in parallel; more would wait for each other in Python (the GIL)
 # Texts of RuntimeErrors that mean: out of memory.
@@ -68,6 +71,25 @@ def name_gpu(device: torch.device) -> str:
         return "none"
     kind = torch.cuda.get_device_properties(device)
     return f"{kind.name}, {kind.total_memory / 2**30:.0f} GiB, compute capability {kind.major}.{kind.minor}"
+
+
+def memory(device: torch.device) -> int:
+    """The bytes of memory that a device has, free or not; for the CPU at most the limit of its container."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_container_limits()])
+
+
+def _container_limits() -> list[int]:
+    """The memory limits of the container that this process runs in."""
+    limits = []
+    for name in MEMORY_LIMITS:
+        try:
+            with open(name, encoding="ascii") as file:
+                limits.append(int(file.read()))
+        except (OSError, ValueError):  # there is no such file, or no limit
+            continue
+    return limits
 
 
 @contextmanager

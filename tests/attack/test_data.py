@@ -81,7 +81,7 @@ def run(script: str, *arguments: str, stdin: Any = None) -> list[Any]:
 
 def pack(name: str, piece: bytes, times: int) -> str:
     """Writes a gzip file of one piece, many times, without holding its content."""
-    packer = zlib.compressobj(1, wbits=31)
+    packer = zlib.compressobj(9 if WHOLE else 1, wbits=31)
     Path(name).write_bytes(b"".join([*(packer.compress(piece) for _ in range(times)), packer.flush()]))
     return name
 
@@ -105,7 +105,7 @@ def test_a_bomb_costs_little_memory_and_time_and_the_message_names_the_key() -> 
     few = {} if WHOLE else {"lines": 1_000_000}
     cases: list[tuple[str, dict[str, int], str]] = [
         (pack("zeros.gz", bytes(MEGABYTE), size), {}, "expansion"),
-        (pack("lines.gz", b"\n" * MEGABYTE, size), {}, "expansion"),
+        (pack("lines.gz", b"\n" * MEGABYTE, size), {}, "lines" if WHOLE else "expansion"),
         (pack("pairs", b"a\tb\n" * (MEGABYTE // 4), size), {}, "expansion"),
         (repeat("newlines", b"\n" * MEGABYTE, 512 if WHOLE else 8), few, "lines"),
         (sparse("one_line", 1024 * MEGABYTE), {}, "line_bytes"),

@@ -182,7 +182,7 @@ def test_streams_and_arguments_of_predictions_that_are_not_utf8() -> None:
         check=False,
         timeout=120,
     )
-    error = program.stderr.decode()
+    error = program.stderr.decode(errors="replace")
     assert program.returncode == 0, error
     assert "Traceback" not in error
     codes = [int(line) for line in error.splitlines() if line.isdigit()]

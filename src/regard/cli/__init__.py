@@ -3,10 +3,9 @@
 import sys
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
-from click import ClickException
 
 from regard import __version__
 from regard.cli.align import align
@@ -24,6 +23,7 @@ from regard.cli.score import score
 from regard.cli.train import train
 from regard.cli.vectors import vectors
 
+UsageError: Any = typer.BadParameter.__base__  # of click, which some versions of typer have a copy of
 INTERRUPTED = 130  # the exit code that typer gives KeyboardInterrupt
 _DEBUGGING: ContextVar[bool] = ContextVar("_DEBUGGING", default=False)  # whether --debug was given
 
@@ -68,7 +68,7 @@ def main() -> NoReturn:
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         sys.stdout.flush()
-    except ClickException as error:  # wrong usage
+    except UsageError as error:
         error.show()
         code = error.exit_code
     except BrokenPipeError:  # the reader of stdout has closed it

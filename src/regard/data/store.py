@@ -109,7 +109,11 @@ def where(items: Iterable[Item], condition: Callable[[Item], bool]) -> Integers:
     return np.asarray(array(LONG, (index for index, item in enumerate(items) if condition(item))))
 
 
-def take(items: Sequence[Item], indices: Indices) -> Sequence[Item]:
+@overload
+def take(items: Sequence[Item], indices: Indices) -> Sequence[Item]: ...
+@overload
+def take(items: Integers, indices: Indices) -> Integers: ...
+def take(items: Any, indices: Indices) -> Any:
     """The items at these indices; as a list, unless they are `Stored` or an array."""
     if isinstance(items, Stored):
         return items.take(indices)
