@@ -52,14 +52,12 @@ class Averager:
             tensors |= {f"snapshot.{index}.{name}": value for name, value in snapshot.items()}
         return tensors
 
-    def groups(self, model: nn.Module) -> list[Weights]:
-        """Tensors with the names, shapes and types of those that `tensors` can return for this model.
-
-        First those of the moving average, if there is one, then those of each snapshot.
-        """
-        own, count = model.state_dict(), self.snapshots.maxlen or 1
-        starts = ["moving."] * (self.moving is not None) + [f"snapshot.{index}." for index in range(count) if count > 1]
-        return [{start + name: value for name, value in own.items()} for start in starts]
+    def expected(self, model: nn.Module, validations: int) -> Weights:
+        """Tensors with the names, shapes and types of those that `tensors` returns after so many validations."""
+        last = self.snapshots.maxlen or 1
+        starts = ["moving."] * (self.moving is not None)
+        starts += [f"snapshot.{index}." for index in range(min(last, validations)) if last > 1]
+        return {start + name: value for start in starts for name, value in model.state_dict().items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore from the tensors of a checkpoint, which must be on the device of the model."""

@@ -154,7 +154,7 @@ def _learn(
     overview = _overview(task, session.model, data, dev, len(examples.train))
     for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
         log.say(line)
-    _restore_newest(run, session, recipe.train.updates, log)
+    _restore_newest(run, session, recipe.train, log)
     if run.strangers():
         names = ", ".join(run.strangers())
         log.warn(
@@ -207,7 +207,7 @@ def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
     return fitting
 
 
-def _restore_newest(run: Run, session: Session, updates: int, log: ProgressLog) -> None:
+def _restore_newest(run: Run, session: Session, settings: Train, log: ProgressLog) -> None:
     """Restore the session from the newest checkpoint that is not damaged; damaged ones are set aside.
 
     Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised.
@@ -215,7 +215,7 @@ def _restore_newest(run: Run, session: Session, updates: int, log: ProgressLog) 
     damaged: list[tuple[Checkpoint, CorruptError]] = []
     for checkpoint in run.checkpoints():
         try:
-            session.restore(checkpoint, updates)
+            session.restore(checkpoint, settings)
         except CorruptError as error:
             damaged.append((checkpoint, error))
             continue

@@ -132,17 +132,14 @@ class Session:
             STATE: json.dumps(asdict(self.progress)).encode(),
         }
 
-    def restore(self, checkpoint: Checkpoint, updates: int) -> None:
-        """Load the whole state from a checkpoint; CorruptError if one of its files is damaged, and nothing changes.
-
-        `updates` is the number of updates of the whole training.
-        """
-        if checkpoint.update > updates:
-            raise CorruptError(f"{checkpoint.path} is damaged: the run ends after {updates:,} updates")
+    def restore(self, checkpoint: Checkpoint, settings: Train) -> None:
+        """Load the whole state from a checkpoint; CorruptError if one of its files is damaged, and nothing changes."""
+        if checkpoint.update > settings.updates:
+            raise CorruptError(f"{checkpoint.path} is damaged: the run ends after {settings.updates:,} updates")
         if checkpoint.has_file(METRICS):  # not so in checkpoints of older versions
             checkpoint.read(METRICS)
         progress, weights = Progress.of(checkpoint), models.read_weights(checkpoint, self.model)
-        tensors = self._read_state(checkpoint)
+        tensors = self._read_state(checkpoint, settings)
         device = next(self.model.parameters()).device
         models.load_weights(self.model, weights)
         self._load_optimizer(tensors)
@@ -150,21 +147,15 @@ class Session:
         _set_generators(under("generator.", tensors))
         self.progress = progress
 
-    def _read_state(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
-        """The tensors of optimizer, averages and random generators, each group of them complete."""
-        groups = self._groups()
-        allowed = {name: tensor for group in groups for name, tensor in group.items()}
+    def _read_state(self, checkpoint: Checkpoint, settings: Train) -> dict[str, Tensor]:
+        """The tensors of optimizer, averages and random generators: all that must be there, and none besides."""
+        required, optional = self._expected(validations(settings, checkpoint.update))
+        allowed = required | {name: tensor for group in optional for name, tensor in group.items()}
         tensors = models.read_tensors(checkpoint, OPTIMIZER, allowed)
-        absent = ""  # the first snapshot that is missing; none can come after it
-        for group in groups:
+        for group in (required, *optional):
             missing = group.keys() - tensors.keys()
-            first = min(group)
-            if missing and (first.startswith(("generator.cpu", "average.moving.")) or len(missing) < len(group)):
+            if missing and (group is required or len(missing) < len(group)):
                 raise CorruptError(f"{checkpoint.path / OPTIMIZER} does not fit the run's recipe: no {min(missing)}")
-            if first.startswith("average.snapshot."):
-                if absent and not missing:
-                    raise CorruptError(f"{checkpoint.path / OPTIMIZER} does not fit the run's recipe: no {absent}")
-                absent = absent or (first if missing else "")
         for name, state in under("generator.", tensors).items():
             try:
                 if name == "cpu" or int(name.removeprefix("cuda")) < torch.cuda.device_count():
@@ -173,22 +164,23 @@ class Session:
                 raise CorruptError(f"{checkpoint.path / OPTIMIZER} is damaged: generator.{name}: {error}") from error
         return tensors
 
-    def _groups(self) -> list[dict[str, Tensor]]:
-        """The tensors that a checkpoint can hold besides the weights; of each group either all are there or none.
+    def _expected(self, validations: int) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+        """Tensors that a checkpoint holds besides the weights, and groups of which it holds all or none.
 
-        A parameter without a gradient has no state in the optimizer. Tensors on the meta device give shapes and types.
+        A parameter without a gradient has no state in the optimizer, and there may be any number of GPUs. Tensors on
+        the meta device give shapes and types.
         """
+        averages = self.averager.expected(self.model, validations)
+        required = {f"average.{name}": like for name, like in averages.items()} | {
+            "generator.cpu": torch.get_rng_state()
+        }
         step = torch.empty((), device="meta")
-        groups = [
+        moments = [
             {f"optimizer.{name}.{key}": like for key, like in (("step", step), ("exp_avg", own), ("exp_avg_sq", own))}
             for name, own in self.model.named_parameters()
         ]
-        groups += [
-            {f"average.{name}": like for name, like in group.items()} for group in self.averager.groups(self.model)
-        ]
-        states = {"cpu": torch.get_rng_state()}
-        states |= {f"cuda{index}": torch.empty(16, dtype=torch.uint8, device="meta") for index in range(MOST_GPUS)}
-        return groups + [{f"generator.{name}": state} for name, state in states.items()]
+        state = torch.empty(16, dtype=torch.uint8, device="meta")
+        return required, moments + [{f"generator.cuda{index}": state} for index in range(MOST_GPUS)]
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """The optimizer's state as tensors, each named by the parameter it belongs to."""
@@ -202,6 +194,11 @@ class Session:
         rows = enumerate(name for name, _ in self.model.named_parameters())
         state["state"] = {index: row for index, name in rows if (row := under(f"optimizer.{name}.", tensors))}
         self.optimizer.load_state_dict(state)
+
+
+def validations(settings: Train, update: int) -> int:
+    """How many validations there are up to an update: every `train.validate` updates, and after the last one."""
+    return update // settings.validate + (update == settings.updates and update % settings.validate > 0)
 
 
 def _stored_buffers(model: nn.Module) -> list[Tensor]:
