@@ -98,7 +98,9 @@ def test_a_file_of_that_name_is_not_overwritten_either(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_bytes() == b"precious"
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/tmp/a", "a b", ".hidden", "-q", "a\n", "a\0"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../a", "/tmp/a", "a b", ".hidden", "-q", "a\n", "a\0", 101 * "a"]
+)
 def test_an_invalid_name_is_refused_and_nothing_is_created(tmp_path: Path, name: str) -> None:
     with pytest.raises(RecipeError, match="the name of a run is made of"):
         Run.create(tmp_path / "runs", name, CREATED)

@@ -248,7 +248,8 @@ def read_errors(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {_reason(error)}; it may be undamaged: try again later") from error
+        later = "" if error.errno == errno.ENAMETOOLONG else "; it may be undamaged: try again later"
+        raise StorageError(f"{path} cannot be read: {_reason(error)}{later}") from error
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ KEPT = 2  # number of checkpoints: the newest, and an older one in case it is da
 LARGEST_MANIFEST = 1 << 20  # bytes
 LARGEST_OWNER = 1 << 10  # bytes of a lock file
 NAME = re.compile(r"\w[\w.+-]*")  # of runs, and of the files in them
+LONGEST_NAME = 100  # bytes of the name of a run; most systems allow 255 for a name, and temporary names are longer
 DIGEST = re.compile(r"[0-9a-f]{64}")
 ID = re.compile(r"[0-9a-f]{16}|")  # of a run; empty for those made before format 2
 
@@ -147,8 +148,9 @@ class Run(Folder):
     @staticmethod
     def create(parent: Path, name: str, content: Mapping[str, bytes]) -> "Run":
         """Creates, atomically, a new directory NAME with these files; if it exists, NAME-2, NAME-3 and so on."""
-        if not NAME.fullmatch(name):
-            raise RecipeError(f"the name of a run is made of letters, digits, '.', '_', '+' and '-', not {name!r}")
+        if not NAME.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
+            letters = f"letters, digits, '.', '_', '+' and '-', at most {LONGEST_NAME} bytes"
+            raise RecipeError(f"the name of a run is made of {letters}, not {shown(name)}")
         new = secrets.token_hex(8)
         with write_errors(parent / name):
             parent.mkdir(parents=True, exist_ok=True)
