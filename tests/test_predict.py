@@ -71,7 +71,7 @@ def test_a_loaded_model_has_tied_weights_and_the_same_parameters(tmp_path: Path,
     assert loaded.decoder.out is None
     assert loaded.encoder.embedding.weight is loaded.decoder.embedding.weight
     assert loaded.state_dict().keys() == built.state_dict().keys()
-    assert models.weights(loaded).keys() == models.stored_weights(run).keys()
+    assert models.weights(loaded).keys() == models.stored_weights(run, loaded).keys()
     counts = [sum(parameter.numel() for parameter in model.parameters()) for model in (loaded, built)]
     assert counts[0] == counts[1]
 

@@ -737,6 +737,76 @@ def test_a_checkpoint_with_a_foreign_file_in_it_is_not_removed(young: Run) -> No
     assert names(young.path / CHECKPOINTS) == ["00000001", "00000002", "00000003"]
 
 
+def test_a_checkpoint_with_a_foreign_file_in_it_is_not_replaced(young: Run) -> None:
+    young.save(4, {"state": b"before"})
+    (young.path / CHECKPOINTS / "00000004" / "notes.txt").write_bytes(b"notes")
+    young.save(4, {"state": b"after"})
+    assert (young.path / CHECKPOINTS / "00000004" / "notes.txt").read_bytes() == b"notes"
+    assert [checkpoint.path.name for checkpoint in young.checkpoints()] == ["00000004-2", "00000004"]
+    assert young.checkpoints()[0].read("state") == b"after"
+
+
+def test_numbered_folders_of_others_are_named_and_push_out_no_checkpoint(young: Run) -> None:
+    folder = young.path / CHECKPOINTS
+    young.save(1, {"state": b"1"})
+    for name in ("00000002", "90000000", "90000001"):
+        (folder / name).mkdir()
+        (folder / name / "thesis").write_bytes(b"precious")
+    young.save(2, {"state": b"2"})
+    assert young.strangers() == ["00000002", "90000000", "90000001"]
+    assert [checkpoint.path.name for checkpoint in young.checkpoints()] == ["00000002-2", "00000001"]
+    assert young.newest_update() == 2
+    assert all((folder / name / "thesis").read_bytes() == b"precious" for name in young.strangers())
+
+
+def test_damaged_checkpoints_push_out_no_good_one(young: Run) -> None:
+    for update in (7, 8):
+        young.save(update, {"state": b"damaged"})
+    for checkpoint in young.checkpoints():
+        (checkpoint.path / MANIFEST).write_bytes(b"{")
+    young.save(3, {"state": b"3"})
+    assert names(young.path / CHECKPOINTS) == ["00000003", "00000007", "00000008"]
+    assert young.newest_update() == 3
+
+
+@pytest.mark.parametrize("name", [LOCK, METRICS])
+def test_hard_links_in_a_run_are_not_written_through(young: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "backup").write_bytes(b'{"update": 1}\n')
+    os.link(tmp_path / "backup", young.path / name)
+    with young.training() as locked:
+        locked.record({"update": 2})
+        locked.save(2, {"state": b"2"})
+        with pytest.raises(DataError, match="is being trained by process"), Run.open(young.path).training():
+            pass
+    assert (tmp_path / "backup").read_bytes() == b'{"update": 1}\n'
+    assert young.metrics()[-1] == {"update": 2}
+
+
+def test_a_file_of_others_at_a_temporary_name_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "known")
+    (tmp_path / ".map.svg.regard--known.partial").write_bytes(b"precious")
+    with pytest.raises(StorageError, match="File exists"):
+        storage.write(tmp_path / "map.svg", b"new")
+    assert (tmp_path / ".map.svg.regard--known.partial").read_bytes() == b"precious"
+    (tmp_path / ".mine.regard-new-known-known.partial").mkdir()
+    Run.create(tmp_path, "mine", CREATED)  # under another name, whose temporary one is free
+    assert {".map.svg.regard--known.partial", ".mine.regard-new-known-known.partial"} < set(names(tmp_path))
+
+
+def test_metrics_with_too_many_entries_are_refused(run: Run) -> None:
+    (run.path / METRICS).write_bytes(b"{}\n" * 300_000)
+    listed = run.manifest().files | {METRICS: [files.digest((run.path / METRICS).read_bytes())]}
+    (run.path / MANIFEST).write_bytes(Manifest(run.id, listed).to_json())
+    with pytest.raises(CorruptError, match="it holds more than 200,000 entries"):
+        run.metrics()
+
+
+def test_a_lock_that_is_a_fifo_is_refused(young: Run) -> None:
+    os.mkfifo(young.path / LOCK)
+    with pytest.raises(CorruptError, match=r"\.lock is not a file"), young.training():
+        pass
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_lock_that_is_removed_is_noticed_before_anything_more_is_written(young: Run, replaced: bool) -> None:
     def contents() -> dict[Path, bytes]:

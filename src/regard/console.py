@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from rich.console import Console
@@ -44,7 +45,10 @@ class Bar(Progress):
 
 
 class ProgressLog:
-    """Prints messages of training and, in a terminal, shows a progress bar with loss, tokens/s and time left."""
+    """Prints messages of training and, in a terminal, shows a progress bar with loss, tokens/s and time left.
+
+    What cannot be printed, as when the terminal was closed, is dropped: it does not end the training.
+    """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.console = _console(quiet=quiet)
@@ -54,10 +58,11 @@ class ProgressLog:
 
     def say(self, text: str) -> None:
         """Print one line; in a terminal, with visible control characters."""
-        if self.console.is_terminal or self.console.is_jupyter:
-            self.console.print(make_visible(text))
-        elif not self.console.quiet:
-            self.console.file.write(f"{text}\n")  # rich would leave out some characters
+        with suppress(OSError):
+            if self.console.is_terminal or self.console.is_jupyter:
+                self.console.print(make_visible(text))
+            elif not self.console.quiet:
+                self.console.file.write(f"{text}\n")  # rich would leave out some characters
 
     def warn(self, text: str) -> None:
         """Print one line even if `quiet` is set."""
@@ -71,15 +76,19 @@ class ProgressLog:
 
     def advance(self, loss: float, tokens_per_second: float) -> None:
         """Advance the bar by one update."""
-        if self._task is not None:
-            self._bar.update(self._task, advance=1, words=f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s, left")
+        words = f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s, left"
+        with suppress(OSError):
+            if self._task is not None:
+                self._bar.update(self._task, advance=1, words=words)
 
     def __enter__(self) -> "ProgressLog":
-        self._bar.start()
+        with suppress(OSError):
+            self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+        with suppress(OSError):
+            self._bar.stop()
 
 
 def track(items: Sequence[Item], what: str, *, quiet: bool = False) -> Iterator[Item]:

@@ -329,3 +329,12 @@ def test_a_source_is_on_both_sides_only_if_one_would_be_empty_or_dev_too_large()
 def test_fewer_than_two_examples_cannot_be_split(count):
     with pytest.raises(DataError, match=f"^no dev part can be split off {count} pairs; give at least two"):
         split([Example("a", "b")] * count, 1)
+
+
+def test_many_gzip_members_with_little_text_are_refused_early(tmp_path: Path) -> None:
+    (tmp_path / "empty.gz").write_bytes(gzip.compress(b"") * 300_000)
+    with pytest.raises(DataError, match="10,001 gzip members with little text in each"):
+        load(str(tmp_path / "empty.gz"))
+    member = gzip.compress(b"a\tb\n" * 200)
+    (tmp_path / "many.gz").write_bytes(member * 12_000)
+    assert len(load(str(tmp_path / "many.gz"), Limits(expansion=1000))) == 200 * 12_000

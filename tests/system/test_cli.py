@@ -796,3 +796,9 @@ def test_a_closed_stdout_pipe_prints_no_error(run: Path) -> None:
         )
     assert done.returncode == 1  # the exit code that typer chooses
     assert done.stderr == ""
+
+
+def test_exact_is_refused_without_a_run_to_resume(regard: Command) -> None:
+    assert refused(regard("train", "dates", "--exact")).startswith(
+        "--exact is for runs that are resumed; write: regard"
+    )

@@ -1,10 +1,12 @@
 """A training that was stopped at any point and resumed ends with exactly the same weights as an uninterrupted one."""
 
+import contextlib
 import errno
 import os
 import random
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 
 from regard import recipe as recipes
 from regard import storage
@@ -551,16 +555,66 @@ def test_another_environment_is_named_and_recorded_or_refused(
     monkeypatch.setattr(environment, "__version__", "9.9")
     before = contents(run)
     if exact:
-        with pytest.raises(DataError, match=r"tiny was trained with regard 0.1.0, now 9.9. With --exact a run goes on"):
+        with pytest.raises(
+            DataError, match=r"tiny was trained with regard '0.1.0', now '9.9'. With --exact a run goes on"
+        ):
             resume(run, exact=True, quiet=True)
         assert contents(run) == before
         return
     resume(run, quiet=True)
     message = (
-        "was trained with regard 0.1.0, now 9.9: the last bits of the weights may not be those of an uninterrupted"
+        "was trained with regard '0.1.0', now '9.9': the last bits of the weights may not be those of an uninterrupted"
     )
     assert message in capsys.readouterr().err
     assert run.environments() == [first, first | {"update": 3, "regard": "9.9"}]
+    environment.record(run, environment.current(recipe.train), 4)
+    assert len(run.environments()) == 2  # only what is new is added
+
+
+def test_definitions_in_place_of_fast_paths_are_another_environment(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(6, patch)
+        run = train_until_stopped(tmp_path, recipe)
+    monkeypatch.setattr(environment, "are_definitions_only", lambda: not run.environments()[0]["definitions_only"])
+    with pytest.raises(DataError, match="definitions_only"):
+        resume(run, exact=True, quiet=True)
+
+
+def test_a_checkpoint_that_is_not_finite_is_set_aside_and_the_older_one_used(
+    recipe: Recipe,
+    outcomes: Outcomes,
+    uninterrupted: Outcome,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_at(12, patch)
+        run = train_until_stopped(tmp_path, recipe)
+    newest, _ = run.checkpoints()
+    weights = load_tensors(newest.read(storage.MODEL))
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    content = {name: newest.read(name) for name in newest.manifest().files} | {storage.MODEL: save_tensors(weights)}
+    content.pop(storage.METRICS)
+    run.save(newest.update, content)
+    resume(run, quiet=True)
+    assert "holds NaN or infinite numbers" in capsys.readouterr().err
+    shutil.rmtree(run.path / storage.CHECKPOINTS)  # the one that was set aside
+    assert outcomes.of(run) == uninterrupted
+
+
+def test_messages_that_cannot_be_printed_do_not_end_training(
+    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        run = train(recipe, runs=tmp_path)
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+    assert outcomes.of(run) == uninterrupted
 
 
 def test_the_same_environment_is_exact(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

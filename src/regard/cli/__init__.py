@@ -69,8 +69,9 @@ def main() -> NoReturn:
             raise KeyboardInterrupt
         sys.stdout.flush()
     except UsageError as error:
-        error.show()
         code = error.exit_code
+        with suppress(OSError):  # of a stderr that cannot be written
+            error.show()
     except BrokenPipeError:  # the reader of stdout has closed it
         code = 1
     except (Exception, KeyboardInterrupt) as error:

@@ -32,6 +32,8 @@ def train(
     from regard import training
     from regard.tasks import task_class
 
+    if exact and resume is None:
+        raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
     if recipe is not None and resume is None:
         run = training.train(recipe, *(overrides or []), runs=runs, quiet=quiet)
     elif resume is not None and recipe is None:

@@ -25,6 +25,7 @@ from regard.types import Example
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_MEMBER = 31  # zlib's number for a gzip header, any window, and a checksum at the end
 PIECE = 2**18  # bytes that are read or decompressed at a time
+FEW_MEMBERS, SMALL_MEMBER = 10_000, 2**9  # gzip members that any file may have, and more if each has so many bytes
 NO_BOMB = 2**24  # bytes that any gzip file may unpack to, whatever its size
 LIMITS = Limits()  # for texts that no recipe names
 NUMBERS = {2: "two", 3: "three"}  # of columns, as words for messages
@@ -215,14 +216,19 @@ def _unpacked(handle: int, size: int, name: str, limits: Limits) -> Iterator[byt
 
 
 def _unzip(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """The content of one or more gzip members; zeros may follow each."""
-    member = zlib.decompressobj(GZIP_MEMBER)
+    """The content of one or more gzip members; zeros may follow each. Many members with little content are refused."""
+    member, members, unpacked = zlib.decompressobj(GZIP_MEMBER), 1, 0
     try:
         for piece in pieces:
             left = piece
             while left := left.lstrip(b"\0") if member.eof else left:
-                member = zlib.decompressobj(GZIP_MEMBER) if member.eof else member
-                yield member.decompress(left, PIECE)
+                if member.eof:
+                    member, members = zlib.decompressobj(GZIP_MEMBER), members + 1
+                if members > FEW_MEMBERS + unpacked // SMALL_MEMBER:
+                    raise DataError(f"{name} has {members:,} gzip members with little text in each; pack it again")
+                content = member.decompress(left, PIECE)
+                unpacked += len(content)
+                yield content
                 left = member.unused_data or member.unconsumed_tail
         if not member.eof:
             raise EOFError("it ends too early")

@@ -16,7 +16,6 @@ from regard.storage import MODEL, Folder, Run
 from regard.storage.runs import resume_command
 
 HEADER, PER_TENSOR = 1 << 20, 1 << 10  # bytes that a file may need besides the numbers: in all, and for each tensor
-LARGEST = 1 << 38  # bytes of a file of tensors, if it is not known which ones it should hold
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -43,31 +42,34 @@ def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     return next((name for name, is_finite in zip(tensors, finite, strict=True) if not is_finite), None)
 
 
-def read_tensors(folder: Folder, name: str, allowed: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+def read_tensors(folder: Folder, name: str, allowed: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a file; CorruptError if it is damaged, or if a tensor is not like the `allowed` one of its name.
 
-    The allowed tensors give names, shapes and types; they may be on the meta device. Without them, all are allowed.
+    The allowed tensors give names, shapes and types; they may be on the meta device. All numbers must be finite.
     """
     path = folder.path / name
-    most = LARGEST if allowed is None else HEADER + sum(PER_TENSOR + tensor.nbytes for tensor in allowed.values())
-    content = folder.read(name, most)
+    content = folder.read(name, HEADER + sum(PER_TENSOR + tensor.nbytes for tensor in allowed.values()))
     try:
         tensors: dict[str, Tensor] = parse_tensors(content)
     except (SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise CorruptError(f"{path} holds no tensors: {shown(str(error))}") from error
-    if allowed is not None:
-        _check(tensors, allowed, path)
+    _check(tensors, allowed, path)
     return tensors
 
 
 def _check(tensors: Mapping[str, Tensor], allowed: Mapping[str, Tensor], path: Path) -> None:
-    """Raise CorruptError for a tensor that is not like the allowed one of its name."""
+    """Raise CorruptError for a tensor that is not like the allowed one of its name, or is not finite."""
     for name, tensor in tensors.items():
         if name not in allowed:
             raise CorruptError(f"{path} does not fit the run's recipe: it has a tensor {shown(name)}")
         if (tensor.shape, tensor.dtype) != (allowed[name].shape, allowed[name].dtype):
             stored, expected = _describe(tensor), _describe(allowed[name])
             raise CorruptError(f"{path} does not fit the run's recipe: {name} is {stored}, and should be {expected}")
+    if bad := not_finite(tensors):
+        raise CorruptError(
+            f"{path} cannot be used: the tensor {bad} holds NaN or infinite numbers; "
+            "copy the run again from where it came, or train it again"
+        )
 
 
 def _describe(tensor: Tensor) -> str:
@@ -83,15 +85,9 @@ def read_weights(folder: Folder, model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def stored_weights(run: Run, model: nn.Module | None = None) -> dict[str, Tensor]:
-    """The weights that a run has stored, checked against a model if one is given; CorruptError if none fit."""
+def stored_weights(run: Run, model: nn.Module) -> dict[str, Tensor]:
+    """The weights that a run has stored, checked against its model; CorruptError if there are none, or others."""
     if not run.has_file(MODEL):
         how = f"go on with: {resume_command(run.path)}"
         raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
-    tensors = read_tensors(run, MODEL) if model is None else read_weights(run, model)
-    if name := not_finite(tensors):
-        raise CorruptError(
-            f"{run.path / MODEL} cannot be used: the tensor {name} holds NaN or infinite numbers; "
-            "copy the run again from where it came, or train it again"
-        )
-    return tensors
+    return read_weights(run, model)

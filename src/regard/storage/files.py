@@ -39,15 +39,23 @@ def write(path: Path, content: bytes, owner: str = "") -> None:
             _write_synced(partial, content, os.O_EXCL)
             os.replace(partial, path)
             sync_folder(path.parent)
+        except FileExistsError:  # somebody else's file has the temporary name
+            raise
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
 
 
-def append(path: Path, content: bytes) -> None:
-    """Append to a file, which is created if it is missing, and sync it to the disk; not atomic. A link is refused."""
+def append(path: Path, content: bytes, owner: str) -> None:
+    """Append to a file, which is created if it is missing, and sync it to the disk; not atomic. A link is refused.
+
+    A file that has another name too (a hard link, as in some backups) is replaced, so that the other stays as it is.
+    """
     with write_errors(path):
-        _write_synced(path, content, os.O_APPEND)
+        if not _is_free(path) and os.lstat(path).st_nlink > 1:
+            write(path, read(path) + content, owner)
+        else:
+            _write_synced(path, content, os.O_APPEND)
 
 
 def read(path: Path, most: int = LARGEST) -> bytes:
@@ -66,13 +74,13 @@ def read(path: Path, most: int = LARGEST) -> bytes:
                 ) from error
             raise
         try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise CorruptError(f"{path} is a folder or a device, not a file; put the file there")
-            if found.st_size > most:
-                raise CorruptError(f"{path} has {found.st_size:,} bytes, more than the {most:,} it can need")
+            if status.st_size > most:
+                raise CorruptError(f"{path} has {status.st_size:,} bytes, more than the {most:,} it can need")
             with os.fdopen(handle, "rb", closefd=False) as file:
-                return file.read(found.st_size)
+                return file.read(status.st_size)
         finally:
             os.close(handle)
 
@@ -169,8 +177,8 @@ def replace_folder(path: Path, files: Mapping[str, bytes], owner: str) -> None:
 def _partial_folder(path: Path, files: Mapping[str, bytes], owner: str) -> Iterator[Path]:
     """Write a folder under a temporary name, to be renamed to `path` in the block; removed if that fails."""
     partial = _temporary(path, owner)
+    os.mkdir(partial)
     try:
-        os.mkdir(partial)
         for name, content in files.items():
             _write_synced(partial / name, content, os.O_EXCL)
         sync_folder(partial)

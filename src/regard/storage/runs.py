@@ -35,9 +35,12 @@ CHECKPOINTS, LOCK, DAMAGED = "checkpoints", ".lock", ".damaged"
 FORMAT = 2  # of the manifest; manifests of format 1 have no id of the run and no digest of their own
 KEPT = 2  # number of checkpoints: the newest, and an older one in case it is damaged
 LARGEST_MANIFEST = 1 << 20  # bytes
+LARGEST_ENVIRONMENTS = 1 << 16  # bytes
+MOST_ENTRIES = 200_000  # of the metrics: one for each validation
 LARGEST_OWNER = 1 << 10  # bytes of a lock file
 NAME = re.compile(r"\w[\w.+-]*")  # of runs, and of the files in them
 LONGEST_NAME = 100  # bytes of the name of a run; most systems allow 255 for a name, and temporary names are longer
+SET_ASIDE = re.compile(rf"{re.escape(DAMAGED)}(-[0-9]+)?$")  # the end of the name of what was set aside
 DIGEST = re.compile(r"[0-9a-f]{64}")
 ID = re.compile(r"[0-9a-f]{16}|")  # of a run; empty for those made before format 2
 
@@ -73,7 +76,7 @@ class Manifest(NamedTuple):
             raise CorruptError(f"{path} is damaged: it does not list files")
         for name, digests in listed.items():
             valid = isinstance(digests, list) and all(
-                isinstance(each, str) and DIGEST.fullmatch(each) for each in digests
+                isinstance(text, str) and DIGEST.fullmatch(text) for text in digests
             )
             if not valid:
                 raise CorruptError(f"{path} is damaged: it has no digest for {name}")
@@ -138,6 +141,11 @@ class Checkpoint(Folder):
         """The number of updates that were done before it was saved."""
         return int(self.path.name.partition("-")[0])
 
+    @property
+    def number(self) -> int:
+        """1, or the number after the dash: a higher one was saved later."""
+        return int(self.path.name.partition("-")[2] or 1)
+
 
 @dataclass(frozen=True)
 class Run(Folder):
@@ -201,7 +209,7 @@ class Run(Folder):
         """What the parts of its training were computed with, in order; none for runs that did not record it."""
         if not self.has_file(ENVIRONMENT):
             return []
-        stored = parse_json(self.read(ENVIRONMENT), list, self.path / ENVIRONMENT)
+        stored = parse_json(self.read(ENVIRONMENT, LARGEST_ENVIRONMENTS), list, self.path / ENVIRONMENT)
         if not all(isinstance(environment, dict) for environment in stored):
             raise CorruptError(f"{self.path / ENVIRONMENT} is damaged: it does not list environments")
         return stored
@@ -246,7 +254,9 @@ class Run(Folder):
                 if not stat.S_ISREG(os.fstat(lock).st_mode):
                     raise CorruptError(f"{path} is not a file; remove it, if no process trains this run")
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if files.is_open_as(lock, path):  # else a process that finished the run has just removed it
+                if os.fstat(lock).st_nlink > 1:  # it has another name too, as in some backups, which stays as it is
+                    path.unlink()
+                if files.is_open_as(lock, path):  # else it was just removed, perhaps as the run was finished
                     return lock
                 os.close(lock)
             except BaseException as error:
@@ -302,12 +312,15 @@ class Run(Folder):
         """Append one entry to the metrics."""
         with write_errors(self.path / METRICS):
             self._check_lock()
-        files.append(self.path / METRICS, json.dumps(entry).encode() + b"\n")
+        files.append(self.path / METRICS, json.dumps(entry).encode() + b"\n", self.id)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics recorded during training; an incomplete last line is left out."""
         content = self.read(METRICS) if self.finished() else self._undamaged_metrics()
-        entries = [parse_json(line, dict, self.path / METRICS) for line in content.split(b"\n")[:-1]]
+        lines = content.split(b"\n")[:-1]
+        if len(lines) > MOST_ENTRIES:
+            raise CorruptError(f"{self.path / METRICS} is damaged: it holds more than {MOST_ENTRIES:,} entries")
+        entries = [parse_json(line, dict, self.path / METRICS) for line in lines]
         if self.finished() and not entries:
             raise CorruptError(f"{self.path / METRICS} is damaged: a finished run has metrics, and it holds none")
         return entries
@@ -325,7 +338,7 @@ class Run(Folder):
     def _undamaged_metrics(self) -> bytes:
         """The metrics recorded so far; CorruptError if they do not begin with the newest copy in a checkpoint."""
         recorded = self._recorded()
-        for checkpoint in self.checkpoints():
+        for checkpoint in self.own_checkpoints():
             with contextlib.suppress(CorruptError):
                 copy = checkpoint.read(METRICS)
                 break
@@ -379,33 +392,40 @@ class Run(Folder):
             if not self._is_own(folder):
                 os.mkdir(folder)
             metrics = self._undamaged_metrics()
-            replaced = [checkpoint.path for checkpoint in self.checkpoints() if checkpoint.update == update]
+            own = [checkpoint for checkpoint in self.own_checkpoints() if not _added(checkpoint)]
+            replaced = [checkpoint.path for checkpoint in own if checkpoint.update == update]
             free = (path for path in numbered(folder / f"{update:08}") if not os.path.lexists(path))
             path = replaced[0] if replaced else next(free)
             files.replace_folder(path, _with_manifest({**content, METRICS: metrics}, run), run)
-            for old in self.checkpoints()[KEPT:]:
+            for old in self.own_checkpoints()[KEPT:]:
                 self._remove(old)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints of this run, the newest first; damaged ones, whose run is not known, are among them."""
+        """The checkpoints of this run, the newest first, and damaged ones, whose run is not known."""
         run = self.id
         return [checkpoint for checkpoint in self._numbered_folders() if _run_of(checkpoint) in (run, None)]
 
+    def own_checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints whose manifest names this run, the newest first."""
+        run = self.id
+        return [checkpoint for checkpoint in self._numbered_folders() if _run_of(checkpoint) == run]
+
     def newest_update(self) -> int:
         """The update of the newest checkpoint; 0 if there is none."""
-        return max((checkpoint.update for checkpoint in self.checkpoints()), default=0)
+        return max((checkpoint.update for checkpoint in self.own_checkpoints()), default=0)
 
     def strangers(self) -> list[str]:
         """The names of all that lies among the checkpoints and is none of this run: it is left alone."""
         own = {checkpoint.path.name for checkpoint in self.checkpoints()}
-        return [name for name in self._checkpoint_names() if name not in own and DAMAGED not in name]
+        return [name for name in self._checkpoint_names() if name not in own and not SET_ASIDE.search(name)]
 
     def _numbered_folders(self) -> list[Checkpoint]:
-        """The folders that have the name of a checkpoint, the newest first."""
+        """The folders that have the name and a file of a checkpoint, the newest first."""
         folder = self.path / CHECKPOINTS
         paths = [folder / name for name in self._checkpoint_names() if Checkpoint.NAME.fullmatch(name)]
-        found = [Checkpoint(path) for path in paths if files.is_folder(path)]
-        return sorted(found, key=lambda checkpoint: checkpoint.update, reverse=True)
+        folders = [Checkpoint(path) for path in paths if files.is_folder(path)]
+        made = [checkpoint for checkpoint in folders if {MANIFEST, MODEL, METRICS} & set(os.listdir(checkpoint.path))]
+        return sorted(made, key=lambda checkpoint: (checkpoint.update, checkpoint.number), reverse=True)
 
     def _checkpoint_names(self) -> list[str]:
         """The names of all files and folders among the checkpoints."""
@@ -419,17 +439,20 @@ class Run(Folder):
 
     def _remove_checkpoints(self) -> None:
         """Remove all checkpoints of this run, and their folder unless it holds anything else."""
-        for checkpoint in self.checkpoints():
+        for checkpoint in self.own_checkpoints():
             self._remove(checkpoint)
         if self._is_own(self.path / CHECKPOINTS) and not self._checkpoint_names():
             os.rmdir(self.path / CHECKPOINTS)
 
     def _remove(self, checkpoint: Checkpoint) -> None:
-        """Remove a checkpoint, unless it is damaged or somebody has put other files into it."""
-        with contextlib.suppress(CorruptError):
-            own = {MANIFEST, *checkpoint.manifest().files}
-            if own >= set(os.listdir(checkpoint.path)):
-                files.remove_folder(checkpoint.path, self.id)
+        """Remove a checkpoint, unless somebody has put other files into it."""
+        if not _added(checkpoint):
+            files.remove_folder(checkpoint.path, self.id)
+
+
+def _added(checkpoint: Checkpoint) -> set[str]:
+    """The names of files in a checkpoint that its manifest does not list, which somebody else has put there."""
+    return set(os.listdir(checkpoint.path)) - {MANIFEST, *checkpoint.manifest().files}
 
 
 def _run_of(checkpoint: Checkpoint) -> str | None:
@@ -442,7 +465,7 @@ def _run_of(checkpoint: Checkpoint) -> str | None:
 
 def _with_manifest(content: Mapping[str, bytes], run: str) -> dict[str, bytes]:
     """The files of a folder, and their manifest as the last one."""
-    return {**content, MANIFEST: Manifest(run, {name: [digest(each)] for name, each in content.items()}).to_json()}
+    return {**content, MANIFEST: Manifest(run, {name: [digest(data)] for name, data in content.items()}).to_json()}
 
 
 @contextlib.contextmanager
@@ -478,7 +501,7 @@ def _owner(lock: int) -> str:
     try:
         owner = json.loads(os.pread(lock, LARGEST_OWNER, 0))
         host, process, since = (str(owner[key])[:80] for key in ("host", "process", "since"))
-    except (ValueError, KeyError, TypeError, RecursionError):  # written by an older version, or damaged
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # written by an older version, or damaged
         return "another process"
     return f"process {process} on {host}, since {since}"
 

@@ -8,11 +8,13 @@ import torch
 
 from regard import __version__
 from regard.device import choose_device, name_gpu, name_processor
-from regard.errors import DataError
+from regard.errors import DataError, shown
+from regard.kernels.choose import are_definitions_only
 from regard.recipe import Train
 from regard.storage import ENVIRONMENT, Run
 
 Environment = dict[str, Any]
+MOST_NAMED = 10  # changes that a message names
 
 
 def current(settings: Train) -> Environment:
@@ -23,6 +25,7 @@ def current(settings: Train) -> Environment:
         "processor": name_processor(),
         "gpu": name_gpu(choose_device(settings.device)),
         "threads": settings.threads or torch.get_num_threads(),
+        "definitions_only": are_definitions_only(),  # REGARD_PLAIN=1
     }
 
 
@@ -37,8 +40,8 @@ def describe_changes(run: Run, now: Environment, *, exact: bool) -> str:
     With `exact`, any difference is an error, and so is a run that did not record its environment.
     """
     stored = run.environments()
-    changes = [change for before in stored for change in _changes(before, now)]
-    sentence = f"{run.path} was trained with {'; '.join(dict.fromkeys(changes))}" if changes else ""
+    changes = list(dict.fromkeys(change for before in stored for change in _changes(before, now)))
+    sentence = f"{run.path} was trained with {'; '.join(changes[:MOST_NAMED])}" if changes else ""
     if exact and (changes or not stored):
         why = sentence or f"{run.path} did not record what it was trained with"
         raise DataError(f"{why}. With --exact a run goes on only with what it was begun with; leave --exact out")
@@ -46,11 +49,12 @@ def describe_changes(run: Run, now: Environment, *, exact: bool) -> str:
 
 
 def _changes(before: Mapping[str, Any], now: Environment) -> list[str]:
-    return [
-        f"{name} {str(before[name])[:80]}, now {now[name]}" for name in now if before.get(name, now[name]) != now[name]
-    ]
+    different = [name for name in now if before.get(name) != now[name]]
+    return [f"{name} {shown(before.get(name, 'not recorded'))}, now {shown(now[name])}" for name in different]
 
 
 def record(run: Run, now: Environment, update: int) -> None:
-    """Add to the run's file that its training goes on in this environment after `update` updates."""
-    run.replace(ENVIRONMENT, to_json([*run.environments(), {"update": update} | now]))
+    """Add to the run's file that its training goes on in this environment after `update` updates, if it is new."""
+    stored = run.environments()
+    if not stored or _changes(stored[-1], now):
+        run.replace(ENVIRONMENT, to_json([*stored, {"update": update} | now]))
