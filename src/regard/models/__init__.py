@@ -4,7 +4,15 @@ from regard.models.classifier import Classifier
 from regard.models.language import LanguageModel
 from regard.models.layout import store_by_columns
 from regard.models.seq2seq import Seq2Seq, assemble, build
-from regard.models.weights import load_weights, not_finite, read_tensors, read_weights, stored_weights, weights
+from regard.models.weights import (
+    fitting_weights,
+    load_weights,
+    not_finite,
+    read_tensors,
+    read_weights,
+    stored_weights,
+    weights,
+)
 
 __all__ = [
     "Classifier",
@@ -12,6 +20,7 @@ __all__ = [
     "Seq2Seq",
     "assemble",
     "build",
+    "fitting_weights",
     "load_weights",
     "not_finite",
     "read_tensors",

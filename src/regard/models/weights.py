@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as parse_tensors
 from torch import Tensor, nn
 
+from regard import device as devices
 from regard.errors import CorruptError, shown
 from regard.storage import MODEL, Folder, Run
 from regard.storage.runs import resume_command
@@ -47,14 +48,18 @@ def read_tensors(folder: Folder, name: str, allowed: Mapping[str, Tensor]) -> di
 
     The allowed tensors give names, shapes and types; they may be on the meta device. All numbers must be finite.
     """
-    path = folder.path / name
-    content = folder.read(name, HEADER + sum(PER_TENSOR + tensor.nbytes for tensor in allowed.values()))
-    try:
-        tensors: dict[str, Tensor] = parse_tensors(content)
-    except (SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise CorruptError(f"{path} holds no tensors: {shown(str(error))}") from error
-    _check(tensors, allowed, path)
+    tensors = _parse(folder, name, HEADER + sum(PER_TENSOR + tensor.nbytes for tensor in allowed.values()))
+    _check(tensors, allowed, folder.path / name)
     return tensors
+
+
+def _parse(folder: Folder, name: str, most: int) -> dict[str, Tensor]:
+    """The tensors of a file of at most `most` bytes, which are not checked."""
+    content = folder.read(name, most)
+    try:
+        return parse_tensors(content)
+    except (SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CorruptError(f"{folder.path / name} holds no tensors: {shown(str(error))}") from error
 
 
 def _check(tensors: Mapping[str, Tensor], allowed: Mapping[str, Tensor], path: Path) -> None:
@@ -65,9 +70,14 @@ def _check(tensors: Mapping[str, Tensor], allowed: Mapping[str, Tensor], path: P
         if (tensor.shape, tensor.dtype) != (allowed[name].shape, allowed[name].dtype):
             stored, expected = _describe(tensor), _describe(allowed[name])
             raise CorruptError(f"{path} does not fit the run's recipe: {name} is {stored}, and should be {expected}")
-    if bad := not_finite(tensors):
+    _check_finite(tensors, path)
+
+
+def _check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise CorruptError for a tensor with numbers that are not finite."""
+    if name := not_finite(tensors):
         raise CorruptError(
-            f"{path} cannot be used: the tensor {bad} holds NaN or infinite numbers; "
+            f"{path} cannot be used: the tensor {name} holds NaN or infinite numbers; "
             "copy the run again from where it came, or train it again"
         )
 
@@ -87,7 +97,22 @@ def read_weights(folder: Folder, model: nn.Module) -> dict[str, Tensor]:
 
 def stored_weights(run: Run, model: nn.Module) -> dict[str, Tensor]:
     """The weights that a run has stored, checked against its model; CorruptError if there are none, or others."""
+    _check_stored(run)
+    return read_weights(run, model)
+
+
+def fitting_weights(run: Run, model: nn.Module) -> dict[str, Tensor]:
+    """The weights of any run that have the name, shape and type of a weight of this model; the others are left out."""
+    _check_stored(run)
+    own = {name: (weight.shape, weight.dtype) for name, weight in weights(model).items()}
+    stored = _parse(run, MODEL, devices.memory(torch.device("cpu")))
+    fitting = {name: weight for name, weight in stored.items() if own.get(name) == (weight.shape, weight.dtype)}
+    _check_finite(fitting, run.path / MODEL)
+    return fitting
+
+
+def _check_stored(run: Run) -> None:
+    """Raise CorruptError if a run has stored no weights yet."""
     if not run.has_file(MODEL):
         how = f"go on with: {resume_command(run.path)}"
         raise CorruptError(f"the run {run.path} is not complete: nothing was validated yet; if it was stopped, {how}")
-    return read_weights(run, model)

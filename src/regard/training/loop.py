@@ -19,7 +19,7 @@ from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
 from regard.storage import Checkpoint, Run
 from regard.storage.runs import resume_command
-from regard.tasks import AnyTask, task_class, task_of
+from regard.tasks import AnyTask, task_class
 from regard.tasks.core import AnyBatched, DevLoss, Encoded, Examples
 from regard.training import engine, environment
 from regard.training.engine import SMALLER
@@ -196,12 +196,7 @@ def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
 
 def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
     """The weights of a run that have the name, shape and type of a weight of the model; at least one must."""
-    with plugins.loading(origin.needs()):
-        shapes = _shapes(task_of(origin))
-    memory.check_model(shapes, torch.device("cpu"))  # the run may be a stranger's
-    own = {name: (weight.shape, weight.dtype) for name, weight in models.weights(model).items()}
-    stored = models.stored_weights(origin, shapes)
-    fitting = {name: weight for name, weight in stored.items() if own.get(name) == (weight.shape, weight.dtype)}
+    fitting = models.fitting_weights(origin, model)
     if not fitting:
         raise RecipeError(
             f"train.start_from: no tensor of {origin.path} has the name and shape of one of this model; "
