@@ -22,11 +22,11 @@ test: $(READY) lint types browser  ## ruff, mypy and all tests but the slow ones
 
 # Processors and numbers of threads differ in the last bits of a sum. So the laws run twice more, side by side: as on a
 # processor with AVX2 (by two threads), and as on one without AVX (by one); all else ran once, as on this one. The second
-# of them runs definitions in place of all fast paths (REGARD_PLAIN=1, see kernels/choose.py), the first both. Left out,
-# for time, is what no processor changes: the checks of shapes (JAXTYPING_DISABLE), the laws of capture (fake tensors), of
-# conversion and of hooks (which module is called), of search and sampling (the laws of decoders hold their numbers), and
-# that every combination learns (whether a loss is halved).
-LAWS := JAXTYPING_DISABLE=1 $(BIN)/pytest tests/laws tests/kernels tests/attention -k "not every_combination_learns" \
+# of them runs definitions in place of all fast paths (REGARD_PLAIN=1, see kernels/choose.py), the first both. Here the
+# shapes in signatures are checked too (REGARD_CHECK_SHAPES). Left out, for time, is what no processor changes: the laws
+# of capture (fake tensors), of conversion and of hooks (which module is called), of search and sampling (the laws of
+# decoders hold their numbers), and that every combination learns (whether a loss is halved).
+LAWS := REGARD_CHECK_SHAPES=1 $(BIN)/pytest tests/laws tests/kernels tests/attention -k "not every_combination_learns" \
   $(foreach laws,capture conversion hook search sampling,--ignore tests/laws/test_$(laws)_laws.py)
 
 laws-avx2: $(READY)  # without the laws of decoders and of the whole model: those of their parts hold their numbers

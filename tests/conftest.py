@@ -1,4 +1,4 @@
-"""Setup of all tests: shapes in signatures are checked, the cache is a temporary folder, the seed is fixed."""
+"""Setup of all tests: shapes in signatures are checked if asked for, the cache is a temporary folder, a fixed seed."""
 
 import os
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ import regard  # noqa: F401  before torch: it sets how OpenMP threads wait, also
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported, also in subprocesses
 
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"  # an int may be a float, as in mypy
-if find_spec("beartype"):  # without it, shapes are not checked
+# With REGARD_CHECK_SHAPES=1, shapes in signatures are checked; tests then take a third longer.
+if os.environ.get("REGARD_CHECK_SHAPES") and find_spec("beartype"):
     jaxtyping.install_import_hook("regard", CHECKER)  # before any of its modules is imported
-CHECKED = ("laws", "kernels", "attention", "search", "tasks")  # elsewhere tests train; checks are slow
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -42,12 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check shapes in the folders of CHECKED; skip tests of fast paths (marker `takes`) if only definitions run.
-
-    With JAXTYPING_DISABLE in the environment no shapes are checked.
-    """
-    if "JAXTYPING_DISABLE" not in os.environ:
-        jaxtyping.config.update("jaxtyping_disable", item.path.parent.name not in CHECKED)
+    """Skip tests of fast paths (marker `takes`) if only definitions run."""
     if item.get_closest_marker("takes") and choose.are_definitions_only():
         pytest.skip("REGARD_PLAIN=1: definitions run in place of the fast paths that this test is about")
 

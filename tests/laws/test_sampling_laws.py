@@ -3,7 +3,6 @@
 The exact numbers are in tests/search.
 """
 
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -14,16 +13,8 @@ from small import leaves, near
 from regard.errors import NotFiniteError, RecipeError
 from regard.search import beam, sample
 from regard.types import BEGIN, END, PAD, Hypothesis
-from shapes import unchecked
 
 DRAWS = (11, 22, 33)  # the seeds of the three sentences
-
-
-@pytest.fixture(autouse=True)
-def unchecked_shapes() -> Iterator[None]:
-    """As in the laws of beam search; `test_sampling_runs_with_checked_shapes` checks the shapes."""
-    with unchecked():
-        yield
 
 
 def check(setup: Setup, row: int, hypothesis: Hypothesis) -> None:
@@ -220,13 +211,3 @@ def test_coverage_is_added_to_the_score(kind, seed, weight):
         (alone,) = beam(setup.model.decoder, setup.alone[row], **settings | {"limits": [LIMITS[row]]})
         assert outputs_of([alone]) == outputs_of([hypotheses])
         assert [each.score for each in alone] == pytest.approx([each.score for each in hypotheses], abs=1e-9, rel=0)
-
-
-@pytest.mark.parametrize("kind", SETUP_KINDS)
-def test_sampling_runs_with_checked_shapes(kind, unchecked_shapes):
-    from jaxtyping import config
-
-    config.update("jaxtyping_disable", False)
-    setup = make_setup(kind)
-    assert all(sample(setup.model.decoder, setup.memory, limits=LIMITS, seeds=DRAWS, prefix=PREFIX))
-    assert all(beam(setup.model.decoder, setup.memory, width=2, limits=LIMITS, no_repeat=2, prefix=PREFIX))

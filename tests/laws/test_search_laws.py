@@ -1,6 +1,5 @@
 """Laws of beam search, over every kind of decoder, on small models with varied predictions."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
@@ -31,14 +30,6 @@ from regard.layers.transformer import NORMS
 from regard.models import Seq2Seq
 from regard.search import beam
 from regard.types import BEGIN, END, PAD, Memory
-from shapes import unchecked
-
-
-@pytest.fixture(autouse=True)
-def unchecked_shapes() -> Iterator[None]:
-    """The laws of decoders check their shapes; `TestWithCheckedShapes` checks those of search."""
-    with unchecked():
-        yield
 
 
 class PlainHypothesis(NamedTuple):
@@ -351,14 +342,3 @@ def test_every_kind_of_positions_and_norm_is_searched():
     cases = [case_of(kind, seed) for kind, seed in product(TRANSFORMER_KINDS, SEEDS)]  # as in the law of the plain beam
     assert {case.stack.positions for case in cases} == set(POSITIONS)
     assert {case.stack.norm for case in cases} == set(NORMS)
-
-
-class TestWithCheckedShapes:
-    @pytest.fixture(autouse=True)
-    def unchecked_shapes(self) -> None:
-        """Replace the fixture of the module, so that shapes are checked here."""
-
-    @pytest.mark.parametrize("kind", SETUP_KINDS)
-    def test_search_runs(self, kind):
-        setup = make_setup(kind)
-        assert all(beam(setup.model.decoder, setup.memory, width=3, limits=LIMITS, n_best=2))
