@@ -12,16 +12,9 @@ from regard import recipe as recipes
 from regard.search import beam, sample
 from regard.tasks import TASKS
 from regard.training import loop
+from small_recipes import RECIPES
 
 PREFIX = torch.tensor([[4, 9, 5], [8, 8, 8], [6, 4, 7]])
-RECIPES = {
-    "translate": "reverse",
-    "classify": "moods",
-    "language_model": "sentences",
-    "tag": "parts",
-    "masked_lm": "clues",
-    "answer": "facts",
-}
 
 
 @pytest.mark.parametrize("task", TASKS)

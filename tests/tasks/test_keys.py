@@ -4,11 +4,11 @@ import dataclasses
 from typing import Any
 
 import pytest
-from test_shapes import RECIPES
 
 from regard import recipe as recipes
 from regard.errors import RecipeError
 from regard.tasks import TASKS
+from small_recipes import RECIPES
 
 # Keys that the training loop reads for every task, and sections of attention, which are read as a whole.
 OF_ALL_TASKS = ("name", "task", "metric", "train.", "model.encoder.self_attention.", "model.decoder.")
