@@ -15,7 +15,6 @@ from common import (
     METRICS,
     WHOLE,
     Example,
-    Result,
     commands,
     example,
     good_checkpoints,
@@ -25,6 +24,8 @@ from common import (
     train_arguments,
     trying,
 )
+
+from commands import Result
 
 Count = Callable[[str, object], None]
 READING = {"read", "close"}  # operations that change no file
@@ -162,7 +163,7 @@ def test_a_signal_saves_and_stops(number: signal.Signals, place: str, call: int,
     how = f"go on with: regard train --resume {attacked.run}"
     assert result.code == 128 + number, (result.code, result.error)
     assert result.error.endswith(f"\nregard: stopped by {number.name}; {saved} updates are saved; {how}\n")
-    assert result.out == ""
+    assert result.out == b""
     assert max(good_checkpoints(attacked.run)) == saved
     attacked.assert_recovers()
 

@@ -13,7 +13,6 @@ from common import (
     MODEL,
     OPTIMIZER,
     WHOLE,
-    Result,
     commands,
     example,
     good_checkpoints,
@@ -23,6 +22,8 @@ from common import (
     train_arguments,
     trying,
 )
+
+from commands import Result
 
 Count = Callable[[str, object], None]
 SOME_KINDS = pytest.mark.parametrize("kind", ["recurrent", "subwords"])
