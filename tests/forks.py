@@ -25,6 +25,7 @@ answers with its process id; {"wait": process, "limit": seconds} answers with it
 """
 
 import errno
+import gc
 import importlib
 import io
 import json
@@ -257,6 +258,7 @@ def resident_bytes() -> int:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # a collection in a fork would copy the memory of all these objects
     children: dict[int, Child] = {}
     for line in sys.stdin:
         task = json.loads(line)

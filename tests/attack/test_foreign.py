@@ -212,7 +212,7 @@ LINKS = [(state, name, target) for name in INSIDE for state in ("unfinished", "f
 def test_a_link_in_a_run_is_never_written_through(tmp_path: Path, victim: Path, record_property: Count) -> None:
     made = example(KIND)
     with trying("links in a run", record_property) as tried:
-        for number, (state, name, target) in enumerate(sample(LINKS, 40)):
+        for number, (state, name, target) in enumerate(sample(LINKS, 20)):
             copy = made.copy_unfinished if state == "unfinished" else made.copy_finished
             run = copy(tmp_path / str(number))
             if state == "finished" and name.startswith(f"{CHECKPOINTS}/"):

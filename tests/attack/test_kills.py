@@ -86,7 +86,7 @@ def test_killed_at_every_operation_on_a_file(kind: str, new: bool, tmp_path: Pat
     numbers = [number for number, (name, _) in enumerate(operations, 1) if name not in READING]
     assert len(numbers) > 30
     with trying(f"kills at an operation on a file, {'new' if new else 'resumed'} run", record_property) as tried:
-        for number in sample(numbers, 8):
+        for number in sample(numbers, 4):
             with tried(kind, number, operations[number - 1]):
                 attacked = Attacked(made, tmp_path / str(number), new=new)
                 result = attacked.train(fail={number: "kill"})
@@ -102,7 +102,7 @@ def test_killed_at_a_random_instant(kind: str, tmp_path: Path, record_property: 
     made = example(kind)
     generator = random.Random(f"instants of {kind}")
     with trying("kills at a random instant", record_property) as tried:
-        for number in range(120 if WHOLE else 5):
+        for number in range(120 if WHOLE else 3):
             seconds = generator.uniform(0, 1.02) * made.cpu
             with tried(kind, seconds):
                 attacked = Attacked(made, tmp_path / str(number), new=True)
@@ -141,7 +141,7 @@ RESUMED = [(place, 1) for place, call in PLACES if call == 1] + [("regard.traini
 @ONE_KIND
 def test_killed_while_it_validates_saves_finishes_or_resumes(kind: str, tmp_path: Path, record_property: Count) -> None:
     made = example(kind)
-    cases = [(True, *place) for place in sample(PLACES, 7)] + [(False, *place) for place in RESUMED]
+    cases = [(True, *place) for place in sample(PLACES, 5)] + [(False, *place) for place in RESUMED]
     with trying("kills in a validation, save, finish or restore", record_property) as tried:
         for number, (new, place, call) in enumerate(cases):
             with tried(kind, "new" if new else "resumed", place, call):
@@ -174,7 +174,7 @@ def test_a_signal_at_a_random_instant(number: signal.Signals, tmp_path: Path, re
     made = example("recurrent")
     generator = random.Random(f"signal {number}")
     with trying("signals at a random instant", record_property) as tried:
-        for index in range(60 if WHOLE else 4):
+        for index in range(60 if WHOLE else 2):
             seconds = generator.uniform(0.02, 1.02) * made.cpu
             with tried(number.name, seconds):
                 attacked = Attacked(made, tmp_path / str(index), new=True)

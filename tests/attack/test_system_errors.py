@@ -68,7 +68,7 @@ def test_an_error_at_every_operation_of_a_training(kind: str, tmp_path: Path, re
 
     operations = train(tmp_path / "whole").operations
     with trying("injected errors, new run", record_property) as tried:
-        for number, error in sample(failures(operations), 30):
+        for number, error in sample(failures(operations), 15):
             with tried(kind, number, operations[number - 1], error):
                 folder = tmp_path / f"{number}-{error}"
                 plant_foreign_files(folder)
@@ -92,7 +92,7 @@ def test_an_error_at_every_operation_of_a_resumed_training(kind: str, tmp_path: 
     run = made.copy_unfinished(tmp_path / "whole")
     operations = commands()("train", "--resume", run, watched=str(run.parent)).operations
     with trying("injected errors, resumed run", record_property) as tried:
-        for number, error in sample(failures(operations), 30):
+        for number, error in sample(failures(operations), 15):
             with tried(kind, number, operations[number - 1], error):
                 run = made.copy_unfinished(tmp_path / f"{number}-{error}")
                 foreign = snapshot(run.parent, without=[run])
@@ -130,7 +130,7 @@ def test_files_that_may_not_grow(kind: str, tmp_path: Path, record_property: Cou
     checkpoint = made.unfinished / "checkpoints" / "00000004"
     largest = max((checkpoint / name).stat().st_size for name in (MODEL, OPTIMIZER))
     with trying("full disks, by a limit on the size of files", record_property) as tried:
-        for size in sample([largest * step // 40 for step in range(40)], 5):
+        for size in sample([largest * step // 40 for step in range(40)], 3):
             with tried(kind, size):
                 run = made.copy_unfinished(tmp_path / str(size))
                 foreign = snapshot(run.parent, without=[run])
@@ -147,7 +147,7 @@ def test_few_open_files(tmp_path: Path, record_property: Count) -> None:
     made = example("recurrent")
     codes = []
     with trying("limits on open files", record_property) as tried:
-        for limit in [*sample(range(3, 23), 7), 23]:
+        for limit in [*sample(range(3, 23), 4), 23]:
             with tried(limit):
                 run = made.copy_unfinished(tmp_path / str(limit))
                 result = commands()("train", "--resume", run, limits={"NOFILE": limit})
