@@ -1,9 +1,8 @@
-"""What the attacks share: tiny recipes, commands that are attacked, comparison of runs, and counts of the cases.
+"""What the attacks share: tiny recipes, comparison of runs, and counts of the cases.
 
 `make test` runs a sample of the cases, `make attack` (REGARD_ATTACK=whole) all of them.
 """
 
-import atexit
 import functools
 import hashlib
 import json
@@ -11,19 +10,16 @@ import os
 import random
 import shutil
 import stat
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from commands import Commands, shared_commands
+from commands import Result as Result
+
 WHOLE = os.environ.get("REGARD_ATTACK") == "whole"
-LIMIT = 10.0  # seconds after which a command hangs
-MEMORY = 500 << 20  # bytes that a command on a tiny run may use beyond those of the process it was forked from
-DOCUMENTED = {0, 2, 3, 4, 5, 6}  # exit codes of commands that no signal stopped; 70, an unexpected error, is a failure
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
 MANIFEST, METRICS, MODEL, RECIPE, STATE = (
     "manifest.json",
@@ -33,7 +29,6 @@ MANIFEST, METRICS, MODEL, RECIPE, STATE = (
     "state.json",
 )
 OPTIMIZER, CHECKPOINTS, LOCK = "optimizer.safetensors", "checkpoints", ".lock"
-SOURCES = Path(__file__).parents[2] / "src"
 
 Case = TypeVar("Case")
 
@@ -76,82 +71,6 @@ def trying(name: str, record_property: Callable[[str, object], None]) -> Iterato
     assert not tried.failed, f"{len(tried.failed)} of {tried.count} cases failed:\n{shown}"
 
 
-# ---- commands
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a command ended: exit code (minus the signal's number if a signal ended it), output, operations on files."""
-
-    code: int
-    hung: bool
-    out: str
-    error: str
-    operations: list[list[str]]  # [name, path] of each
-    seconds: float
-    cpu: float
-    memory: int
-
-    def assert_behaved(self, codes: Iterable[int] = DOCUMENTED) -> None:
-        """No hang, no signal, no traceback; an exit code that is documented; if it is not 0, a sentence."""
-        assert not self.hung, f"it hung for more than {LIMIT} seconds: {self.error}"
-        assert "Traceback" not in self.error, self.error
-        assert self.code in set(codes), (self.code, self.error)
-        assert self.memory < commands().memory + MEMORY, f"{self.memory >> 20} MiB"
-        if self.code:
-            assert self.error.rstrip("\n").split("\n")[-1].startswith("regard: "), self.error
-
-
-class Commands:
-    """Runs `regard ARGUMENTS` from the sources under test, in forks of a warm process; the keys are in commands.py."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="regard-attack-"))
-        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
-        write_data(self.folder)
-        warm_up = [
-            {"train": ["reverse", *settings(kind), "train.updates=1"], "runs": str(self.folder / "warm")}
-            for kind in ("recurrent", "transformer")
-        ]
-        hidden = {"FORCE_COLOR", "COLUMNS", "REGARD_DATA", "REGARD_ATTACK"}
-        environment = {name: value for name, value in os.environ.items() if name not in hidden}
-        environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCES), "REGARD_CACHE": str(self.folder / "cache")}
-        self.server = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("commands.py"), json.dumps(warm_up)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            cwd=self.folder,
-            text=True,
-        )
-        atexit.register(self.server.kill)
-        assert self.server.stdout.readline() == "ready\n"
-        self.memory = 1 << 40
-        self.memory = self("list", "scores").memory  # of a command that does next to nothing
-
-    def _ask(self, task: dict[str, Any]) -> Any:
-        self.server.stdin.write(json.dumps(task) + "\n")
-        self.server.stdin.flush()
-        return json.loads(self.server.stdout.readline())
-
-    def start(self, *arguments: object, **options: Any) -> int:
-        """Start a command; returns its process id."""
-        return self._ask({"start": {"arguments": list(map(str, arguments)), "folder": str(self.folder)} | options})
-
-    def wait(self, process: int, limit: float = LIMIT) -> Result:
-        """Wait until a command ends."""
-        return Result(**self._ask({"wait": process, "limit": limit}))
-
-    def __call__(self, *arguments: object, limit: float = LIMIT, **options: Any) -> Result:
-        return self.wait(self.start(*arguments, **options), limit)
-
-
-@functools.cache
-def commands() -> Commands:
-    """The commands of this test process; the data of the tiny recipes is in their folder."""
-    return Commands()
-
-
 # ---- tiny recipes
 
 SIZES = (
@@ -175,7 +94,7 @@ KINDS = {
         *("task=language_model", "metric=perplexity", "data.train=lines.txt", "data.dev=lines.txt"),
         *("model.decoder.order=none", "model.decoder.start=zeros", "model.decoder.cell=lstm"),
     ),
-    "continued": (*PAIRS, "train.start_from=warm/recurrent"),
+    "continued": (*PAIRS, "train.start_from=origin/recurrent"),
 }
 UNUSED = {  # keys that a task refuses
     "classifier": ("model.decoder", "search"),
@@ -197,6 +116,16 @@ def write_data(folder: Path) -> None:
     (folder / "dev.tsv").write_text("".join(f"{word}\t{word[::-1]}\n" for word in words[:6]), encoding="utf-8")
     (folder / "labels.tsv").write_text("".join(f"{word}\t{word > 'c'}\n" for word in words), encoding="utf-8")
     (folder / "lines.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+
+
+@functools.cache
+def commands() -> Commands:
+    """The commands of this test process; in their folder are the data of the tiny recipes, and a run to start from."""
+    shared = shared_commands()
+    write_data(shared.folder)
+    result = shared(*train_arguments("recurrent", shared.folder / "origin", "train.updates=1"))
+    assert result.code == 0, result.error
+    return shared
 
 
 def train_arguments(kind: str, runs: Path, *more: str) -> list[str]:

@@ -18,7 +18,6 @@ from common import (
     OPTIMIZER,
     RECIPE,
     STATE,
-    Result,
     commands,
     example,
     good_checkpoints,
@@ -27,6 +26,8 @@ from common import (
     train_arguments,
     trying,
 )
+
+from commands import Result
 
 Count = Callable[[str, object], None]
 KIND = "recurrent"
@@ -211,7 +212,7 @@ LINKS = [(state, name, target) for name in INSIDE for state in ("unfinished", "f
 def test_a_link_in_a_run_is_never_written_through(tmp_path: Path, victim: Path, record_property: Count) -> None:
     made = example(KIND)
     with trying("links in a run", record_property) as tried:
-        for number, (state, name, target) in enumerate(sample(LINKS, 40)):
+        for number, (state, name, target) in enumerate(sample(LINKS, 20)):
             copy = made.copy_unfinished if state == "unfinished" else made.copy_finished
             run = copy(tmp_path / str(number))
             if state == "finished" and name.startswith(f"{CHECKPOINTS}/"):
@@ -321,7 +322,7 @@ def test_look_writes_through_no_link(tmp_path: Path, victim: Path, record_proper
 
 def test_a_run_that_starts_from_another_is_bound_to_its_weights(tmp_path: Path) -> None:
     """Killed before its first checkpoint, it needs the other run again."""
-    origin, kept = tmp_path / "origin", commands().folder / "warm" / KIND
+    origin, kept = tmp_path / "origin", commands().folder / "origin" / KIND
     shutil.copytree(kept, origin)
     stop = [[f"{RUN}.save", 1, [signal.SIGKILL]]]
     assert commands()(*train_arguments("continued", tmp_path, f"train.start_from={origin}"), signals=stop).code == -9

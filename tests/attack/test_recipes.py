@@ -4,28 +4,24 @@
 """
 
 import dataclasses
-import hashlib
-import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from common import WHOLE, commands, sign
 
+from commands import Result
 from regard import recipe as recipes
 from regard.errors import CorruptError, RecipeError, RegardError
 from regard.predict import load
 from regard.recipe import Recipe, to_toml
-from regard.storage import MANIFEST, RECIPE, Run
+from regard.storage import RECIPE, Run
 from regard.training.loop import check
 
-WHOLE = os.environ.get("REGARD_ATTACK") == "whole"
 CRAFTED = 1200 if WHOLE else 150
 EXTREME = 2000 if WHOLE else 133
 PARSING, USING = 1.0, 10.0  # seconds of CPU time that a case may take
@@ -149,13 +145,6 @@ def noise(generator: random.Random, text: str) -> bytes:
 
 
 ATTACKS = (other_value, other_value, other_section, other_key, other_format, damaged, noise)
-
-
-def sign(run: Path) -> None:
-    """Let the manifest of a run fit its files, as somebody who crafts a run would."""
-    manifest = json.loads((run / MANIFEST).read_bytes())
-    manifest["files"][RECIPE] = [hashlib.sha256((run / RECIPE).read_bytes()).hexdigest()]
-    (run / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def assert_is_sentence(error: RegardError) -> None:
@@ -301,35 +290,18 @@ def printable(overrides: str) -> str:
     return overrides[:40].encode("ascii", "replace").decode()
 
 
-class Commands:
-    """Runs `regard ARGUMENTS` in forks of a warm process; see tests/system/forks.py."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        script = TESTS / "system" / "forks.py"
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.server = subprocess.Popen([sys.executable, script], env=environment, **pipes)
-
-    def __call__(self, *arguments: str) -> tuple[int, str]:
-        """The exit code, negative if a signal ended the command, and what it wrote to stderr."""
-        streams = {name: str(self.folder / name) for name in ("stdin", "stdout", "stderr")}
-        Path(streams["stdin"]).touch()
-        self.server.stdin.write(json.dumps({"arguments": arguments, "folder": str(self.folder), **streams}) + "\n")
-        self.server.stdin.flush()
-        code = int(self.server.stdout.readline())
-        return code, Path(streams["stderr"]).read_text(encoding="utf-8")
-
-
 @pytest.fixture(scope="module")
-def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the data of the tiny recipe."""
     folder = tmp_path_factory.mktemp("commands")
     words = ["".join(random.Random(seed).choices("abcdefgh", k=4)) for seed in range(40)]
     (folder / "pairs.tsv").write_text("".join(f"{word}\t{word.upper()}\n" for word in words), encoding="utf-8")
-    commands = Commands(folder)
-    with commands.server:
-        yield commands
-        commands.server.stdin.close()
+    return folder
+
+
+def train(folder: Path, overrides: str, runs: str, limit: float = USING) -> Result:
+    keys = [*TINY, *overrides.split(" ")]
+    return commands()("train", "dates", *keys, "--quiet", "--runs", runs, folder=folder, limit=limit)
 
 
 @pytest.mark.parametrize("overrides", REFUSED, ids=printable)
@@ -340,15 +312,14 @@ def test_an_absurd_value_is_refused_by_the_checks(overrides: str) -> None:
 
 
 @pytest.mark.parametrize("overrides", [*(REFUSED if WHOLE else REFUSED[::5]), *REFUSED_LATER], ids=printable)
-def test_an_absurd_value_is_refused_before_a_run_is_made(command: Commands, overrides: str) -> None:
-    code, error = command("train", "dates", *TINY, *overrides.split(" "), "--quiet", "--runs", "none")
-    assert code == REFUSED_LATER.get(overrides, 2), error
-    assert error.startswith("regard: ")
-    assert error.count("\n") == 1
-    assert not (command.folder / "none").exists()
+def test_an_absurd_value_is_refused_before_a_run_is_made(folder: Path, overrides: str) -> None:
+    result = train(folder, overrides, "none")
+    result.assert_behaved(codes=[REFUSED_LATER.get(overrides, 2)])
+    assert result.error.count("\n") == 1
+    assert not (folder / "none").exists()
 
 
 @pytest.mark.parametrize("overrides", ACCEPTED if WHOLE else ACCEPTED[:1])
-def test_the_largest_values_train_to_the_end(command: Commands, overrides: str) -> None:
-    code, error = command("train", "dates", *TINY, *overrides.split(" "), "--quiet", "--runs", "some")
-    assert code == 0, error
+def test_the_largest_values_train_to_the_end(folder: Path, overrides: str) -> None:
+    result = train(folder, overrides, "some", limit=120)
+    assert result.code == 0, result.error

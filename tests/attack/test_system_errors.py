@@ -13,7 +13,6 @@ from common import (
     MODEL,
     OPTIMIZER,
     WHOLE,
-    Result,
     commands,
     example,
     good_checkpoints,
@@ -23,6 +22,8 @@ from common import (
     train_arguments,
     trying,
 )
+
+from commands import Result
 
 Count = Callable[[str, object], None]
 SOME_KINDS = pytest.mark.parametrize("kind", ["recurrent", "subwords"])
@@ -75,7 +76,7 @@ def test_an_error_at_every_operation_of_a_training(
 
     operations = train(tmp_path / "whole").operations
     with trying("injected errors, new run", record_property) as tried:
-        for number, error in sample(failures(operations, errors), 30):
+        for number, error in sample(failures(operations, errors), 15):
             with tried(kind, number, operations[number - 1], error):
                 folder = tmp_path / f"{number}-{error}"
                 plant_foreign_files(folder)
@@ -102,7 +103,7 @@ def test_an_error_at_every_operation_of_a_resumed_training(
     run = made.copy_unfinished(tmp_path / "whole")
     operations = commands()("train", "--resume", run, watched=str(run.parent)).operations
     with trying("injected errors, resumed run", record_property) as tried:
-        for number, error in sample(failures(operations, errors), 30):
+        for number, error in sample(failures(operations, errors), 15):
             with tried(kind, number, operations[number - 1], error):
                 run = made.copy_unfinished(tmp_path / f"{number}-{error}")
                 foreign = snapshot(run.parent, without=[run])
@@ -140,7 +141,7 @@ def test_files_that_may_not_grow(kind: str, tmp_path: Path, record_property: Cou
     checkpoint = made.unfinished / "checkpoints" / "00000004"
     largest = max((checkpoint / name).stat().st_size for name in (MODEL, OPTIMIZER))
     with trying("full disks, by a limit on the size of files", record_property) as tried:
-        for size in sample([largest * step // 40 for step in range(40)], 5):
+        for size in sample([largest * step // 40 for step in range(40)], 3):
             with tried(kind, size):
                 run = made.copy_unfinished(tmp_path / str(size))
                 foreign = snapshot(run.parent, without=[run])
@@ -157,7 +158,7 @@ def test_few_open_files(tmp_path: Path, record_property: Count) -> None:
     made = example("recurrent")
     codes = []
     with trying("limits on open files", record_property) as tried:
-        for limit in [*sample(range(3, 23), 7), 23]:
+        for limit in [*sample(range(3, 23), 4), 23]:
             with tried(limit):
                 run = made.copy_unfinished(tmp_path / str(limit))
                 result = commands()("train", "--resume", run, limits={"NOFILE": limit})

@@ -4,20 +4,18 @@ import hashlib
 import io
 import json
 import os
-import pty
 import re
 import shlex
 import shutil
-import subprocess
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from common import WHOLE, commands
 
+from commands import Result
 from regard import visible
 from regard.console import ProgressLog, track
 from regard.visible import VisibleStream, guarded, make_visible
@@ -26,8 +24,7 @@ with warnings.catch_warnings():  # typer uses names that click 8.5 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
     from regard.cli.core import to_json
 
-HERE = Path(__file__).parent
-GOLDEN = HERE.parent / "golden" / "runs"
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 # Title and clipboard of the terminal, a link, colours, C1 sequences, BEL, DEL, right-to-left and zero-width characters.
 ESCAPES = (
     "\x1b]0;owned\x07\x1b]52;c;bHMK\x07\x1b]8;;file:etc\x1b\\\x1b[31m\x9b2J\x90q\x7f\u202e\u2066\u200b\ufeff\ufe0f"
@@ -38,74 +35,23 @@ RAW = re.compile(
 OURS = re.compile(r"\x1b\[(?:48;2;\d+;\d+;\d+|0)m")  # the colours of a map
 BAR = re.compile(r"\x1b\[(?:[\d;]*m|\?25[lh]|2K|\d*A)")  # colours, cursor and lines of a progress bar
 NAME = f"run{ESCAPES}"  # of a folder
-WHOLE = os.environ.get("REGARD_ATTACK") == "whole"
-
-
-@dataclass(frozen=True)
-class Result:
-    """Exit code, stdout and stderr of a command."""
-
-    code: int
-    out: bytes
-    error: bytes
+BOTH, UTF8 = ("out", "error"), "utf-8:strict"
 
 
 Run = Callable[..., Result]
 
 
-class Reader(threading.Thread):
-    """Collects all bytes of the far end of a pseudo-terminal or of a pipe."""
-
-    def __init__(self, is_terminal: bool) -> None:
-        super().__init__()
-        self.is_terminal = is_terminal
-        self.reading, self.writing = pty.openpty() if is_terminal else os.pipe()
-        self.content = b""
-        self.start()
-
-    def run(self) -> None:
-        try:
-            while block := os.read(self.reading, 65536):
-                self.content += block
-        except OSError:  # Linux reports the end of a terminal like this
-            pass
-
-    def end(self) -> bytes:
-        os.close(self.writing)
-        self.join()
-        os.close(self.reading)
-        return self.content.replace(b"\r\n", b"\n") if self.is_terminal else self.content
-
-
 @pytest.fixture(scope="module")
-def regard(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Run]:
-    """Runs a command in a fork of a warm process, with a terminal or a pipe as stdout and stderr."""
+def regard(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs a command with terminals or pipes as stdout and stderr."""
     home = tmp_path_factory.mktemp("home")
-    (home / "stdin").touch()
-    environment = os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "80"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(hostile_package(home)), *filter(None, sys.path)])
-    server = subprocess.Popen(
-        [sys.executable, HERE.parent / "system" / "forks.py"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,  # a file or /dev/null could be sought in, and a terminal in its place cannot
-        env=environment,
-        text=True,
-    )
+    environment = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "80"}
+    options = {"environment": environment, "packages": str(hostile_package(home)), "folder": home}
 
-    def run(*arguments: object, terminals: str = "stdout stderr", stdin: str = "") -> Result:
-        (home / "stdin").write_text(stdin, encoding="utf-8")
-        readers = {name: Reader(name in terminals) for name in ("stdout", "stderr")}
-        streams = {name: f"/proc/{os.getpid()}/fd/{reader.writing}" for name, reader in readers.items()}
-        task = {"arguments": list(map(str, arguments)), "folder": str(home), "stdin": str(home / "stdin")}
-        server.stdin.write(json.dumps(task | streams) + "\n")
-        server.stdin.flush()
-        code = int(server.stdout.readline())
-        return Result(code, *(reader.end() for reader in readers.values()))
+    def run(*arguments: object, terminals: Sequence[str] = BOTH, stdin: str = "", encoding: str = UTF8) -> Result:
+        return commands()(*arguments, terminals=terminals, stdin=stdin.encode(), encoding=encoding, **options)
 
-    with server:
-        yield run
-        server.stdin.close()
+    return run
 
 
 def hostile_package(folder: Path) -> Path:
@@ -134,7 +80,7 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def check(result: Result, *, own: re.Pattern[str] | None = None) -> str:
     """All that reached the terminals, as text; nothing in it is raw but the sequences `own` of regard itself."""
-    text = (result.out + result.error).decode()
+    text = result.out.decode() + result.error
     raw = RAW.search(own.sub("", text) if own else text)
     assert raw is None, f"{raw[0]!r} in {text!r}"
     assert "Traceback" not in text
@@ -228,26 +174,26 @@ def test_outputs_paths_and_messages_stay_legible(regard: Run, hostile_run: Path)
     assert all(part in seen for part in ("\\u202e", "\\x9b", "␛", "␇"))
     assert seen.encode() in regard("predict", hostile_run, "--text", SOURCE).out
     assert seen.replace(" ", "␣")[:12].encode() in regard("look", hostile_run, SOURCE).out
-    assert make_visible(NAME).encode() in regard("predict", hostile_run.with_name(NAME + "2")).error
+    assert make_visible(NAME) in regard("predict", hostile_run.with_name(NAME + "2")).error
 
 
 def test_each_stream_decides_for_itself(regard: Run, hostile_run: Path) -> None:
     missing = str(hostile_run) + "2"
     raw, seen = f"NOUN{ESCAPES}".encode(), make_visible(f"NOUN{ESCAPES}").encode()
-    result = regard("predict", hostile_run, "--text", SOURCE, terminals="stderr")
+    result = regard("predict", hostile_run, "--text", SOURCE, terminals=["error"])
     assert raw in result.out
-    result = regard("predict", hostile_run, "--text", SOURCE, terminals="stdout")
+    result = regard("predict", hostile_run, "--text", SOURCE, terminals=["out"])
     assert seen in result.out
-    assert missing.encode() in regard("predict", missing, terminals="stdout").error
-    check(regard("predict", missing, terminals="stderr"))
+    assert missing in regard("predict", missing, terminals=["out"]).error
+    check(regard("predict", missing, terminals=["error"]))
 
 
 @pytest.mark.parametrize("name", ["predict", "predict many", "predict json", "near", "data", "list", "no such run"])
 def test_bytes_in_a_pipe_are_unchanged(regard: Run, filled: Callable[[str], list[str]], name: str) -> None:
-    result = regard(*filled(name), stdin=f"{SOURCE}\n" * 3, terminals="")
+    result = regard(*filled(name), stdin=f"{SOURCE}\n" * 3, terminals=())
     hostile = {"near": SOURCE, "data": str(filled(name)[1]), "list": f"soft{ESCAPES}", "no such run": f"no{ESCAPES}"}
     wanted = hostile.get(name, f"NOUN{ESCAPES}")
-    text = (result.out + result.error).decode()
+    text = result.out.decode() + result.error
     if name == "predict json":
         assert wanted in json.loads(text)["text"]
     elif name != "data":  # which names the recipe's files, and none of them is there
@@ -255,31 +201,20 @@ def test_bytes_in_a_pipe_are_unchanged(regard: Run, filled: Callable[[str], list
 
 
 def test_bytes_of_a_name_that_is_not_utf8_are_unchanged_in_a_pipe(regard: Run) -> None:
-    result = regard("predict", "no\udcff", terminals="")
-    assert b"no\xff" in result.error
+    result = regard("predict", "no\udcff", terminals=())
+    assert b"no\xff" in os.fsencode(result.error)
 
 
 @pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8:strict", "latin-1:strict"])
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_no_encoding_makes_printing_fail(encoding: str, is_terminal: bool) -> None:
-    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    start = "from regard.cli import main; main()"
-    argument = b"\xff\x1b[31m" + "日\x9b\u202e".encode()
-    for command in ([b"list", argument], [argument]):
-        readers = [Reader(is_terminal), Reader(is_terminal)]
-        done = subprocess.run(
-            [sys.executable, "-c", start, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=readers[0].writing,
-            stderr=readers[1].writing,
-            env=environment,
-            check=False,
-        )
-        result = Result(done.returncode, *(reader.end() for reader in readers))
+@pytest.mark.parametrize("terminals", [(), BOTH])
+def test_no_encoding_makes_printing_fail(regard: Run, encoding: str, terminals: Sequence[str]) -> None:
+    argument = "\udcff\x1b[31m日\x9b\u202e"
+    for command in (["list", argument], [argument]):
+        result = regard(*command, terminals=terminals, encoding=encoding)
         assert result.code == 2
-        assert b"Traceback" not in result.error
-        if is_terminal:
-            text = result.error.decode("latin-1" if encoding.startswith("latin") else "utf-8")
+        assert "Traceback" not in result.error
+        if terminals:
+            text = os.fsencode(result.error).decode("latin-1" if encoding.startswith("latin") else "utf-8")
             assert not re.search("[\x1b\x9b\u202e]", text)
 
 
@@ -294,22 +229,21 @@ def test_every_line_beside_a_progress_bar_is_printed(regard: Run, hostile_run: P
 
 def suggested(result: Result, command: str) -> list[str]:
     """The arguments that a shell takes from a command that a message suggests."""
-    text = result.error.decode()
-    assert f"regard {command} " in text, text
-    return shlex.split(text[text.index(f"regard {command} ") :])
+    assert f"regard {command} " in result.error, result.error
+    return shlex.split(result.error[result.error.index(f"regard {command} ") :])
 
 
 def test_suggested_commands_are_quoted(regard: Run, tmp_path: Path) -> None:
     stopped = tmp_path / "a; touch owned $(touch owned) `touch owned` 'b' \"c\" #"
     shutil.copytree(GOLDEN / "translate_luong" / "stopped", stopped)
     for command in (("predict", stopped, "--text", "a"), ("compare", stopped)):
-        assert suggested(regard(*command, terminals=""), "train")[:4] == ["regard", "train", "--resume", str(stopped)]
+        assert suggested(regard(*command, terminals=()), "train")[:4] == ["regard", "train", "--resume", str(stopped)]
     (tmp_path / "pairs.tsv").write_text("a b\tA B\nb c\tB C\n" * 5, encoding="utf-8")
     runs = tmp_path / stopped.name.replace("a;", "runs;")
-    result = regard("train", "reverse", *TINY, f"data.train={tmp_path / 'pairs.tsv'}", "--runs", runs, terminals="")
+    result = regard("train", "reverse", *TINY, f"data.train={tmp_path / 'pairs.tsv'}", "--runs", runs, terminals=())
     run = result.out.decode().removesuffix("\n")
     assert suggested(result, "look") == ["regard", "look", run, "...;", "regard", "predict", run, "FILE"]
-    assert suggested(regard("score", run, terminals=""), "score") == ["regard", "score", run, "FILE.tsv"]
+    assert suggested(regard("score", run, terminals=()), "score") == ["regard", "score", run, "FILE.tsv"]
 
 
 # The streams and the progress bar, without a process.

@@ -17,7 +17,8 @@ from typing import get_type_hints
 
 import pytest
 
-from conftest import SCRIPT, Command, Result
+from commands import Result
+from conftest import SCRIPT, Command
 from regard import __version__
 from regard.analysis.doctor import EXTRAS
 from regard.attention.scores import SCORES

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,34 @@ def stop_at(check: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop, "Stopper", CountingStopper)
 
 
-def train_until_stopped(runs: Path, recipe: Recipe) -> Run:
-    """Train until the stopper raises; returns the unfinished run."""
-    with pytest.raises(StoppedError):
-        train(recipe, runs=runs, quiet=True)
-    return Run.open(runs / "tiny")
+StopTraining = Callable[..., Run]
+
+
+@pytest.fixture
+def stop_training(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StopTraining:
+    """Trains a run until the stopper raises at this check; returns the unfinished run."""
+
+    def run(check: int, *overrides: str) -> Run:
+        with monkeypatch.context() as patch:
+            stop_at(check, patch)
+            with pytest.raises(StoppedError):
+                train(reduce(recipes.override, overrides, recipe), runs=tmp_path, quiet=True)
+        return Run.open(max(tmp_path.iterdir()))  # tiny, or the last of tiny, tiny-2, ...
+
+    return run
+
+
+AssertResumes = Callable[..., None]
+
+
+@pytest.fixture
+def assert_resumes(outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path) -> AssertResumes:
+    """Resumes the run of the test; it must end as the one that was never stopped."""
+
+    def check(run: Run | Path = tmp_path / "tiny") -> None:
+        assert outcomes.of(resume(run, quiet=True)) == uninterrupted
+
+    return check
 
 
 def on_call(number: int, owner: Any, name: str, act: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
@@ -149,18 +173,11 @@ def test_training_twice_gives_the_same_outcome(
 
 @pytest.mark.parametrize("check", range(1, CHECKS + 1))
 def test_a_run_stopped_at_any_check_resumes_to_the_same_outcome(
-    recipe: Recipe,
-    outcomes: Outcomes,
-    uninterrupted: Outcome,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    check: int,
+    stop_training: StopTraining, assert_resumes: AssertResumes, check: int
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(check, patch)
-        run = train_until_stopped(tmp_path, recipe)
+    run = stop_training(check)
     assert not run.finished()
-    assert outcomes.of(resume(run, quiet=True)) == uninterrupted
+    assert_resumes(run)
 
 
 def test_a_run_has_no_more_checks_than_are_tested(
@@ -172,12 +189,11 @@ def test_a_run_has_no_more_checks_than_are_tested(
 
 
 def test_a_run_stopped_many_times_resumes_to_the_same_outcome(
-    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop_training: StopTraining, outcomes: Outcomes, uninterrupted: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = 0
+    run = stop_training(3)
     with monkeypatch.context() as patch:
-        stop_at(3, patch)
-        run = train_until_stopped(tmp_path, recipe)
         while not run.finished():
             times += 1
             # One check later each time: a stopped validation is repeated from its start, so it needs more checks.
@@ -193,9 +209,8 @@ def test_a_run_stopped_many_times_resumes_to_the_same_outcome(
 @SIGNALS
 @pytest.mark.parametrize("place", ["learn_once", "evaluate"])
 def test_a_signal_while_learning_or_validating(
+    assert_resumes: AssertResumes,
     recipe: Recipe,
-    outcomes: Outcomes,
-    uninterrupted: Outcome,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     place: str,
@@ -211,7 +226,7 @@ def test_a_signal_while_learning_or_validating(
     how = f"{saved} updates are saved; go on with: regard train --resume {tmp_path / 'tiny'}"
     assert str(caught.value) == f"stopped by {number.name}; {how}"
     assert signal.getsignal(number) == before
-    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
+    assert_resumes()
 
 
 def slow_down(owner: Any, name: str, call: int, patch: pytest.MonkeyPatch) -> list[float]:
@@ -267,7 +282,7 @@ def test_a_slow_update_is_abandoned_within_two_seconds_and_nothing_is_lost(
 
 
 def test_an_optimizer_step_is_not_abandoned_because_it_cannot_be_undone(
-    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    assert_resumes: AssertResumes, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopping, "GRACE", 0.05)
     monkeypatch.setattr(stopping, "RETRY", 0.01)
@@ -283,7 +298,7 @@ def test_an_optimizer_step_is_not_abandoned_because_it_cannot_be_undone(
         patch.setattr(torch.optim.AdamW, "step", step)
         with pytest.raises(StoppedError, match="1 updates are saved"):
             train(recipe, runs=tmp_path, quiet=True)
-    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
+    assert_resumes()
 
 
 def test_signals_are_handled_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,9 +321,8 @@ def test_signals_are_handled_in_the_backward_pass(monkeypatch: pytest.MonkeyPatc
 
 @SIGNALS
 def test_a_signal_during_the_last_decoding_stops_at_once(
+    assert_resumes: AssertResumes,
     recipe: Recipe,
-    outcomes: Outcomes,
-    uninterrupted: Outcome,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: signal.Signals,
@@ -317,7 +331,7 @@ def test_a_signal_during_the_last_decoding_stops_at_once(
         on_call(3, Transduce, "prediction", lambda: signal.raise_signal(number), patch)
         with pytest.raises(StoppedError, match="8 updates are saved; go on with: regard train --resume"):
             train(recipe, runs=tmp_path, quiet=True)
-    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
+    assert_resumes()
 
 
 @SIGNALS
@@ -336,26 +350,24 @@ def test_a_signal_while_data_are_prepared_leaves_no_files(
 
 
 def test_a_signal_while_data_are_prepared_again_says_what_is_saved(
-    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop_training: StopTraining, assert_resumes: AssertResumes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(5, patch)
-        run = train_until_stopped(tmp_path, recipe)
+    run = stop_training(5)
     with monkeypatch.context() as patch:
         on_call(1, Transduce, "encode", lambda: signal.raise_signal(signal.SIGINT), patch)
         with pytest.raises(StoppedError, match="3 updates are saved; go on with"):
             resume(run, quiet=True)
-    assert outcomes.of(resume(run, quiet=True)) == uninterrupted
+    assert_resumes(run)
 
 
 def test_a_signal_while_the_run_is_created_says_how_to_go_on(
-    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    assert_resumes: AssertResumes, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         on_call(1, storage.files, "create_folder", lambda: signal.raise_signal(signal.SIGINT), patch)
         with pytest.raises(StoppedError, match="0 updates are saved; go on with"):
             train(recipe, runs=tmp_path, quiet=True)
-    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
+    assert_resumes()
 
 
 def test_a_signal_while_the_run_is_finished_is_ignored(
@@ -371,9 +383,8 @@ def test_a_signal_while_the_run_is_finished_is_ignored(
     ids=["update", "validation", "record", "save"],
 )
 def test_a_second_signal_stops_at_once_and_saves_nothing_incomplete(
+    assert_resumes: AssertResumes,
     recipe: Recipe,
-    outcomes: Outcomes,
-    uninterrupted: Outcome,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     owner: Any,
@@ -391,7 +402,7 @@ def test_a_second_signal_stops_at_once_and_saves_nothing_incomplete(
         with pytest.raises(StoppedError, match=f"stopped by SIGINT; {saved} updates are saved") as caught:
             train(recipe, runs=tmp_path, quiet=True)
     assert caught.value.exit_code == 130
-    assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
+    assert_resumes()
 
 
 def test_resuming_a_finished_run_changes_nothing(
@@ -410,16 +421,9 @@ def test_resuming_a_finished_run_changes_nothing(
     [1, 7, 10, 27, 29],  # of 29: in replace, record, save, the last record, finish
 )
 def test_a_disk_that_cannot_sync_is_a_storage_error_and_nothing_is_lost(
-    recipe: Recipe,
-    outcomes: Outcomes,
-    uninterrupted: Outcome,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    call: int,
+    stop_training: StopTraining, assert_resumes: AssertResumes, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(5, patch)
-        run = train_until_stopped(tmp_path, recipe)
+    run = stop_training(5)
     [checkpoint] = run.checkpoints()
 
     def broken() -> None:
@@ -434,15 +438,13 @@ def test_a_disk_that_cannot_sync_is_a_storage_error_and_nothing_is_lost(
     for saved in run.checkpoints():
         assert saved.read(OPTIMIZER)
     assert checkpoint.path.name == "00000003"
-    assert outcomes.of(resume(run, quiet=True)) == uninterrupted
+    assert_resumes(run)
 
 
 def test_changed_data_are_refused_and_nothing_is_lost(
-    recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop_training: StopTraining, assert_resumes: AssertResumes, recipe: Recipe
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(6, patch)
-        run = train_until_stopped(tmp_path, recipe)
+    run = stop_training(6)
     files_before = contents(run)
     for name in (*recipe.data.train, *recipe.data.dev):
         content = Path(name).read_bytes()
@@ -451,23 +453,15 @@ def test_changed_data_are_refused_and_nothing_is_lost(
             resume(run, quiet=True)
         Path(name).write_bytes(content)
     assert contents(run) == files_before
-    assert outcomes.of(resume(run, quiet=True)) == uninterrupted
+    assert_resumes(run)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.EIO], ids=errno.errorcode.get)
 @pytest.mark.parametrize("name", [storage.MODEL, OPTIMIZER, storage.MANIFEST])
 def test_a_checkpoint_that_cannot_be_read_is_an_error_and_is_not_removed(
-    recipe: Recipe,
-    outcomes: Outcomes,
-    uninterrupted: Outcome,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    number: int,
+    stop_training: StopTraining, assert_resumes: AssertResumes, monkeypatch: pytest.MonkeyPatch, name: str, number: int
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(12, patch)
-        run = train_until_stopped(tmp_path, recipe)
+    run = stop_training(12)
     newest, _ = run.checkpoints()
     files_before = contents(run)
     real = os.open
@@ -482,22 +476,18 @@ def test_a_checkpoint_that_cannot_be_read_is_an_error_and_is_not_removed(
         with pytest.raises(StorageError, match=f"{name} cannot be read: {os.strerror(number)}"):
             resume(run, quiet=True)
     assert contents(run) == files_before
-    assert outcomes.of(resume(run, quiet=True)) == uninterrupted
+    assert_resumes(run)
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content.replace(b"loss", b"lost", 1)])
 def test_damaged_metrics_are_set_aside_and_restored(
-    recipe: Recipe,
+    stop_training: StopTraining,
     outcomes: Outcomes,
     uninterrupted: Outcome,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     damage: Callable[[bytes], bytes],
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(8, patch)
-        run = train_until_stopped(tmp_path, recipe)
+    run = stop_training(8)
     path = run.path / storage.METRICS
     damaged = damage(path.read_bytes())
     path.write_bytes(damaged)
@@ -513,20 +503,10 @@ def test_damaged_metrics_are_set_aside_and_restored(
 
 
 def test_a_checkpoint_of_another_run_is_named_and_left_alone(
-    recipe: Recipe,
-    outcomes: Outcomes,
-    uninterrupted: Outcome,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    stop_training: StopTraining, outcomes: Outcomes, uninterrupted: Outcome, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(12, patch)
-        other = train_until_stopped(tmp_path, recipes.override(recipe, "train.seed=2"))
-        stop_at(6, patch)
-        with pytest.raises(StoppedError):
-            train(recipe, runs=tmp_path, quiet=True)
-    run, (foreign, _) = Run.open(tmp_path / "tiny-2"), other.checkpoints()
+    other, run = stop_training(12, "train.seed=2"), stop_training(6)
+    foreign, _ = other.checkpoints()
     assert foreign.update > run.newest_update()
     aside = run.path / storage.CHECKPOINTS / foreign.path.name
     os.rename(foreign.path, aside)
@@ -540,15 +520,13 @@ def test_a_checkpoint_of_another_run_is_named_and_left_alone(
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_another_environment_is_named_and_recorded_or_refused(
+    stop_training: StopTraining,
     recipe: Recipe,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     exact: bool,
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(6, patch)
-        run = train_until_stopped(tmp_path, recipe)
+    run = stop_training(6)
     [first] = run.environments()
     assert first == {"update": 0} | environment.current(recipe.train)
     assert first["threads"] == 1
@@ -572,27 +550,18 @@ def test_another_environment_is_named_and_recorded_or_refused(
 
 
 def test_definitions_in_place_of_fast_paths_are_another_environment(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stop_training: StopTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(6, patch)
-        run = train_until_stopped(tmp_path, recipe)
+    run = stop_training(6)
     monkeypatch.setattr(environment, "are_definitions_only", lambda: not run.environments()[0]["definitions_only"])
     with pytest.raises(DataError, match="definitions_only"):
         resume(run, exact=True, quiet=True)
 
 
 def test_a_checkpoint_that_is_not_finite_is_set_aside_and_the_older_one_used(
-    recipe: Recipe,
-    outcomes: Outcomes,
-    uninterrupted: Outcome,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    stop_training: StopTraining, outcomes: Outcomes, uninterrupted: Outcome, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(12, patch)
-        run = train_until_stopped(tmp_path, recipe)
+    run = stop_training(12)
     newest, _ = run.checkpoints()
     weights = load_tensors(newest.read(storage.MODEL))
     next(iter(weights.values())).view(-1)[0] = float("nan")
@@ -617,9 +586,7 @@ def test_messages_that_cannot_be_printed_do_not_end_training(
     assert outcomes.of(run) == uninterrupted
 
 
-def test_the_same_environment_is_exact(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        stop_at(6, patch)
-        run = train_until_stopped(tmp_path, recipe)
+def test_the_same_environment_is_exact(stop_training: StopTraining) -> None:
+    run = stop_training(6)
     resume(run, exact=True, quiet=True)
     assert len(run.environments()) == 1

@@ -1,11 +1,15 @@
 """Runs commands of regard, each in a fork of this process, which has imported torch already, and attacks them.
 
-It reads one JSON object per line and answers with one. {"start": {...}} starts a command and answers with its process
-id; {"wait": process, "limit": seconds} answers with its `Result`. A command has these keys, all but the first optional:
+It is started by commands.py, reads one JSON object per line and answers with one. {"start": {...}} starts a command and
+answers with its process id; {"wait": process, "limit": seconds} answers with its `Result`. Bytes are in JSON as
+`os.fsdecode` decodes them. A command has these keys, all but the first two optional:
   arguments    of the command line
   folder       the working directory
   environment  variables to set
-  stdin        text
+  stdin        its bytes
+  terminals    which of "out" and "error" are terminals; the others are pipes
+  encoding     ENCODING:ERRORS of the streams, as in PYTHONIOENCODING; utf-8:strict if it is not given
+  packages     a folder with more installed packages
   watched      a folder: operations on files in it are counted, from 1, and reported as [name, path]
   fail         {number of an operation: "kill", or the name of an error such as "ENOSPC"}: happens at that operation;
                a killed write has written half of its bytes
@@ -21,10 +25,12 @@ id; {"wait": process, "limit": seconds} answers with its `Result`. A command has
 """
 
 import errno
+import gc
 import importlib
 import io
 import json
 import os
+import pty
 import resource
 import select
 import signal
@@ -33,6 +39,8 @@ import time
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
+
+import torch._dynamo  # noqa: F401  torch imports it with the first optimizer or model, which takes two seconds
 
 from regard import cli, predict, training  # noqa: F401  imported before the fork
 from regard.analysis import alignment, doctor  # noqa: F401
@@ -139,7 +147,8 @@ def send(signals: list[int]) -> None:
 def run_command(task: dict[str, Any], report: int) -> NoReturn:
     """Prepare the attack, run the command in this process, then exit with its code."""
     os.environ.update(task.get("environment", {}))
-    os.chdir(task.get("folder", "/"))
+    os.chdir(task["folder"])
+    sys.path[:0] = [task["packages"]] if "packages" in task else []
     for number in task.get("ignored", []):
         signal.signal(number, signal.SIG_IGN)
     for place, call, signals in task.get("signals", []):
@@ -170,71 +179,87 @@ def run_command(task: dict[str, Any], report: int) -> NoReturn:
     os._exit(code)
 
 
+def open_streams(stdin: int, out: int, error: int, encoding: str) -> None:
+    """Let these handles be the standard streams; the old objects know whether theirs could seek and were terminals."""
+    for number, handle in enumerate((stdin, out, error)):
+        os.dup2(handle, number)
+    name, errors = encoding.split(":")
+    sys.stdin = open(0, encoding=name, errors=errors, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding=name, errors=errors, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding=name, errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
 class Child:
-    """A command in a fork, with pipes for its output and for the report of its operations."""
+    """A command in a fork, with pipes or terminals for its output and a pipe for the report of its operations."""
 
     def __init__(self, task: dict[str, Any]) -> None:
-        pipes = {name: os.pipe() for name in ("out", "error", "operations")}
-        with open(os.memfd_create("stdin"), "w+b", closefd=False) as stdin:
-            stdin.write(task.get("stdin", "").encode())
-            stdin.flush()
-            source = stdin.fileno()
+        self.terminals = task.get("terminals", [])
+        ends = {name: pty.openpty() if name in self.terminals else os.pipe() for name in ("out", "error", "operations")}
+        stdin = os.memfd_create("stdin")
+        os.pwrite(stdin, os.fsencode(task.get("stdin", "")), 0)
         self.began = time.monotonic()
+        self.memory = resident_bytes()
         self.process = os.fork()
         if self.process == 0:
-            os.lseek(source, 0, os.SEEK_SET)
-            os.dup2(source, 0)
-            os.dup2(pipes["out"][1], 1)
-            os.dup2(pipes["error"][1], 2)
-            # Streams know whether what they were opened on can seek, so the old ones do not fit.
-            sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-            sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-            run_command(task, pipes["operations"][1])
-        os.close(source)
-        for _, writing in pipes.values():
+            open_streams(stdin, ends["out"][1], ends["error"][1], task.get("encoding", "utf-8:strict"))
+            run_command(task, ends["operations"][1])
+        os.close(stdin)
+        for _, writing in ends.values():
             os.close(writing)
-        self.pipes = {reading: name for name, (reading, _) in pipes.items()}
-        self.received = {name: bytearray() for name in pipes}
+        self.reading = {reading: name for name, (reading, _) in ends.items()}
+        self.received = {name: bytearray() for name in ends}
         self.kill_after = task.get("kill_after")
 
     def wait(self, limit: float) -> dict[str, Any]:
         """Wait until the command ends; after `limit` seconds it is killed, and the result says that it hung."""
         end, hung = time.monotonic() + limit, False
         clock = (~self.process << 3) | 2  # the CPU clock of another process, as clock_getcpuclockid(3) computes it
-        while self.pipes:
-            ready, _, _ = select.select(list(self.pipes), [], [], 0.001 if self.kill_after is not None else 0.05)
+        while self.reading:
+            ready, _, _ = select.select(list(self.reading), [], [], 0.001 if self.kill_after is not None else 0.05)
             for handle in ready:
-                content = os.read(handle, 1 << 16)
-                self.received[self.pipes[handle]] += content
-                if not content:
-                    os.close(handle)
-                    del self.pipes[handle]
-            if self.pipes and self.kill_after is not None and time.clock_gettime(clock) >= self.kill_after[0]:
+                self._receive(handle)
+            if self.reading and self.kill_after is not None and time.clock_gettime(clock) >= self.kill_after[0]:
                 os.kill(self.process, self.kill_after[1])
                 self.kill_after = None
-            if self.pipes and time.monotonic() > end:
+            if self.reading and time.monotonic() > end:
                 hung = True
                 os.kill(self.process, signal.SIGKILL)
                 end += limit
         _, status, used = os.wait4(self.process, 0)
+        for name in self.terminals:
+            self.received[name] = self.received[name].replace(b"\r\n", b"\n")
         return {
             "code": os.waitstatus_to_exitcode(status),
             "hung": hung,
-            "out": self.received["out"].decode(errors="surrogateescape"),
-            "error": self.received["error"].decode(errors="surrogateescape"),
+            "out": os.fsdecode(bytes(self.received["out"])),
+            "error": os.fsdecode(bytes(self.received["error"])),
             "operations": [json.loads(line) for line in self.received["operations"].splitlines()],
             "seconds": time.monotonic() - self.began,
             "cpu": used.ru_utime + used.ru_stime,
-            "memory": used.ru_maxrss * 1024,
+            "memory": used.ru_maxrss * 1024 - self.memory,
         }
+
+    def _receive(self, handle: int) -> None:
+        """Read what the command has written to a stream, which is closed at its end."""
+        try:
+            content = os.read(handle, 1 << 16)
+        except OSError:  # Linux reports the end of a terminal like this
+            content = b""
+        self.received[self.reading[handle]] += content
+        if not content:
+            os.close(handle)
+            del self.reading[handle]
+
+
+def resident_bytes() -> int:
+    """The memory of this process, which a fork of it begins with."""
+    with open("/proc/self/statm", encoding="ascii") as pages:
+        return int(pages.read().split()[1]) * resource.getpagesize()
 
 
 if __name__ == "__main__":
-    for arguments in json.loads(sys.argv[1]):  # once in this process, so that torch is initialised before the forks
-        training.train(*arguments["train"], runs=arguments["runs"], quiet=True)
+    gc.freeze()  # a collection in a fork would copy the memory of all these objects
     children: dict[int, Child] = {}
-    print("ready", flush=True)
     for line in sys.stdin:
         task = json.loads(line)
         if "start" in task:
