@@ -22,8 +22,8 @@ def of_training(model: nn.Module, settings: Train) -> int:
 
     The activations come on top; how much they take depends on the batches and on the kernels.
     """
-    validations = -(-settings.updates // settings.validate)
-    averages = (settings.ema > 0) + (min(settings.average, validations) if settings.average > 1 else 0)
+    snapshots = min(settings.average, settings.validations(settings.updates)) if settings.average > 1 else 0
+    averages = (settings.ema > 0) + snapshots
     return of_model(model) + (3 + averages) * sum(parameter.nbytes for parameter in model.parameters())
 
 

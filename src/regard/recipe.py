@@ -198,6 +198,10 @@ class Train:
     compile: bool = False  # use torch.compile in captured updates: takes a minute, worth it for large models
     deterministic: bool = False  # use only deterministic algorithms, which give the same bits again; slower on a GPU
 
+    def validations(self, update: int) -> int:
+        """Returns how many validations there are up to an update: every `validate` updates, and after the last one."""
+        return update // self.validate + (update == self.updates and update % self.validate > 0)
+
 
 @dataclass(frozen=True)
 class Search:
