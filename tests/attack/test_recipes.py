@@ -131,7 +131,7 @@ def noise(generator: random.Random, text: str) -> bytes:
     """No recipe at all, or too much of one."""
     choices = (
         *(b"", b"\0" * 100, b"\xef\xbb\xbf" + text.encode(), b"\xff\xfe" + text.encode("utf-16-le"), text.encode() * 2),
-        *(generator.randbytes(1000), b"#" * (recipes.LARGEST + 1), b"[a]\n" * 1000, b"a = " + b"[" * 200_000),
+        *(generator.randbytes(1000), b"#" * (recipes.LARGEST_RECIPE + 1), b"[a]\n" * 1000, b"a = " + b"[" * 200_000),
         *(
             b"[[a]]\n" * 40_000,
             ".".join("a" * 100_000).encode() + b" = 1",

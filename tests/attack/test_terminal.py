@@ -338,6 +338,18 @@ def test_every_invisible_character_is_shown() -> None:
     assert make_visible("plain é 日本 🙂 й") == "plain é 日本 🙂 й"
 
 
+EMOJI = ("👩‍💻", "👩🏽‍🚀", "👨‍👩‍👧", "🏳️‍🌈", "❤️‍🔥", "☺️", "©️", "1️⃣", "🇫🇷")
+
+
+def test_joiners_and_selectors_are_hidden_in_emoji_alone() -> None:
+    assert make_visible(" ".join(EMOJI)) == " ".join(EMOJI)
+    for text in ("a\u200db", "a\ufe0f", "1\ufe0f", "क्\u200dष", "🙂\u200d", "🙂\u200da", "a\u200d🙂", "\ufe0f\u200d🙂"):
+        assert not re.search("[\u200d\ufe0f]", make_visible(text)), ascii(text)
+    assert make_visible("🙂\ufe0f\ufe0f") == "🙂\ufe0f\\ufe0f"
+    assert make_visible("🙂\u200d\u200d🙂") == "🙂\\u200d\\u200d🙂"
+    assert make_visible("👩\u200d💻\u202e\n", visible.WITHIN_TEXTS) == "👩\u200d💻\\u202e\n"
+
+
 def test_json_stays_json_with_bytes_that_are_not_utf8() -> None:
     content = {"text": "a\udcffb\ud800"}
     line = to_json(content)
