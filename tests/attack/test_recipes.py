@@ -4,11 +4,11 @@
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from common import ALL_KINDS, DOCUMENTED, commands, example, sign, snapshot, trying
 
 from regard import recipe as recipes
 from regard.errors import CorruptError, RecipeError, RegardError
 from regard.predict import load
 from regard.recipe import Recipe, to_toml
-from regard.storage import MANIFEST, RECIPE, Run
+from regard.storage import RECIPE, Run
 from regard.training.loop import check
 
 WHOLE = os.environ.get("REGARD_ATTACK") == "whole"
@@ -151,13 +152,6 @@ def noise(generator: random.Random, text: str) -> bytes:
 ATTACKS = (other_value, other_value, other_section, other_key, other_format, damaged, noise)
 
 
-def sign(run: Path) -> None:
-    """Let the manifest of a run fit its files, as somebody who crafts a run would."""
-    manifest = json.loads((run / MANIFEST).read_bytes())
-    manifest["files"][RECIPE] = [hashlib.sha256((run / RECIPE).read_bytes()).hexdigest()]
-    (run / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
-
-
 def assert_is_sentence(error: RegardError) -> None:
     assert "\n" not in str(error)
     assert len(str(error)) < 3000
@@ -198,6 +192,33 @@ def test_a_crafted_recipe_of_a_run_is_used_or_refused_in_a_sentence(tmp_path: Pa
             failed.append(f"{number} {attack.__name__} {run.name}: {type(error).__name__}: {error!s:.300} {start!r}")
     record_property("crafted recipes", CRAFTED)
     assert not failed, "\n".join([f"{len(failed)} of {CRAFTED}", *failed[:20]])
+
+
+STOPPED = 128 + signal.SIGTERM
+ENOUGH = 3.0  # seconds of CPU time after which a training is told to stop: a crafted recipe may ask for a long one
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS if WHOLE else ["tagger"])
+def test_a_run_with_a_crafted_recipe_is_used_or_refused_by_the_commands(
+    kind: str, tmp_path: Path, record_property: Record
+) -> None:
+    generator, made = random.Random(kind), example(kind)
+    text = to_toml(Run.open(made.unfinished).recipe())
+    with trying("crafted recipes that commands use", record_property) as tried:
+        for number in range(60 if WHOLE else 14):
+            run, attack = made.copy_unfinished(tmp_path / str(number)), ATTACKS[number % len(ATTACKS)]
+            content = attack(generator, text)
+            (run / RECIPE).write_bytes(content)
+            sign(run)
+            before = snapshot(tmp_path)
+            with tried(number, attack.__name__, content[:300]):
+                commands()("predict", run, "--text", "a\tb c").assert_behaved()
+                assert snapshot(tmp_path) == before
+                result = commands()("train", "--resume", run, kill_after=[ENOUGH, signal.SIGTERM])
+                result.assert_behaved(DOCUMENTED | {STOPPED})
+                others = {name: state for name, state in before.items() if not name.startswith(f"{number}/{kind}")}
+                assert snapshot(tmp_path, without=[run]) == others
+            shutil.rmtree(run.parent)
 
 
 # ---- extreme values
