@@ -222,7 +222,7 @@ def write_data(folder: Path) -> None:
     (folder / "labels.tsv").write_text("".join(f"{word}\t{word > 'c'}\n" for word in words), encoding="utf-8")
     (folder / "lines.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
     sentences = [generator.sample(words, 3) for _ in range(20)]
-    (folder / "tags.tsv").write_text("".join(f"{' '.join(row)}\tO B-x I-x\n" for row in sentences), encoding="utf-8")
+    (folder / "tags.tsv").write_text("".join(f"{' '.join(row)}\tB-x I-x I-x\n" for row in sentences), encoding="utf-8")
     questions = "".join(f"{row[0]}\t{' '.join(row)}\t{row[2]}\n" for row in sentences)
     (folder / "questions.tsv").write_text(questions, encoding="utf-8")
 

@@ -375,12 +375,12 @@ def listed(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
     lists: dict[str, list[Any]] = {
         "turned": old[::-1], "one less": old[:-1], "one more": [*old, "more"], "the first twice": [old[0], *old[:-1]],
         "none": [], "others": [f"other{index}" for index in range(len(old))],
-        "BIO tags": [f"I-{index}" for index in range(len(old))],
+        "BIO tags": [f"B-{index}" for index in range(len(old))],
         "white space": [" " * (index + 1) for index in range(len(old))], "an empty one": ["", *old[1:]],
         "special ones": ["<pad>", "<unk>", "<s>", "</s>", *old][: len(old)], "a surrogate": ["\ud800", *old[1:]],
-        "a long one": ["x" * 10**6, *old[1:]], "control characters": ["\x1b[2J\u202e\n", *old[1:]],
+        "a long one": ["x" * 10**6, *old[1:]], "escapes": ["\x1b[2J\u202e\n", *old[1:]],
         "a number": [7, *old[1:]], "a null": [None, *old[1:]], "a list": [[old[0]], *old[1:]],
-        "a million": [str(index) for index in range(10**6)],
+        "a hundred thousand": [str(index) for index in range(10**5)],
     }  # fmt: skip
     for title, items in lists.items():
         yield title, json.dumps(items if isinstance(stored, list) else stored | {"tokens": items}).encode()
