@@ -205,7 +205,7 @@ def test_a_run_with_a_crafted_recipe_is_used_or_refused_by_the_commands(
     generator, made = random.Random(kind), example(kind)
     text = to_toml(Run.open(made.unfinished).recipe())
     with trying("crafted recipes that commands use", record_property) as tried:
-        for number in range(60 if WHOLE else 14):
+        for number in range(120 if WHOLE else 14):
             run, attack = made.copy_unfinished(tmp_path / str(number)), ATTACKS[number % len(ATTACKS)]
             content = attack(generator, text)
             (run / RECIPE).write_bytes(content)
