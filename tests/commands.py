@@ -58,6 +58,7 @@ class Commands:
     """Starts commands and waits for them; their options are the keys in forks.py."""
 
     def __init__(self) -> None:
+        self.options: dict[str, Any] = {}  # of all commands
         self.folder = Path(tempfile.mkdtemp(prefix="regard-commands-"))
         atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         self.server = subprocess.Popen(
@@ -78,7 +79,7 @@ class Commands:
     def start(self, *arguments: object, folder: Path | None = None, stdin: bytes = b"", **options: Any) -> int:
         """Start a command; returns its process id."""
         task = {"arguments": list(map(str, arguments)), "folder": str(folder or self.folder)}
-        return self._ask(start=task | {"stdin": os.fsdecode(stdin)} | options)
+        return self._ask(start=task | {"stdin": os.fsdecode(stdin)} | self.options | options)
 
     def wait(self, process: int, limit: float = LIMIT) -> Result:
         """Wait until a command ends."""

@@ -6,6 +6,7 @@ import random
 import string
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,16 @@ def test_the_table_has_a_line_for_each_run(compared: Comparison, runs: Path) -> 
     assert where.startswith("on 150 test pairs of ")
     assert where.endswith("test.tsv")
     assert [*lines[3:4], signature, *lines[6:]] == ["", "exact_match|n:150|case:mixed|space:kept", ""]
+
+
+def test_a_name_with_control_characters_has_one_row_of_the_table(compared: Comparison) -> None:
+    first, *others = compared.entries
+    renamed = replace(first, name="a\nb\x1b", measured=first.measured._replace(signature="other"))
+    table = replace(compared, entries=(renamed, *others), examples="texts of a\n.tsv").table()
+    assert len(table.split("\n")) == 1 + len(compared.entries) + 1 + 1 + len(compared.entries) + 1
+    assert {len(line) for line in table.split("\n")[: 1 + len(compared.entries)]} == {len(table.split("\n")[0])}
+    assert table.count("a␊b␛") == 2
+    assert "on texts of a␊.tsv\n" in table
 
 
 def test_curves_are_what_scoring_the_bins_gives(compared: Comparison) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 
 from regard import device as devices
 from regard import memory
+from regard.analysis import doctor
 from regard.device import choose_device
 from regard.errors import RecipeError, ResourceError
 from regard.predict import load
@@ -74,6 +75,7 @@ def test_the_limit_of_a_container_counts_if_it_is_lower(tmp_path: Path, monkeypa
             devices, "MEMORY_LIMITS", (*devices.MEMORY_LIMITS, str(tmp_path / "memory.max"), str(tmp_path / "none"))
         )
         assert devices.memory(CPU) == expected
+        assert doctor.examine().machine["memory"] == f"{expected / 2**30:,.1f} GiB"
 
 
 def test_a_model_that_cannot_fit_is_refused_before_a_run_is_made(

@@ -9,7 +9,7 @@ from regard.recipe import Train
 
 CPU = torch.device("cpu")
 GIB = 2**30
-SMALLER = "lower the widths, the layers, tokens.size or model.longest, or use a machine with more memory"
+SMALLER_MODEL = "lower the widths, the layers, tokens.size or model.longest, or use a machine with more memory"
 
 
 def of_model(model: nn.Module) -> int:
@@ -22,21 +22,21 @@ def of_training(model: nn.Module, settings: Train) -> int:
 
     The activations come on top; how much they take depends on the batches and on the kernels.
     """
-    validations = -(-settings.updates // settings.validate)
-    averages = (settings.ema > 0) + (min(settings.average, validations) if settings.average > 1 else 0)
+    snapshots = min(settings.average, settings.validations(settings.updates)) if settings.average > 1 else 0
+    averages = (settings.ema > 0) + snapshots
     return of_model(model) + (3 + averages) * sum(parameter.nbytes for parameter in model.parameters())
 
 
 def check_model(model: nn.Module, device: torch.device) -> None:
     """Raise ResourceError if a model (on the meta device) is larger than the memory of the CPU, or of this device."""
     for place in dict.fromkeys((CPU, device)):  # it is built on the CPU, then moved
-        _check("the model", of_model(model), place, SMALLER)
+        _check("the model", of_model(model), place, SMALLER_MODEL)
 
 
 def check_training(model: nn.Module, settings: Train, device: torch.device) -> None:
     """Raise ResourceError if a model (on the meta device) cannot be trained in the memory of this device."""
     check_model(model, device)
-    less = SMALLER if settings.average == 1 else f"lower train.average, or {SMALLER}"
+    less = SMALLER_MODEL if settings.average == 1 else f"lower train.average, or {SMALLER_MODEL}"
     _check("training (weights, gradients, optimizer, averages)", of_training(model, settings), device, less)
 
 

@@ -17,7 +17,7 @@ SMALL = 0.02  # standard deviation of the weights with model.init = small
 FORMAT = 3  # version of the TOML format, see `_upgrade`
 
 # Bounds of what is parsed, far above those of any recipe: a recipe may come from a stranger.
-LARGEST = 262_144  # bytes of a recipe; with all texts and lists at their longest, `to_toml` writes fewer
+LARGEST_RECIPE = 262_144  # bytes; with all texts and lists at their longest, `to_toml` writes fewer
 LONGEST_TEXT, LONGEST_LIST = 512, 32_768  # characters of a text, and of a list of file names as JSON
 DEEPEST = 16  # parts of a dotted key at most
 KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
@@ -198,6 +198,10 @@ class Train:
     compile: bool = False  # use torch.compile in captured updates: takes a minute, worth it for large models
     deterministic: bool = False  # use only deterministic algorithms, which give the same bits again; slower on a GPU
 
+    def validations(self, update: int) -> int:
+        """Returns how many validations there are up to an update: every `validate` updates, and after the last one."""
+        return update // self.validate + (update == self.updates and update % self.validate > 0)
+
 
 @dataclass(frozen=True)
 class Search:
@@ -316,15 +320,15 @@ def _content(name: str | Path) -> tuple[Path, bytes]:
         if path.exists() and not path.is_file():  # reading a FIFO or a device might never end
             raise RecipeError(f"the recipe {path} cannot be read: it is not a file; name a .toml file")
         with path.open("rb") as file:
-            return path, file.read(LARGEST + 1)
+            return path, file.read(LARGEST_RECIPE + 1)
     except (OSError, ValueError) as error:
         raise RecipeError(f"the recipe {path} cannot be read: {error}") from error
 
 
 def _decode(content: bytes, origin: str) -> str:
     """The text of a recipe; refuses one that is too large or not UTF-8."""
-    if len(content) > LARGEST:
-        raise RecipeError(f"{origin} cannot be read: a recipe has at most {LARGEST:,} bytes; make it smaller")
+    if len(content) > LARGEST_RECIPE:
+        raise RecipeError(f"{origin} cannot be read: a recipe has at most {LARGEST_RECIPE:,} bytes; make it smaller")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -353,8 +357,8 @@ def parse(content: str | bytes, origin: str, overrides: Iterable[str] = (), form
 
 def _parse_toml(text: str) -> dict[str, Any]:
     """Parses TOML in a bounded time; ValueError if it is not valid, or larger or deeper than any recipe is."""
-    if len(text) > LARGEST:
-        raise ValueError(f"it has more than {LARGEST:,} characters")
+    if len(text) > LARGEST_RECIPE:
+        raise ValueError(f"it has more than {LARGEST_RECIPE:,} characters")
     if DEEP_KEY.search(text):  # the parser takes a time and memory that grow as the square of the number of parts
         raise ValueError(f"a key has more than {DEEPEST} parts")
     try:

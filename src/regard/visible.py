@@ -1,6 +1,7 @@
 """Text made safe to print: in a terminal, invisible and control characters are replaced by visible ones."""
 
 import codecs
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -10,6 +11,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 # the selectors of variants.
 IGNORABLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 SELECTORS = (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+# Characters that are emoji, or are when a variation selector follows (Unicode: Emoji, without digits), by ranges.
+EMOJI = (
+    "\u00a9\u00ae\u203c\u2049\u2122\u2139\u2194-\u2199\u21a9\u21aa\u231a\u231b\u2328\u23cf\u23e9-\u23f3\u23f8-\u23fa\u24c2"
+    "\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u2767\u2795-\u2797\u27a1\u27b0\u27bf\u2934\u2935\u2b05-\u2b07\u2b1b\u2b1c\u2b50"
+    "\u2b55\u3030\u303d\u3297\u3299\U0001f004\U0001f0cf\U0001f170-\U0001f251\U0001f300-\U0001faff"
+)
+# Invisible characters within emoji: joiners between two, selectors after one, and selectors of keycaps (1 in a box).
+WITHIN_EMOJI = re.compile(f"((?<=[{EMOJI}])(?:\ufe0f?\u200d(?=[{EMOJI}])|\ufe0f)|(?<=[0-9#*])\ufe0f(?=\u20e3))")
 ENCODING_ERRORS = "regard.escape"  # name of the error handler for characters that an encoding does not have
 
 
@@ -40,9 +49,14 @@ WITHIN_TEXTS = _Symbols({ord("\t"): "\t", ord("\n"): "\n"})
 def make_visible(text: str, symbols: dict[int, str] = ALL) -> str:
     """The text with every control, formatting or otherwise invisible character replaced by visible ones.
 
-    `WITHIN_LINES` keeps the tab, which separates columns, `WITHIN_TEXTS` also the newline.
+    `WITHIN_LINES` keeps the tab, which separates columns, `WITHIN_TEXTS` also the newline. Emoji that are made of
+    several characters are kept whole.
     """
-    return text if text.isascii() and text.isprintable() else text.translate(symbols)
+    if text.isascii() and text.isprintable():
+        return text
+    between = WITHIN_EMOJI.split(text)  # every second part is within an emoji
+    between[::2] = [part.translate(symbols) for part in between[::2]]
+    return "".join(between)
 
 
 class VisibleStream:

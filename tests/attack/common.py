@@ -3,6 +3,7 @@
 `make test` runs a sample of the cases, `make attack` (REGARD_ATTACK=whole) all of them.
 """
 
+import copy
 import functools
 import hashlib
 import json
@@ -83,6 +84,7 @@ TRANSFORMER = (
     *("model.encoder.kind=transformer", "model.decoder.kind=transformer", "model.encoder.inner_dim=8"),
     *("model.decoder.inner_dim=8", "model.attention.score=scaled_dot", "model.attention.heads=2"),
 )
+LINES = ("data.train=lines.txt", "data.dev=lines.txt", "data.test=lines.txt")
 KINDS = {
     "recurrent": (*PAIRS, "train.average=2", "train.sampling=0.5", "train.accumulate=2"),
     "transformer": (*PAIRS, *TRANSFORMER, "train.ema=0.8", "train.keep=last", "train.patience=5"),
@@ -91,20 +93,41 @@ KINDS = {
         *("task=classify", "metric=accuracy", "data.train=labels.tsv", "data.dev=labels.tsv", "data.test=labels.tsv"),
     ),
     "language_model": (
-        *("task=language_model", "metric=perplexity", "data.train=lines.txt", "data.dev=lines.txt"),
+        *("task=language_model", "metric=perplexity", *LINES),
         *("model.decoder.order=none", "model.decoder.start=zeros", "model.decoder.cell=lstm"),
     ),
     "continued": (*PAIRS, "train.start_from=origin/recurrent"),
 }
+# Kinds whose files are attacked too. Kills and errors of the system are not tried on them: the same code writes their
+# files.
+ALL_KINDS = KINDS | {
+    "tagger": (
+        *("task=tag", "metric=tag_accuracy", "tokens.source=word", "tokens.target=word", "tag.letters.embedding=3"),
+        *("tag.letters.dim=4", "data.train=tags.tsv", "data.dev=tags.tsv", "data.test=tags.tsv"),
+    ),
+    "answer": (
+        *("task=answer", "tokens.source=word", "data.train=questions.tsv", "data.dev=questions.tsv"),
+        *("data.test=questions.tsv", "train.batch_tokens=120"),
+    ),
+    "masked_lm": (
+        *("task=masked_lm", "metric=perplexity", "tokens.source=word", *LINES, *TRANSFORMER, "model.positions=learned"),
+        "model.longest=16",
+    ),
+    "plugin": (*PAIRS, "model.attention.score=manhattan", "model.decoder.order=luong"),
+}
+NO_DECODER = ("model.decoder", "search")
 UNUSED = {  # keys that a task refuses
-    "classifier": ("model.decoder", "search"),
+    "classifier": NO_DECODER,
     "language_model": ("model.encoder", "model.attention", "search.max_ratio"),
+    "tagger": NO_DECODER,
+    "answer": NO_DECODER,
+    "masked_lm": NO_DECODER,
 }
 
 
 def settings(kind: str) -> list[str]:
     """The overrides of the recipe `reverse` for a tiny run of this kind."""
-    keys = [f"name={kind}", "data.corpus=", *SIZES, *KINDS[kind]]
+    keys = [f"name={kind}", "data.corpus=", *SIZES, *ALL_KINDS[kind]]
     return [key for key in keys if not key.startswith(UNUSED.get(kind, ("-",)))]
 
 
@@ -116,16 +139,32 @@ def write_data(folder: Path) -> None:
     (folder / "dev.tsv").write_text("".join(f"{word}\t{word[::-1]}\n" for word in words[:6]), encoding="utf-8")
     (folder / "labels.tsv").write_text("".join(f"{word}\t{word > 'c'}\n" for word in words), encoding="utf-8")
     (folder / "lines.txt").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    sentences = [generator.sample(words, 3) for _ in range(20)]
+    (folder / "tags.tsv").write_text("".join(f"{' '.join(row)}\tB-x I-x I-x\n" for row in sentences), encoding="utf-8")
+    questions = "".join(f"{row[0]}\t{' '.join(row)}\t{row[2]}\n" for row in sentences)
+    (folder / "questions.tsv").write_text(questions, encoding="utf-8")
+
+
+def install_plugin(folder: Path) -> None:
+    """Put the package tests/plugin_package into a folder, with one of its entries, as an installer would."""
+    package = Path(__file__).parents[1] / "plugin_package"
+    info = folder / "regard_small-0.3.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(package / "regard_small.py", folder)
+    (info / "METADATA").write_text("Name: regard-small\nVersion: 0.3\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[regard]\nscores.manhattan = regard_small:Manhattan\n", encoding="utf-8")
 
 
 @functools.cache
 def commands() -> Commands:
-    """The commands of this test process; in their folder are the data of the tiny recipes, and a run to start from."""
-    shared = shared_commands()
-    write_data(shared.folder)
-    result = shared(*train_arguments("recurrent", shared.folder / "origin", "train.updates=1"))
+    """The commands of this test process; in their folder are data, a plugin, and a run to start from."""
+    own = copy.copy(shared_commands())
+    write_data(own.folder)
+    install_plugin(own.folder / "site")
+    own.options = {"packages": str(own.folder / "site")}
+    result = own(*train_arguments("recurrent", own.folder / "origin", "train.updates=1"))
     assert result.code == 0, result.error
-    return shared
+    return own
 
 
 def train_arguments(kind: str, runs: Path, *more: str) -> list[str]:

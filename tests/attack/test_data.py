@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from regard.recipe import Data, Limits
 
 WHOLE = os.environ.get("REGARD_ATTACK") == "whole"
 MEGABYTE = 2**20
+Count = Callable[[str, object], None]
 
 # Reads each file as `regard data` does, and reports the message, the seconds and the growth of the peak in megabytes.
 READ = """
@@ -100,7 +101,7 @@ def repeat(name: str, piece: bytes, times: int) -> str:
     return name
 
 
-def test_a_bomb_costs_little_memory_and_time_and_the_message_names_the_key() -> None:
+def test_a_bomb_costs_little_memory_and_time_and_the_message_names_the_key(record_property: Count) -> None:
     size = 1024 if WHOLE else 32  # megabytes
     few = {} if WHOLE else {"lines": 1_000_000}
     cases: list[tuple[str, dict[str, int], str]] = [
@@ -111,6 +112,7 @@ def test_a_bomb_costs_little_memory_and_time_and_the_message_names_the_key() -> 
         (sparse("one_line", 1024 * MEGABYTE), {}, "line_bytes"),
         (sparse("endless", 10**13), {}, "file_bytes"),
     ]
+    record_property("bombs and giant lines", len(cases))
     outcomes = run(READ, stdin=[(name, limits) for name, limits, _ in cases])
     for (name, _, key), (message, seconds, growth) in zip(cases, outcomes, strict=True):
         assert message.startswith(name), message
@@ -133,7 +135,8 @@ def test_a_gzip_file_may_unpack_to_16_megabytes_and_to_its_size_times_the_limit(
         load(packed, Limits(expansion=1))
 
 
-def test_pipes_devices_sockets_and_folders_are_refused_at_once() -> None:
+def test_pipes_devices_sockets_and_folders_are_refused_at_once(record_property: Count) -> None:
+    record_property("pipes, devices, sockets and folders as data", 4)
     os.mkfifo("pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("socket")
@@ -170,8 +173,9 @@ def test_a_process_substitution_is_refused_because_it_is_a_pipe() -> None:
 @pytest.mark.parametrize("name", ["x", "x.gz"])
 @pytest.mark.parametrize("change", ["grow", "shrink", "overwrite"])
 def test_a_file_that_changes_while_it_is_read_is_noticed(
-    monkeypatch: pytest.MonkeyPatch, name: str, change: str
+    monkeypatch: pytest.MonkeyPatch, record_property: Count, name: str, change: str
 ) -> None:
+    record_property("files that change while they are read", 1)
     content = b"a line\n" * 100_000
     Path(name).write_bytes(gzip.compress(content) if name == "x.gz" else content)
     size, real = os.path.getsize(name), os.read
@@ -195,10 +199,11 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(
         load(name)
 
 
-def test_an_archive_is_read_as_the_gzip_module_reads_it_or_refused() -> None:
-    generator = random.Random(3)
+def test_an_archive_is_read_as_the_gzip_module_reads_it_or_refused(record_property: Count) -> None:
+    generator, count = random.Random(3), 400
+    record_property("damaged archives", count)
     whole = gzip.compress(b"a line\nanother\n" * 40, mtime=0) + gzip.compress(b"third\n", mtime=0) + b"\0" * 3
-    for _ in range(400):
+    for _ in range(count):
         content = bytearray(whole)
         for _ in range(generator.randint(1, 3)):
             content[generator.randrange(len(content))] = generator.randrange(256)

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,10 @@ def touched(ending: str, content: bytes) -> bytes:
 @pytest.mark.skipif(chromium is None, reason="chromium is not on the PATH: no browser to draw the map")
 @pytest.mark.parametrize("ending", [".svg", ".html"])
 @pytest.mark.parametrize("size", [len(HOSTILE), 450], ids=["small", "large"])
-def test_labels_and_titles_run_nothing(tmp_path: Path, ending: str, size: int) -> None:
+def test_labels_and_titles_run_nothing(
+    tmp_path: Path, record_property: Callable[[str, object], None], ending: str, size: int
+) -> None:
+    record_property("hostile labels in a browser", len(HOSTILE))
     labels = (HOSTILE * size)[:size]
     attention = AttentionMap(torch.eye(size), labels, labels)
     drawing = draw(attention, ending, "".join(HOSTILE))

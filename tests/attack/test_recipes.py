@@ -6,15 +6,16 @@
 import dataclasses
 import random
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from common import WHOLE, commands, sign
+from common import ALL_KINDS, WHOLE, commands, example, sign, snapshot, trying
 
-from commands import Result
+from commands import DOCUMENTED, Result
 from regard import recipe as recipes
 from regard.errors import CorruptError, RecipeError, RegardError
 from regard.predict import load
@@ -131,7 +132,7 @@ def noise(generator: random.Random, text: str) -> bytes:
     """No recipe at all, or too much of one."""
     choices = (
         *(b"", b"\0" * 100, b"\xef\xbb\xbf" + text.encode(), b"\xff\xfe" + text.encode("utf-16-le"), text.encode() * 2),
-        *(generator.randbytes(1000), b"#" * (recipes.LARGEST + 1), b"[a]\n" * 1000, b"a = " + b"[" * 200_000),
+        *(generator.randbytes(1000), b"#" * (recipes.LARGEST_RECIPE + 1), b"[a]\n" * 1000, b"a = " + b"[" * 200_000),
         *(
             b"[[a]]\n" * 40_000,
             ".".join("a" * 100_000).encode() + b" = 1",
@@ -187,6 +188,33 @@ def test_a_crafted_recipe_of_a_run_is_used_or_refused_in_a_sentence(tmp_path: Pa
             failed.append(f"{number} {attack.__name__} {run.name}: {type(error).__name__}: {error!s:.300} {start!r}")
     record_property("crafted recipes", CRAFTED)
     assert not failed, "\n".join([f"{len(failed)} of {CRAFTED}", *failed[:20]])
+
+
+STOPPED = 128 + signal.SIGTERM
+ENOUGH = 3.0  # seconds of CPU time after which a training is told to stop: a crafted recipe may ask for a long one
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS if WHOLE else ["tagger"])
+def test_a_run_with_a_crafted_recipe_is_used_or_refused_by_the_commands(
+    kind: str, tmp_path: Path, record_property: Record
+) -> None:
+    generator, made = random.Random(kind), example(kind)
+    text = to_toml(Run.open(made.unfinished).recipe())
+    with trying("crafted recipes that commands use", record_property) as tried:
+        for number in range(120 if WHOLE else 14):
+            run, attack = made.copy_unfinished(tmp_path / str(number)), ATTACKS[number % len(ATTACKS)]
+            content = attack(generator, text)
+            (run / RECIPE).write_bytes(content)
+            sign(run)
+            before = snapshot(tmp_path)
+            with tried(number, attack.__name__, content[:300]):
+                commands()("predict", run, "--text", "a\tb c").assert_behaved()
+                assert snapshot(tmp_path) == before
+                result = commands()("train", "--resume", run, kill_after=[ENOUGH, signal.SIGTERM])
+                result.assert_behaved(DOCUMENTED | {STOPPED})
+                others = {name: state for name, state in before.items() if not name.startswith(f"{number}/{kind}")}
+                assert snapshot(tmp_path, without=[run]) == others
+            shutil.rmtree(run.parent)
 
 
 # ---- extreme values

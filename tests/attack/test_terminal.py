@@ -39,6 +39,7 @@ BOTH, UTF8 = ("out", "error"), "utf-8:strict"
 
 
 Run = Callable[..., Result]
+Count = Callable[[str, object], None]
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +163,10 @@ def filled(hostile_run: Path) -> Callable[[str], list[str]]:
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_nothing_raw_reaches_a_terminal(regard: Run, filled: Callable[[str], list[str]], name: str) -> None:
+def test_nothing_raw_reaches_a_terminal(
+    regard: Run, filled: Callable[[str], list[str]], record_property: Count, name: str
+) -> None:
+    record_property("commands with hostile texts on a terminal", 1)
     result = regard(*filled(name), stdin=f"{SOURCE}\n" * 3)
     text = check(result, own=BAR if name.startswith("train") else OURS)
     assert text.strip()
@@ -189,7 +193,10 @@ def test_each_stream_decides_for_itself(regard: Run, hostile_run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["predict", "predict many", "predict json", "near", "data", "list", "no such run"])
-def test_bytes_in_a_pipe_are_unchanged(regard: Run, filled: Callable[[str], list[str]], name: str) -> None:
+def test_bytes_in_a_pipe_are_unchanged(
+    regard: Run, filled: Callable[[str], list[str]], record_property: Count, name: str
+) -> None:
+    record_property("commands with hostile texts in a pipe", 1)
     result = regard(*filled(name), stdin=f"{SOURCE}\n" * 3, terminals=())
     hostile = {"near": SOURCE, "data": str(filled(name)[1]), "list": f"soft{ESCAPES}", "no such run": f"no{ESCAPES}"}
     wanted = hostile.get(name, f"NOUN{ESCAPES}")
@@ -323,19 +330,32 @@ def test_a_guarded_stream_is_the_terminal_but_for_what_it_writes() -> None:
     assert guarded(file) is file
 
 
-def test_every_invisible_character_is_shown() -> None:
+def test_every_invisible_character_is_shown(record_property: Count) -> None:
     hidden = [
         *(chr(code) for code in range(0x20)),
         *(chr(code) for code in range(0x7F, 0xA0)),
         *"\u00ad\u034f\u061c\u115f\u1160\u17b4\u180e\u200b\u200f\u2028\u202e\u2060\u2064\u2800\u3164\ufe0f\ufeff\uffa0",
         *"\U000e0001\U000e0041\U000e0100\ud800\udcff\U000fffff"[:-1],
     ]
+    record_property("invisible characters", len(hidden))
     for character in hidden:
         seen = make_visible(f"a{character}b")
         assert seen.isprintable()
         assert len(seen) >= 3
         assert character not in seen
     assert make_visible("plain é 日本 🙂 й") == "plain é 日本 🙂 й"
+
+
+EMOJI = ("👩‍💻", "👩🏽‍🚀", "👨‍👩‍👧", "🏳️‍🌈", "❤️‍🔥", "☺️", "©️", "1️⃣", "🇫🇷")
+
+
+def test_joiners_and_selectors_are_hidden_in_emoji_alone() -> None:
+    assert make_visible(" ".join(EMOJI)) == " ".join(EMOJI)
+    for text in ("a\u200db", "a\ufe0f", "1\ufe0f", "क्\u200dष", "🙂\u200d", "🙂\u200da", "a\u200d🙂", "\ufe0f\u200d🙂"):
+        assert not re.search("[\u200d\ufe0f]", make_visible(text)), ascii(text)
+    assert make_visible("🙂\ufe0f\ufe0f") == "🙂\ufe0f\\ufe0f"
+    assert make_visible("🙂\u200d\u200d🙂") == "🙂\\u200d\\u200d🙂"
+    assert make_visible("👩\u200d💻\u202e\n", visible.WITHIN_TEXTS) == "👩\u200d💻\\u202e\n"
 
 
 def test_json_stays_json_with_bytes_that_are_not_utf8() -> None:

@@ -174,6 +174,14 @@ def test_a_sentencepiece_model_with_a_damaged_piece_is_refused():
             SentencePiece.from_bytes(damaged)
 
 
+def test_a_sentencepiece_model_whose_text_for_unknown_tokens_is_not_utf8_is_refused():
+    before, text, after = (
+        TOKENIZER_OF["sentencepiece"].to_bytes().rpartition("⁇".encode())
+    )  # a setting, after the pieces
+    with pytest.raises(CorruptError, match=r"^the stored sentencepiece tokenizer is damaged "):
+        SentencePiece.from_bytes(before + b"\xff" * len(text) + after)
+
+
 @pytest.mark.parametrize(
     "texts", [["hello world", "a b c", "the cat"], ["a"], [" "], ["", "aa"], ["a\tb", "\t"], ["\r"], ["▅"]]
 )

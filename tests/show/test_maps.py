@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from regard.errors import MissingExtraError, RecipeError
 from regard.maps import AttentionMap
-from regard.show.labels import make_visible
+from regard.show.labels import letters, make_visible
 from regard.show.maps import DRAWINGS, draw, png, svg, terminal
 
 PAINT = re.compile(r"\x1b\[48;2;\d+;\d+;\d+m|\x1b\[0m")
@@ -189,6 +189,13 @@ def test_invisible_characters_are_replaced_by_visible_ones(label: str) -> None:
 def test_visible_characters_stay_and_control_characters_become_symbols() -> None:
     assert make_visible("plain 日本語 ▁й") == "plain 日本語 ▁й"
     assert make_visible("\0\x1b\x7f\x9b\u2028\u3000") == "␀␛␡\\x9b\\u2028 "
+
+
+def test_an_emoji_of_several_characters_is_one_letter() -> None:
+    labels = ("👩\u200d💻", "❤\ufe0fb", "1\ufe0f\u20e3")
+    assert letters("".join(labels)) == ["👩\u200d💻", "❤\ufe0f", "b", "1\ufe0f\u20e3"]
+    narrow = terminal(random_map(("row",), labels), width=11, colour=False)
+    assert "👩\u200d💻" in narrow
 
 
 @every_map

@@ -24,6 +24,9 @@ LABELS = (
     "=1+1",
     "'=",
     "'",
+    "a;=1",
+    "a;b;'\"=1;-;",
+    "\t\n=1\r\n+;",
     "\0",
     "</s>",
 )
@@ -35,7 +38,7 @@ def read(content: bytes) -> list[list[str]]:
 
 def unescaped(cell: str) -> str:
     """The label of a cell, as the documentation says: one apostrophe less, if something that is run follows."""
-    return cell[1:] if re.match("'+[-=+@\t\r\n－＝＋＠]", cell) else cell
+    return re.sub("(^|(?<=[;\t\r\n]))'(?=['\"]*[-=+@\t\r\n－＝＋＠])", "", cell)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -47,7 +50,7 @@ def test_csv_reads_back_as_the_same_map(dtype: torch.dtype) -> None:
     assert [[float(cell) for cell in line[1:]] for line in lines] == weights.tolist()
 
 
-RUN_BY_SPREADSHEETS = ("=1+1", "+1", "-1", "-", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "－1", "'=1", "''+")
+RUN_BY_SPREADSHEETS = ("=1+1", "+1", "-1", "-", "@SUM(A1)", "\t1", "\r1", "\n1", "＝1", "－1", "'=1", "''+")
 
 
 def test_csv_labels_that_a_spreadsheet_would_run_begin_with_an_apostrophe() -> None:
@@ -58,6 +61,19 @@ def test_csv_labels_that_a_spreadsheet_would_run_begin_with_an_apostrophe() -> N
     assert header == ["", "'=a", "b=c"]
     assert tuple(line[0] for line in lines) == tuple(f"'{label}" for label in RUN_BY_SPREADSHEETS)
     assert {tuple(map(float, line[1:])) for line in lines} == {tuple(attention.weights[0].tolist())}  # still numbers
+
+
+def test_csv_labels_have_no_formula_after_another_separator() -> None:
+    """Some spreadsheets separate cells at semicolons or tabs, and then find the quotation marks in the wrong places."""
+    labels = ("x;=1+1", "x\t=1+1", "x\n=1+1", "x\r=1+1", 'x;"=1+1";y', "x;'=1+1", ";;-1", "\t=1")
+    content = draw(AttentionMap(torch.eye(len(labels)), labels, labels), ".csv").decode()
+    for cell in re.split(r"[,;\t\r\n]", content):
+        assert not re.match('"*[-=+@]', cell), cell
+    assert read(content.encode())[0][1:] == [
+        *("x;'=1+1", "x\t'=1+1", "x\n'=1+1", "x\r'=1+1", 'x;\'"=1+1";y', "x;''=1+1", ";;'-1", "'\t'=1")
+    ]
+    ordinary = AttentionMap(torch.ones(1, 2), ("a;b",), ("two\nlines", "1-2=3"))
+    assert draw(ordinary, ".csv") == b',"two\nlines",1-2=3\r\na;b,1.0,1.0\r\n'
 
 
 def test_csv_of_an_empty_map_still_has_its_labels() -> None:

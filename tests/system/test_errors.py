@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -51,6 +52,31 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
     assert error.count("\n") == 1
     assert error.startswith("regard: ")
     return error.removeprefix("regard: ").removesuffix("\n")
+
+
+# Ctrl-C while modules are imported
+
+ROOT = Path(__file__).parents[2]
+ENTRY = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]["regard"].split(":")
+
+
+@pytest.mark.parametrize("start", [["-m", "regard"], ["-c", "from {} import {} as main; main()".format(*ENTRY)]])
+@pytest.mark.parametrize(("module", "said"), [("typer", ""), ("torch", "stopped by SIGINT; regard doctor is not done")])
+def test_ctrl_c_while_modules_are_imported_prints_no_traceback(
+    start: list[str], module: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"{module}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n", "utf-8")
+    path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
+    done = subprocess.run(
+        [sys.executable, *start, "doctor"],
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": path},
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == (f"regard: {said}\n" if said else "")
 
 
 # Unexpected errors

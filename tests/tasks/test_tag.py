@@ -439,6 +439,12 @@ def test_predicted_bio_tags_follow_the_rules() -> None:
     assert not all(task.lawful(task.tags.encode(answer.text)) for answer in greedy)
 
 
+def test_a_tag_that_is_not_in_the_vocabulary_follows_no_bio_rules() -> None:
+    task = Tag.learn(tiny("metric=entity_f1"), [Example("Kobe City", "B-LOC I-LOC")])
+    assert task.lawful(task.tags.encode("B-LOC I-LOC"))
+    assert not task.lawful(task.tags.encode("B-PER B-LOC"))  # a stored run of other tags than its data
+
+
 def without_rules(task: Tag) -> Tag:
     free = Tag(task.recipe, task.words, task.letters, task.tags)
     free.rules = None

@@ -26,6 +26,7 @@ from regard.storage.runs import resume_command
 from regard.tasks import task_class, task_of
 from regard.tasks.core import Examples
 from regard.types import Example
+from regard.visible import make_visible
 
 MAX_BINS, MIN_BIN_SIZE = 10, 20  # maximum number of bins of lengths, and minimum number of examples in a bin
 COUNTED = ("perplexity", "masked_accuracy")  # metrics per token: not comparable between different tokenizers
@@ -54,14 +55,19 @@ class Comparison:
     entries: tuple[Compared, ...]
 
     def table(self) -> str:
-        """A text table with score, size and speed of each run; below it the signatures of the scores."""
+        """A text table with score, size and speed of each run; below it the signatures of the scores.
+
+        Control characters and line ends in names are shown visibly, so that each run has one row.
+        """
         rows = [["name", self.metric, "parameters", "tokens/s", "seconds"]]
         for entry in self.entries:
             speed, seconds = f"{entry.tokens_per_second:,.0f}", f"{entry.train_seconds:,.1f}"
-            rows.append([entry.name, f"{entry.measured.value:.4f}", f"{entry.parameters:,}", speed, seconds])
+            name, score = make_visible(entry.name), f"{entry.measured.value:.4f}"
+            rows.append([name, score, f"{entry.parameters:,}", speed, seconds])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-        return "\n".join([*lines, "", f"on {self.examples}", *self._signatures()]) + "\n"
+        notes = [f"on {self.examples}", *self._signatures()]
+        return "\n".join([*lines, "", *map(make_visible, notes)]) + "\n"
 
     def _signatures(self) -> list[str]:
         """The signature of the score: one line if it is the same for all, else one line for each run."""

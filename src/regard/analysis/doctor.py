@@ -19,6 +19,7 @@ from regard.device import (
     choose_precision,
     current,
     explain_out_of_memory,
+    memory,
     name_gpu,
     name_processor,
     precision,
@@ -113,16 +114,9 @@ def _machine() -> dict[str, str]:
         "processor": name_processor(),
         "cores": f"{cores}, of which torch uses {torch.get_num_threads()} threads",
         "threads wait": ", ".join(waiting) or "as OpenMP does by default: they spin, then sleep",
-        "memory": _memory(),
+        "memory": f"{memory(torch.device('cpu')) / 2**30:,.1f} GiB",
         "gpu": "; ".join(gpus) or "none that torch can use",
     }
-
-
-def _memory() -> str:
-    try:
-        return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.1f} GiB"
-    except (AttributeError, ValueError, OSError):
-        return "unknown"
 
 
 def _versions() -> dict[str, str]:

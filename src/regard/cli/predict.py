@@ -37,8 +37,8 @@ def predict(
         raise RecipeError("give files or --text, not both")
     if "" in (inputs or []):
         raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
-    for given in text or []:
-        core.check_utf8(given, "--text")
+    for argument in text or []:
+        core.check_utf8(argument, "--text")
     texts = list(text) if text else core.read_texts(inputs)
     predictor = load(run)
     settings = dict(item for assignment in search or [] for item in parse_override(assignment).items())

@@ -189,10 +189,10 @@ class SentencePiece(Tokenizer):
         try:
             self._processor.LoadFromSerializedProto(content)
             pieces = [self._processor.IdToPiece(index) for index in range(self._processor.GetPieceSize())]
+            # A truncated model may still load: compare settings that are stored at its end.
+            unknown, spaces = self._processor.DecodeIds([UNKNOWN]), self._processor.EncodeAsIds("  ")
         except (RuntimeError, UnicodeDecodeError) as error:
             raise _damaged("sentencepiece", str(error)) from error
-        # A truncated model may still load: compare settings that are stored at its end.
-        unknown, spaces = self._processor.DecodeIds([UNKNOWN]), self._processor.EncodeAsIds("  ")
         if tuple(pieces[: len(SPECIALS)]) != SPECIALS or unknown != UNKNOWN_SURFACE or not spaces:
             raise _damaged("sentencepiece", "it is not complete, or not made by regard")
         super().__init__(pieces)

@@ -7,6 +7,7 @@ from rich.cells import cell_len, set_cell_size
 from regard import visible
 
 LONGEST = 24  # longest label that is drawn, in terminal cells; the cell titles of an SVG have the whole label
+JOINER = "\u200d"  # joins two emoji to one
 WHOLE = 1000  # longest text that a picture holds at all, in characters
 
 
@@ -31,10 +32,10 @@ def clipped(text: str, cells: int) -> str:
 
 
 def letters(text: str) -> list[str]:
-    """The text as a list of letters; a combining mark stays with the letter before it."""
+    """The text as a list of letters; a combining mark stays with the letter before it, a joined emoji is one letter."""
     parts: list[str] = []
     for character in text:
-        if parts and cell_len(character) == 0:
+        if parts and (cell_len(character) == 0 or parts[-1].endswith(JOINER)):
             parts[-1] += character
         else:
             parts.append(character)

@@ -6,16 +6,18 @@ from io import StringIO
 
 from regard.maps import AttentionMap
 
-# Spreadsheets run a cell that begins with one of these; the fullwidth forms count in some of their languages.
-FORMULA = re.compile("'*[-=+@\t\r\n\uff0d\uff1d\uff0b\uff20]")
+# Places in a label where a spreadsheet would begin a formula: the start, and after a separator that some spreadsheets
+# have in place of the comma; those may ignore quotation marks. The fullwidth forms count in some of their languages.
+FORMULA = re.compile("(?:^|(?<=[;\t\r\n]))(?=['\"]*[-=+@\t\r\n\uff0d\uff1d\uff0b\uff20])")
 
 
 def table(attention: AttentionMap, title: str = "") -> bytes:
     """The map as CSV (RFC 4180): labels, and weights with all digits. The title is not written.
 
-    A label that a spreadsheet would run as a formula, such as `=1+1`, gets an apostrophe in front: the spreadsheet then
-    shows it as text. So does such a label that begins with apostrophes already, so that removing one always gives the
-    label back. All other labels are unchanged.
+    An apostrophe is added where a spreadsheet would begin a formula: in front of a label such as `=1+1`, and after a
+    semicolon, tab or line end within a label such as `x;=1+1`, because some spreadsheets separate cells there. It is
+    added if apostrophes stand there already, so that removing one always gives the label back. All other labels are
+    unchanged.
     """
     file = StringIO()
     writer = csv.writer(file)
@@ -26,7 +28,7 @@ def table(attention: AttentionMap, title: str = "") -> bytes:
 
 
 def _harmless(label: str) -> str:
-    return f"'{label}" if FORMULA.match(label) else label
+    return FORMULA.sub("'", label)
 
 
 def pharaoh(attention: AttentionMap, title: str = "") -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from regard.errors import CorruptError, StorageError
 from regard.storage import files
 
-LARGEST = 1 << 30  # bytes of a cached result
+LARGEST_RESULT = 1 << 30  # bytes of a cached result
 
 
 def home() -> Path:
@@ -33,7 +33,7 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
     """
     path = home() / kind / digest
     with contextlib.suppress(OSError, ValueError, StorageError, CorruptError):
-        checksum, content = files.read(path, LARGEST).split(b"\n", 1)
+        checksum, content = files.read(path, LARGEST_RESULT).split(b"\n", 1)
         if checksum == files.digest(content).encode():
             return content
     content = make()

@@ -22,7 +22,7 @@ from regard.errors import CorruptError, StorageError
 PARTIAL = ".partial"  # the end of every temporary name
 REPLACED = "replaced"  # stands for the random part in the name of an old folder while a new one takes its place
 STEM = 60  # characters of a file's name that its temporary name repeats, so that it is not too long for the system
-LARGEST = 64 << 20  # bytes of a file that is read, unless a caller allows more
+LARGEST_FILE = 64 << 20  # bytes of a file that is read, unless a caller allows more
 NO_LINKS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -58,7 +58,7 @@ def append(path: Path, content: bytes, owner: str) -> None:
             _write_synced(path, content, os.O_APPEND)
 
 
-def read(path: Path, most: int = LARGEST) -> bytes:
+def read(path: Path, most: int = LARGEST_FILE) -> bytes:
     """The content of a file of at most `most` bytes.
 
     Raises FileNotFoundError if it is missing, CorruptError if it is too large or no file (a link, a folder, a device),

@@ -24,7 +24,7 @@ from regard import plugins
 from regard import recipe as recipes
 from regard.errors import CorruptError, DataError, RecipeError, StorageError, did_you_mean, shown
 from regard.storage import files
-from regard.storage.files import LARGEST, digest, numbered, read_errors, write_errors
+from regard.storage.files import LARGEST_FILE, digest, numbered, read_errors, write_errors
 
 MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
 DATA = "data.json"  # digests of the training data, to notice if the data changes
@@ -33,7 +33,7 @@ ENVIRONMENT = "environment.json"  # what the run was trained with: versions, pro
 ORIGIN = "origin.json"  # digests of the weights that the run started from; absent if it did not
 CHECKPOINTS, LOCK, DAMAGED = "checkpoints", ".lock", ".damaged"
 FORMAT = 2  # of the manifest; manifests of format 1 have no id of the run and no digest of their own
-KEPT = 2  # number of checkpoints: the newest, and an older one in case it is damaged
+KEPT_CHECKPOINTS = 2  # number of checkpoints: the newest, and an older one in case it is damaged
 LARGEST_MANIFEST = 1 << 20  # bytes
 LARGEST_ENVIRONMENTS = 1 << 16  # bytes
 MOST_ENTRIES = 200_000  # of the metrics: one for each validation
@@ -100,7 +100,7 @@ class Folder:
 
     path: Path
 
-    def read(self, name: str, most: int = LARGEST) -> bytes:
+    def read(self, name: str, most: int = LARGEST_FILE) -> bytes:
         """The content of a file of the folder, at most `most` bytes; CorruptError if it is not as in the manifest."""
         manifest = self.manifest().files
         if name not in manifest:
@@ -316,7 +316,7 @@ class Run(Folder):
 
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics recorded during training; an incomplete last line is left out."""
-        content = self.read(METRICS) if self.finished() else self._undamaged_metrics()
+        content = self.read(METRICS) if self.finished() else self._undamaged_metrics(self.own_checkpoints())
         lines = content.split(b"\n")[:-1]
         if len(lines) > MOST_ENTRIES:
             raise CorruptError(f"{self.path / METRICS} is damaged: it holds more than {MOST_ENTRIES:,} entries")
@@ -335,10 +335,10 @@ class Run(Folder):
         except FileNotFoundError:  # nothing was recorded yet
             return b""
 
-    def _undamaged_metrics(self) -> bytes:
-        """The metrics recorded so far; CorruptError if they do not begin with the newest copy in a checkpoint."""
+    def _undamaged_metrics(self, checkpoints: list[Checkpoint]) -> bytes:
+        """The metrics recorded so far; CorruptError if they do not begin with the newest copy in these checkpoints."""
         recorded = self._recorded()
-        for checkpoint in self.own_checkpoints():
+        for checkpoint in checkpoints:
             with contextlib.suppress(CorruptError):
                 copy = checkpoint.read(METRICS)
                 break
@@ -382,7 +382,7 @@ class Run(Folder):
     # Checkpoints
 
     def save(self, update: int, content: Mapping[str, bytes]) -> None:
-        """Write a checkpoint, with a copy of the metrics; remove all of this run but the newest KEPT ones.
+        """Write a checkpoint, with a copy of the metrics; keep only the newest KEPT_CHECKPOINTS of this run.
 
         A checkpoint of the same update is replaced. Anything else that has its name is left alone: it gets another.
         """
@@ -391,13 +391,14 @@ class Run(Folder):
             self._check_lock()
             if not self._is_own(folder):
                 os.mkdir(folder)
-            metrics = self._undamaged_metrics()
-            own = [checkpoint for checkpoint in self.own_checkpoints() if not _added(checkpoint)]
-            replaced = [checkpoint.path for checkpoint in own if checkpoint.update == update]
+            own = self.own_checkpoints()
+            metrics = self._undamaged_metrics(own)
+            replaced = [checkpoint.path for checkpoint in own if checkpoint.update == update and not _added(checkpoint)]
             free = (path for path in numbered(folder / f"{update:08}") if not os.path.lexists(path))
             path = replaced[0] if replaced else next(free)
             files.replace_folder(path, _with_manifest({**content, METRICS: metrics}, run), run)
-            for old in self.own_checkpoints()[KEPT:]:
+            others = [checkpoint for checkpoint in own if checkpoint.path != path]
+            for old in _newest_first([Checkpoint(path), *others])[KEPT_CHECKPOINTS:]:
                 self._remove(old)
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -425,7 +426,7 @@ class Run(Folder):
         paths = [folder / name for name in self._checkpoint_names() if Checkpoint.NAME.fullmatch(name)]
         folders = [Checkpoint(path) for path in paths if files.is_folder(path)]
         made = [checkpoint for checkpoint in folders if {MANIFEST, MODEL, METRICS} & set(os.listdir(checkpoint.path))]
-        return sorted(made, key=lambda checkpoint: (checkpoint.update, checkpoint.number), reverse=True)
+        return _newest_first(made)
 
     def _checkpoint_names(self) -> list[str]:
         """The names of all files and folders among the checkpoints."""
@@ -448,6 +449,10 @@ class Run(Folder):
         """Remove a checkpoint, unless somebody has put other files into it."""
         if not _added(checkpoint):
             files.remove_folder(checkpoint.path, self.id)
+
+
+def _newest_first(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+    return sorted(checkpoints, key=lambda checkpoint: (checkpoint.update, checkpoint.number), reverse=True)
 
 
 def _added(checkpoint: Checkpoint) -> set[str]:

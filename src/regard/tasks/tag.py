@@ -153,9 +153,11 @@ class Tag(Task[Tagger, Sentences, Tagged]):
             yield f"the tags are BIO: in answers, I-X comes only after B-X or I-X{but}"
 
     def lawful(self, tags: Sequence[int]) -> bool:
-        """Whether the tags of a sentence follow the BIO rules, if there are any."""
+        """Whether the tags of a sentence follow the BIO rules, if there are any; an unknown tag does not."""
         if self.rules is None or not tags:
             return True
+        if min(tags) < len(SPECIALS):  # a tag that is not in the vocabulary
+            return False
         places = torch.tensor(tags) - len(SPECIALS)
         return bool(self.rules.first[places[0]] and self.rules.after[places[:-1], places[1:]].all())
 

@@ -22,7 +22,7 @@ from regard.storage.runs import resume_command
 from regard.tasks import AnyTask, task_class
 from regard.tasks.core import AnyBatched, DevLoss, Encoded, Examples
 from regard.training import engine, environment
-from regard.training.engine import SMALLER
+from regard.training.engine import SMALLER_BATCHES
 from regard.training.engine.eager import halves
 from regard.training.health import Health, health
 from regard.training.schedules import SCHEDULES, learning_rate
@@ -30,7 +30,7 @@ from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
 
 FLAT_AFTER = 1000  # updates after which flat attention is reported
-KEPT = ("best", "last")  # values of train.keep: which weights are stored in the run
+KEPT_WEIGHTS = ("best", "last")  # values of train.keep: which weights are stored in the run
 
 
 def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
@@ -108,7 +108,7 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
 def _training(run: Run) -> Iterator[Run]:
     """In the block, the run is locked; errors say what to do if memory runs out, or how to resume a stopped run."""
     try:
-        with run.training() as locked, devices.explain_out_of_memory("training", SMALLER):
+        with run.training() as locked, devices.explain_out_of_memory("training", SMALLER_BATCHES):
             yield locked
     except StoppedError as stopped:
         saved = f"{run.newest_update():,} updates are saved; go on with: {resume_command(run.path)}"
@@ -127,7 +127,7 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
         task.check_keys(recipe)
     task.check(recipe)
     pick(dict.fromkeys(devices.PRECISIONS), recipe.train.precision, "precision")
-    pick(dict.fromkeys(KEPT), recipe.train.keep, "weights to keep")
+    pick(dict.fromkeys(KEPT_WEIGHTS), recipe.train.keep, "weights to keep")
     devices.choose_device(recipe.train.device)
 
 

@@ -149,7 +149,7 @@ class Session:
 
     def _read_state(self, checkpoint: Checkpoint, settings: Train) -> dict[str, Tensor]:
         """The tensors of optimizer, averages and random generators: all that must be there, and none besides."""
-        required, optional = self._expected(validations(settings, checkpoint.update))
+        required, optional = self._expected(settings.validations(checkpoint.update))
         allowed = required | {name: tensor for group in optional for name, tensor in group.items()}
         tensors = models.read_tensors(checkpoint, OPTIMIZER, allowed)
         for group in (required, *optional):
@@ -194,11 +194,6 @@ class Session:
         rows = enumerate(name for name, _ in self.model.named_parameters())
         state["state"] = {index: row for index, name in rows if (row := under(f"optimizer.{name}.", tensors))}
         self.optimizer.load_state_dict(state)
-
-
-def validations(settings: Train, update: int) -> int:
-    """How many validations there are up to an update: every `train.validate` updates, and after the last one."""
-    return update // settings.validate + (update == settings.updates and update % settings.validate > 0)
 
 
 def _stored_buffers(model: nn.Module) -> list[Tensor]:

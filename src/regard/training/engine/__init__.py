@@ -4,11 +4,11 @@ from regard.kernels.choose import takes
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
 from regard.training.engine.captured import Captured
-from regard.training.engine.core import SMALLER, Engine
+from regard.training.engine.core import SMALLER_BATCHES, Engine
 from regard.training.engine.eager import Eager
 from regard.training.session import Session
 
-__all__ = ["SMALLER", "Captured", "Eager", "Engine", "choose"]
+__all__ = ["SMALLER_BATCHES", "Captured", "Eager", "Engine", "choose"]
 
 
 def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:

@@ -19,7 +19,7 @@ from regard.errors import NotFiniteError
 from regard.kernels.choose import capturable
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
-from regard.training.engine.core import SMALLER, Engine
+from regard.training.engine.core import SMALLER_BATCHES, Engine
 from regard.training.schedules import learning_rate
 from regard.training.session import Session
 from regard.training.stopping import Stopper
@@ -81,7 +81,7 @@ class Captured(Engine):
 
     def update(self, batches: Batches, stopper: Stopper) -> None:
         """Launch one update; the host does not wait for it."""
-        with explain_out_of_memory("a captured update", f"{SMALLER}, or set train.capture=false"):
+        with explain_out_of_memory("a captured update", f"{SMALLER_BATCHES}, or set train.capture=false"):
             self._launch(batches)
 
     def _launch(self, batches: Batches) -> None:

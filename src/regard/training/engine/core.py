@@ -11,7 +11,7 @@ from regard.tasks.core import Encoded
 from regard.training.session import Session
 from regard.training.stopping import Stopper
 
-SMALLER = "lower train.batch_tokens, data.max_length or the sizes of the model"  # advice if memory is too small
+SMALLER_BATCHES = "lower train.batch_tokens, data.max_length or the sizes of the model"  # advice if memory is too small
 
 Number = TypeVar("Number", int, float, Tensor)
 
