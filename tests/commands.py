@@ -94,3 +94,10 @@ class Commands:
 def shared_commands() -> Commands:
     """Those of all tests in this process."""
     return Commands()
+
+
+def printed(folder: Path, *arguments: object, stdin: str = "") -> str:
+    """What a command prints on stdout, in this working directory; it must succeed."""
+    result = shared_commands()(*arguments, folder=folder, stdin=stdin.encode(), limit=120)
+    assert result.code == 0, result.error
+    return result.out.decode()

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import regard
+from commands import Result, shared_commands
 from regard import catalogue, plugins, storage
 from regard import recipe as recipes
 from regard.analysis.doctor import examine
@@ -70,12 +70,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(home: Path, *arguments: object, site: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `regard ARGUMENTS` in a subprocess, with the packages of `site` or without them."""
-    path = [str(site)] if site else []
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*path, os.environ.get("PYTHONPATH", "")])}
-    words = [sys.executable, "-m", "regard", *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, cwd=home, env=environment, check=False)
+def command(home: Path, *arguments: object, site: Path | None = None) -> Result:
+    """Run `regard ARGUMENTS`, with the packages of `site` or without them."""
+    packages = {"packages": str(site)} if site else {}
+    return shared_commands()(*arguments, folder=home, limit=120, **packages)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +81,7 @@ def run(site: Path, home: Path) -> Run:
     """A run that was trained with five entries of the package regard-small."""
     arguments = ("train", "reverse", "name=small", "data.train=pairs.tsv", *SMALL, *NAMED)
     done = command(home, *arguments, site=site)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.error
     return Run.open(home / "runs" / "small")
 
 
@@ -126,11 +124,11 @@ def small(home: Path, *overrides: str) -> Recipe:
 
 def test_the_list_names_the_package_of_an_entry(site: Path, home: Path) -> None:
     done = command(home, "list", "scores", site=site)
-    assert done.returncode == 0, done.stderr
-    assert "  manhattan        (from regard-small 0.3)\n" in done.stdout
+    assert done.code == 0, done.error
+    assert "  manhattan        (from regard-small 0.3)\n" in done.out.decode()
     (line,) = [line for line in PAGE.split("\n") if line.startswith("regard list scores")]
-    assert f"  {line.partition('# ')[2]}\n" in done.stdout  # as docs/extend.md shows it
-    listed = json.loads(command(home, "list", "--json", site=site).stdout)
+    assert f"  {line.partition('# ')[2]}\n" in done.out.decode()  # as docs/extend.md shows it
+    listed = json.loads(command(home, "list", "--json", site=site).out)
     for table, name in (
         ("normalizers", "squared"),
         ("scopes", "before"),
@@ -139,17 +137,17 @@ def test_the_list_names_the_package_of_an_entry(site: Path, home: Path) -> None:
     ):
         assert listed[table][name] == "(from regard-small 0.3)"
     assert listed["tasks"]["capitals"] == "(from regard-small 0.3)"
-    assert "manhattan" not in json.loads(command(home, "list", "--json").stdout)["scores"]
+    assert "manhattan" not in json.loads(command(home, "list", "--json").out)["scores"]
 
 
 def test_a_run_predicts_with_the_package_and_without_it_says_how_to_install_it(
     run: Run, site: Path, home: Path
 ) -> None:
-    assert command(home, "predict", run.path, "lines.txt", site=site).stdout.count("\n") == 40
+    assert len(command(home, "predict", run.path, "lines.txt", site=site).lines) == 40
     done = command(home, "predict", run.path, "lines.txt")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr == f"regard: the run {run.path} needs the source 'backwards' {MISSING}\n"
+    assert done.code == 2
+    assert done.out == b""
+    assert done.error == f"regard: the run {run.path} needs the source 'backwards' {MISSING}\n"
 
 
 # What a run stores

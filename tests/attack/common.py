@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from commands import Commands, shared_commands
-from commands import Result as Result
 
 WHOLE = os.environ.get("REGARD_ATTACK") == "whole"
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}

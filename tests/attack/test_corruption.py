@@ -24,7 +24,6 @@ from common import (
     STATE,
     WHOLE,
     Example,
-    Result,
     commands,
     example,
     good_checkpoints,
@@ -34,6 +33,8 @@ from common import (
     snapshot,
     trying,
 )
+
+from commands import Result
 
 Count = Callable[[str, object], None]
 KIND = "recurrent"  # the kind that is attacked by every command; the others by those that read most
@@ -74,7 +75,7 @@ class Attack:
 
     def __init__(self, made: Example, folder: Path) -> None:
         self.made, self.folder, self.number = made, folder, 0
-        self.expected: dict[tuple[str, str], str] = {}
+        self.expected: dict[tuple[str, str], bytes] = {}
         for state in ("finished", "unfinished"):
             run = self.copy(state)
             for command in ("predict", "score"):

@@ -158,7 +158,7 @@ def test_killed_while_it_validates_saves_finishes_or_resumes(kind: str, tmp_path
 @SIGNALS
 @pytest.mark.parametrize(("place", "call", "saved"), [(f"{EAGER}:learn_once", 3, 3), (f"{LOOP}:evaluate", 2, 4)])
 def test_a_signal_saves_and_stops(number: signal.Signals, place: str, call: int, saved: int, tmp_path: Path) -> None:
-    attacked = Attacked(example("recurrent"), tmp_path / "runs", new=True)
+    attacked = Attacked(example("classifier"), tmp_path / "runs", new=True)
     result = attacked.train(signals=[[place, call, [number]]])
     how = f"go on with: regard train --resume {attacked.run}"
     assert result.code == 128 + number, (result.code, result.error)
@@ -171,7 +171,7 @@ def test_a_signal_saves_and_stops(number: signal.Signals, place: str, call: int,
 @SIGNALS
 def test_a_signal_at_a_random_instant(number: signal.Signals, tmp_path: Path, record_property: Count) -> None:
     """Before regard listens and after the end of the training, the system answers: the signal ends the process."""
-    made = example("recurrent")
+    made = example("classifier")
     generator = random.Random(f"signal {number}")
     with trying("signals at a random instant", record_property) as tried:
         for index in range(60 if WHOLE else 2):
@@ -189,9 +189,9 @@ def test_a_signal_at_a_random_instant(number: signal.Signals, tmp_path: Path, re
 @SIGNALS
 def test_a_signal_that_was_ignored_on_entry_stays_ignored(number: signal.Signals, tmp_path: Path) -> None:
     """As under nohup, or in the background of a script."""
-    made = example("recurrent")
+    made = example("classifier")
     signals = [[f"{EAGER}:learn_once", 3, [number]], [f"{LOOP}:evaluate", 2, [number, number]]]
-    result = commands()(*train_arguments("recurrent", tmp_path), signals=signals, ignored=[number])
+    result = commands()(*train_arguments("classifier", tmp_path), signals=signals, ignored=[number])
     assert result.code == 0, result.error
     assert "stopping" not in result.error
-    made.assert_equal(tmp_path / "recurrent")
+    made.assert_equal(tmp_path / "classifier")

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import torch
 from safetensors.torch import load as load_tensors
 
 import regard
+from commands import printed
 from regard import Predictor, Run, storage
 from regard import recipe as recipes
 from regard.data.corpora import facts
@@ -26,7 +25,6 @@ from regard.training import loop, resume, train
 from regard.training.stopping import Stopper
 from regard.types import END, UNKNOWN, Example
 
-SCRIPT = Path(sys.executable).with_name("regard")
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
 STORY = "Miran sang in Tobaburg on Friday . Kelon danced in Zifoford on Monday ."
 
@@ -288,20 +286,16 @@ def test_training_warns_if_answers_are_longer_than_max_answer(
 
 
 def test_predict_score_and_train_on_the_command_line(run: Run, tmp_path: Path) -> None:
-    def stdout_of(*arguments: str, stdin: str = "") -> str:
-        command = [str(SCRIPT), *arguments]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-
     question = f"Who was in Zifoford on Monday ?\t{STORY}\n"
-    assert stdout_of("predict", str(run.path), "-q", stdin=question) == "Kelon\n"
+    assert printed(tmp_path, "predict", str(run.path), "-q", stdin=question) == "Kelon\n"
     prediction = json.loads(
-        stdout_of("predict", str(run.path), "--text", question.strip(), "--n-best", "2", "--json", "-q")
+        printed(tmp_path, "predict", str(run.path), "--text", question.strip(), "--n-best", "2", "--json", "-q")
     )
     assert [prediction["text"], len(prediction["alternatives"])] == ["Kelon", 1]
     data = write(tmp_path / "data.tsv", *[f"Who was in Zifoford on Monday ?\t{STORY}\tKelon"] * 20)
-    assert stdout_of("score", str(run.path), data).startswith("exact_match 1.0000")
+    assert printed(tmp_path, "score", str(run.path), data).startswith("exact_match 1.0000")
     options = [f"data.train={data}", f"data.dev={data}", "train.updates=1", "train.device=cpu"]
-    assert stdout_of("train", "facts", *options, "-q") == "runs/facts\n"
+    assert printed(tmp_path, "train", "facts", *options, "-q") == "runs/facts\n"
 
 
 # Resuming and fine-tuning

@@ -5,8 +5,6 @@ import json
 import math
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor
 
 import regard
+from commands import printed
 from regard import recipe as recipes
 from regard import storage
 from regard.data.batching import Batches
@@ -504,25 +503,23 @@ def test_sampling_is_refused_before_data_is_read() -> None:
 
 def test_train_predict_and_score_on_the_command_line(tmp_path: Path) -> None:
     def run(*arguments: object) -> list[str]:
-        command = [Path(sys.executable).with_name("regard"), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path)
-        return done.stdout.decode().split("\n")[:-1]
+        return printed(tmp_path, *arguments).split("\n")[:-1]
 
     train, test = write(tmp_path / "train.txt", TEXT * 4), write(tmp_path / "test.txt", "second line?\n")
     keys = [key for key in (*RECURRENT, *TINY) if not key.startswith("train.validate")]
-    printed = run(
+    [path] = run(
         *("train", "sentences", "name=it", f"data.train={train}", "language_model.window=8", "tokens.source=character"),
         *("model.decoder.kind=recurrent", "search.temperature=0", *keys, "--runs", tmp_path / "runs", "-q"),
     )
-    assert printed == [str(tmp_path / "runs" / "it")]
-    predictions = [json.loads(line) for line in run("predict", printed[0], "--text", "sec", "--text", "", "--json")]
+    assert path == str(tmp_path / "runs" / "it")
+    predictions = [json.loads(line) for line in run("predict", path, "--text", "sec", "--text", "", "--json")]
     assert [prediction["source"] for prediction in predictions] == ["sec", ""]
     assert predictions[0]["text"].startswith("sec")
     assert [len(prediction["text"]) for prediction in predictions] == [3 + 4, 4]
     assert [len(prediction["tokens"]) for prediction in predictions] == [4, 4]
-    lines = run("score", printed[0], test)
+    lines = run("score", path, test)
     assert [line.split()[0] for line in lines] == ["bits_per_character", "perplexity"]
     assert lines[1].endswith("|tokenizer:character|window:8")
-    scored = json.loads(run("score", printed[0], test, "--json", "--metric", "perplexity")[0])
+    scored = json.loads(run("score", path, test, "--json", "--metric", "perplexity")[0])
     assert scored["bits_per_character"] == pytest.approx(math.log2(scored["perplexity"]))
     assert f"{scored['perplexity']:.4f}" == lines[1].split()[1]

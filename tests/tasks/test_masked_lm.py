@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +13,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 import regard
+from commands import printed
 from regard import Predictor, Run, storage
 from regard import recipe as recipes
 from regard.data import batching
@@ -28,7 +27,6 @@ from regard.training import loop, resume, train
 from regard.training.stopping import Stopper
 from regard.types import END, PAD, SPECIALS, UNKNOWN, Example
 
-SCRIPT = Path(sys.executable).with_name("regard")
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
 ENCODERS = {
     "transformer": ["model.encoder.kind=transformer", "model.attention.score=scaled_dot", "model.attention.heads=2"],
@@ -408,20 +406,18 @@ def test_what_does_not_fit_is_refused_before_data_is_read(override: str, message
 
 
 def test_predict_score_and_train_on_the_command_line(run: Run, tmp_path: Path) -> None:
-    def stdout_of(*arguments: str, stdin: str = "") -> str:
-        command = [str(SCRIPT), *arguments]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-
     text = "leo says that after monday comes ___\n\n"
-    assert stdout_of("predict", str(run.path), "-q", stdin=text) == "leo says that after monday comes tuesday\n\n"
+    assert (
+        printed(tmp_path, "predict", str(run.path), "-q", stdin=text) == "leo says that after monday comes tuesday\n\n"
+    )
     prediction = json.loads(
-        stdout_of("predict", str(run.path), "--text", text.strip(), "--n-best", "2", "--json", "-q")
+        printed(tmp_path, "predict", str(run.path), "--text", text.strip(), "--n-best", "2", "--json", "-q")
     )
     assert [prediction["tokens"], len(prediction["alternatives"])] == [["tuesday"], 1]
     (tmp_path / "texts.txt").write_text("leo says that after monday comes tuesday\n", encoding="utf-8")
-    assert stdout_of("score", str(run.path), "texts.txt").startswith("masked_accuracy ")
+    assert printed(tmp_path, "score", str(run.path), "texts.txt").startswith("masked_accuracy ")
     options = ["data.train=texts.txt", "data.dev=texts.txt", "train.updates=1", "train.device=cpu"]
-    assert stdout_of("train", "clues", *options, "-q") == "runs/clues\n"
+    assert printed(tmp_path, "train", "clues", *options, "-q") == "runs/clues\n"
 
 
 # Resuming and fine-tuning

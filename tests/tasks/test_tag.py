@@ -3,17 +3,15 @@
 import gzip
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import regard
+from commands import printed
 from regard import recipe as recipes
 from regard.attention.record import record
 from regard.data import tagged
@@ -545,20 +543,13 @@ def test_the_recipe_learns_from_endings_and_context(tmp_path: Path) -> None:
     assert scored.groups["known"] > 0.93
 
 
-def command(*arguments: str) -> Any:
-    """The output of `regard ARGUMENTS --json`, parsed."""
-    code = "from regard.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, *arguments, "--json"], capture_output=True, check=True)
-    return json.loads(done.stdout)
-
-
 def test_the_command_line_prints_words_and_tags_and_reads_the_format_of_the_run(tmp_path: Path) -> None:
     sentences = "Ann\tB-PER\nLee\tI-PER\nslept\tO\n\nin\tO\nKobe\tB-LOC\n\n"
     train, test = write(tmp_path, "train.tsv", sentences * 5), write(tmp_path, "test.tsv", sentences)
     files = [f"data.train={train}", f"data.dev={test}", "tag.format=columns", "metric=entity_f1", "train.updates=60"]
     run = str(regard.train(tiny(*files), runs=tmp_path, quiet=True).path)
-    answer = command("predict", run, "--text", "in Kobe")
+    answer = json.loads(printed(tmp_path, "predict", run, "--text", "in Kobe", "--json"))
     assert answer["source_tokens"] == ["in", "Kobe"]
     assert answer["tokens"] == ["O", "B-LOC"]
     assert answer["text"] == "O B-LOC"
-    assert command("score", run, test)["entity_f1"] == 1.0
+    assert json.loads(printed(tmp_path, "score", run, test, "--json"))["entity_f1"] == 1.0
