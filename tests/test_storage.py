@@ -715,8 +715,8 @@ def test_checkpoints_of_other_runs_and_other_files_are_left_alone(young: Run, tm
     (folder / "5notes.txt").write_bytes(b"notes")
     (folder / "00000005").write_bytes(b"a file")
     (folder / "00000006").symlink_to(folder / "00000009")
-    strangers = ["00000005", "00000006", "00000009", "00000009.bak", "5notes.txt"]
-    assert young.strangers() == strangers
+    foreign = ["00000005", "00000006", "00000009", "00000009.bak", "5notes.txt"]
+    assert young.foreign_names() == foreign
     assert [checkpoint.update for checkpoint in young.checkpoints()] == [4]
     for update in (5, 9, 12):
         young.save(update, {"state": str(update).encode()})
@@ -726,7 +726,7 @@ def test_checkpoints_of_other_runs_and_other_files_are_left_alone(young: Run, tm
     young.record({"update": 12})
     with young.training() as locked:
         locked.finish()
-    assert names(folder) == strangers
+    assert names(folder) == foreign
     assert Folder(folder / "00000009").read("state") == b"other"
 
 
@@ -753,10 +753,10 @@ def test_numbered_folders_of_others_are_named_and_push_out_no_checkpoint(young: 
         (folder / name).mkdir()
         (folder / name / "thesis").write_bytes(b"precious")
     young.save(2, {"state": b"2"})
-    assert young.strangers() == ["00000002", "90000000", "90000001"]
+    assert young.foreign_names() == ["00000002", "90000000", "90000001"]
     assert [checkpoint.path.name for checkpoint in young.checkpoints()] == ["00000002-2", "00000001"]
     assert young.newest_update() == 2
-    assert all((folder / name / "thesis").read_bytes() == b"precious" for name in young.strangers())
+    assert all((folder / name / "thesis").read_bytes() == b"precious" for name in young.foreign_names())
 
 
 def test_damaged_checkpoints_push_out_no_good_one(young: Run) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import ModuleType
 
 import pytest
@@ -54,6 +55,20 @@ def test_make_installs_only_files_with_known_hashes() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for path in lock.FILES:
         assert re.search(rf"\(PIP\) --no-deps --require-hashes .*-r {path.name} ", makefile)
+
+
+def test_pip_audit_is_installed_from_files_with_known_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pins = lock.pins(lock.AUDIT.read_text("utf-8"))
+    assert {"pip-audit", "requests", "cachecontrol"} <= {canonicalize_name(pin.name) for pin in pins}
+    assert all(pin.hashes for pin in pins)
+    commands: list[list[object]] = []
+    monkeypatch.setattr(audit.venv, "create", lambda *arguments, **options: None)
+    monkeypatch.setattr(audit.subprocess, "run", lambda command: commands.append(command) or CompletedProcess([], 1))
+    monkeypatch.setattr("sys.argv", ["audit.py", str(tmp_path)])
+    with pytest.raises(SystemExit, match="nothing was audited"):
+        audit.main()
+    [[_, *command]] = commands
+    assert {"--no-deps", "--require-hashes", "-r", lock.AUDIT} <= set(command)
 
 
 def test_pins_are_read_as_they_are_written() -> None:

@@ -10,9 +10,10 @@ import sys
 import venv
 from pathlib import Path
 
-PIP_AUDIT = "pip-audit==2.10.1"
 ROOT = Path(__file__).parents[1]
 FILES = [ROOT / f"constraints{part}.txt" for part in ("-build", "-torch", "")]
+PIP_AUDIT = ROOT / "constraints-audit.txt"  # its version, and all that it needs
+INSTALL = ["-m", "pip", "install", "-qq", "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", PIP_AUDIT]
 NO_ANSWER = "the advisory service gave no answer for"
 
 
@@ -20,9 +21,9 @@ def main() -> None:
     folder = Path(sys.argv[1])
     if not (folder / "bin" / "pip-audit").exists():
         venv.create(folder, with_pip=True)
-        installed = subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "-qq", PIP_AUDIT])
+        installed = subprocess.run([folder / "bin" / "python", *INSTALL])
         if installed.returncode:
-            sys.exit(f"make audit could not install {PIP_AUDIT}: it needs the package index; nothing was audited")
+            sys.exit(f"make audit could not install {PIP_AUDIT.name}: it needs the package index; nothing was audited")
     options = ["--disable-pip", "--require-hashes", "--progress-spinner=off", "--format=json"]
     files = [f"--requirement={path}" for path in FILES]
     audit = subprocess.run([folder / "bin" / "pip-audit", *options, *files], capture_output=True, text=True)

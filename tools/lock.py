@@ -20,7 +20,8 @@ from pip._vendor.packaging.utils import canonicalize_name, parse_sdist_filename,
 from pip._vendor.packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-FILES = [ROOT / f"constraints{part}.txt" for part in ("-build", "-torch", "")]
+FILES = [ROOT / f"constraints{part}.txt" for part in ("-build", "-torch", "")]  # of .venv
+AUDIT = ROOT / "constraints-audit.txt"  # of the environment of `make audit`
 PIN = re.compile(r"(?P<name>[\w.-]+)==(?P<version>[\w.+!-]+)")
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 LINK = re.compile(r'/([^/"#]+)#sha256=([0-9a-f]{64})"')  # of a page of the index: file name and hash
@@ -43,7 +44,7 @@ class Pin(NamedTuple):
 def main() -> None:
     options, _ = create_command("download").parse_args([])
     indexes = [options.index_url, *options.extra_index_urls]
-    for path in FILES:
+    for path in [*FILES, AUDIT]:
         text = path.read_text("utf-8")
         head = [line for line in text.splitlines() if line.startswith("#")]
         completed = [with_hashes(pin, indexes, options.find_links) for pin in pins(text)]

@@ -19,9 +19,9 @@ FORMAT = 3  # version of the TOML format, see `_upgrade`
 # Bounds of what is parsed, far above those of any recipe: a recipe may come from a stranger.
 LARGEST_RECIPE = 262_144  # bytes; with all texts and lists at their longest, `to_toml` writes fewer
 LONGEST_TEXT, LONGEST_LIST = 512, 32_768  # characters of a text, and of a list of file names as JSON
-DEEPEST = 16  # parts of a dotted key at most
+MOST_KEY_PARTS = 16  # of a dotted key
 KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-DEEP_KEY = re.compile(rf"(?<![\w\\-]){KEY_PART}(?:[ \t]*+\.[ \t]*+{KEY_PART}){{{DEEPEST}}}")
+DEEP_KEY = re.compile(rf"(?<![\w\\-]){KEY_PART}(?:[ \t]*+\.[ \t]*+{KEY_PART}){{{MOST_KEY_PARTS}}}")
 
 # Keys that moved in format 3, to the section of the only task that uses them.
 MOVED = {
@@ -347,7 +347,7 @@ def parse(content: str | bytes, origin: str, overrides: Iterable[str] = (), form
     format = values.pop("format", format)
     if type(format) is not int or not 1 <= format <= FORMAT:
         raise RecipeError(
-            f"{origin} is of format {shown(format)}, and this regard reads 1 to {FORMAT}; take one that fits"
+            f"{origin} is of format {shown(format)}, and this regard reads 1 to {FORMAT}; use a version that fits"
         )
     recipe = fill(Recipe(), _upgrade(values, format), origin, "")
     for text in overrides:
@@ -360,7 +360,7 @@ def _parse_toml(text: str) -> dict[str, Any]:
     if len(text) > LARGEST_RECIPE:
         raise ValueError(f"it has more than {LARGEST_RECIPE:,} characters")
     if DEEP_KEY.search(text):  # the parser takes a time and memory that grow as the square of the number of parts
-        raise ValueError(f"a key has more than {DEEPEST} parts")
+        raise ValueError(f"a key has more than {MOST_KEY_PARTS} parts")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -415,7 +415,7 @@ def parse_override(text: str) -> dict[str, Any]:
         raise RecipeError(f"an override is KEY=VALUE, such as train.seed=7, not {shown(text)}")
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
         raise RecipeError(f"an override is UTF-8 text, which {shown(text)} is not; rename the file")
-    first, *parts = key.strip().split(".", DEEPEST)
+    first, *parts = key.strip().split(".", MOST_KEY_PARTS)
     values: Any = _Argument(value)
     for part in reversed(parts):
         values = {part: values}
@@ -465,8 +465,8 @@ def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
         value = (value,) if isinstance(value, str) else value
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
             raise RecipeError(f"{name} is a file name or a list of them, not {shown(value)}")
-        if len(json.dumps(value)) > LONGEST_LIST:
-            raise RecipeError(f"{name} has at most {LONGEST_LIST:,} characters in all, not more")
+        if (size := len(json.dumps(value))) > LONGEST_LIST:
+            raise RecipeError(f"{name} has at most {LONGEST_LIST:,} characters in all, not {size:,}; name fewer files")
         return tuple(value)
     if type(value) is not kind and (kind is not float or type(value) is not int):
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

@@ -534,7 +534,7 @@ def test_another_environment_is_named_and_recorded_or_refused(
     before = contents(run)
     if exact:
         with pytest.raises(
-            DataError, match=r"tiny was trained with regard '0.1.0', now '9.9'. With --exact a run goes on"
+            DataError, match=r"tiny was trained with regard '0.1.0', now '9.9'. --exact resumes a run only"
         ):
             resume(run, exact=True, quiet=True)
         assert contents(run) == before

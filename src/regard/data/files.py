@@ -26,7 +26,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 GZIP_MEMBER = 31  # zlib's number for a gzip header, any window, and a checksum at the end
 PIECE = 2**18  # bytes that are read or decompressed at a time
 FEW_MEMBERS, SMALL_MEMBER = 10_000, 2**9  # gzip members that any file may have, and more if each has so many bytes
-NO_BOMB = 2**24  # bytes that any gzip file may unpack to, whatever its size
+SMALL_CONTENT = 2**24  # bytes that any gzip file may unpack to, whatever its size
 LIMITS = Limits()  # for texts that no recipe names
 NUMBERS = {2: "two", 3: "three"}  # of columns, as words for messages
 LARGEST_DEV = 1_000  # examples that `split` takes for dev at most
@@ -204,7 +204,7 @@ def _unpacked(handle: int, size: int, name: str, limits: Limits) -> Iterator[byt
         _check(name, size, limits.file_bytes, "bytes", "file_bytes")
         yield from pieces
         return
-    unpacked, most = 0, max(NO_BOMB, limits.expansion * size)
+    unpacked, most = 0, max(SMALL_CONTENT, limits.expansion * size)
     for piece in _unzip(pieces, name):
         unpacked += len(piece)
         if unpacked > most:

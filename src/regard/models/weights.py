@@ -66,7 +66,7 @@ def _check(tensors: Mapping[str, Tensor], allowed: Mapping[str, Tensor], path: P
     """Raise CorruptError for a tensor that is not like the allowed one of its name, or is not finite."""
     for name, tensor in tensors.items():
         if name not in allowed:
-            raise CorruptError(f"{path} does not fit the run's recipe: it has a tensor {shown(name)}")
+            raise CorruptError(f"{path} does not fit the run's recipe: it has an unknown tensor {shown(name)}")
         if (tensor.shape, tensor.dtype) != (allowed[name].shape, allowed[name].dtype):
             stored, expected = _describe(tensor), _describe(allowed[name])
             raise CorruptError(f"{path} does not fit the run's recipe: {name} is {stored}, and should be {expected}")

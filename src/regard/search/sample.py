@@ -14,7 +14,7 @@ from regard.types import END, Hypothesis, Memory
 
 # Added to the seed for each further output of a sentence; torch uses only the low 32 bits of a seed.
 SEED_STEP = 15_485_863
-COLDEST = 1e-30  # temperature at least: a smaller one may be 0 in float32; only the best word is left long before
+LOWEST_TEMPERATURE = 1e-30  # a lower one may be 0 in float32; far above it, only the best token is left
 
 
 @torch.no_grad()
@@ -79,7 +79,7 @@ def shape(
     """The probabilities by which words are drawn, after temperature, top-k and top-p; 0 for PAD and BEGIN."""
     log_probs = log_probs.index_fill(-1, torch.tensor(FORBIDDEN_TOKENS, device=log_probs.device), float("-inf"))
     best = log_probs.amax(-1, keepdim=True)  # subtracted first, so that a tiny temperature does not overflow
-    probabilities = torch.softmax((log_probs - best) / max(temperature, COLDEST), dim=-1)
+    probabilities = torch.softmax((log_probs - best) / max(temperature, LOWEST_TEMPERATURE), dim=-1)
     if bool(probabilities.isnan().any()):
         raise NotFiniteError("the model's predictions are not finite numbers; nothing can be drawn from them")
     falling, order = probabilities.sort(dim=-1, descending=True, stable=True)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.maps import AttentionMap
-from regard.show.labels import WHOLE, make_visible, shown
+from regard.show.labels import MOST_CHARACTERS, make_visible, shown
 from regard.show.large import has_many_cells, pool
 
 VIEWER = ("viewer.html", "viewer.css", "viewer.js")
@@ -38,7 +38,7 @@ def _content(name: str, attention: AttentionMap) -> dict[str, Any]:
     """The data of one map for the viewer; labels are written as in every other picture."""
     if has_many_cells(attention):
         return _large_content(name, attention)
-    most = LETTERS // max(len(attention.rows) + len(attention.columns), LETTERS // WHOLE)
+    most = LETTERS // max(len(attention.rows) + len(attention.columns), LETTERS // MOST_CHARACTERS)
     return {
         "name": name,
         "rows": [shown(label, most) for label in attention.rows],

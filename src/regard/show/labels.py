@@ -8,20 +8,20 @@ from regard import visible
 
 LONGEST = 24  # longest label that is drawn, in terminal cells; the cell titles of an SVG have the whole label
 JOINER = "\u200d"  # joins two emoji to one
-WHOLE = 1000  # longest text that a picture holds at all, in characters
+MOST_CHARACTERS = 1000  # longest text that a picture holds at all, in characters
 
 
-def make_visible(text: str, most: int = WHOLE) -> str:
+def make_visible(text: str, most: int = MOST_CHARACTERS) -> str:
     """The text with every invisible character replaced by a visible one; it is safe in a terminal and in XML.
 
     Of a text with more than `most` characters the end is left out.
     """
-    seen = visible.make_visible(text if len(text) <= most else text[: most - 1] + "…")
-    starts_with_mark = unicodedata.category(seen[:1] or " ").startswith("M")
-    return "◌" + seen if starts_with_mark or (seen and not any(map(cell_len, seen))) else seen
+    legible = visible.make_visible(text if len(text) <= most else text[: most - 1] + "…")
+    starts_with_mark = unicodedata.category(legible[:1] or " ").startswith("M")
+    return "◌" + legible if starts_with_mark or (legible and not any(map(cell_len, legible))) else legible
 
 
-def shown(text: str, most: int = WHOLE) -> str:
+def shown(text: str, most: int = MOST_CHARACTERS) -> str:
     """A label for an axis: legible, and with a visible symbol for each space."""
     return make_visible(text, most).replace(" ", "␣")
 

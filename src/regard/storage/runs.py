@@ -393,7 +393,8 @@ class Run(Folder):
                 os.mkdir(folder)
             own = self.own_checkpoints()
             metrics = self._undamaged_metrics(own)
-            replaced = [checkpoint.path for checkpoint in own if checkpoint.update == update and not _added(checkpoint)]
+            same = [checkpoint for checkpoint in own if checkpoint.update == update]
+            replaced = [checkpoint.path for checkpoint in same if not _foreign_files(checkpoint)]
             free = (path for path in numbered(folder / f"{update:08}") if not os.path.lexists(path))
             path = replaced[0] if replaced else next(free)
             files.replace_folder(path, _with_manifest({**content, METRICS: metrics}, run), run)
@@ -415,8 +416,8 @@ class Run(Folder):
         """The update of the newest checkpoint; 0 if there is none."""
         return max((checkpoint.update for checkpoint in self.own_checkpoints()), default=0)
 
-    def strangers(self) -> list[str]:
-        """The names of all that lies among the checkpoints and is none of this run: it is left alone."""
+    def foreign_names(self) -> list[str]:
+        """The names of all files and folders among the checkpoints that are no checkpoint of this run: left alone."""
         own = {checkpoint.path.name for checkpoint in self.checkpoints()}
         return [name for name in self._checkpoint_names() if name not in own and not SET_ASIDE.search(name)]
 
@@ -447,7 +448,7 @@ class Run(Folder):
 
     def _remove(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint, unless somebody has put other files into it."""
-        if not _added(checkpoint):
+        if not _foreign_files(checkpoint):
             files.remove_folder(checkpoint.path, self.id)
 
 
@@ -455,7 +456,7 @@ def _newest_first(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
     return sorted(checkpoints, key=lambda checkpoint: (checkpoint.update, checkpoint.number), reverse=True)
 
 
-def _added(checkpoint: Checkpoint) -> set[str]:
+def _foreign_files(checkpoint: Checkpoint) -> set[str]:
     """The names of files in a checkpoint that its manifest does not list, which somebody else has put there."""
     return set(os.listdir(checkpoint.path)) - {MANIFEST, *checkpoint.manifest().files}
 

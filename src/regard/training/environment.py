@@ -44,7 +44,7 @@ def describe_changes(run: Run, now: Environment, *, exact: bool) -> str:
     sentence = f"{run.path} was trained with {'; '.join(changes[:MOST_NAMED])}" if changes else ""
     if exact and (changes or not stored):
         why = sentence or f"{run.path} did not record what it was trained with"
-        raise DataError(f"{why}. With --exact a run goes on only with what it was begun with; leave --exact out")
+        raise DataError(f"{why}. --exact resumes a run only in the environment it was trained in; resume without it")
     return f"{sentence}: the last bits of the weights may not be those of an uninterrupted training" if changes else ""
 
 

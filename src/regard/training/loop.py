@@ -155,8 +155,8 @@ def _learn(
     for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
         log.say(line)
     _restore_newest(run, session, recipe.train, log)
-    if run.strangers():
-        names = ", ".join(run.strangers())
+    if run.foreign_names():
+        names = ", ".join(run.foreign_names())
         log.warn(
             f"{run.path / storage.CHECKPOINTS} holds what is not a checkpoint of this run; it is left alone: {names}"
         )

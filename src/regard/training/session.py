@@ -45,7 +45,7 @@ class Progress:
             if type(value) is not counter.type or not (0 <= value < 1 << 63 if type(value) is int else value == value):
                 raise CorruptError(f"{path} is damaged: {counter.name} is {shown(value)}")
         if unknown := stored.keys() - {counter.name for counter in fields(Progress)}:
-            raise CorruptError(f"{path} is damaged: it has a counter {shown(min(unknown))}")
+            raise CorruptError(f"{path} is damaged: it has an unknown counter {shown(min(unknown))}")
         progress = Progress(**stored)
         if progress.update != checkpoint.update:
             raise CorruptError(f"{checkpoint.path} is damaged: it holds update {progress.update:,}")
