@@ -266,6 +266,15 @@ def test_a_damaged_newest_checkpoint_is_named_and_set_aside(attack: Attack, name
     assert any(path.read_bytes() == damaged for path in (run / CHECKPOINTS).rglob(name))
 
 
+@pytest.mark.parametrize("attack", ["continued"], indirect=True)
+def test_a_damaged_record_of_the_origin_is_refused_also_if_there_is_a_checkpoint(attack: Attack) -> None:
+    run = attack.copy("unfinished")
+    flip(run / ORIGIN, 0.5, 0)
+    result = attack.run("unfinished", "resume", run)
+    assert result.code == 5, result.error
+    assert f"{ORIGIN} is damaged" in result.error
+
+
 def test_every_flipped_bit_of_the_metrics_of_an_unfinished_run_is_noticed(
     attack: Attack, record_property: Count
 ) -> None:

@@ -86,6 +86,8 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
         now = environment.current(recipe.train)
         changes = environment.describe_changes(run, now, exact=exact)
         task = task_class(recipe.task).restore(recipe, run.read)
+        if run.has_file(storage.ORIGIN):
+            run.read(storage.ORIGIN)  # a checkpoint makes it needless, but a run with a damaged file is refused
         examples = task.examples(recipe)
         if examples.digest() != run.read(storage.DATA):
             names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
