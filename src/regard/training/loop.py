@@ -183,11 +183,7 @@ def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
 
     If this run has a checkpoint, its training has begun already, and nothing is loaded.
     """
-    if run.checkpoints():
-        if run.has_file(storage.ORIGIN):
-            run.read(storage.ORIGIN)  # an error if it is damaged
-        return []
-    if not path:
+    if not path or run.checkpoints():
         return []
     origin = Run.open(path)
     if not run.started_from(origin):
