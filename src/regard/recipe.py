@@ -18,6 +18,7 @@ FORMAT = 3  # version of the TOML format, see `_upgrade`
 
 # Bounds of what is parsed, far above those of any recipe: a recipe may come from a stranger.
 LARGEST = 262_144  # bytes of a recipe; with all texts and lists at their longest, `to_toml` writes fewer
+MOST_SUGGESTED = 3  # keys of other sections that a message names
 LONGEST_TEXT, LONGEST_LIST = 512, 32_768  # characters of a text, and of a list of file names as JSON
 DEEPEST = 16  # parts of a dotted key at most
 KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
@@ -432,6 +433,20 @@ Section = TypeVar("Section")
 
 def fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) -> Section:
     """Returns the section with these values; refuses unknown keys and values of the wrong type or range."""
+    return _fill(section, values, origin, prefix, list(_keys(section, prefix)))
+
+
+def _keys(section: Any, prefix: str) -> Iterator[str]:
+    """The full names of all keys of a section and of the sections in it."""
+    for name, value in vars(section).items():
+        if dataclasses.is_dataclass(value):
+            yield from _keys(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str, keys: list[str]) -> Section:
+    """`fill`, for a section of one whose keys are suggested if one is unknown."""
     known = {item.name: item for item in dataclasses.fields(section)}  # type: ignore[arg-type]
     kinds = get_type_hints(type(section))
     changed = {}
@@ -440,15 +455,22 @@ def fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) 
         if key not in known:
             if name in MOVED:
                 raise RecipeError(f"{name} in {origin} is now called {MOVED[name]}, since only one task uses it")
-            near = did_you_mean(name, [prefix + known_key for known_key in known]) or f"; there are {', '.join(known)}"
-            raise RecipeError(f"unknown key {shown(name)} in {origin}{near}")
+            raise RecipeError(f"unknown key {shown(name)} in {origin}{_suggestion(name, [*known], prefix, keys)}")
         if dataclasses.is_dataclass(kinds[key]):
             if not isinstance(value, Mapping):
                 raise RecipeError(f"{name} in {origin} is a section of keys, not a value; write {name}.KEY=VALUE")
-            changed[key] = fill(getattr(section, key), value, origin, name + ".")
+            changed[key] = _fill(getattr(section, key), value, origin, name + ".", keys)
         else:
             changed[key] = _value(value, kinds[key], known[key].metadata, f"{name} in {origin}")
     return dataclasses.replace(section, **changed)  # type: ignore[type-var]
+
+
+def _suggestion(name: str, known: list[str], prefix: str, keys: list[str]) -> str:
+    """The end of a message about an unknown key: the same key of another section, a similar one, or all there are."""
+    elsewhere = [key for key in keys if key.rpartition(".")[2] == name.rpartition(".")[2]]
+    if elsewhere:
+        return f"; did you mean {' or '.join(map(repr, elsewhere[:MOST_SUGGESTED]))}?"
+    return did_you_mean(name, [prefix + key for key in known]) or f"; there are {', '.join(known)}"
 
 
 def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:

@@ -7,11 +7,13 @@ import random
 import re
 import resource
 import shutil
+import signal
 import string
 import subprocess
 import sys
 import tomllib
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import get_type_hints
 
@@ -241,7 +243,8 @@ def test_predict_gives_the_same_for_a_file_stdin_and_texts(regard: Command, run:
 
 
 def test_predict_json_is_one_object_a_line(regard: Command, run: Path) -> None:
-    result = regard("predict", run, "--json", "--beam", 3, "--n-best", 2, stdin="abc\n\nfade\u2028x\n".encode())
+    arguments = ("predict", run, "--json", "--beam", 3, "--n-best", 2)
+    result = regard(*arguments, "--maps", stdin="abc\n\nfade\u2028x\n".encode())
     assert result.code == 0, result.error
     predictions = [json.loads(line) for line in result.lines]
     assert [prediction["source"] for prediction in predictions] == ["abc", "", "fade\u2028x"]
@@ -257,6 +260,53 @@ def test_predict_json_is_one_object_a_line(regard: Command, run: Path) -> None:
     assert predictions[1]["attention"] == []
     assert [len(prediction.get("alternatives", [])) for prediction in predictions] == [1, 0, 1]
     assert predictions[0]["alternatives"][0]["score"] <= predictions[0]["score"]
+    without = [json.loads(line) for line in regard(*arguments, stdin="abc\n\nfade\u2028x\n".encode()).lines]
+    for prediction in [*predictions, *(other for each in predictions for other in each.get("alternatives", []))]:
+        del prediction["attention"], prediction["source_tokens"]
+    assert without == predictions
+    assert "--maps adds attention maps to JSON; add --json" in refused(regard("predict", run, "--maps"))
+
+
+def test_300_lines_with_three_outputs_each_are_less_than_a_megabyte_of_json(regard: Command, run: Path) -> None:
+    lines = "".join(f"{word * 4}\n" for word in ("abcde", "fgh", "bad") for _ in range(100)).encode()
+    result = regard("predict", run, "--json", "--n-best", 3, stdin=lines)
+    assert len(result.lines) == 300
+    assert len(json.loads(result.lines[0])["alternatives"]) == 2
+    assert len(result.out) < 1_000_000
+
+
+def test_lines_that_the_model_cannot_read_are_counted_in_a_note(regard: Command, run: Path) -> None:
+    result = regard("predict", run, stdin="abc\nabß\nzü1ß\n\nab\tAB\n".encode())
+    assert result.code == 0
+    assert len(result.lines) == 5
+    assert result.error.split("\n")[:-1] == [
+        "regard: 1 of 5 lines have a tab; each is read as one text with the tab in it; for one column, use: cut -f1",
+        "regard: 3 of 5 lines have parts that are not in the vocabulary: 'ß', 'z', 'ü', '1', '\\t', ...",
+    ]
+    assert regard("predict", run, "--quiet", stdin="abß\t\n".encode()).error == ""
+    assert regard("predict", run, stdin=b"abc\nbed\n").error == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("14 juillet 1989", "regard predict RUN --text '14 juillet 1989'"),
+        ("abc", "regard predict RUN --text abc"),
+        ("it's", "regard predict RUN --text 'it'\"'\"'s'"),
+        ("abc " * 30, "regard predict RUN --text TEXT"),
+    ],
+)
+def test_a_text_in_place_of_a_file_gets_a_hint(regard: Command, run: Path, name: str, how: str) -> None:
+    message = refused(regard("predict", run, name))
+    assert message.startswith("there is no file ")
+    assert message.endswith(f"; if it is the text itself, write: {how.replace('RUN', str(run))}")
+
+
+def test_the_keys_of_sampling_are_refused_without_a_temperature(regard: Command, run: Path) -> None:
+    for setting in ("top_k=3", "top_p=0.5"):
+        message = refused(regard("predict", run, "--text", "abc", "--search", setting))
+        assert message.startswith(f"search.{setting[:5]} is for sampling, and search.temperature = 0 is beam search; ")
+        assert regard("predict", run, "--text", "a", "--search", setting, "--search", "temperature=1").code == 0
 
 
 def test_the_script_prints_the_same_as_main(script: Command, regard: Command, run: Path) -> None:
@@ -659,6 +709,7 @@ BAD_TRAINING = {
         ["train.learning_rat=1"],
         "unknown key 'train.learning_rat' .* did you mean 'train.learning_rate'",
     ),
+    "key of another section": (["learning_rate=0.1"], "unknown key 'learning_rate' .* mean 'train.learning_rate'\\?$"),
     "unknown score": (["model.attention.score=aditive"], "unknown score 'aditive'.* did you mean 'additive'"),
     "no override": (["train.seed"], "an override is KEY=VALUE"),
     "wrong type": (["train.seed=seven"], "train.seed .* is a whole number, not 'seven'"),
@@ -794,8 +845,25 @@ def test_a_closed_stdout_pipe_prints_no_error(run: Path) -> None:
             text=True,
             check=False,
         )
-    assert done.returncode == 1  # the exit code that typer chooses
+    assert done.returncode == 128 + signal.SIGPIPE
     assert done.stderr == ""
+
+
+def test_stdin_is_answered_line_by_line_until_stdout_is_closed(run: Path) -> None:
+    command = [SCRIPT, "predict", run, "-"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
+        for line in (b"abc\n", b"\n", b"bed\n"):  # each is answered before the next is written
+            process.stdin.write(line)
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            assert answer == (b"\n" if line == b"\n" else answer.upper())
+        process.stdout.close()
+        with suppress(BrokenPipeError):
+            process.stdin.write(b"abc\n" * 10_000)
+            process.stdin.close()
+        assert process.wait(60) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == b""
 
 
 def test_exact_is_refused_without_a_run_to_resume(regard: Command) -> None:

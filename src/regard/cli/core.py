@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -16,6 +17,7 @@ from regard.visible import ENCODING_ERRORS, WITHIN_LINES, for_stream, is_termina
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
 
+STDIN = "-"  # the name of stdin in place of a file
 CHUNK = 2000  # lines that are computed and printed at a time
 # Python decodes bytes of the command line that are not UTF-8 to these; they have no encoding, in JSON an escape.
 SURROGATES = range(0xD800, 0xE000)
@@ -51,12 +53,32 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors on
 Beam = Annotated[int | None, typer.Option(min=1, help="Width of the beam; 1 is greedy.  [default: as the recipe says]")]
 
 
+def read_batches(names: list[str] | None) -> Iterable[Sequence[str]]:
+    """The lines of all files, `CHUNK` at a time; those of stdin (`-`, or no names) as they come, see `stream_stdin`.
+
+    All files are read before the first batch, so that their errors come before the first output.
+    """
+    from regard.data.files import load, stream_stdin
+    from regard.data.store import joined
+
+    names = names or [STDIN]
+    loaded = {name: load(name) for name in names if name != STDIN}
+    if STDIN not in names:
+        return in_chunks(joined([loaded[name] for name in names]))
+
+    def stream() -> Iterator[Sequence[str]]:
+        for is_stdin, group in groupby(names, STDIN.__eq__):
+            yield from stream_stdin(CHUNK) if is_stdin else in_chunks(joined([loaded[name] for name in group]))
+
+    return stream()
+
+
 def read_texts(names: list[str] | None) -> Sequence[str]:
     """The lines of all files; the name `-` is stdin, which is also read if there are no names."""
     from regard.data.files import load, read_stdin
     from regard.data.store import joined
 
-    return joined([read_stdin() if name == "-" else load(name) for name in names or ["-"]])
+    return joined([read_stdin() if name == STDIN else load(name) for name in names or [STDIN]])
 
 
 def check_utf8(text: str, name: str) -> None:

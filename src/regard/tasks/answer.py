@@ -170,6 +170,10 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
         """Whether a text is too long, so that its prediction is blank."""
         return bool(text.strip()) and len(self._ids(text)) > self.longest
 
+    def unknown_parts(self, text: str) -> list[str]:
+        """The parts of question and context that are not in the vocabulary, in their order."""
+        return [part for field in text.split("\t") for part in super(Answer, self).unknown_parts(field)]
+
     def prediction(self, text: str, ids: Sequence[int], pointed: Pointed, most: int, n_best: int) -> Prediction:
         """Makes the prediction for one question: the text of the best spans in the context."""
         _, context = parts(text)

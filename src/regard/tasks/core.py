@@ -152,6 +152,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     metrics: ClassVar[tuple[str, ...]]  # the names in METRICS that fit its predictions
     noun: ClassVar[str] = "pair"  # the word for one example in messages
+    columns: ClassVar[tuple[str, ...]] = ("source", "target")  # of a file with named columns; the last is the target
     shows: ClassVar[bool] = True  # whether its predictions have attention maps
     ignores: ClassVar[tuple[str, ...]] = ()  # keys and sections of a recipe that it does not use, which are refused
 
@@ -315,6 +316,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
 
+    def unknown_parts(self, text: str) -> list[str]:
+        """The parts of a text that are not in the vocabulary, in their order; none if the source is not text."""
+        return []
+
 
 AnyTask = Task[Any, Any, Any]
 
@@ -371,6 +376,10 @@ class TextTask(Task[ModelKind, DataKind, BatchKind]):
         """Builds the model with newly initialised weights."""
         return self.model(self.recipe, self.source.size)
 
+    def unknown_parts(self, text: str) -> list[str]:
+        """The parts of a text that are not in the vocabulary, in their order."""
+        return unknown_parts(self.source, lowered(text, self.recipe))
+
 
 def position_limit(model: Model) -> float:
     """The number of positions that a model has: model.longest if positions are learned, otherwise infinite."""
@@ -381,6 +390,16 @@ def position_limit(model: Model) -> float:
 def lowered(text: str, recipe: Recipe) -> str:
     """The text, in lower case if tokens.lower is true."""
     return text.lower() if recipe.tokens.lower else text
+
+
+def unknown_parts(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The parts of a text that are not in a vocabulary, in their order."""
+    ids = tokenizer.encode(text)
+    if UNKNOWN not in ids:
+        return []
+    places = zip(ids, tokenizer.offsets(text), strict=True)
+    parts = [text[begin:end] for token, (begin, end) in places if token == UNKNOWN]
+    return [part.strip() or part for part in parts]
 
 
 def unknown(*tables: Sequence[Sequence[int]]) -> float:

@@ -234,6 +234,10 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         """Whether a text is too long, so that its prediction is blank."""
         return len(self.encode_blanks(text).ids) > self.longest
 
+    def unknown_parts(self, text: str) -> list[str]:
+        """The parts of a text that are not in the vocabulary, in their order; blanks do not count."""
+        return [part for known in text.split(BLANK) for part in super(MaskedText, self).unknown_parts(known)]
+
     def encode_blanks(self, text: str) -> TextWithBlanks:
         """Encodes a text with the mask id for each blank; a space before a blank becomes part of the blank."""
         first, *rest = core.lowered(text, self.recipe).split(BLANK)

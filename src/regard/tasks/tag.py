@@ -211,6 +211,12 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         """Whether a text is too long, so that its prediction is blank."""
         return len(text.split()) > self.longest
 
+    def unknown_parts(self, text: str) -> list[str]:
+        """The letters of a text that are not in the vocabulary, in their order; if letters are not read, its words."""
+        if self.recipe.tag.letters.dim:
+            return core.unknown_parts(self.letters, "".join(text.split()))
+        return core.unknown_parts(self.words, core.lowered(text, self.recipe))
+
 
 def spelled(words: Sequence[list[int]], letters: Sequence[Int[Tensor, "_words _letters"]]) -> Spelled:
     """Makes one padded batch of sentences, from the ids of their words and letters."""

@@ -218,6 +218,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         """Whether a text is too long, so that its prediction is blank."""
         return self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
 
+    def unknown_parts(self, text: str) -> list[str]:
+        """The parts of a text that are not in the vocabulary, in their order; none if the source is not text."""
+        return [] if self.source is None else core.unknown_parts(self.source, text)
+
     def prediction(self, text: str, item: Any, hypothesis: Hypothesis, layout: Layout) -> Prediction:
         """Makes the prediction of a hypothesis: its tokens as text, and its labelled map."""
         tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
