@@ -65,9 +65,10 @@ class Data:
 
     corpus: str = ""  # name of an embedded corpus; `regard list corpora`
     size: int = _number(25_000, 1, 10_000_000)  # number of training pairs to generate for an embedded corpus
-    train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; plain or gz
+    train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; or files with columns; plain or gz
     dev: tuple[str, ...] = ()  # if no file is given, a part of `train` is split off
     test: tuple[str, ...] = ()  # files that `regard score RUN` computes the score on
+    columns: tuple[str, ...] = ()  # of CSV, JSONL and Parquet files: the column of the source, and that of the target
     max_length: int = _number(250, 1, 1_000_000_000)  # pairs with more tokens on either side are dropped from training
     limits: Limits = Limits()
 
@@ -482,7 +483,7 @@ def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
     if kind == tuple[str, ...]:
         value = (value,) if isinstance(value, str) else value
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise RecipeError(f"{name} is a file name or a list of them, not {shown(value)}")
+            raise RecipeError(f"{name} is a name or a list of names, not {shown(value)}")
         if len(json.dumps(value)) > LONGEST_LIST:
             raise RecipeError(f"{name} has at most {LONGEST_LIST:,} characters in all, not more")
         return tuple(value)

@@ -1,13 +1,12 @@
 """`regard predict`: one line of output for each line of input."""
 
 import shlex
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from regard.cli import core
-from regard.cli.core import STDIN, Beam, Inputs, Json, Quiet, RunPath
+from regard.cli.core import STDIN, Beam, Columns, Inputs, Json, Quiet, RunPath
 from regard.errors import RecipeError, shown
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ def predict(
     run: RunPath,
     inputs: Inputs = None,
     text: Annotated[list[str] | None, typer.Option("--text", help="A text instead of files; may be repeated.")] = None,
+    columns: Columns = None,
     beam: Beam = None,
     n_best: Annotated[int, typer.Option(min=1, help=N_BEST)] = 1,
     search: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=SEARCH)] = None,
@@ -46,8 +46,12 @@ def predict(
 
     if maps and not as_json:
         raise RecipeError("--maps adds attention maps to JSON; add --json, or write: regard look RUN TEXT")
-    batches = _batches(run, inputs, text)
+    _check_inputs(run, inputs, text, columns)
     predictor = load(run)
+    own = predictor.task.recipe.data.columns
+    batches = (
+        core.in_chunks(text) if text else core.read_batches(inputs, core.split_columns(columns) or own[:-1] or own)
+    )
     settings = dict(item for assignment in search or [] for item in parse_override(assignment).items())
     notes, number = Notes(predictor.task), 0
     for batch in track(batches, "predicting", quiet=quiet):
@@ -68,16 +72,15 @@ def predict(
         core.note(sentence)
 
 
-def _batches(run: str, inputs: list[str] | None, texts: list[str] | None) -> Iterable[Sequence[str]]:
-    """The texts of the command line, of files or of stdin, some at a time; refuses names that cannot be meant."""
+def _check_inputs(run: str, inputs: list[str] | None, texts: list[str] | None, columns: str | None) -> None:
+    """Refuse inputs that cannot be meant: files and texts, a text in place of a file, columns of lines."""
     from regard.data.files import is_there
+    from regard.data.records import ending
 
     if texts and inputs:
         raise RecipeError("give files or --text, not both")
     for text in texts or []:
         core.check_utf8(text, "--text")
-    if texts:
-        return core.in_chunks(texts)
     for name in inputs or []:
         if not name:
             raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
@@ -85,7 +88,8 @@ def _batches(run: str, inputs: list[str] | None, texts: list[str] | None) -> Ite
             text = shlex.quote(name) if len(name) <= LONGEST_QUOTED else "TEXT"
             how = f"regard predict {shlex.quote(run)} --text {text}"
             raise RecipeError(f"there is no file {shown(name)}; if it is the text itself, write: {how}")
-    return core.read_batches(inputs)
+    if columns is not None and not all(map(ending, inputs or [""])):
+        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
 
 
 def _looks_like_text(name: str) -> bool:

@@ -67,25 +67,24 @@ def read_lines(pieces: Iterable[bytes], name: str, limits: Limits = LIMITS, *, f
         before = len(content)
         content += piece
         _check_utf8(decoder, content, before, name, first)
-        _check(name, len(content), limits.file_bytes, "bytes, unpacked", "file_bytes")
+        check_limit(name, len(content), limits.file_bytes, "bytes, unpacked", "file_bytes")
         end = content.find(b"\n", before) + 1
-        _check(
-            f"{name}:{newlines + first}", (end or len(content)) - line_start, limits.line_bytes, "bytes", "line_bytes"
-        )
+        line = f"{name}:{newlines + first}"
+        check_limit(line, (end or len(content)) - line_start, limits.line_bytes, "bytes", "line_bytes")
         newlines += piece.count(b"\n")
-        _check(name, newlines, limits.lines, "lines", "lines")
+        check_limit(name, newlines, limits.lines, "lines", "lines")
         line_start = max(line_start, content.rfind(b"\n", before) + 1)
     _check_utf8(decoder, content, len(content), name, first, final=True)
     starts = _line_starts(content, newlines, has_mark=first == 1 and content.startswith(BOM_UTF8))
-    _check(name, len(starts) - 1, limits.lines, "lines", "lines")
+    check_limit(name, len(starts) - 1, limits.lines, "lines", "lines")
     sizes = np.diff(starts)
     if len(sizes):
         longest = int(sizes.argmax())
-        _check(f"{name}:{longest + first}", int(sizes[longest]), limits.line_bytes, "bytes", "line_bytes")
+        check_limit(f"{name}:{longest + first}", int(sizes[longest]), limits.line_bytes, "bytes", "line_bytes")
     return Lines(content, starts)
 
 
-def _check(name: str, count: int, limit: int, noun: str, key: str) -> None:
+def check_limit(name: str, count: int, limit: int, noun: str, key: str) -> None:
     """Refuse more than the limit allows."""
     if count > limit:
         raise DataError(f"{name} has more than {limit:,} {noun}; split the file, or raise data.limits.{key}")
@@ -188,7 +187,7 @@ def stream_stdin(most: int) -> Iterator[Lines]:
     while not ended or pending:
         while not ended and (not count or (count < most and len(pending) < HELD and _has_more(stdin))):
             piece = stdin.read1(PIECE)
-            _check(f"stdin:{first}", 0 if count else len(pending), LIMITS.line_bytes, "bytes", "line_bytes")
+            check_limit(f"stdin:{first}", 0 if count else len(pending), LIMITS.line_bytes, "bytes", "line_bytes")
             pending += piece
             count += piece.count(b"\n")
             ended = not piece
@@ -248,7 +247,7 @@ def _unpacked(handle: int, size: int, name: str, limits: Limits) -> Iterator[byt
     first = os.read(handle, PIECE)
     pieces = chain([first], iter(lambda: os.read(handle, PIECE), b""))
     if not first or not (name.endswith(".gz") or first.startswith(GZIP_MAGIC)):
-        _check(name, size, limits.file_bytes, "bytes", "file_bytes")
+        check_limit(name, size, limits.file_bytes, "bytes", "file_bytes")
         yield from pieces
         return
     unpacked, most = 0, max(NO_BOMB, limits.expansion * size)

@@ -62,6 +62,7 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
 
     metrics = ("exact_match", "answer_f1", "character_errors")
     noun = "question"
+    columns = ("question", "context", "answer")
     ignores = (
         *(*core.NO_DECODER, "tokens.target", "tokens.lower", "model.tied", "train.word_dropout"),
         *(f"search.{key.name}" for key in fields(Search) if key.name != "max_answer"),

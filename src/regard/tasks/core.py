@@ -21,17 +21,18 @@ from torch import Tensor, nn
 from regard import recipe as recipes
 from regard.attention.record import record
 from regard.attention.scopes import Scope
-from regard.data import batching, files, store
+from regard.data import batching, files, records, store
 from regard.data.batching import Lengths, length_array
 from regard.data.corpora import CORPORA
 from regard.data.files import LIMITS, Loaded
-from regard.data.store import Indices, Mapped, row_lengths, take
+from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Fields, Given
+from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.metrics import METRICS, MULTI_REFERENCE, Measured
 from regard.models.letters import Spelled
-from regard.recipe import Limits, Model, Recipe, Search
+from regard.recipe import Data, Limits, Model, Recipe, Search
 from regard.sources import Text
 from regard.storage import Run
 from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction
@@ -182,6 +183,23 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return not any(key == ignored or key.startswith(ignored + ".") for ignored in cls.ignores)
 
     @classmethod
+    def check_columns(cls, data: Data) -> None:
+        """Refuse data.columns without files that have named columns, such files without it, and too many or too few."""
+        tables = [name for name in (*data.train, *data.dev, *data.test) if records.has_columns(name)]
+        roles = " and ".join(cls.columns)
+        if data.columns and not tables:
+            raise RecipeError(f"data.columns is for files that end in {', '.join(records.READERS)}; leave it out")
+        if data.columns and len(data.columns) != len(cls.columns):
+            named = records.list_names(data.columns)
+            raise RecipeError(f"data.columns names the columns of {roles}, {len(cls.columns)} in all, not {named}")
+        for name in tables:
+            if not data.columns and records.ending(name):
+                there = records.list_names(records.column_names(name, data.limits))
+                chosen = ",".join(cls.columns).upper()
+                how = f"data.columns={chosen} (in regard score with --columns {chosen})"
+                raise RecipeError(f"{name} has the columns {there}; name those of {roles} with {how}")
+
+    @classmethod
     def check_metric(cls, name: str) -> None:
         """Refuse a metric that does not exist or does not fit this task."""
         pick(METRICS, name, "metric")
@@ -194,14 +212,40 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return files.pairs(names, limits)
 
     @classmethod
-    def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
-        """Returns the function that reads files as the recipe says: `read`, unless a task has several formats."""
+    def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads lines as the recipe says: `read`, unless a task has several formats."""
         return partial(cls.read, limits=recipe.data.limits)
 
     @classmethod
-    def examples(cls, recipe: Recipe) -> Examples:
+    def from_fields(cls, recipe: Recipe, fields: Fields) -> Texts:
+        """The source and the target of a record with the task's `columns`."""
+        return records.source_of(fields[:-1]), fields[-1]
+
+    @classmethod
+    def reader(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads files as the recipe says: by `data.columns` if they have named columns.
+
+        It reads what is `given` in Python, too.
+        """
+        read_lines, columns = cls.line_reader(recipe), recipe.data.columns
+
+        def read(names: tuple[str, ...]) -> Loaded:
+            if not any(name in (PAIRS, DEV) or (columns and records.ending(name)) for name in names):
+                return read_lines(names)
+            parts = [
+                records.given(given[name], columns, cls.columns, name)
+                if name in given
+                else records.read(name, columns, recipe.data.limits)
+                for name in names
+            ]
+            return records.examples(parts, partial(cls.from_fields, recipe), cls.noun)
+
+        return read
+
+    @classmethod
+    def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all examples; if there is no dev set, one is split off the training set."""
-        data, notes, read = recipe.data, [], cls.reader(recipe)
+        data, notes, read = recipe.data, [], cls.reader(recipe, given)
         test = read(data.test).examples if data.test else []
         dev = read(data.dev).examples if data.dev else []
         if not data.train:

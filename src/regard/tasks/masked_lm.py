@@ -13,7 +13,9 @@ from torch import Tensor
 from regard.data import batching, files
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
+from regard.data.records import Fields
 from regard.data.store import IntegerRows, row_lengths
+from regard.data.store import Texts as Sides
 from regard.data.tokenizers import Tokenizer
 from regard.errors import RecipeError
 from regard.maps import AttentionMap
@@ -81,6 +83,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
 
     metrics = ("perplexity", "masked_accuracy")
     noun = "text"
+    columns = ("text",)
     ignores = (*core.NO_DECODER, "tokens.target", "train.word_dropout", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
@@ -107,6 +110,11 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     def read(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
         """Reads the texts of files, one per line."""
         return files.texts(names, limits)
+
+    @classmethod
+    def from_fields(cls, recipe: Recipe, fields: Fields) -> Sides:
+        """The text of a record, as source and as target."""
+        return fields[0], fields[0]
 
     @classmethod
     def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from regard.data import batching, store, tagged
 from regard.data.batching import Lengths
 from regard.data.files import Loaded
+from regard.data.records import NOTHING_GIVEN, Given
 from regard.data.store import IntegerRows, mapped, row_lengths
 from regard.data.tokenizers import TOKENIZERS, Character, Tokenizer, Word
 from regard.errors import RecipeError, pick
@@ -63,6 +64,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     metrics = ("tag_accuracy", "entity_f1", "exact_match")
     noun = "sentence"
+    columns = ("words", "tags")
     ignores = (*core.NO_DECODER, "model.tied", "search")
 
     def __init__(self, recipe: Recipe, words: Tokenizer, letters: Tokenizer, tags: Tokenizer) -> None:
@@ -86,10 +88,15 @@ class Tag(Task[Tagger, Sentences, Tagged]):
             )
 
     @classmethod
-    def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
-        """Returns the function that reads files in tag.format and checks that every word has a tag."""
-        read = pick(tagged.FORMATS, recipe.tag.format, "format")
-        return lambda names: tagged.check(read(names, recipe.data.limits))
+    def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads files in tag.format."""
+        return partial(pick(tagged.FORMATS, recipe.tag.format, "format"), limits=recipe.data.limits)
+
+    @classmethod
+    def reader(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads files as the recipe says, and checks that every word has a tag."""
+        read = super().reader(recipe, given)
+        return lambda names: tagged.check(read(names))
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Tag":

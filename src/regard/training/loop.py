@@ -1,9 +1,11 @@
 """The training loop, the same for all tasks: `train` starts a run, `resume` continues one."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -14,9 +16,10 @@ from regard import memory, models, plugins, storage
 from regard import recipe as recipes
 from regard.console import ProgressLog
 from regard.data.batching import Batches, sorted_batches
+from regard.data.records import DEV, PAIRS, Given
 from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
-from regard.recipe import Recipe, Train
+from regard.recipe import Data, Recipe, Train
 from regard.storage import Checkpoint, Run
 from regard.storage.runs import resume_command
 from regard.tasks import AnyTask, task_class
@@ -33,22 +36,30 @@ FLAT_AFTER = 1000  # updates after which flat attention is reported
 KEPT = ("best", "last")  # values of train.keep: which weights are stored in the run
 
 
-def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
+def train(
+    recipe: Recipe | str | Path,
+    *overrides: str,
+    pairs: Any = None,
+    dev: Any = None,
+    runs: str | Path = "runs",
+    quiet: bool = False,
+) -> Run:
     """Train a model by a recipe, with `a.b=c` overrides, and store the run in a new directory under `runs`.
 
+    `pairs` are examples to learn from, in place of the recipe's data: a list of (source, target), or a data frame, with
+    `data.columns` if it has more columns; `dev` are those to validate on, otherwise a part of `pairs` is split off.
     Nothing is written until the recipe and all data have been checked.
     """
     if not isinstance(recipe, Recipe):
         recipe = recipes.load(recipe)
-    for text in overrides:
-        recipe = recipes.override(recipe, text)
+    recipe, given = _given(recipe, overrides, pairs, dev)
     origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
     with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
         check(recipe)
         kind = task_class(recipe.task)
     with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log:
         stopper.say = log.say
-        examples = kind.examples(recipe)
+        examples = kind.examples(recipe, given)
         task = kind.learn(recipe, examples.train, origin)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
         if packages:
@@ -68,14 +79,18 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
     return run
 
 
-def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -> Run:
+def resume(
+    run: Run | str | Path, *, pairs: Any = None, dev: Any = None, exact: bool = False, quiet: bool = False
+) -> Run:
     """Continue a run that was stopped or killed; the result is bit for bit that of an uninterrupted run.
 
+    A run that was trained on `pairs` needs them again, and `dev` if it had them: a run does not store its data.
     Another version of torch or regard, another processor or GPU, or another number of threads may change the last bits.
     A message says so then; with `exact`, it is an error.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
+    given = _given_again(run, recipe.data, pairs, dev)
     with plugins.loading(run.needs()):
         check(recipe, stored=True)
     with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run) as locked:
@@ -86,7 +101,7 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
         now = environment.current(recipe.train)
         changes = environment.describe_changes(run, now, exact=exact)
         task = task_class(recipe.task).restore(recipe, run.read)
-        examples = task.examples(recipe)
+        examples = task.examples(recipe, given)
         if examples.digest() != run.read(storage.DATA):
             names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
             raise DataError(
@@ -102,6 +117,36 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
                 environment.record(locked, now, run.newest_update())
             _learn(task, examples, data, dev, locked, log, stopper)
     return run
+
+
+def _given(recipe: Recipe, overrides: Sequence[str], pairs: Any, dev: Any) -> tuple[Recipe, Given]:
+    """The recipe with overrides, and examples given in Python, which it names in place of its files or corpus."""
+    given = {name: rows for name, rows in ((PAIRS, pairs), (DEV, dev)) if rows is not None}
+    if DEV in given and PAIRS not in given:
+        raise RecipeError("dev is for a training on pairs; give pairs, too, or data.dev=FILE")
+    if given:
+        recipe = replace(recipe, data=replace(recipe.data, corpus="", train=(), dev=(), test=()))
+    for text in overrides:
+        recipe = recipes.override(recipe, text)
+    data = recipe.data
+    if given and (data.corpus or data.train or (DEV in given and data.dev)):
+        raise RecipeError("examples are given as pairs or dev, and as a key of data, too; leave one of them out")
+    if given:
+        named = replace(data, train=(PAIRS,), dev=(DEV,) if DEV in given else data.dev)
+        return replace(recipe, data=named), given
+    return recipe, given
+
+
+def _given_again(run: Run, data: Data, pairs: Any, dev: Any) -> Given:
+    """The examples given in Python to resume a run; refuses those that its recipe does not name, and missing ones."""
+    given = {name: rows for name, rows in ((PAIRS, pairs), (DEV, dev)) if rows is not None}
+    if missing := {*data.train, *data.dev} & {PAIRS, DEV} - given.keys():
+        dev_too = ", dev=..." if DEV in data.dev else ""
+        how = f"give the same again, in Python: regard.resume({str(run.path)!r}, pairs=...{dev_too})"
+        raise DataError(f"the run {run.path} does not store its {max(missing)}; {how}")
+    if unused := given.keys() - {*data.train, *data.dev}:
+        raise RecipeError(f"the run {run.path} was not trained on {max(unused)}; leave them out")
+    return given
 
 
 @contextmanager
@@ -125,6 +170,7 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     pick(SCHEDULES, recipe.train.schedule, "schedule")
     if not stored:
         task.check_keys(recipe)
+        task.check_columns(recipe.data)
     task.check(recipe)
     pick(dict.fromkeys(devices.PRECISIONS), recipe.train.precision, "precision")
     pick(dict.fromkeys(KEPT), recipe.train.keep, "weights to keep")
