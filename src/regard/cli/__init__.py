@@ -76,6 +76,10 @@ def main() -> NoReturn:
             error.show()
     except BrokenPipeError:
         code = CLOSED_PIPE
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        code = CLOSED_PIPE  # typer has chosen 1
     except (Exception, KeyboardInterrupt) as error:
         code = _report(error)
     finish_streams()
