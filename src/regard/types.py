@@ -1,6 +1,6 @@
 """Data types that several folders share: examples, batches, memory, decoder steps, hypotheses, predictions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +23,13 @@ class Example:
     group: str = ""  # scores are also computed for each group, such as a language or a length
     origin: str = ""  # file and line, for messages: `pairs.tsv:7`
     links: tuple[tuple[int, int], ...] = ()  # gold alignment, if known: (source character, target character)
+
+
+class Vocabulary(NamedTuple):
+    """The vocabulary of a tensor with a row for each token, such as an embedding."""
+
+    noun: str  # the word for its entries in messages: tokens, labels, tags, letters
+    entries: tuple[Hashable, ...]  # one for each row
 
 
 Rows = TypeVar("Rows", bound="BatchFirst")

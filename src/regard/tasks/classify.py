@@ -26,7 +26,7 @@ from regard.storage import Run
 from regard.storage.runs import parse_json
 from regard.tasks import core
 from regard.tasks.core import Encoded, Examples, Scored, TextTask
-from regard.types import BEGIN, END, BatchFirst, Example, Padded, Prediction
+from regard.types import BEGIN, END, BatchFirst, Example, Padded, Prediction, Vocabulary
 
 LABELS = "labels.json"
 LISTED = 8  # labels that a message lists at most
@@ -125,6 +125,10 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
     def build(self) -> Classifier:
         """Builds the model with newly initialised weights."""
         return self.model(self.recipe, self.source.size, len(self.labels))
+
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabulary of the embedding, and the labels of the output layer."""
+        return super().vocabularies() | core.rows_of(Vocabulary("labels", self.labels), "out.weight", "out.bias")
 
     def encode(self, examples: Sequence[Example]) -> Labelled:
         """Encodes all examples as token ids and label indices."""

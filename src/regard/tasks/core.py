@@ -35,12 +35,13 @@ from regard.models.letters import Spelled
 from regard.recipe import Data, Limits, Model, Recipe, Search
 from regard.sources import Text
 from regard.storage import Run
-from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction
+from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction, Vocabulary
 
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
 ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
 # Keys that a task without a decoder ignores; its updates are not captured either.
 NO_DECODER = ("source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
+DECODER_ROWS = ("decoder.embedding.weight", "decoder.out.weight", "decoder.out.bias")  # tensors with a row per token
 READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
 LONGEST = 5000  # tokens of an input at most, unless data.max_length is higher: the memory of maps grows as the square
 
@@ -283,6 +284,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def build(self) -> ModelKind:
         """Builds the model with newly initialised weights."""
 
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabulary of each tensor of the model that has a row for each token, by the tensor's name."""
+        return {}
+
     # from examples to the loss
 
     @abstractmethod
@@ -420,9 +425,24 @@ class TextTask(Task[ModelKind, DataKind, BatchKind]):
         """Builds the model with newly initialised weights."""
         return self.model(self.recipe, self.source.size)
 
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabulary of the encoder's embedding."""
+        return rows_of(tokens_of(self.source), "encoder.embedding.weight")
+
     def unknown_parts(self, text: str) -> list[str]:
         """The parts of a text that are not in the vocabulary, in their order."""
         return unknown_parts(self.source, lowered(text, self.recipe))
+
+
+def tokens_of(tokenizer: Tokenizer, noun: str = "tokens") -> Vocabulary:
+    """The vocabulary of a tokenizer; no token equals a special one, even if its text is the same."""
+    pieces = (tokenizer.piece(token) for token in range(len(SPECIALS), tokenizer.size))
+    return Vocabulary(noun, (*((special,) for special in SPECIALS), *pieces))
+
+
+def rows_of(vocabulary: Vocabulary, *names: str) -> dict[str, Vocabulary]:
+    """A vocabulary as that of the tensors with these names."""
+    return dict.fromkeys(names, vocabulary)
 
 
 def position_limit(model: Model) -> float:

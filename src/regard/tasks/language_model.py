@@ -26,7 +26,7 @@ from regard.recipe import Limits, Recipe, Search
 from regard.search.sample import SEED_STEP
 from regard.tasks import core
 from regard.tasks.core import Encoded, Examples, Scored, TextTask
-from regard.types import BEGIN, END, PAD, UNKNOWN, Batch, Example, Hypothesis, Memory, Padded, Prediction
+from regard.types import BEGIN, END, PAD, UNKNOWN, Batch, Example, Hypothesis, Memory, Padded, Prediction, Vocabulary
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: tokens times beams
 TURN = 1_000_003  # distance of the seeds of two turns; torch uses only the lower 32 bits of a seed
@@ -163,6 +163,10 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
         """The text of an example, which is its target."""
         return [example.target]
+
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabulary of the embedding and of the output layer."""
+        return core.rows_of(core.tokens_of(self.source), *core.DECODER_ROWS)
 
     def encode(self, examples: Sequence[Example]) -> Rows:
         """Encodes all text as lines, or as windows that do not overlap."""

@@ -25,7 +25,7 @@ from regard.models.masked import MaskedLM
 from regard.recipe import Limits, Recipe, Search
 from regard.tasks import core
 from regard.tasks.core import Encoded, Scored, TextTask
-from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction
+from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction, Vocabulary
 
 BLANK = "___"  # a blank in an input text, to be filled with one token
 MASK = "<mask>"  # label of a blank on the axes of maps
@@ -120,6 +120,11 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
         """The text of an example of any corpus."""
         return [core.lowered(_text(example), recipe)]
+
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabulary of the embedding and of the output layer."""
+        names = ("encoder.embedding.weight", "out.weight", "out.bias", "bias")
+        return core.rows_of(core.tokens_of(self.source), *names)
 
     def encode(self, examples: Sequence[Example]) -> Texts:
         """Encodes all texts, each with a fixed seed of its mask, so that every validation predicts the same tokens."""

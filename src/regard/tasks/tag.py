@@ -28,7 +28,7 @@ from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import Encoded, Task
-from regard.types import BEGIN, END, SPECIALS, BatchFirst, Example, Prediction
+from regard.types import BEGIN, END, SPECIALS, BatchFirst, Example, Prediction, Vocabulary
 
 LETTERS = "letters.tokens"
 LONGEST_WORD = 30  # letters of a word that are read; of a longer word, only its first and last letters
@@ -127,6 +127,12 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         """Builds the model with newly initialised weights."""
         sizes = {"words": self.words.size, "letters": self.letters.size, "tags": self.tags.size}
         return tagger.build(self.recipe.model, self.recipe.tag.letters, **sizes)
+
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The words and letters of the embeddings, and the tags of the output layer."""
+        words = core.rows_of(core.tokens_of(self.words), "encoder.embedding.weight")
+        letters = core.rows_of(core.tokens_of(self.letters, "letters"), "letters.embedding.weight")
+        return words | letters | core.rows_of(core.tokens_of(self.tags, "tags"), "tags.weight", "tags.bias")
 
     def encode(self, examples: Sequence[Example]) -> Sentences:
         """Encodes all examples as ids of words, letters and tags."""

@@ -22,7 +22,7 @@ from regard.kernels.choose import capturable
 from regard.recipe import Data, Recipe, Train
 from regard.storage import Checkpoint, Run
 from regard.storage.runs import resume_command
-from regard.tasks import AnyTask, task_class
+from regard.tasks import AnyTask, task_class, task_of
 from regard.tasks.core import AnyBatched, DevLoss, Encoded, Examples
 from regard.training import engine, environment
 from regard.training.engine import SMALLER
@@ -60,7 +60,7 @@ def train(
     with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log:
         stopper.say = log.say
         examples = kind.examples(recipe, given)
-        task = kind.learn(recipe, examples.train, origin)
+        task = kind.learn(recipe, examples.train, None if recipe.train.new_vocabulary else origin)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
@@ -70,7 +70,7 @@ def train(
         memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
         examples = examples.without_texts()  # frees their memory
         if origin is not None:
-            _fitting(origin, shapes)
+            _fitting(origin, task, shapes)
             files[storage.ORIGIN] = origin.origin()
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
@@ -171,6 +171,8 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     if not stored:
         task.check_keys(recipe)
         task.check_columns(recipe.data)
+    if recipe.train.new_vocabulary and not recipe.train.start_from:
+        raise RecipeError("train.new_vocabulary is for train.start_from=RUN, which is not set; leave it out")
     task.check(recipe)
     pick(dict.fromkeys(devices.PRECISIONS), recipe.train.precision, "precision")
     pick(dict.fromkeys(KEPT), recipe.train.keep, "weights to keep")
@@ -194,7 +196,7 @@ def _learn(
     torch.manual_seed(recipe.train.seed)
     with stopper.undoable():  # nothing is written yet
         model = task.build()
-    start_notes = _start_from(recipe.train.start_from, model, run)
+    start_notes = _start_from(task, model, run)
     device = devices.choose_device(recipe.train.device)
     session = Session.begin(model.to(device), recipe.train)
     overview = _overview(task, session.model, data, dev, len(examples.train))
@@ -222,11 +224,12 @@ def _learn(
     log.say(f"learned in {seconds:.1f} s; on dev: {value:.4f} ({signature})")
 
 
-def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
+def _start_from(task: AnyTask, model: nn.Module, run: Run) -> list[str]:
     """Load the fitting weights of another run into a new model; returns what to report about it.
 
     If this run has a checkpoint, its training has begun already, and nothing is loaded.
     """
+    path = task.recipe.train.start_from
     if not path or run.checkpoints():
         return []
     origin = Run.open(path)
@@ -235,20 +238,35 @@ def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
             f"the run {path}, which train.start_from names, has changed since the training of {run.path} began; "
             "restore it, or train a new run"
         )
-    fitting = _fitting(origin, model)
-    model.load_state_dict(fitting, strict=False)
-    return [f"taken from {path}: {len(fitting):,} of the model's {len(models.weights(model)):,} tensors"]
+    fitting, shared = _fitting(origin, task, model)
+    model.load_state_dict(models.with_shared_rows(model, fitting, shared), strict=False)
+    in_part = {name: rows for name, rows in shared.items() if name in fitting}
+    note = f"taken from {path}: {len(fitting) - len(in_part):,} of the model's {len(models.weights(model)):,} tensors"
+    if in_part:
+        nouns = {name: vocabulary.noun for name, vocabulary in task.vocabularies().items()}
+        counts = (f"{len(rows.own):,} of {rows.sizes[0]:,} {nouns[name]}" for name, rows in in_part.items())
+        note += f"; of {len(in_part):,} more, the rows of {' and '.join(dict.fromkeys(counts))} that are in both"
+    return [note]
 
 
-def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
-    """The weights of a run that have the name, shape and type of a weight of the model; at least one must."""
-    fitting = models.fitting_weights(origin, model)
+def _fitting(origin: Run, task: AnyTask, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, models.SharedRows]]:
+    """The weights of a run that fit those of the model; at least one must.
+
+    Of tensors whose vocabularies are not the same in both, there are also the rows that both share.
+    """
+    own, stored = task.vocabularies(), task_of(origin).vocabularies()
+    shared = {
+        name: models.SharedRows.of(own[name], stored[name])
+        for name in own
+        if name in stored and own[name] != stored[name]
+    }
+    fitting = models.fitting_weights(origin, model, shared)
     if not fitting:
         raise RecipeError(
             f"train.start_from: no tensor of {origin.path} has the name and shape of one of this model; "
             f"make [model] more like that of {origin.path / storage.RECIPE}"
         )
-    return fitting
+    return fitting, shared
 
 
 def _restore_newest(run: Run, session: Session, settings: Train, log: ProgressLog) -> None:
