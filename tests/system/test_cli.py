@@ -287,6 +287,77 @@ def test_lines_that_the_model_cannot_read_are_counted_in_a_note(regard: Command,
     assert regard("predict", run, stdin=b"abc\nbed\n").error == ""
 
 
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the same pairs as TSV, CSV and JSONL."""
+    folder = tmp_path_factory.mktemp("tables")
+    rows = [line.split("\t") for line in pairs(30).splitlines()]
+    (folder / "pairs.tsv").write_text(pairs(30), encoding="utf-8")
+    records = [f'{number};"{word}";{upper}' for number, (word, upper) in enumerate(rows)]
+    (folder / "pairs.csv").write_text("\r\n".join(["id;word;upper", *records]), encoding="utf-8")
+    objects = [json.dumps({"upper": upper, "word": word}) for word, upper in rows]
+    (folder / "pairs.jsonl.gz").write_bytes(gzip.compress("\n".join(objects).encode()))
+    (folder / "words.txt").write_text("".join(f"{word}\n" for word, _ in rows), encoding="utf-8")
+    return folder
+
+
+def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Command, run: Path, tables: Path) -> None:
+    lines = regard("predict", run, "words.txt", folder=tables)
+    assert len(lines.lines) == 30
+    scored = regard("score", run, "pairs.tsv", folder=tables)
+    for name in ("pairs.csv", "pairs.jsonl.gz"):
+        assert regard("predict", run, name, "--columns", "word", folder=tables) == lines
+        assert regard("score", run, name, "--columns", "word,upper", folder=tables) == scored
+    refusals = {
+        (
+            "predict",
+            run,
+            "pairs.csv",
+            "--columns",
+            "wort",
+        ): "pairs.csv has no column 'wort'; there are 'id', 'word', 'upper'",
+        (
+            "predict",
+            run,
+            "words.txt",
+            "--columns",
+            "word",
+        ): "--columns is for files that end in .csv, .jsonl or .parquet",
+        ("predict", run, "--columns", "word"): "--columns is for files that end in .csv, .jsonl or .parquet",
+        ("predict", run, "pairs.csv", "--columns", ","): "--columns is empty; name columns, such as english,french",
+        (
+            "score",
+            run,
+            "pairs.csv",
+        ): "pairs.csv has the columns 'id', 'word', 'upper'; name those of source and target with",
+        (
+            "score",
+            run,
+            "pairs.csv",
+            "--columns",
+            "word",
+        ): "data.columns names the columns of source and target, 2 in all",
+        ("score", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
+    }
+    for arguments, sentence in refusals.items():
+        assert refused(regard(*arguments, folder=tables)).startswith(sentence)
+
+
+def test_a_run_on_columns_reads_them_again(regard: Command, tables: Path, tmp_path: Path) -> None:
+    settings = (*TINY, "train.updates=2", "data.columns=word,upper", "--runs", tmp_path)
+    trained = regard("train", "dates", "data.train=pairs.csv,pairs.jsonl.gz", *settings, folder=tables)
+    assert trained.code == 0, trained.error
+    assert "54 pairs to learn from, 6 dev pairs" in trained.error
+    run = trained.lines[0]
+    lines = regard("predict", run, "words.txt", folder=tables)
+    assert regard("predict", run, "pairs.csv", folder=tables).out == lines.out
+    assert regard("score", run, "pairs.csv", folder=tables).out == regard("score", run, "pairs.tsv", folder=tables).out
+    named = ("data", "dates", "data.train=pairs.csv", "data.columns=word,upper")
+    assert "30 lines" not in (listed := regard(*named, folder=tables).out.decode())
+    assert "pairs.csv: " in listed
+    assert "31 lines" in listed
+
+
 @pytest.mark.parametrize(
     ("name", "how"),
     [
@@ -710,6 +781,10 @@ BAD_TRAINING = {
         "unknown key 'train.learning_rat' .* did you mean 'train.learning_rate'",
     ),
     "key of another section": (["learning_rate=0.1"], "unknown key 'learning_rate' .* mean 'train.learning_rate'\\?$"),
+    "unnamed columns": (["data.train=table.csv"], r"table.csv has the columns 'a', 'b'; .* data.columns=SOURCE,TARGET"),
+    "missing column": (["data.train=table.csv", "data.columns=a,c"], "table.csv has no column 'c'; there are 'a', 'b'"),
+    "open quote": (["data.train=table.csv", "data.columns=a,b"], r"table.csv:3: this record is not valid CSV"),
+    "columns of lines": (["data.train=pairs.tsv", "data.columns=a,b"], "data.columns is for files that end in .csv"),
     "unknown score": (["model.attention.score=aditive"], "unknown score 'aditive'.* did you mean 'additive'"),
     "no override": (["train.seed"], "an override is KEY=VALUE"),
     "wrong type": (["train.seed=seven"], "train.seed .* is a whole number, not 'seven'"),
@@ -732,6 +807,7 @@ def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     contents = {
         "pairs.tsv": pairs(20).encode(),
         "empty.tsv": b"",
+        "table.csv": b'a,b\n1,2\n"3,4\n5,6\n',
         "one.tsv": b"a\tA\nb\tB\nc\nd\tD\n",
         "a.txt": b"a\n" * 1000,
         "b.txt": b"A\n" * 999,
