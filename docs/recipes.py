@@ -15,7 +15,9 @@ The run directory keeps the whole recipe in `recipe.toml`. A data file is search
 
 **Data files** are UTF-8 text, plain or gzip; a line ends at `\\n` or `\\r\\n`. They are read once, as a stream with the
 limits of `data.limits`, so that a **decompression bomb** is refused early, with a sentence that names the key to raise.
-Texts that no recipe names (`regard predict`, `vectors`, `near`, `align`, stdin) have the default limits. Folders, pipes
+Texts that no recipe names (`regard predict`, `vectors`, `near`, `align`, stdin) have the default limits; the stdin of
+`predict` is answered as it comes, and only the size of a line has a limit there. [CSV, JSONL and Parquet
+files](data.md#columns) are read by `data.columns`. Folders, pipes
 (also `/dev/stdin` and `<(...)`), sockets and devices are refused where a file is meant, and so is a file that changes
 while it is read. Texts and token ids are stored compactly: with two million pairs of about 12 words a side (304 MB),
 the peak memory of `regard train` with words as tokens was 323 MB above its peak with a tiny file.

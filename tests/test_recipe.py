@@ -264,7 +264,7 @@ def test_a_number_out_of_range_is_refused(text: str, limits: str) -> None:
         ("train.clip=true", "train.clip in the command line is a number, not True"),
         ("tokens.shared=1", "tokens.shared in the command line is true or false, not 1"),
         ("tokens.shared=yes", "tokens.shared in the command line is true or false, not 'yes'"),
-        ("data.train=[1, 2]", "data.train in the command line is a file name or a list of them, not [1, 2]"),
+        ("data.train=[1, 2]", "data.train in the command line is a name or a list of names, not [1, 2]"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused(text: str, message: str) -> None:

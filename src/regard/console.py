@@ -1,7 +1,7 @@
 """Messages and progress bars for people, on stderr."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -91,8 +91,13 @@ class ProgressLog:
             self._bar.stop()
 
 
-def track(items: Sequence[Item], what: str, *, quiet: bool = False) -> Iterator[Item]:
-    """Iterate over the items; in a terminal, with a progress bar on stderr."""
+def track(items: Iterable[Item], what: str, *, quiet: bool = False) -> Iterator[Item]:
+    """Iterate over the items; in a terminal, with a progress bar on stderr.
+
+    For a stream of unknown length there is none if people type its lines, or if they see the results as they come.
+    """
     console = _console(quiet=quiet)
-    with Bar(console, *Progress.get_default_columns(), disable=len(items) < 2) as bar:
+    watched = is_terminal(sys.stdin) or is_terminal(sys.stdout)
+    is_hidden = len(items) < 2 if isinstance(items, Sequence) else watched
+    with Bar(console, *Progress.get_default_columns(), disable=is_hidden) as bar:
         yield from bar.track(items, description=what)

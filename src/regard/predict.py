@@ -71,7 +71,12 @@ class Predictor:
         for key in changes:
             if not self.task.uses(f"search.{key}"):
                 raise RecipeError(f"task = {recipe.task} does not use search.{key}; leave it out")
-        return recipes.fill(recipe.search, changes, "predict", "search.")
+        settings = recipes.fill(recipe.search, changes, "predict", "search.")
+        for key in ("top_k", "top_p"):
+            if key in changes and not settings.temperature:
+                how = "set a temperature above 0, too, such as temperature=1.0"
+                raise RecipeError(f"search.{key} is for sampling, and search.temperature = 0 is beam search; {how}")
+        return settings
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ FORMAT = 3  # version of the TOML format, see `_upgrade`
 
 # Bounds of what is parsed, far above those of any recipe: a recipe may come from a stranger.
 LARGEST_RECIPE = 262_144  # bytes; with all texts and lists at their longest, `to_toml` writes fewer
+MOST_SUGGESTED = 3  # keys of other sections that a message names
 LONGEST_TEXT, LONGEST_LIST = 512, 32_768  # characters of a text, and of a list of file names as JSON
 MOST_KEY_PARTS = 16  # of a dotted key
 KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
@@ -64,9 +65,10 @@ class Data:
 
     corpus: str = ""  # name of an embedded corpus; `regard list corpora`
     size: int = _number(25_000, 1, 10_000_000)  # number of training pairs to generate for an embedded corpus
-    train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; plain or gz
+    train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; or files with columns; plain or gz
     dev: tuple[str, ...] = ()  # if no file is given, a part of `train` is split off
     test: tuple[str, ...] = ()  # files that `regard score RUN` computes the score on
+    columns: tuple[str, ...] = ()  # of CSV, JSONL and Parquet files: the column of the source, and that of the target
     max_length: int = _number(250, 1, 1_000_000_000)  # pairs with more tokens on either side are dropped from training
     limits: Limits = Limits()
 
@@ -190,6 +192,7 @@ class Train:
     entropy: float = _number(0.01, 0.0, 1e6)  # weight of the entropy bonus for hard attention
     patience: int = _number(0, 0, 1_000_000_000)  # early stopping: validations without a lower dev loss; 0: never
     start_from: str = ""  # a run to start from: its tokenizers, and its weights whose names and shapes fit, are used
+    new_vocabulary: bool = False  # with start_from: build vocabularies from the data; rows of tokens in both are taken
     seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of weights, batches, dropout, embedded corpora
     device: str = "auto"  # cpu, cuda, or auto: the GPU if there is one
     threads: int = _number(0, 0, 512)  # number of CPU threads; 0: torch's default
@@ -436,6 +439,20 @@ Section = TypeVar("Section")
 
 def fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) -> Section:
     """Returns the section with these values; refuses unknown keys and values of the wrong type or range."""
+    return _fill(section, values, origin, prefix, list(_keys(section, prefix)))
+
+
+def _keys(section: Any, prefix: str) -> Iterator[str]:
+    """The full names of all keys of a section and of the sections in it."""
+    for name, value in vars(section).items():
+        if dataclasses.is_dataclass(value):
+            yield from _keys(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str, keys: list[str]) -> Section:
+    """`fill`, for a section of one whose keys are suggested if one is unknown."""
     known = {item.name: item for item in dataclasses.fields(section)}  # type: ignore[arg-type]
     kinds = get_type_hints(type(section))
     changed = {}
@@ -444,15 +461,22 @@ def fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str) 
         if key not in known:
             if name in MOVED:
                 raise RecipeError(f"{name} in {origin} is now called {MOVED[name]}, since only one task uses it")
-            near = did_you_mean(name, [prefix + known_key for known_key in known]) or f"; there are {', '.join(known)}"
-            raise RecipeError(f"unknown key {shown(name)} in {origin}{near}")
+            raise RecipeError(f"unknown key {shown(name)} in {origin}{_suggestion(name, [*known], prefix, keys)}")
         if dataclasses.is_dataclass(kinds[key]):
             if not isinstance(value, Mapping):
                 raise RecipeError(f"{name} in {origin} is a section of keys, not a value; write {name}.KEY=VALUE")
-            changed[key] = fill(getattr(section, key), value, origin, name + ".")
+            changed[key] = _fill(getattr(section, key), value, origin, name + ".", keys)
         else:
             changed[key] = _value(value, kinds[key], known[key].metadata, f"{name} in {origin}")
     return dataclasses.replace(section, **changed)  # type: ignore[type-var]
+
+
+def _suggestion(name: str, known: list[str], prefix: str, keys: list[str]) -> str:
+    """The end of a message about an unknown key: the same key of another section, a similar one, or all there are."""
+    elsewhere = [key for key in keys if key.rpartition(".")[2] == name.rpartition(".")[2]]
+    if elsewhere:
+        return f"; did you mean {' or '.join(map(repr, elsewhere[:MOST_SUGGESTED]))}?"
+    return did_you_mean(name, [prefix + key for key in known]) or f"; there are {', '.join(known)}"
 
 
 def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
@@ -464,9 +488,9 @@ def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
     if kind == tuple[str, ...]:
         value = (value,) if isinstance(value, str) else value
         if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-            raise RecipeError(f"{name} is a file name or a list of them, not {shown(value)}")
+            raise RecipeError(f"{name} is a name or a list of names, not {shown(value)}")
         if (size := len(json.dumps(value))) > LONGEST_LIST:
-            raise RecipeError(f"{name} has at most {LONGEST_LIST:,} characters in all, not {size:,}; name fewer files")
+            raise RecipeError(f"{name} has at most {LONGEST_LIST:,} characters in all, not {size:,}; name fewer")
         return tuple(value)
     if type(value) is not kind and (kind is not float or type(value) is not int):
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}

@@ -1,6 +1,6 @@
 """Data types that several folders share: examples, batches, memory, decoder steps, hypotheses, predictions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +23,13 @@ class Example:
     group: str = ""  # scores are also computed for each group, such as a language or a length
     origin: str = ""  # file and line, for messages: `pairs.tsv:7`
     links: tuple[tuple[int, int], ...] = ()  # gold alignment, if known: (source character, target character)
+
+
+class Vocabulary(NamedTuple):
+    """The vocabulary of a tensor with a row for each token, such as an embedding."""
+
+    noun: str  # the word for its entries in messages: tokens, labels, tags, letters
+    entries: tuple[Hashable, ...]  # one for each row
 
 
 Rows = TypeVar("Rows", bound="BatchFirst")
@@ -147,23 +154,27 @@ class Prediction:
     alternatives: tuple["Prediction", ...] = ()  # the next best outputs, if `n_best` is above 1
     source_tokens: tuple[str, ...] = ()  # if there is no map: tokens of the source, for tasks that give them
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, *, maps: bool = True) -> dict[str, Any]:
         """A dictionary for JSON; the rows of `attention` are `tokens`, its columns `source_tokens`.
 
-        If the source is not text, `layout` says what the columns are, such as the cells of a picture.
+        If the source is not text, `layout` says what the columns are, such as the cells of a picture. Without `maps`,
+        which are most of its size, these three keys are left out, unless the task gives `source_tokens` of its own.
         """
         content: dict[str, Any] = {
             "source": self.source,
             "tokens": list(self.tokens),
             "text": self.text,
             "score": self.score,
-            "source_tokens": list(self.map.columns if self.map else self.source_tokens),
-            "attention": self.map.weights.tolist() if self.map else [],
         }
-        if self.map and self.map.layout != TEXT:
+        if maps:
+            content["source_tokens"] = list(self.map.columns if self.map else self.source_tokens)
+            content["attention"] = self.map.weights.tolist() if self.map else []
+        elif self.source_tokens:
+            content["source_tokens"] = list(self.source_tokens)
+        if maps and self.map and self.map.layout != TEXT:
             content["layout"] = {"kind": type(self.map.layout).__name__.lower()} | asdict(self.map.layout)
         if self.alternatives:
-            content["alternatives"] = [alternative.to_dict() for alternative in self.alternatives]
+            content["alternatives"] = [alternative.to_dict(maps=maps) for alternative in self.alternatives]
         return content
 
     def _repr_svg_(self) -> str | None:

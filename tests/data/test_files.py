@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.files import find, load, pairs, read_lines, split
+from regard.data import files
+from regard.data.files import find, load, pairs, read_lines, split, stream_stdin
 from regard.errors import DataError
 from regard.recipe import Limits
 from regard.types import Example
@@ -106,6 +107,54 @@ def test_a_text_over_a_limit_is_refused(limits, content, message, size):
         read_lines(pieces, "x", limits)
     most = Limits(file_bytes=10, lines=3, line_bytes=4)
     assert list(read_lines(pieces, "x", most)) == content.decode().split()
+
+
+@pytest.fixture
+def stdin(monkeypatch):
+    """Writes bytes to stdin, which is a pipe; None closes it."""
+    reading, writing = os.pipe()
+    with open(reading, encoding="utf-8") as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        yield lambda content: os.close(writing) if content is None else os.write(writing, content)
+
+
+def test_lines_of_stdin_come_as_they_are_written_and_many_at_once_if_they_wait(stdin):
+    batches = stream_stdin(most=3)
+    stdin(b"\xef\xbb\xbfa\n")
+    assert next(batches) == ["a"]
+    stdin(b"\n")
+    assert next(batches) == [""]
+    stdin("é\r\nb\nc\nd\n\ufeffe\nf".encode())
+    assert next(batches) == ["é", "b", "c"]
+    assert next(batches) == ["d", "\ufeffe"]
+    stdin(b"g\nh")
+    assert next(batches) == ["fg"]
+    stdin(None)
+    assert list(batches) == [["h"]]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6, 7])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_waiting_lines_come_in_full_batches(stdin, count, end):
+    lines = [str(number) for number in range(count)]
+    stdin(("\n".join(lines) + end).encode())
+    stdin(None)
+    assert list(stream_stdin(most=3)) == [lines[start : start + 3] for start in range(0, count, 3)]
+
+
+def test_errors_of_stdin_name_the_line(stdin, monkeypatch):
+    batches = stream_stdin(most=2)
+    stdin(b"a\nb\nc\nd\xff\n")
+    assert next(batches) == ["a", "b"]
+    with pytest.raises(DataError, match=r"^stdin:4:2: not valid UTF-8 \(byte 0xff\)"):
+        next(batches)
+    monkeypatch.setattr(files, "LIMITS", Limits(line_bytes=5))
+    batches = stream_stdin(most=2)
+    stdin(b"1234\n1234567")
+    assert next(batches) == ["1234"]
+    stdin(b"8\n")
+    with pytest.raises(DataError, match=r"^stdin:2 has more than 5 bytes; split the file, or raise data.limits.line_"):
+        next(batches)
 
 
 @pytest.mark.parametrize(

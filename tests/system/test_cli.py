@@ -7,11 +7,13 @@ import random
 import re
 import resource
 import shutil
+import signal
 import string
 import subprocess
 import sys
 import tomllib
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import get_type_hints
 
@@ -242,7 +244,8 @@ def test_predict_gives_the_same_for_a_file_stdin_and_texts(regard: Command, run:
 
 
 def test_predict_json_is_one_object_a_line(regard: Command, run: Path) -> None:
-    result = regard("predict", run, "--json", "--beam", 3, "--n-best", 2, stdin="abc\n\nfade\u2028x\n".encode())
+    arguments = ("predict", run, "--json", "--beam", 3, "--n-best", 2)
+    result = regard(*arguments, "--maps", stdin="abc\n\nfade\u2028x\n".encode())
     assert result.code == 0, result.error
     predictions = [json.loads(line) for line in result.lines]
     assert [prediction["source"] for prediction in predictions] == ["abc", "", "fade\u2028x"]
@@ -258,6 +261,124 @@ def test_predict_json_is_one_object_a_line(regard: Command, run: Path) -> None:
     assert predictions[1]["attention"] == []
     assert [len(prediction.get("alternatives", [])) for prediction in predictions] == [1, 0, 1]
     assert predictions[0]["alternatives"][0]["score"] <= predictions[0]["score"]
+    without = [json.loads(line) for line in regard(*arguments, stdin="abc\n\nfade\u2028x\n".encode()).lines]
+    for prediction in [*predictions, *(other for each in predictions for other in each.get("alternatives", []))]:
+        del prediction["attention"], prediction["source_tokens"]
+    assert without == predictions
+    assert "--maps adds attention maps to JSON; add --json" in refused(regard("predict", run, "--maps"))
+
+
+def test_300_lines_with_three_outputs_each_are_less_than_a_megabyte_of_json(regard: Command, run: Path) -> None:
+    lines = "".join(f"{word * 4}\n" for word in ("abcde", "fgh", "bad") for _ in range(100)).encode()
+    result = regard("predict", run, "--json", "--n-best", 3, stdin=lines)
+    assert len(result.lines) == 300
+    assert len(json.loads(result.lines[0])["alternatives"]) == 2
+    assert len(result.out) < 1_000_000
+
+
+def test_lines_that_the_model_cannot_read_are_counted_in_a_note(regard: Command, run: Path) -> None:
+    result = regard("predict", run, stdin="abc\nabß\nzü1ß\n\nab\tAB\n".encode())
+    assert result.code == 0
+    assert len(result.lines) == 5
+    assert result.error.split("\n")[:-1] == [
+        "regard: 1 of 5 lines have a tab; each is read as one text with the tab in it; for one column, use: cut -f1",
+        "regard: 3 of 5 lines have parts that are not in the vocabulary: 'ß', 'z', 'ü', '1', '\\t', ...",
+    ]
+    assert regard("predict", run, "--quiet", stdin="abß\t\n".encode()).error == ""
+    assert regard("predict", run, stdin=b"abc\nbed\n").error == ""
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the same pairs as TSV, CSV and JSONL."""
+    folder = tmp_path_factory.mktemp("tables")
+    rows = [line.split("\t") for line in pairs(30).splitlines()]
+    (folder / "pairs.tsv").write_text(pairs(30), encoding="utf-8")
+    records = [f'{number};"{word}";{upper}' for number, (word, upper) in enumerate(rows)]
+    (folder / "pairs.csv").write_text("\r\n".join(["id;word;upper", *records]), encoding="utf-8")
+    objects = [json.dumps({"upper": upper, "word": word}) for word, upper in rows]
+    (folder / "pairs.jsonl.gz").write_bytes(gzip.compress("\n".join(objects).encode()))
+    (folder / "words.txt").write_text("".join(f"{word}\n" for word, _ in rows), encoding="utf-8")
+    return folder
+
+
+def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Command, run: Path, tables: Path) -> None:
+    lines = regard("predict", run, "words.txt", folder=tables)
+    assert len(lines.lines) == 30
+    scored = regard("score", run, "pairs.tsv", folder=tables)
+    for name in ("pairs.csv", "pairs.jsonl.gz"):
+        assert regard("predict", run, name, "--columns", "word", folder=tables) == lines
+        assert regard("score", run, name, "--columns", "word,upper", folder=tables) == scored
+    refusals = {
+        (
+            "predict",
+            run,
+            "pairs.csv",
+            "--columns",
+            "wort",
+        ): "pairs.csv has no column 'wort'; there are 'id', 'word', 'upper'",
+        (
+            "predict",
+            run,
+            "words.txt",
+            "--columns",
+            "word",
+        ): "--columns is for files that end in .csv, .jsonl or .parquet",
+        ("predict", run, "--columns", "word"): "--columns is for files that end in .csv, .jsonl or .parquet",
+        ("predict", run, "pairs.csv", "--columns", ","): "--columns is empty; name columns, such as english,french",
+        (
+            "score",
+            run,
+            "pairs.csv",
+        ): "pairs.csv has the columns 'id', 'word', 'upper'; name those of source and target with",
+        (
+            "score",
+            run,
+            "pairs.csv",
+            "--columns",
+            "word",
+        ): "data.columns names the columns of source and target, 2 in all",
+        ("score", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
+    }
+    for arguments, sentence in refusals.items():
+        assert refused(regard(*arguments, folder=tables)).startswith(sentence)
+
+
+def test_a_run_on_columns_reads_them_again(regard: Command, tables: Path, tmp_path: Path) -> None:
+    settings = (*TINY, "train.updates=2", "data.columns=word,upper", "--runs", tmp_path)
+    trained = regard("train", "dates", "data.train=pairs.csv,pairs.jsonl.gz", *settings, folder=tables)
+    assert trained.code == 0, trained.error
+    assert "54 pairs to learn from, 6 dev pairs" in trained.error
+    run = trained.lines[0]
+    lines = regard("predict", run, "words.txt", folder=tables)
+    assert regard("predict", run, "pairs.csv", folder=tables).out == lines.out
+    assert regard("score", run, "pairs.csv", folder=tables).out == regard("score", run, "pairs.tsv", folder=tables).out
+    named = ("data", "dates", "data.train=pairs.csv", "data.columns=word,upper")
+    assert "30 lines" not in (listed := regard(*named, folder=tables).out.decode())
+    assert "pairs.csv: " in listed
+    assert "31 lines" in listed
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("14 juillet 1989", "regard predict RUN --text '14 juillet 1989'"),
+        ("abc", "regard predict RUN --text abc"),
+        ("it's", "regard predict RUN --text 'it'\"'\"'s'"),
+        ("abc " * 30, "regard predict RUN --text TEXT"),
+    ],
+)
+def test_a_text_in_place_of_a_file_gets_a_hint(regard: Command, run: Path, name: str, how: str) -> None:
+    message = refused(regard("predict", run, name))
+    assert message.startswith("there is no file ")
+    assert message.endswith(f"; if it is the text itself, write: {how.replace('RUN', str(run))}")
+
+
+def test_the_keys_of_sampling_are_refused_without_a_temperature(regard: Command, run: Path) -> None:
+    for setting in ("top_k=3", "top_p=0.5"):
+        message = refused(regard("predict", run, "--text", "abc", "--search", setting))
+        assert message.startswith(f"search.{setting[:5]} is for sampling, and search.temperature = 0 is beam search; ")
+        assert regard("predict", run, "--text", "a", "--search", setting, "--search", "temperature=1").code == 0
 
 
 def test_the_script_prints_the_same_as_main(script: Command, regard: Command, run: Path) -> None:
@@ -660,6 +781,11 @@ BAD_TRAINING = {
         ["train.learning_rat=1"],
         "unknown key 'train.learning_rat' .* did you mean 'train.learning_rate'",
     ),
+    "key of another section": (["learning_rate=0.1"], "unknown key 'learning_rate' .* mean 'train.learning_rate'\\?$"),
+    "unnamed columns": (["data.train=table.csv"], r"table.csv has the columns 'a', 'b'; .* data.columns=SOURCE,TARGET"),
+    "missing column": (["data.train=table.csv", "data.columns=a,c"], "table.csv has no column 'c'; there are 'a', 'b'"),
+    "open quote": (["data.train=table.csv", "data.columns=a,b"], r"table.csv:3: this record is not valid CSV"),
+    "columns of lines": (["data.train=pairs.tsv", "data.columns=a,b"], "data.columns is for files that end in .csv"),
     "unknown score": (["model.attention.score=aditive"], "unknown score 'aditive'.* did you mean 'additive'"),
     "no override": (["train.seed"], "an override is KEY=VALUE"),
     "wrong type": (["train.seed=seven"], "train.seed .* is a whole number, not 'seven'"),
@@ -682,6 +808,7 @@ def bad_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     contents = {
         "pairs.tsv": pairs(20).encode(),
         "empty.tsv": b"",
+        "table.csv": b'a,b\n1,2\n"3,4\n5,6\n',
         "one.tsv": b"a\tA\nb\tB\nc\nd\tD\n",
         "a.txt": b"a\n" * 1000,
         "b.txt": b"A\n" * 999,
@@ -795,8 +922,25 @@ def test_a_closed_stdout_pipe_prints_no_error(run: Path) -> None:
             text=True,
             check=False,
         )
-    assert done.returncode == 1  # the exit code that typer chooses
+    assert done.returncode == 128 + signal.SIGPIPE
     assert done.stderr == ""
+
+
+def test_stdin_is_answered_line_by_line_until_stdout_is_closed(run: Path) -> None:
+    command = [SCRIPT, "predict", run, "-"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
+        for line in (b"abc\n", b"\n", b"bed\n"):  # each is answered before the next is written
+            process.stdin.write(line)
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            assert answer == (b"\n" if line == b"\n" else answer.upper())
+        process.stdout.close()
+        with suppress(BrokenPipeError):
+            process.stdin.write(b"abc\n" * 10_000)
+            process.stdin.close()
+        assert process.wait(60) == 128 + signal.SIGPIPE
+        assert process.stderr.read() == b""
 
 
 def test_exact_is_refused_without_a_run_to_resume(regard: Command) -> None:

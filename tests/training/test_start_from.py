@@ -11,12 +11,15 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 import regard
+from regard import models, storage
 from regard import recipe as recipes
-from regard import storage
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.recipe import Recipe
 from regard.storage import Run
+from regard.tasks import TASKS, task_of
 from regard.training import loop, resume, train
+from regard.types import Vocabulary
+from small_recipes import RECIPES
 
 NO_LEARNING = "train.learning_rate=0"  # updates change nothing, so a run keeps its first weights
 TOKENS = ("source.tokens", "target.tokens")
@@ -101,6 +104,70 @@ def test_a_run_without_fitting_tensors_is_refused_and_nothing_is_written(origin:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.fixture
+def other_letters(tmp_path: Path) -> Path:
+    """Other data, with fewer letters, and with some that the origin does not have."""
+    path = tmp_path / "other.tsv"
+    path.write_text("aé\téa\nabc\tcba\nb\tb\ncaü\tüac\n", encoding="utf-8")
+    return path
+
+
+def test_rows_of_tokens_in_both_vocabularies_are_taken_and_the_others_start_anew(
+    origin: Run, other_letters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [f"data.train={other_letters}", NO_LEARNING]
+    start = [f"train.start_from={origin.path}", "train.new_vocabulary=true"]
+    run = train(tiny(), *changes, *start, runs=tmp_path)
+    fresh = train(tiny(), *changes, runs=tmp_path, quiet=True)
+    assert [run.read(name) for name in TOKENS] == [fresh.read(name) for name in TOKENS]
+    old, new, without_start = weights(origin), weights(run), weights(fresh)
+    stored, own = (task_of(each).vocabularies() for each in (origin, run))
+    assert own.keys() == stored.keys() == {name for name in new if old[name].shape != new[name].shape}
+    for name, tensor in new.items():
+        if name not in own:
+            assert torch.equal(tensor, old[name])
+            continue
+        entries = stored[name].entries
+        assert {"a", "b", "c", "é", "ü"} <= set(own[name].entries)
+        for row, entry in zip(range(len(tensor)), own[name].entries, strict=True):
+            expected = old[name][entries.index(entry)] if entry in entries else without_start[name][row]
+            assert torch.equal(tensor[row], expected)
+    printed = f"taken from {origin.path}: {len(new) - len(own)} of the model's {len(new)} tensors; of {len(own)} more, "
+    assert f"{printed}the rows of 7 of 9 tokens that are in both\n" in capsys.readouterr().err
+
+
+def test_a_new_vocabulary_may_be_of_another_kind(origin: Run, other_letters: Path, tmp_path: Path) -> None:
+    changes = [f"data.train={other_letters}", "tokens.source=word", "train.new_vocabulary=true", "train.updates=1"]
+    run = train(
+        tiny(f"train.start_from={origin.path}"), *changes, NO_LEARNING, "train.ema=0", runs=tmp_path, quiet=True
+    )
+    name = "encoder.embedding.weight"
+    assert torch.equal(weights(run)[name][:4], weights(origin)[name][:4])  # the special tokens
+
+
+def test_a_new_vocabulary_needs_a_run_to_start_from(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"^train.new_vocabulary is for train.start_from=RUN, which is not set"):
+        train(tiny("train.new_vocabulary=true"), runs=tmp_path / "runs", quiet=True)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_tensor_with_a_row_for_each_token_has_its_vocabulary(task: str) -> None:
+    recipe = recipes.load(RECIPES[task], ["data.size=30"])
+    examples = TASKS[task].examples(recipe).train
+    few, many = (TASKS[task].learn(recipe, part) for part in (examples[:20], examples))
+    shapes = [{name: tensor.shape for name, tensor in models.weights(each.build()).items()} for each in (few, many)]
+    for each, own in zip((few, many), shapes, strict=True):
+        sizes = {name: len(vocabulary.entries) for name, vocabulary in each.vocabularies().items() if name in own}
+        assert sizes == {name: own[name][0] for name in sizes}
+    assert {name for name in shapes[0] if shapes[0][name] != shapes[1][name]} <= few.vocabularies().keys()
+
+
+def test_rows_are_shared_by_entries_of_the_same_kind_alone() -> None:
+    own, stored = Vocabulary("labels", ("b", "c", "a")), Vocabulary("labels", ("a", "b"))
+    assert models.SharedRows.of(own, stored) == models.SharedRows([0, 2], [1, 0], (3, 2))
+    assert models.SharedRows.of(own, Vocabulary("tokens", ("a", "b"))).own == []
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_tokenizer_of_another_kind_is_refused(origin: Run, tmp_path: Path, side: str) -> None:
     with pytest.raises(RecipeError, match=rf"{side}.tokens is a tokenizer of kind 'character', not 'word'"):
@@ -154,10 +221,13 @@ def train_until_killed(at: int, recipe: Recipe, runs: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_killed_run_resumes_to_exactly_the_same_weights(
-    origin: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+    origin: Run, other_letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     other = Run(shutil.copytree(origin.path, tmp_path / "other"))
     recipe = tiny(f"train.start_from={other.path}", "train.learning_rate=0.01", "model.encoder.dropout=0.2")
+    if at < 3:  # before and after the first checkpoint
+        recipe = recipes.override(recipe, "train.new_vocabulary=true")
+        recipe = recipes.override(recipe, f"data.train={other_letters}")
     uninterrupted = train(recipe, runs=tmp_path / "whole", quiet=True)
     run = train_until_killed(at, recipe, tmp_path / "runs", monkeypatch)
     if at > 1:

@@ -17,7 +17,7 @@ from regard.models import Classifier
 from regard.models.classifier import make_pooling
 from regard.predict import Predictor
 from regard.tasks import Classify, core
-from regard.types import END, UNKNOWN
+from regard.types import END
 
 READ_TOKENS = 16_000  # tokens in a batch of the encoder
 
@@ -65,9 +65,7 @@ def near(predictor: Predictor, text: str, texts: Sequence[str], count: int = 5) 
 def unknown(predictor: Predictor, text: str) -> list[str]:
     """The tokens of a text that are not in the run's vocabulary, each once, in their order."""
     _, tokenizer, _ = _parts(predictor)
-    cased = core.lowered(text, predictor.task.recipe)
-    tokens = zip(tokenizer.encode(cased), tokenizer.offsets(cased), strict=True)
-    return list(dict.fromkeys(cased[begin:end].strip() for token, (begin, end) in tokens if token == UNKNOWN))
+    return list(dict.fromkeys(core.unknown_parts(tokenizer, core.lowered(text, predictor.task.recipe))))
 
 
 def _parts(predictor: Predictor) -> tuple[Encoder, Tokenizer, Pooling]:

@@ -1,5 +1,6 @@
 """The command line: one short file for each command. Slow imports are inside functions, so that --help is fast."""
 
+import signal
 import sys
 from contextlib import suppress
 from contextvars import ContextVar
@@ -25,6 +26,7 @@ from regard.cli.vectors import vectors
 
 UsageError: Any = typer.BadParameter.__base__  # of click, which some versions of typer have a copy of
 INTERRUPTED = 130  # the exit code that typer gives KeyboardInterrupt
+CLOSED_PIPE = 128 + signal.SIGPIPE  # the exit code if the reader of stdout has closed it, as `| head -3` does
 _DEBUGGING: ContextVar[bool] = ContextVar("_DEBUGGING", default=False)  # whether --debug was given
 
 app = typer.Typer(
@@ -72,8 +74,12 @@ def main() -> NoReturn:
         code = error.exit_code
         with suppress(OSError):  # of a stderr that cannot be written
             error.show()
-    except BrokenPipeError:  # the reader of stdout has closed it
-        code = 1
+    except BrokenPipeError:
+        code = CLOSED_PIPE
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        code = CLOSED_PIPE  # typer has chosen 1
     except (Exception, KeyboardInterrupt) as error:
         code = _report(error)
     finish_streams()

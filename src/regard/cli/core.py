@@ -2,7 +2,9 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -10,12 +12,15 @@ import typer
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
-from regard.errors import DataError, shown
+from regard.errors import DataError, RecipeError, shown
 from regard.visible import ENCODING_ERRORS, WITHIN_LINES, for_stream, is_terminal, make_visible, unguarded
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
+    from regard.recipe import Recipe
+    from regard.tasks import AnyTask
 
+STDIN = "-"  # the name of stdin in place of a file
 CHUNK = 2000  # lines that are computed and printed at a time
 # Python decodes bytes of the command line that are not UTF-8 to these; they have no encoding, in JSON an escape.
 SURROGATES = range(0xD800, 0xE000)
@@ -39,6 +44,7 @@ class Command(TyperCommand):
         """Print nothing: typer lists the arguments with the options, and click 8.5 would list them a second time."""
 
 
+COLUMNS = "Of CSV, JSONL and Parquet files: the columns to read.  [default: the recipe's]"
 RECIPE = typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")]
 Inputs = Annotated[
@@ -48,7 +54,35 @@ RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, su
 Runs = Annotated[Path, typer.Option(help="The folder for run directories.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors on stderr.")]
+Columns = Annotated[str | None, typer.Option(metavar="NAME,...", help=COLUMNS)]
 Beam = Annotated[int | None, typer.Option(min=1, help="Width of the beam; 1 is greedy.  [default: as the recipe says]")]
+
+
+def read_batches(names: list[str] | None, columns: Sequence[str] = ()) -> Iterable[Sequence[str]]:
+    """The lines of all files, `CHUNK` at a time; those of stdin (`-`, or no names) as they come, see `stream_stdin`.
+
+    All files are read before the first batch, so that their errors come before the first output. A file with named
+    columns is read by `columns`, if there are any: a text for each record.
+    """
+    from regard.data import records
+    from regard.data.files import load, stream_stdin
+    from regard.data.store import joined, mapped
+
+    def texts(name: str) -> Sequence[str]:
+        if not columns or not records.ending(name):
+            return load(name)
+        return mapped(records.read(name, columns).all_fields(), records.source_of)
+
+    names = names or [STDIN]
+    loaded = {name: texts(name) for name in names if name != STDIN}
+    if STDIN not in names:
+        return in_chunks(joined([loaded[name] for name in names]))
+
+    def stream() -> Iterator[Sequence[str]]:
+        for is_stdin, group in groupby(names, STDIN.__eq__):
+            yield from stream_stdin(CHUNK) if is_stdin else in_chunks(joined([loaded[name] for name in group]))
+
+    return stream()
 
 
 def read_texts(names: list[str] | None) -> Sequence[str]:
@@ -56,7 +90,28 @@ def read_texts(names: list[str] | None) -> Sequence[str]:
     from regard.data.files import load, read_stdin
     from regard.data.store import joined
 
-    return joined([read_stdin() if name == "-" else load(name) for name in names or ["-"]])
+    return joined([read_stdin() if name == STDIN else load(name) for name in names or [STDIN]])
+
+
+def split_columns(columns: str | None) -> tuple[str, ...]:
+    """The names of columns in the option --columns."""
+    names = tuple(name for name in (columns or "").split(",") if name)
+    if columns is not None and not names:
+        raise RecipeError("--columns is empty; name columns, such as english,french")
+    return names
+
+
+def with_columns(task: "AnyTask", names: tuple[str, ...], columns: str | None) -> "Recipe":
+    """The recipe of a task to read these files with references, by --columns if they have named columns."""
+    from regard.data.records import has_columns
+
+    recipe = task.recipe
+    data = replace(recipe.data, train=(), dev=(), test=names, columns=split_columns(columns) or recipe.data.columns)
+    if any(map(has_columns, names)):
+        task.check_columns(data)
+    elif columns is not None:
+        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
+    return replace(recipe, data=data)
 
 
 def check_utf8(text: str, name: str) -> None:

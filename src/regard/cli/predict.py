@@ -1,29 +1,40 @@
 """`regard predict`: one line of output for each line of input."""
 
-from typing import Annotated
+import shlex
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from regard.cli import core
-from regard.cli.core import Beam, Inputs, Json, Quiet, RunPath
-from regard.errors import RecipeError
+from regard.cli.core import STDIN, Beam, Columns, Inputs, Json, Quiet, RunPath
+from regard.errors import RecipeError, shown
+
+if TYPE_CHECKING:
+    from regard.tasks import AnyTask
 
 N_BEST = "With --json: outputs per text; if more than the beam, a wider search adds them."
 SEARCH = "A key of the recipe's search, such as temperature=0.8; may be repeated."
+MAPS = "With --json: attention maps, too; they are most of its size."
+LISTED = 5  # unknown characters or words that a note names
+LONGEST_QUOTED = 100  # characters of a text that a suggested command repeats
 
 
 def predict(
     run: RunPath,
     inputs: Inputs = None,
     text: Annotated[list[str] | None, typer.Option("--text", help="A text instead of files; may be repeated.")] = None,
+    columns: Columns = None,
     beam: Beam = None,
     n_best: Annotated[int, typer.Option(min=1, help=N_BEST)] = 1,
     search: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=SEARCH)] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of sampling (temperature above 0).")] = 0,
     as_json: Json = False,
+    maps: Annotated[bool, typer.Option("--maps", help=MAPS)] = False,
     quiet: Quiet = False,
 ) -> None:
     r"""Print one line of output for every line of input; a language model prints the text and its continuation.
+
+    Lines of stdin are answered as they come: one at a time if they are typed, many at once if they are waiting.
 
     A line of more than 5,000 tokens (or data.max_length, if that is more) gets an empty line, and a note on stderr.
 
@@ -33,24 +44,82 @@ def predict(
     from regard.predict import load
     from regard.recipe import parse_override
 
-    if text and inputs:
-        raise RecipeError("give files or --text, not both")
-    if "" in (inputs or []):
-        raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
-    for argument in text or []:
-        core.check_utf8(argument, "--text")
-    texts = list(text) if text else core.read_texts(inputs)
+    if maps and not as_json:
+        raise RecipeError("--maps adds attention maps to JSON; add --json, or write: regard look RUN TEXT")
+    _check_inputs(run, inputs, text, columns)
     predictor = load(run)
+    own = predictor.task.recipe.data.columns
+    batches = (
+        core.in_chunks(text) if text else core.read_batches(inputs, core.split_columns(columns) or own[:-1] or own)
+    )
     settings = dict(item for assignment in search or [] for item in parse_override(assignment).items())
-    number = 0
-    for chunk in track(core.in_chunks(texts), "predicting", quiet=quiet):
-        answers = predictor.predict(chunk, beam=beam, n_best=n_best, search=settings, seed=seed + number)
-        lines = []
+    notes, number = Notes(predictor.task), 0
+    for batch in track(batches, "predicting", quiet=quiet):
+        answers = predictor.predict(batch, beam=beam, n_best=n_best, search=settings, seed=seed + number)
         for answer in answers:
             number += 1
             if not answer.text and predictor.task.too_long(answer.source):
                 most = f"more than {predictor.task.longest:,} tokens"
                 core.note(f"line {number:,} has {most}; it is answered with an empty line")
-            lines.append(core.to_json(answer.to_dict()) if as_json else core.one_line(answer.text))
-        core.write_lines(lines)
+            elif not quiet:
+                notes.add(answer.source)
+        if as_json:
+            core.write_lines([core.to_json(answer.to_dict(maps=maps)) for answer in answers])
+        else:
+            core.write_lines([core.one_line(answer.text) for answer in answers])
         print(end="", flush=True)
+    for sentence in notes.sentences(number):
+        core.note(sentence)
+
+
+def _check_inputs(run: str, inputs: list[str] | None, texts: list[str] | None, columns: str | None) -> None:
+    """Refuse inputs that cannot be meant: files and texts, a text in place of a file, columns of lines."""
+    from regard.data.files import is_there
+    from regard.data.records import ending
+
+    if texts and inputs:
+        raise RecipeError("give files or --text, not both")
+    for text in texts or []:
+        core.check_utf8(text, "--text")
+    for name in inputs or []:
+        if not name:
+            raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
+        if name != STDIN and _looks_like_text(name) and not is_there(name):
+            text = shlex.quote(name) if len(name) <= LONGEST_QUOTED else "TEXT"
+            how = f"regard predict {shlex.quote(run)} --text {text}"
+            raise RecipeError(f"there is no file {shown(name)}; if it is the text itself, write: {how}")
+    if columns is not None and not all(map(ending, inputs or [""])):
+        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
+
+
+def _looks_like_text(name: str) -> bool:
+    """Whether an argument is more likely a text than the name of a file: it has a space, or neither . nor / in it."""
+    return len(name.split()) > 1 or not set(name) & set("./")
+
+
+class Notes:
+    """Counts lines that a model cannot read as they are meant, for a note after all of them."""
+
+    def __init__(self, task: "AnyTask") -> None:
+        self._task = task
+        self._tabs = self._lacking = 0
+        self._unknown: dict[str, None] = {}  # the first unknown parts, in their order
+
+    def add(self, text: str) -> None:
+        """Count a line."""
+        unknown = self._task.unknown_parts(text)
+        self._lacking += bool(unknown)
+        self._tabs += "\t" in text and len(self._task.columns) <= 2  # with more, tabs separate the fields of a source
+        if len(self._unknown) <= LISTED:
+            self._unknown.update(dict.fromkeys(unknown))
+
+    def sentences(self, lines: int) -> list[str]:
+        """The notes about this many lines; none if there is nothing to say."""
+        sentences = []
+        if self._tabs:
+            whole = "each is read as one text with the tab in it"
+            sentences.append(f"{self._tabs:,} of {lines:,} lines have a tab; {whole}; for one column, use: cut -f1")
+        if self._lacking:
+            named = ", ".join(map(shown, [*self._unknown][:LISTED])) + (", ..." if len(self._unknown) > LISTED else "")
+            sentences.append(f"{self._lacking:,} of {lines:,} lines have parts that are not in the vocabulary: {named}")
+        return sentences

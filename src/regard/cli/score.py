@@ -5,16 +5,19 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Beam, Json, RunPath, to_json, write_line
+from regard.cli.core import Beam, Columns, Json, RunPath, to_json, with_columns, write_line
 from regard.errors import DataError
 
-FILES = typer.Argument(metavar="[FILE]...", help="As data.test: a TSV or plain texts.  [default: the run's test set]")
+FILES = typer.Argument(
+    metavar="[FILE]...", help="As data.test: a TSV, CSV or plain texts.  [default: the run's test set]"
+)
 
 
 def score(
     run: RunPath,
     files: Annotated[list[str] | None, FILES] = None,
     metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipe's]")] = None,
+    columns: Columns = None,
     beam: Beam = None,
     as_json: Json = False,
 ) -> None:
@@ -27,6 +30,8 @@ def score(
     if not files and recipe.data.train and not recipe.data.test:
         raise DataError(f"the recipe of {run} names no test set; write: regard score {shlex.quote(run)} FILE.tsv")
     named = tuple(files or recipe.data.test)
+    if files or columns is not None:
+        recipe = with_columns(predictor.task, named, columns)
     examples = predictor.task.reader(recipe)(named).examples if named else predictor.task.examples(recipe).test
     scored = predictor.score(examples, metric=metric, beam=beam)
     total, links = scored.measured, alignment.measure(scored.answers, scored.asked)

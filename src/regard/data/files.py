@@ -3,15 +3,17 @@
 import hashlib
 import os
 import random
+import select
 import stat
 import sys
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from encodings import utf_8
+from io import BufferedReader
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -25,6 +27,7 @@ from regard.types import Example
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_MEMBER = 31  # zlib's number for a gzip header, any window, and a checksum at the end
 PIECE = 2**18  # bytes that are read or decompressed at a time
+HELD = 2**24  # bytes of waiting lines of a stream that are taken at a time, or one longer line
 FEW_MEMBERS, SMALL_MEMBER = 10_000, 2**9  # gzip members that any file may have, and more if each has so many bytes
 SMALL_CONTENT = 2**24  # bytes that any gzip file may unpack to, whatever its size
 LIMITS = Limits()  # for texts that no recipe names
@@ -53,49 +56,53 @@ class Split(NamedTuple):
     dev: Sequence[Example]
 
 
-def read_lines(pieces: Iterable[bytes], name: str, limits: Limits = LIMITS) -> Lines:
-    r"""The lines of a UTF-8 text that comes in pieces; DataError at the first piece that breaks a limit."""
+def read_lines(pieces: Iterable[bytes], name: str, limits: Limits = LIMITS, *, first: int = 1) -> Lines:
+    r"""The lines of a UTF-8 text that comes in pieces; DataError at the first piece that breaks a limit.
+
+    `first` is the number of the first line in messages; above 1, the text goes on from one that was read before.
+    """
     content, newlines, line_start = bytearray(), 0, 0
     decoder = utf_8.IncrementalDecoder()
     for piece in pieces:
         before = len(content)
         content += piece
-        _check_utf8(decoder, content, before, name)
-        _check(name, len(content), limits.file_bytes, "bytes, unpacked", "file_bytes")
+        _check_utf8(decoder, content, before, name, first)
+        check_limit(name, len(content), limits.file_bytes, "bytes, unpacked", "file_bytes")
         end = content.find(b"\n", before) + 1
-        _check(f"{name}:{newlines + 1}", (end or len(content)) - line_start, limits.line_bytes, "bytes", "line_bytes")
+        line = f"{name}:{newlines + first}"
+        check_limit(line, (end or len(content)) - line_start, limits.line_bytes, "bytes", "line_bytes")
         newlines += piece.count(b"\n")
-        _check(name, newlines, limits.lines, "lines", "lines")
+        check_limit(name, newlines, limits.lines, "lines", "lines")
         line_start = max(line_start, content.rfind(b"\n", before) + 1)
-    _check_utf8(decoder, content, len(content), name, final=True)
-    starts = _line_starts(content, newlines)
-    _check(name, len(starts) - 1, limits.lines, "lines", "lines")
+    _check_utf8(decoder, content, len(content), name, first, final=True)
+    starts = _line_starts(content, newlines, has_mark=first == 1 and content.startswith(BOM_UTF8))
+    check_limit(name, len(starts) - 1, limits.lines, "lines", "lines")
     sizes = np.diff(starts)
     if len(sizes):
         longest = int(sizes.argmax())
-        _check(f"{name}:{longest + 1}", int(sizes[longest]), limits.line_bytes, "bytes", "line_bytes")
+        check_limit(f"{name}:{longest + first}", int(sizes[longest]), limits.line_bytes, "bytes", "line_bytes")
     return Lines(content, starts)
 
 
-def _check(name: str, count: int, limit: int, noun: str, key: str) -> None:
+def check_limit(name: str, count: int, limit: int, noun: str, key: str) -> None:
     """Refuse more than the limit allows."""
     if count > limit:
         raise DataError(f"{name} has more than {limit:,} {noun}; split the file, or raise data.limits.{key}")
 
 
 def _check_utf8(
-    decoder: utf_8.IncrementalDecoder, content: bytearray, start: int, name: str, *, final: bool = False
+    decoder: utf_8.IncrementalDecoder, content: bytearray, start: int, name: str, first: int, *, final: bool = False
 ) -> None:
-    """Refuse bytes from `start` on that are not UTF-8; the decoder has read those before."""
+    """Refuse bytes from `start` on that are not UTF-8; the decoder has read those before. `first`: see `read_lines`."""
     pending = len(decoder.getstate()[0])  # bytes of a character that is not complete yet
     try:
         decoder.decode(content[start:], final)
     except UnicodeDecodeError as error:
-        raise DataError(_not_utf8(content, start - pending + error.start, name)) from None
+        raise DataError(_not_utf8(content, start - pending + error.start, name, first)) from None
 
 
-def _not_utf8(content: bytearray, position: int, name: str) -> str:
-    line = content.count(b"\n", 0, position) + 1
+def _not_utf8(content: bytearray, position: int, name: str, first: int) -> str:
+    line = content.count(b"\n", 0, position) + first
     byte = position - content.rfind(b"\n", 0, position)  # counts from 1; in the first line, too: rfind returns -1
     return (
         f"{name}:{line}:{byte}: not valid UTF-8 (byte 0x{content[position]:02x}); "
@@ -103,9 +110,9 @@ def _not_utf8(content: bytearray, position: int, name: str) -> str:
     )
 
 
-def _line_starts(content: bytearray, newlines: int) -> Integers:
-    """The offset of each line, and the end of the last; a final newline does not start another line."""
-    first = len(BOM_UTF8) if content.startswith(BOM_UTF8) else 0
+def _line_starts(content: bytearray, newlines: int, *, has_mark: bool) -> Integers:
+    """The offset of each line, after a byte order mark, and the end of the last; a final newline starts no line."""
+    first = len(BOM_UTF8) if has_mark else 0
     unfinished = len(content) > first and not content.endswith(b"\n")
     starts = np.empty(1 + newlines + unfinished, offset_type(len(content)))
     starts[0], filled = first, 1
@@ -137,6 +144,11 @@ def find(name: str) -> Path:
     raise DataError(f"cannot find {name}; looked for {tried}{unset}{suggestion}")
 
 
+def is_there(name: str) -> bool:
+    """Whether a file or folder of that name is where `find` looks."""
+    return any(os.path.exists(path) for path in _candidates(name))
+
+
 def _candidates(name: str) -> list[Path]:
     folders = ["", os.environ.get("REGARD_DATA", ""), "data"]
     return list(dict.fromkeys(Path(folder, name) for folder in folders))  # an absolute name gives one path only
@@ -162,10 +174,44 @@ def load(name: str, limits: Limits = LIMITS) -> Lines:
 
 
 def read_stdin() -> Lines:
-    """The lines of stdin."""
+    """All lines of stdin."""
+    return read_lines(iter(lambda: _stdin().read(PIECE), b""), "stdin")
+
+
+def stream_stdin(most: int) -> Iterator[Lines]:
+    """The lines of stdin as they come: at least one at a time, and up to `most` if so many are waiting to be read.
+
+    A line that was typed or written is yielded at once: nothing waits for lines that may follow it.
+    """
+    stdin, pending, count, first, ended = _stdin(), bytearray(), 0, 1, False
+    while not ended or pending:
+        while not ended and (not count or (count < most and len(pending) < HELD and _has_more(stdin))):
+            piece = stdin.read1(PIECE)
+            check_limit(f"stdin:{first}", 0 if count else len(pending), LIMITS.line_bytes, "bytes", "line_bytes")
+            pending += piece
+            count += piece.count(b"\n")
+            ended = not piece
+        end = 0
+        for _ in range(min(count, most)):
+            end = pending.find(b"\n", end) + 1
+        if ended and count < most:
+            end = len(pending)  # the last line may have no newline
+        if end:
+            lines = read_lines([bytes(pending[:end])], "stdin", first=first)
+            yield lines
+            del pending[:end]
+            first, count = first + len(lines), max(0, count - most)
+
+
+def _stdin() -> BufferedReader:
     if sys.stdin is None:
         raise DataError("stdin is closed; name a file, or pass its content with a pipe")
-    return read_lines(iter(lambda: sys.stdin.buffer.read(PIECE), b""), "stdin")
+    return cast(BufferedReader, sys.stdin.buffer)
+
+
+def _has_more(stream: BufferedReader) -> bool:
+    """Whether a read would return at once: a pipe or terminal has more, or has ended; a file always does."""
+    return bool(select.select([stream], [], [], 0)[0])
 
 
 def _content(name: str, limits: Limits) -> Iterator[bytes]:
@@ -201,7 +247,7 @@ def _unpacked(handle: int, size: int, name: str, limits: Limits) -> Iterator[byt
     first = os.read(handle, PIECE)
     pieces = chain([first], iter(lambda: os.read(handle, PIECE), b""))
     if not first or not (name.endswith(".gz") or first.startswith(GZIP_MAGIC)):
-        _check(name, size, limits.file_bytes, "bytes", "file_bytes")
+        check_limit(name, size, limits.file_bytes, "bytes", "file_bytes")
         yield from pieces
         return
     unpacked, most = 0, max(SMALL_CONTENT, limits.expansion * size)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.files import find, load
-from regard.errors import DataError
+from regard.data.records import ending, parquet_rows
+from regard.errors import DataError, MissingExtraError
 from regard.recipe import Data, Limits
 
 
@@ -17,7 +18,7 @@ class RequiredFile(NamedTuple):
     name: str  # as written in the recipe
     path: Path | None  # None if the file was not found
     size: int  # bytes on disk
-    lines: int  # of the decompressed text
+    lines: int  # of the decompressed text; of a Parquet file, its rows
     problem: str  # why it cannot be used; empty if it can
 
 
@@ -32,8 +33,9 @@ def _need(part: str, name: str, limits: Limits) -> RequiredFile:
     try:
         path = find(name)
         size = path.stat().st_size
-        return RequiredFile(part, name, path, size, len(load(name, limits)), "")
-    except (DataError, OSError) as error:
+        lines = parquet_rows(name) if ending(name) == ".parquet" else len(load(name, limits))
+        return RequiredFile(part, name, path, size, lines, "")
+    except (DataError, MissingExtraError, OSError) as error:
         return RequiredFile(part, name, path, 0, 0, str(error))
 
 

@@ -24,7 +24,7 @@ class Word(NamedTuple):
     line: int
 
 
-Format = Callable[[tuple[str, ...], Limits], Loaded]
+Format = Callable[..., Loaded]  # takes names of files, and `limits`
 Parse = Callable[[str, str, int], Word | None]  # takes line, file name and line number; None if the line is no word
 
 

@@ -5,6 +5,7 @@ from regard.models.language import LanguageModel
 from regard.models.layout import store_by_columns
 from regard.models.seq2seq import Seq2Seq, assemble, build
 from regard.models.weights import (
+    SharedRows,
     fitting_weights,
     load_weights,
     not_finite,
@@ -12,12 +13,14 @@ from regard.models.weights import (
     read_weights,
     stored_weights,
     weights,
+    with_shared_rows,
 )
 
 __all__ = [
     "Classifier",
     "LanguageModel",
     "Seq2Seq",
+    "SharedRows",
     "assemble",
     "build",
     "fitting_weights",
@@ -28,4 +31,5 @@ __all__ = [
     "store_by_columns",
     "stored_weights",
     "weights",
+    "with_shared_rows",
 ]

@@ -5,6 +5,7 @@ Stored tensors may come from anybody: their names, shapes and types are checked 
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -15,6 +16,7 @@ from regard import device as devices
 from regard.errors import CorruptError, shown
 from regard.storage import MODEL, Folder, Run
 from regard.storage.runs import resume_command
+from regard.types import Vocabulary
 
 HEADER, PER_TENSOR = 1 << 20, 1 << 10  # bytes that a file may need besides the numbers: in all, and for each tensor
 
@@ -101,14 +103,55 @@ def stored_weights(run: Run, model: nn.Module) -> dict[str, Tensor]:
     return read_weights(run, model)
 
 
-def fitting_weights(run: Run, model: nn.Module) -> dict[str, Tensor]:
-    """The weights of any run that have the name, shape and type of a weight of this model; the others are left out."""
+class SharedRows(NamedTuple):
+    """Rows of a tensor of a model, and the rows of a stored tensor for the same entries of another vocabulary."""
+
+    own: list[int]
+    stored: list[int]
+    sizes: tuple[int, int]  # of both vocabularies, the model's first
+
+    @staticmethod
+    def of(own: Vocabulary, stored: Vocabulary) -> "SharedRows":
+        """The rows of the entries that two vocabularies share; none if they are vocabularies of different things."""
+        places = {entry: row for row, entry in enumerate(stored.entries)} if own.noun == stored.noun else {}
+        pairs = [(row, places[entry]) for row, entry in enumerate(own.entries) if entry in places]
+        rows, others = ([pair[side] for pair in pairs] for side in (0, 1))
+        return SharedRows(rows, others, (len(own.entries), len(stored.entries)))
+
+
+def fitting_weights(run: Run, model: nn.Module, shared: Mapping[str, SharedRows]) -> dict[str, Tensor]:
+    """The weights of any run that have the name, shape and type of a weight of this model; the others are left out.
+
+    A tensor in `shared` fits if it has a row for each entry of its vocabulary, and both vocabularies share entries.
+    """
     _check_stored(run)
-    own = {name: (weight.shape, weight.dtype) for name, weight in weights(model).items()}
+    own = weights(model)
     stored = _parse(run, MODEL, devices.memory(torch.device("cpu")))
-    fitting = {name: weight for name, weight in stored.items() if own.get(name) == (weight.shape, weight.dtype)}
+    fitting = {
+        name: weight
+        for name, weight in stored.items()
+        if name in own and own[name].dtype == weight.dtype and _fits(own[name], weight, shared.get(name))
+    }
     _check_finite(fitting, run.path / MODEL)
     return fitting
+
+
+def _fits(own: Tensor, stored: Tensor, shared: SharedRows | None) -> bool:
+    if shared is None:
+        return own.shape == stored.shape
+    rows = (own.shape[:1], stored.shape[:1])
+    return bool(shared.own) and rows == tuple((size,) for size in shared.sizes) and own.shape[1:] == stored.shape[1:]
+
+
+def with_shared_rows(
+    model: nn.Module, stored: Mapping[str, Tensor], shared: Mapping[str, SharedRows]
+) -> dict[str, Tensor]:
+    """Stored weights for a model: of a tensor in `shared`, only the rows of shared entries; the others are its own."""
+    own, merged = weights(model), dict(stored)
+    for name in stored.keys() & shared.keys():
+        rows = torch.tensor(shared[name].own), torch.tensor(shared[name].stored)
+        merged[name] = own[name].detach().index_copy(0, rows[0], stored[name][rows[1]])
+    return merged
 
 
 def _check_stored(run: Run) -> None:

@@ -111,7 +111,8 @@ def build_tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origi
         tokens = origin.recipe().tokens
         stored = tokens.target if name == TARGET else tokens.source
         if stored != kind:
-            raise RecipeError(f"{origin.path / name} is a tokenizer of kind {stored!r}, not {kind!r}; choose that kind")
+            how = "choose that kind, or train.new_vocabulary=true"
+            raise RecipeError(f"{origin.path / name} is a tokenizer of kind {stored!r}, not {kind!r}; {how}")
         return builder.from_bytes(origin.read(name))
     versions = [__version__, metadata.version("sentencepiece")]  # another version may build another tokenizer
     digest = _digest([versions, kind, size], texts)

@@ -62,6 +62,7 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
 
     metrics = ("exact_match", "answer_f1", "character_errors")
     noun = "question"
+    columns = ("question", "context", "answer")
     ignores = (
         *(*core.NO_DECODER, "tokens.target", "tokens.lower", "model.tied", "train.word_dropout"),
         *(f"search.{key.name}" for key in fields(Search) if key.name != "max_answer"),
@@ -169,6 +170,10 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
         return bool(text.strip()) and len(self._ids(text)) > self.longest
+
+    def unknown_parts(self, text: str) -> list[str]:
+        """The parts of question and context that are not in the vocabulary, in their order."""
+        return [part for field in text.split("\t") for part in super(Answer, self).unknown_parts(field)]
 
     def prediction(self, text: str, ids: Sequence[int], pointed: Pointed, most: int, n_best: int) -> Prediction:
         """Makes the prediction for one question: the text of the best spans in the context."""

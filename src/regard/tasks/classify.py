@@ -13,7 +13,8 @@ from torch import Tensor
 from regard.data import batching, files, store
 from regard.data.batching import Lengths
 from regard.data.files import Loaded
-from regard.data.store import IntegerRows, joined, row_lengths
+from regard.data.records import NOTHING_GIVEN, Fields, Given
+from regard.data.store import IntegerRows, Texts, joined, row_lengths
 from regard.data.tokenizers import Tokenizer
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.maps import AttentionMap
@@ -25,7 +26,7 @@ from regard.storage import Run
 from regard.storage.runs import parse_json
 from regard.tasks import core
 from regard.tasks.core import Encoded, Examples, Scored, TextTask
-from regard.types import BEGIN, END, BatchFirst, Example, Padded, Prediction
+from regard.types import BEGIN, END, BatchFirst, Example, Padded, Prediction, Vocabulary
 
 LABELS = "labels.json"
 LISTED = 8  # labels that a message lists at most
@@ -58,6 +59,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
 
     metrics = ("accuracy", "f1", "exact_match")
     noun = "sentence"
+    columns = ("text", "label")
     ignores = (*core.NO_DECODER, "tokens.target", "model.tied", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer, labels: tuple[str, ...]) -> None:
@@ -81,7 +83,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         return classifier.build(recipe.model, recipe.classify.pooling, size=size, classes=classes)
 
     @classmethod
-    def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
+    def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
         """Returns the function that reads labelled sentences; it strips labels and skips headers if classify.header."""
 
         def read(names: tuple[str, ...]) -> Loaded:
@@ -91,9 +93,14 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         return read
 
     @classmethod
-    def examples(cls, recipe: Recipe) -> Examples:
+    def from_fields(cls, recipe: Recipe, fields: Fields) -> Texts:
+        """The text of a record, and its label without white space around it."""
+        return fields[0], fields[1].strip()
+
+    @classmethod
+    def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all examples; refuses a single label, and dev or test labels not in training."""
-        examples = super().examples(recipe)
+        examples = super().examples(recipe, given)
         labels = set(store.targets(examples.train))
         if len(labels) == 1:
             raise DataError(f"every training example has the label {labels.pop()!r}; give at least two to tell apart")
@@ -118,6 +125,10 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
     def build(self) -> Classifier:
         """Builds the model with newly initialised weights."""
         return self.model(self.recipe, self.source.size, len(self.labels))
+
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabulary of the embedding, and the labels of the output layer."""
+        return super().vocabularies() | core.rows_of(Vocabulary("labels", self.labels), "out.weight", "out.bias")
 
     def encode(self, examples: Sequence[Example]) -> Labelled:
         """Encodes all examples as token ids and label indices."""

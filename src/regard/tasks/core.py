@@ -21,25 +21,27 @@ from torch import Tensor, nn
 from regard import recipe as recipes
 from regard.attention.record import record
 from regard.attention.scopes import Scope
-from regard.data import batching, files, store
+from regard.data import batching, files, records, store
 from regard.data.batching import Lengths, length_array
 from regard.data.corpora import CORPORA
 from regard.data.files import LIMITS, Loaded
-from regard.data.store import Indices, Mapped, row_lengths, take
+from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Fields, Given
+from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.metrics import METRICS, MULTI_REFERENCE, Measured
 from regard.models.letters import Spelled
-from regard.recipe import Limits, Model, Recipe, Search
+from regard.recipe import Data, Limits, Model, Recipe, Search
 from regard.sources import Text
 from regard.storage import Run
-from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction
+from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction, Vocabulary
 
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
 ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
 # Keys that a task without a decoder ignores; its updates are not captured either.
 NO_DECODER = ("source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
+DECODER_ROWS = ("decoder.embedding.weight", "decoder.out.weight", "decoder.out.bias")  # tensors with a row per token
 READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
 LONGEST = 5000  # tokens of an input at most, unless data.max_length is higher: the memory of maps grows as the square
 
@@ -152,6 +154,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     metrics: ClassVar[tuple[str, ...]]  # the names in METRICS that fit its predictions
     noun: ClassVar[str] = "pair"  # the word for one example in messages
+    columns: ClassVar[tuple[str, ...]] = ("source", "target")  # of a file with named columns; the last is the target
     shows: ClassVar[bool] = True  # whether its predictions have attention maps
     ignores: ClassVar[tuple[str, ...]] = ()  # keys and sections of a recipe that it does not use, which are refused
 
@@ -181,6 +184,23 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return not any(key == ignored or key.startswith(ignored + ".") for ignored in cls.ignores)
 
     @classmethod
+    def check_columns(cls, data: Data) -> None:
+        """Refuse data.columns without files that have named columns, such files without it, and too many or too few."""
+        tables = [name for name in (*data.train, *data.dev, *data.test) if records.has_columns(name)]
+        roles = " and ".join(cls.columns)
+        if data.columns and not tables:
+            raise RecipeError(f"data.columns is for files that end in {', '.join(records.READERS)}; leave it out")
+        if data.columns and len(data.columns) != len(cls.columns):
+            named = records.list_names(data.columns)
+            raise RecipeError(f"data.columns names the columns of {roles}, {len(cls.columns)} in all, not {named}")
+        for name in tables:
+            if not data.columns and records.ending(name):
+                there = records.list_names(records.column_names(name, data.limits))
+                chosen = ",".join(cls.columns).upper()
+                how = f"data.columns={chosen} (in regard score with --columns {chosen})"
+                raise RecipeError(f"{name} has the columns {there}; name those of {roles} with {how}")
+
+    @classmethod
     def check_metric(cls, name: str) -> None:
         """Refuse a metric that does not exist or does not fit this task."""
         pick(METRICS, name, "metric")
@@ -193,14 +213,40 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return files.pairs(names, limits)
 
     @classmethod
-    def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
-        """Returns the function that reads files as the recipe says: `read`, unless a task has several formats."""
+    def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads lines as the recipe says: `read`, unless a task has several formats."""
         return partial(cls.read, limits=recipe.data.limits)
 
     @classmethod
-    def examples(cls, recipe: Recipe) -> Examples:
+    def from_fields(cls, recipe: Recipe, fields: Fields) -> Texts:
+        """The source and the target of a record with the task's `columns`."""
+        return records.source_of(fields[:-1]), fields[-1]
+
+    @classmethod
+    def reader(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads files as the recipe says: by `data.columns` if they have named columns.
+
+        It reads what is `given` in Python, too.
+        """
+        read_lines, columns = cls.line_reader(recipe), recipe.data.columns
+
+        def read(names: tuple[str, ...]) -> Loaded:
+            if not any(name in (PAIRS, DEV) or (columns and records.ending(name)) for name in names):
+                return read_lines(names)
+            parts = [
+                records.given(given[name], columns, cls.columns, name)
+                if name in given
+                else records.read(name, columns, recipe.data.limits)
+                for name in names
+            ]
+            return records.examples(parts, partial(cls.from_fields, recipe), cls.noun)
+
+        return read
+
+    @classmethod
+    def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all examples; if there is no dev set, one is split off the training set."""
-        data, notes, read = recipe.data, [], cls.reader(recipe)
+        data, notes, read = recipe.data, [], cls.reader(recipe, given)
         test = read(data.test).examples if data.test else []
         dev = read(data.dev).examples if data.dev else []
         if not data.train:
@@ -237,6 +283,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     @abstractmethod
     def build(self) -> ModelKind:
         """Builds the model with newly initialised weights."""
+
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabulary of each tensor of the model that has a row for each token, by the tensor's name."""
+        return {}
 
     # from examples to the loss
 
@@ -315,6 +365,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
 
+    def unknown_parts(self, text: str) -> list[str]:
+        """The parts of a text that are not in the vocabulary, in their order; none if the source is not text."""
+        return []
+
 
 AnyTask = Task[Any, Any, Any]
 
@@ -371,6 +425,25 @@ class TextTask(Task[ModelKind, DataKind, BatchKind]):
         """Builds the model with newly initialised weights."""
         return self.model(self.recipe, self.source.size)
 
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabulary of the encoder's embedding."""
+        return rows_of(tokens_of(self.source), "encoder.embedding.weight")
+
+    def unknown_parts(self, text: str) -> list[str]:
+        """The parts of a text that are not in the vocabulary, in their order."""
+        return unknown_parts(self.source, lowered(text, self.recipe))
+
+
+def tokens_of(tokenizer: Tokenizer, noun: str = "tokens") -> Vocabulary:
+    """The vocabulary of a tokenizer; no token equals a special one, even if its text is the same."""
+    pieces = (tokenizer.piece(token) for token in range(len(SPECIALS), tokenizer.size))
+    return Vocabulary(noun, (*((special,) for special in SPECIALS), *pieces))
+
+
+def rows_of(vocabulary: Vocabulary, *names: str) -> dict[str, Vocabulary]:
+    """A vocabulary as that of the tensors with these names."""
+    return dict.fromkeys(names, vocabulary)
+
 
 def position_limit(model: Model) -> float:
     """The number of positions that a model has: model.longest if positions are learned, otherwise infinite."""
@@ -381,6 +454,16 @@ def position_limit(model: Model) -> float:
 def lowered(text: str, recipe: Recipe) -> str:
     """The text, in lower case if tokens.lower is true."""
     return text.lower() if recipe.tokens.lower else text
+
+
+def unknown_parts(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The parts of a text that are not in a vocabulary, in their order."""
+    ids = tokenizer.encode(text)
+    if UNKNOWN not in ids:
+        return []
+    places = zip(ids, tokenizer.offsets(text), strict=True)
+    parts = [text[begin:end] for token, (begin, end) in places if token == UNKNOWN]
+    return [part.strip() or part for part in parts]
 
 
 def unknown(*tables: Sequence[Sequence[int]]) -> float:

@@ -16,7 +16,8 @@ from regard import search
 from regard.data import batching, files, store
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
-from regard.data.store import Indices, IntegerRows, joined, take, where
+from regard.data.records import NOTHING_GIVEN, Fields, Given
+from regard.data.store import Indices, IntegerRows, Texts, joined, take, where
 from regard.errors import DataError, RecipeError
 from regard.metrics import METRICS, Cost
 from regard.models import language
@@ -25,7 +26,7 @@ from regard.recipe import Limits, Recipe, Search
 from regard.search.sample import SEED_STEP
 from regard.tasks import core
 from regard.tasks.core import Encoded, Examples, Scored, TextTask
-from regard.types import BEGIN, END, PAD, UNKNOWN, Batch, Example, Hypothesis, Memory, Padded, Prediction
+from regard.types import BEGIN, END, PAD, UNKNOWN, Batch, Example, Hypothesis, Memory, Padded, Prediction, Vocabulary
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: tokens times beams
 TURN = 1_000_003  # distance of the seeds of two turns; torch uses only the lower 32 bits of a seed
@@ -85,6 +86,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     metrics = ("perplexity", "bits_per_character")
     shows = False
     noun = "line"
+    columns = ("text",)
     ignores = (
         *("source", "tokens.target", "tokens.shared", "tokens.lower", "train.word_dropout", *core.ATTENTION_TERMS),
         *("model.encoder", "model.decoder.copies", "model.decoder.cross_attention"),
@@ -130,17 +132,22 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
         return Loaded(without_ends, len(lines) - len(filled))
 
     @classmethod
-    def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
+    def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
         """Returns the function that reads a stream if language_model.window is set, otherwise lines."""
         read = cls.read if recipe.language_model.window else cls.read_lines
         return partial(read, limits=recipe.data.limits)
 
     @classmethod
-    def examples(cls, recipe: Recipe) -> Examples:
+    def from_fields(cls, recipe: Recipe, fields: Fields) -> Texts:
+        """The text of a record, which is a target without a source; in a stream, a newline ends it."""
+        return "", fields[0] + ("\n" if recipe.language_model.window else "")
+
+    @classmethod
+    def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all text; without a dev file, dev is the last tenth of a stream, or some of the lines."""
-        data, read, window = recipe.data, cls.reader(recipe), recipe.language_model.window
+        data, read, window = recipe.data, cls.reader(recipe, given), recipe.language_model.window
         if not data.train:
-            train, dev, test, notes = super().examples(recipe)
+            train, dev, test, notes = super().examples(recipe, given)
             convert = _ended if window else list
             return Examples(convert(train), convert(dev), convert(test), notes)
         train, dropped = read(data.train)
@@ -156,6 +163,10 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
         """The text of an example, which is its target."""
         return [example.target]
+
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabulary of the embedding and of the output layer."""
+        return core.rows_of(core.tokens_of(self.source), *core.DECODER_ROWS)
 
     def encode(self, examples: Sequence[Example]) -> Rows:
         """Encodes all text as lines, or as windows that do not overlap."""

@@ -13,7 +13,9 @@ from torch import Tensor
 from regard.data import batching, files
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
+from regard.data.records import Fields
 from regard.data.store import IntegerRows, row_lengths
+from regard.data.store import Texts as Sides
 from regard.data.tokenizers import Tokenizer
 from regard.errors import RecipeError
 from regard.maps import AttentionMap
@@ -23,7 +25,7 @@ from regard.models.masked import MaskedLM
 from regard.recipe import Limits, Recipe, Search
 from regard.tasks import core
 from regard.tasks.core import Encoded, Scored, TextTask
-from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction
+from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction, Vocabulary
 
 BLANK = "___"  # a blank in an input text, to be filled with one token
 MASK = "<mask>"  # label of a blank on the axes of maps
@@ -81,6 +83,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
 
     metrics = ("perplexity", "masked_accuracy")
     noun = "text"
+    columns = ("text",)
     ignores = (*core.NO_DECODER, "tokens.target", "train.word_dropout", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
@@ -109,9 +112,19 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         return files.texts(names, limits)
 
     @classmethod
+    def from_fields(cls, recipe: Recipe, fields: Fields) -> Sides:
+        """The text of a record, as source and as target."""
+        return fields[0], fields[0]
+
+    @classmethod
     def texts(cls, recipe: Recipe, example: Example) -> Sequence[str]:
         """The text of an example of any corpus."""
         return [core.lowered(_text(example), recipe)]
+
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabulary of the embedding and of the output layer."""
+        names = ("encoder.embedding.weight", "out.weight", "out.bias", "bias")
+        return core.rows_of(core.tokens_of(self.source), *names)
 
     def encode(self, examples: Sequence[Example]) -> Texts:
         """Encodes all texts, each with a fixed seed of its mask, so that every validation predicts the same tokens."""
@@ -233,6 +246,10 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
         return len(self.encode_blanks(text).ids) > self.longest
+
+    def unknown_parts(self, text: str) -> list[str]:
+        """The parts of a text that are not in the vocabulary, in their order; blanks do not count."""
+        return [part for known in text.split(BLANK) for part in super(MaskedText, self).unknown_parts(known)]
 
     def encode_blanks(self, text: str) -> TextWithBlanks:
         """Encodes a text with the mask id for each blank; a space before a blank becomes part of the blank."""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from regard.data import batching, store, tagged
 from regard.data.batching import Lengths
 from regard.data.files import Loaded
+from regard.data.records import NOTHING_GIVEN, Given
 from regard.data.store import IntegerRows, mapped, row_lengths
 from regard.data.tokenizers import TOKENIZERS, Character, Tokenizer, Word
 from regard.errors import RecipeError, pick
@@ -27,7 +28,7 @@ from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import Encoded, Task
-from regard.types import BEGIN, END, SPECIALS, BatchFirst, Example, Prediction
+from regard.types import BEGIN, END, SPECIALS, BatchFirst, Example, Prediction, Vocabulary
 
 LETTERS = "letters.tokens"
 LONGEST_WORD = 30  # letters of a word that are read; of a longer word, only its first and last letters
@@ -63,6 +64,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     metrics = ("tag_accuracy", "entity_f1", "exact_match")
     noun = "sentence"
+    columns = ("words", "tags")
     ignores = (*core.NO_DECODER, "model.tied", "search")
 
     def __init__(self, recipe: Recipe, words: Tokenizer, letters: Tokenizer, tags: Tokenizer) -> None:
@@ -86,10 +88,15 @@ class Tag(Task[Tagger, Sentences, Tagged]):
             )
 
     @classmethod
-    def reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
-        """Returns the function that reads files in tag.format and checks that every word has a tag."""
-        read = pick(tagged.FORMATS, recipe.tag.format, "format")
-        return lambda names: tagged.check(read(names, recipe.data.limits))
+    def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads files in tag.format."""
+        return partial(pick(tagged.FORMATS, recipe.tag.format, "format"), limits=recipe.data.limits)
+
+    @classmethod
+    def reader(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads files as the recipe says, and checks that every word has a tag."""
+        read = super().reader(recipe, given)
+        return lambda names: tagged.check(read(names))
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Tag":
@@ -120,6 +127,12 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         """Builds the model with newly initialised weights."""
         sizes = {"words": self.words.size, "letters": self.letters.size, "tags": self.tags.size}
         return tagger.build(self.recipe.model, self.recipe.tag.letters, **sizes)
+
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The words and letters of the embeddings, and the tags of the output layer."""
+        words = core.rows_of(core.tokens_of(self.words), "encoder.embedding.weight")
+        letters = core.rows_of(core.tokens_of(self.letters, "letters"), "letters.embedding.weight")
+        return words | letters | core.rows_of(core.tokens_of(self.tags, "tags"), "tags.weight", "tags.bias")
 
     def encode(self, examples: Sequence[Example]) -> Sentences:
         """Encodes all examples as ids of words, letters and tags."""
@@ -212,6 +225,12 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
         return len(text.split()) > self.longest
+
+    def unknown_parts(self, text: str) -> list[str]:
+        """The letters of a text that are not in the vocabulary, in their order; if letters are not read, its words."""
+        if self.recipe.tag.letters.dim:
+            return core.unknown_parts(self.letters, "".join(text.split()))
+        return core.unknown_parts(self.words, core.lowered(text, self.recipe))
 
 
 def spelled(words: Sequence[list[int]], letters: Sequence[Int[Tensor, "_words _letters"]]) -> Spelled:

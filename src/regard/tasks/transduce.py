@@ -26,8 +26,8 @@ from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import DevLoss, Pairs, Task
-from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step
+from regard.tasks.core import DECODER_ROWS, DevLoss, Pairs, Task
+from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step, Vocabulary
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: source tokens times beams
 FORCED_TOKENS = 2000  # tokens of a batch in `force`
@@ -67,7 +67,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         sources, targets = store.sources(examples), store.targets(examples)
         if tokens.shared:
             if origin is not None and origin.has_file(TARGET) and origin.read(SOURCE) != origin.read(TARGET):
-                raise RecipeError(f"tokens.shared is true, but {origin.path} has two vocabularies; write false")
+                how = "write false, or train.new_vocabulary=true"
+                raise RecipeError(f"tokens.shared is true, but {origin.path} has two vocabularies; {how}")
             both = Text.fit(recipe, joined([sources, targets]), origin)
             return cls(recipe, both, both.tokenizer)
         inputs = plugins.pick(SOURCES, recipe.source, "source", Source).fit(recipe, sources, origin)
@@ -87,6 +88,12 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         """Builds the model with newly initialised weights."""
         model, shared = self.recipe.model, self.recipe.tokens.shared
         return models.assemble(model, self.inputs.front(model), target_size=self.target.size, shared=shared)
+
+    def vocabularies(self) -> dict[str, Vocabulary]:
+        """The vocabularies of the embeddings and of the output layer; the first only if the source is text."""
+        target = core.rows_of(core.tokens_of(self.target), *DECODER_ROWS)
+        source = {} if self.source is None else core.rows_of(core.tokens_of(self.source), "encoder.embedding.weight")
+        return source | target
 
     def encode(self, examples: Sequence[Example]) -> Pairs:
         """Encodes all examples."""
@@ -217,6 +224,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
         return self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
+
+    def unknown_parts(self, text: str) -> list[str]:
+        """The parts of a text that are not in the vocabulary, in their order; none if the source is not text."""
+        return [] if self.source is None else core.unknown_parts(self.source, text)
 
     def prediction(self, text: str, item: Any, hypothesis: Hypothesis, layout: Layout) -> Prediction:
         """Makes the prediction of a hypothesis: its tokens as text, and its labelled map."""

@@ -1,9 +1,11 @@
 """The training loop, the same for all tasks: `train` starts a run, `resume` continues one."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -14,12 +16,13 @@ from regard import memory, models, plugins, storage
 from regard import recipe as recipes
 from regard.console import ProgressLog
 from regard.data.batching import Batches, sorted_batches
+from regard.data.records import DEV, PAIRS, Given
 from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
-from regard.recipe import Recipe, Train
+from regard.recipe import Data, Recipe, Train
 from regard.storage import Checkpoint, Run
 from regard.storage.runs import resume_command
-from regard.tasks import AnyTask, task_class
+from regard.tasks import AnyTask, task_class, task_of
 from regard.tasks.core import AnyBatched, DevLoss, Encoded, Examples
 from regard.training import engine, environment
 from regard.training.engine import SMALLER_BATCHES
@@ -33,23 +36,31 @@ FLAT_AFTER = 1000  # updates after which flat attention is reported
 KEPT_WEIGHTS = ("best", "last")  # values of train.keep: which weights are stored in the run
 
 
-def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
+def train(
+    recipe: Recipe | str | Path,
+    *overrides: str,
+    pairs: Any = None,
+    dev: Any = None,
+    runs: str | Path = "runs",
+    quiet: bool = False,
+) -> Run:
     """Train a model by a recipe, with `a.b=c` overrides, and store the run in a new directory under `runs`.
 
+    `pairs` are examples to learn from, in place of the recipe's data: a list of (source, target), or a data frame, with
+    `data.columns` if it has more columns; `dev` are those to validate on, otherwise a part of `pairs` is split off.
     Nothing is written until the recipe and all data have been checked.
     """
     if not isinstance(recipe, Recipe):
         recipe = recipes.load(recipe)
-    for text in overrides:
-        recipe = recipes.override(recipe, text)
+    recipe, given = _given(recipe, overrides, pairs, dev)
     origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
     with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
         check(recipe)
         kind = task_class(recipe.task)
     with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log:
         stopper.say = log.say
-        examples = kind.examples(recipe)
-        task = kind.learn(recipe, examples.train, origin)
+        examples = kind.examples(recipe, given)
+        task = kind.learn(recipe, examples.train, None if recipe.train.new_vocabulary else origin)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
@@ -59,7 +70,7 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
         examples = examples.without_texts()  # frees their memory
         if origin is not None:
-            _fitting(origin, shapes)
+            _fitting(origin, task, shapes)
             files[storage.ORIGIN] = origin.origin()
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
@@ -68,14 +79,18 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
     return run
 
 
-def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -> Run:
+def resume(
+    run: Run | str | Path, *, pairs: Any = None, dev: Any = None, exact: bool = False, quiet: bool = False
+) -> Run:
     """Continue a run that was stopped or killed; the result is bit for bit that of an uninterrupted run.
 
+    A run that was trained on `pairs` needs them again, and `dev` if it had them: a run does not store its data.
     Another version of torch or regard, another processor or GPU, or another number of threads may change the last bits.
     A message says so then; with `exact`, it is an error.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
+    given = _given_again(run, recipe.data, pairs, dev)
     with plugins.loading(run.needs()):
         check(recipe, stored=True)
     with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run) as locked:
@@ -88,7 +103,7 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
         task = task_class(recipe.task).restore(recipe, run.read)
         if run.has_file(storage.ORIGIN):
             run.read(storage.ORIGIN)  # a checkpoint makes it needless, but a run with a damaged file is refused
-        examples = task.examples(recipe)
+        examples = task.examples(recipe, given)
         if examples.digest() != run.read(storage.DATA):
             names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
             raise DataError(
@@ -104,6 +119,36 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
                 environment.record(locked, now, run.newest_update())
             _learn(task, examples, data, dev, locked, log, stopper)
     return run
+
+
+def _given(recipe: Recipe, overrides: Sequence[str], pairs: Any, dev: Any) -> tuple[Recipe, Given]:
+    """The recipe with overrides, and examples given in Python, which it names in place of its files or corpus."""
+    given = {name: rows for name, rows in ((PAIRS, pairs), (DEV, dev)) if rows is not None}
+    if DEV in given and PAIRS not in given:
+        raise RecipeError("dev is for a training on pairs; give pairs, too, or data.dev=FILE")
+    if given:
+        recipe = replace(recipe, data=replace(recipe.data, corpus="", train=(), dev=(), test=()))
+    for text in overrides:
+        recipe = recipes.override(recipe, text)
+    data = recipe.data
+    if given and (data.corpus or data.train or (DEV in given and data.dev)):
+        raise RecipeError("examples are given as pairs or dev, and as a key of data, too; leave one of them out")
+    if given:
+        named = replace(data, train=(PAIRS,), dev=(DEV,) if DEV in given else data.dev)
+        return replace(recipe, data=named), given
+    return recipe, given
+
+
+def _given_again(run: Run, data: Data, pairs: Any, dev: Any) -> Given:
+    """The examples given in Python to resume a run; refuses those that its recipe does not name, and missing ones."""
+    given = {name: rows for name, rows in ((PAIRS, pairs), (DEV, dev)) if rows is not None}
+    if missing := {*data.train, *data.dev} & {PAIRS, DEV} - given.keys():
+        dev_too = ", dev=..." if DEV in data.dev else ""
+        how = f"give the same again, in Python: regard.resume({str(run.path)!r}, pairs=...{dev_too})"
+        raise DataError(f"the run {run.path} does not store its {max(missing)}; {how}")
+    if unused := given.keys() - {*data.train, *data.dev}:
+        raise RecipeError(f"the run {run.path} was not trained on {max(unused)}; leave them out")
+    return given
 
 
 @contextmanager
@@ -127,6 +172,9 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     pick(SCHEDULES, recipe.train.schedule, "schedule")
     if not stored:
         task.check_keys(recipe)
+        task.check_columns(recipe.data)
+    if recipe.train.new_vocabulary and not recipe.train.start_from:
+        raise RecipeError("train.new_vocabulary is for train.start_from=RUN, which is not set; leave it out")
     task.check(recipe)
     pick(dict.fromkeys(devices.PRECISIONS), recipe.train.precision, "precision")
     pick(dict.fromkeys(KEPT_WEIGHTS), recipe.train.keep, "weights to keep")
@@ -150,7 +198,7 @@ def _learn(
     torch.manual_seed(recipe.train.seed)
     with stopper.undoable():  # nothing is written yet
         model = task.build()
-    start_notes = _start_from(recipe.train.start_from, model, run)
+    start_notes = _start_from(task, model, run)
     device = devices.choose_device(recipe.train.device)
     session = Session.begin(model.to(device), recipe.train)
     overview = _overview(task, session.model, data, dev, len(examples.train))
@@ -178,11 +226,12 @@ def _learn(
     log.say(f"learned in {seconds:.1f} s; on dev: {value:.4f} ({signature})")
 
 
-def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
+def _start_from(task: AnyTask, model: nn.Module, run: Run) -> list[str]:
     """Load the fitting weights of another run into a new model; returns what to report about it.
 
     If this run has a checkpoint, its training has begun already, and nothing is loaded.
     """
+    path = task.recipe.train.start_from
     if not path or run.checkpoints():
         return []
     origin = Run.open(path)
@@ -191,20 +240,35 @@ def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
             f"the run {path}, which train.start_from names, has changed since the training of {run.path} began; "
             "restore it, or train a new run"
         )
-    fitting = _fitting(origin, model)
-    model.load_state_dict(fitting, strict=False)
-    return [f"taken from {path}: {len(fitting):,} of the model's {len(models.weights(model)):,} tensors"]
+    fitting, shared = _fitting(origin, task, model)
+    model.load_state_dict(models.with_shared_rows(model, fitting, shared), strict=False)
+    in_part = {name: rows for name, rows in shared.items() if name in fitting}
+    note = f"taken from {path}: {len(fitting) - len(in_part):,} of the model's {len(models.weights(model)):,} tensors"
+    if in_part:
+        nouns = {name: vocabulary.noun for name, vocabulary in task.vocabularies().items()}
+        counts = (f"{len(rows.own):,} of {rows.sizes[0]:,} {nouns[name]}" for name, rows in in_part.items())
+        note += f"; of {len(in_part):,} more, the rows of {' and '.join(dict.fromkeys(counts))} that are in both"
+    return [note]
 
 
-def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
-    """The weights of a run that have the name, shape and type of a weight of the model; at least one must."""
-    fitting = models.fitting_weights(origin, model)
+def _fitting(origin: Run, task: AnyTask, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, models.SharedRows]]:
+    """The weights of a run that fit those of the model; at least one must.
+
+    Of tensors whose vocabularies are not the same in both, there are also the rows that both share.
+    """
+    own, stored = task.vocabularies(), task_of(origin).vocabularies()
+    shared = {
+        name: models.SharedRows.of(own[name], stored[name])
+        for name in own
+        if name in stored and own[name] != stored[name]
+    }
+    fitting = models.fitting_weights(origin, model, shared)
     if not fitting:
         raise RecipeError(
             f"train.start_from: no tensor of {origin.path} has the name and shape of one of this model; "
             f"make [model] more like that of {origin.path / storage.RECIPE}"
         )
-    return fitting
+    return fitting, shared
 
 
 def _restore_newest(run: Run, session: Session, settings: Train, log: ProgressLog) -> None:

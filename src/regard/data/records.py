@@ -1,0 +1,330 @@
+"""Reads records with named columns: CSV, JSONL and Parquet files, and pairs or data frames given in Python."""
+
+import csv
+import json
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from regard.data.files import LIMITS, Loaded, check_limit, find, load
+from regard.data.store import LONG, Integers, Lines, Mapped, StoredExamples, Texts, joined, where
+from regard.errors import DataError, MissingExtraError, did_you_mean, shown
+from regard.recipe import Limits
+
+PAIRS, DEV = "pairs given in Python", "dev pairs given in Python"  # in a recipe, in place of the names of files
+DELIMITERS = ",;\t"  # of CSV files; the first with which the columns are found
+LISTED = 20  # columns that a message names
+ROWS = 1000  # of a Parquet file that are converted at a time
+
+Fields = tuple[str, ...]
+Given = Mapping[str, Any]  # what a program gave as `PAIRS` and `DEV`
+NOTHING_GIVEN: Given = {}
+
+
+class Record(NamedTuple):
+    """The texts of one record in the columns that were asked for, and the number of its first line, from 1."""
+
+    number: int
+    fields: Sequence[str]
+
+
+class Records:
+    """The texts of some columns of many records, in one buffer of bytes."""
+
+    def __init__(self, name: str, width: int, content: bytearray, ends: Integers, numbers: Integers) -> None:
+        self.name, self.width = name, width
+        self._content, self._ends, self._numbers = content, ends.data, numbers.data
+
+    @staticmethod
+    def of(name: str, records: Iterable[Record], width: int, limits: Limits = LIMITS) -> "Records":
+        """Stores records of `width` columns; DataError if they are larger than the limits allow, or not Unicode."""
+        content, ends, numbers = bytearray(), array("Q", [0]), array(LONG)
+        for number, fields in records:
+            for field in fields:
+                try:
+                    content += field.encode()
+                except UnicodeEncodeError:  # JSON may have one as an escape
+                    raise DataError(f"{name}:{number}: half of a surrogate pair, which is no character") from None
+                ends.append(len(content))
+            numbers.append(number)
+            check_limit(name, len(content), limits.file_bytes, "bytes, unpacked", "file_bytes")
+            check_limit(name, len(numbers), limits.lines, "records", "lines")
+        return Records(name, width, content, np.asarray(ends), np.asarray(numbers))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def fields(self, index: int) -> Fields:
+        """The texts of the record at an index from 0."""
+        bounds = self._ends[index * self.width : (index + 1) * self.width + 1].tolist()
+        return tuple(self._content[start:end].decode() for start, end in pairwise(bounds))
+
+    def origin(self, index: int) -> str:
+        """The name of the file and the line of the record at an index from 0."""
+        return f"{self.name}:{self._numbers[index]}"
+
+    def all_fields(self) -> Mapped[Fields]:
+        """The texts of each record."""
+        return Mapped(np.arange(len(self), dtype=np.int32), self.fields)
+
+    def examples(self, texts: Callable[[Fields], Texts]) -> StoredExamples:
+        """An example for each record without a blank field; `texts` makes source and target from its fields."""
+        complete = where(self.all_fields(), lambda fields: all(map(str.strip, fields)))
+        return StoredExamples(complete, lambda index: texts(self.fields(index)), self.origin)
+
+
+# from files to examples
+
+
+def ending(name: str) -> str:
+    """The ending of a file with named columns, such as .csv, without .gz; empty for any other file."""
+    suffix = Path(name.lower().removesuffix(".gz")).suffix
+    return suffix if suffix in READERS else ""
+
+
+def has_columns(name: str) -> bool:
+    """Whether a name in a recipe is that of records with named columns."""
+    return name in (PAIRS, DEV) or bool(ending(name))
+
+
+def read(name: str, columns: Sequence[str], limits: Limits = LIMITS) -> Records:
+    """The records of a file in these columns."""
+    if name in (PAIRS, DEV):
+        raise DataError(f"the {name} are not stored in the run; write them to a file, and name that")
+    if not ending(name):
+        raise DataError(f"{name} has no named columns; give a file that ends in {', '.join(READERS)}, or .gz of one")
+    return Records.of(name, READERS[ending(name)](name, columns, limits), len(columns), limits)
+
+
+def examples(parts: Sequence[Records], texts: Callable[[Fields], Texts], noun: str) -> Loaded:
+    """The examples of all records, see `Records.examples`; DataError if there are none."""
+    kept = [part.examples(texts) for part in parts]
+    count, left = sum(map(len, parts)), sum(map(len, kept))
+    if not left:
+        names = " and ".join(part.name for part in parts)
+        raise DataError(f"{names}: no {noun} is left, because all {count:,} have a blank field")
+    return Loaded(joined(kept), count - left)
+
+
+def source_of(fields: Sequence[str]) -> str:
+    """The source of an example from one field, or from several with tabs between them."""
+    return fields[0] if len(fields) == 1 else "\t".join(field.replace("\t", " ") for field in fields)
+
+
+def column_names(name: str, limits: Limits = LIMITS) -> list[str]:
+    """The columns of a file, for messages."""
+    kind = ending(name)
+    if kind == ".parquet":
+        return list(_open_parquet(name).schema_arrow.names)
+    lines = load(name, limits)
+    if kind == ".csv":
+        return max((_header(lines, delimiter) for delimiter in DELIMITERS), key=len)
+    return next((list(_object(line, name)) for line in lines if line.strip()), [])
+
+
+def list_names(names: Iterable[object]) -> str:
+    """Names of columns for a message; of many, the first."""
+    shown_names = [str(shown(name)) for name in names]
+    more = f" and {len(shown_names) - LISTED:,} more" if len(shown_names) > LISTED else ""
+    return ", ".join(shown_names[:LISTED]) + more
+
+
+def _missing(where: str, column: str, there: Iterable[object]) -> DataError:
+    names = list(there)
+    similar = did_you_mean(column, [name for name in names if isinstance(name, str)])
+    return DataError(f"{where} has no column {shown(column)}; there are {list_names(names)}{similar}")
+
+
+def _csv(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record]:
+    """The records of a CSV file with a header; a field in quotes may hold delimiters and newlines."""
+    lines = load(name, limits)
+    before = csv.field_size_limit(limits.line_bytes)  # a setting of the whole process
+    try:
+        yield from _csv_records(name, lines, columns)
+    finally:
+        csv.field_size_limit(before)
+
+
+def _csv_records(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[Record]:
+    headers = {delimiter: _header(lines, delimiter) for delimiter in DELIMITERS}
+    delimiter = next((mark for mark in DELIMITERS if set(columns) <= set(headers[mark])), None)
+    if delimiter is None:
+        header = max(headers.values(), key=len)
+        raise _missing(name, next(column for column in columns if column not in header), header)
+    header = headers[delimiter]
+    if repeated := [column for column in columns if header.count(column) > 1]:
+        raise DataError(f"{name} has several columns {shown(repeated[0])}; rename all but one")
+    places, is_header = [header.index(column) for column in columns], True
+    reader = csv.reader(_with_ends(lines), delimiter=delimiter, strict=True)
+    while True:
+        number = reader.line_num + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            raise DataError(f"{name}:{number}: this record is not valid CSV ({error}); check its quotes") from error
+        if row is None:
+            return
+        if row and not is_header:
+            if len(row) != len(header):
+                raise DataError(f"{name}:{number}: {len(row):,} fields, but the header names {len(header):,} columns")
+            yield Record(number, [row[place] for place in places])
+        is_header = is_header and not row  # blank lines do not count
+
+
+def _header(lines: Lines, delimiter: str) -> list[str]:
+    """The names in the first line of a CSV file that is not blank."""
+    try:
+        rows = csv.reader(_with_ends(lines), delimiter=delimiter, strict=True)
+        return [name.strip() for name in next((row for row in rows if row), [])]
+    except csv.Error:
+        return []
+
+
+def _with_ends(lines: Lines) -> Iterator[str]:
+    return (lines.with_end(index).replace("\r\n", "\n") for index in range(len(lines)))
+
+
+def _jsonl(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record]:
+    """The records of a JSONL file: one JSON object per line."""
+    for number, line in enumerate(load(name, limits), start=1):
+        if line.strip():
+            origin = f"{name}:{number}"
+            yield Record(number, _fields(_object(line, origin), columns, origin))
+
+
+def _object(line: str, origin: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{origin}: not valid JSON ({shown(str(error))}); write one object per line") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{origin}: {shown(value)} is not a JSON object; write one object per line")
+    return value
+
+
+def _parquet(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record]:
+    """The records of a Parquet file; their numbers are those of its rows."""
+    file, number = _open_parquet(name), 0
+    names = file.schema_arrow.names
+    outer = [column if column in names else column.partition(".")[0] for column in columns]
+    for column, top in zip(columns, outer, strict=True):
+        if top not in names:
+            raise _missing(name, column, names)
+    try:
+        for batch in file.iter_batches(batch_size=ROWS, columns=list(dict.fromkeys(outer))):
+            for record in batch.to_pylist():
+                number += 1
+                yield Record(number, _fields(record, columns, f"{name}:{number}"))
+    except (OSError, ValueError) as error:  # the errors of pyarrow are subclasses of these
+        raise _broken_parquet(name, error) from error
+
+
+def _open_parquet(name: str) -> Any:
+    """The Parquet file of that name, opened by pyarrow; DataError if it is none."""
+    path = find(name)
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "parquet", f"reading the Parquet file {name}") from error
+    if not path.is_file():
+        raise DataError(f"{name} is not a file; name a Parquet file")
+    try:
+        return ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise _broken_parquet(name, error) from error
+
+
+def _broken_parquet(name: str, error: Exception) -> DataError:
+    return DataError(f"{name} is not a whole Parquet file ({shown(str(error))}); fetch or write it again")
+
+
+def parquet_rows(name: str) -> int:
+    """The number of rows of a Parquet file."""
+    return int(_open_parquet(name).metadata.num_rows)
+
+
+READERS: dict[str, Callable[[str, Sequence[str], Limits], Iterator[Record]]] = {
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+    ".parquet": _parquet,
+}
+
+
+# from values to texts
+
+
+def _fields(record: Mapping[str, Any], columns: Sequence[str], origin: str) -> list[str]:
+    """The texts of a record in these columns; `a.b` is the column b of the record in the column a."""
+    fields = []
+    for column in columns:
+        value: Any = record
+        for part in [column] if column in record else column.split("."):
+            if not isinstance(value, Mapping) or part not in value:
+                raise _missing(origin, column, record)
+            value = value[part]
+        fields.append(_text(value, column, origin))
+    return fields
+
+
+def _text(value: Any, column: object, origin: str) -> str:
+    """The text of a value: of a number its digits, of a missing value none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or type(value).__name__ == "NAType":  # the missing value of pandas
+        return ""
+    if isinstance(value, int | float):  # also true and false
+        return "" if value != value else json.dumps(value)
+    raise DataError(f"{origin}: the column {shown(column)} holds {shown(value)}, expected a text or a number")
+
+
+# from Python
+
+
+def given(rows: Any, columns: Sequence[str], expected: Sequence[str], name: str) -> Records:
+    """The records that a program gave: a data frame, or rows with one text for each of the `expected` columns.
+
+    A data frame is anything with `columns` (pandas, polars) or `column_names` (Arrow, datasets), or a dictionary of
+    columns. If it has more columns than expected, `columns` chooses some.
+    """
+    return Records.of(name, _given(rows, columns, expected, name), len(expected))
+
+
+def _given(rows: Any, columns: Sequence[str], expected: Sequence[str], name: str) -> Iterator[Record]:
+    there = list(rows) if isinstance(rows, Mapping) else getattr(rows, "column_names", getattr(rows, "columns", None))
+    if isinstance(rows, str) or (there is None and not isinstance(rows, Iterable)):
+        raise DataError(f"{name}: {shown(rows)}; give a list of ({', '.join(expected)}), or a data frame")
+    if there is not None:
+        yield from _of_frame(rows, list(there), columns, expected, name)
+        return
+    for number, row in enumerate(rows, start=1):
+        origin = f"{name}:{number}"
+        if isinstance(row, Mapping):
+            yield Record(number, _fields(row, columns or expected, origin))
+            continue
+        fields = (row,) if isinstance(row, str) else row
+        if not isinstance(fields, Sequence) or len(fields) != len(expected):
+            raise DataError(f"{origin}: {shown(row)}, expected ({', '.join(expected)})")
+        pairs = zip(fields, expected, strict=True)
+        yield Record(number, [_text(value, column, origin) for value, column in pairs])
+
+
+def _of_frame(
+    frame: Any, there: Sequence[Any], columns: Sequence[str], expected: Sequence[str], name: str
+) -> Iterator[Record]:
+    chosen = columns or there
+    if len(chosen) != len(expected):
+        how = f"choose those of {' and '.join(expected)} with data.columns={','.join(map(str.upper, expected))}"
+        raise DataError(f"{name}: the data frame has the columns {list_names(there)}; {how}")
+    for column in chosen:
+        if column not in there:
+            raise _missing(f"{name}: the data frame", column, there)
+    for number, values in enumerate(zip(*(frame[column] for column in chosen), strict=True), start=1):
+        plain = (value.as_py() if hasattr(value, "as_py") else value for value in values)  # Arrow has values of its own
+        origin = f"{name}:{number}"
+        yield Record(number, [_text(value, column, origin) for value, column in zip(plain, chosen, strict=True)])
