@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
@@ -41,12 +42,12 @@ class Place(NamedTuple):
     """A mistake in a text, as an example of its kind: the text before it, at it and after it."""
 
     before: str
-    marked: str
+    marked: str  # empty if the mistake is that of the whole text, which is `after`
     after: str
 
     def fit(self, cells: int) -> str:
         """The text with the mistake in brackets, cut at both ends to that many terminal cells."""
-        marked = clipped(f"[{make_visible(self.marked)}]", cells) if self.marked or self.before else ""
+        marked = clipped(f"[{make_visible(self.marked)}]", cells) if self.marked else ""
         before, after, room = make_visible(self.before), make_visible(self.after), cells - cell_len(marked)
         after = clipped(after, max(room // 2, room - cell_len(before), 1))
         before = clipped(before[::-1], max(room - cell_len(after), 1))[::-1]
@@ -95,17 +96,19 @@ def _edits(outcome: Outcome, split: Callable[[str], list[str]], joint: str) -> I
     paths = [(edits(split(reference), answer), split(reference)) for reference in outcome.references]
     path, expected = min(paths, key=lambda pair: len(pair[0]))
     for mistake, place in path:
-        yield mistake, _place(expected, place, joint, 0 if mistake.expected is None else 1)
+        yield mistake, _place(answer if mistake.expected is None else expected, place, joint)
 
 
-def _place(tokens: Sequence[str], place: int, joint: str, width: int = 1) -> Place:
-    """The place of `width` tokens in a text, with a joint between it and its neighbours."""
-    before, after = joint.join(tokens[:place]), joint.join(tokens[place + width :])
-    return Place(before + joint if before else "", joint.join(tokens[place : place + width]), joint + after)
+def _place(tokens: Sequence[str], place: int, joint: str) -> Place:
+    """The place of a token in a text, with a joint between it and its neighbours."""
+    before, after = (joint.join(part) for part in (tokens[:place], tokens[place + 1 :]))
+    return Place(before + joint if before else "", tokens[place], joint + after if after else "")
 
 
 def edits(expected: Sequence[str], answer: Sequence[str]) -> list[tuple[Mistake, int]]:
-    """The edits of a shortest path (Levenshtein) from one sequence to another, each with its place in `expected`.
+    """The edits of a shortest path (Levenshtein) from one sequence to another.
+
+    Each comes with its place in `expected`; an insertion, which is not there, with its place in `answer`.
 
     Of several shortest paths, one is chosen from the end: a substitution before a deletion before an insertion. Empty
     if the table of distances has more than `MOST_CELLS` cells.
@@ -128,7 +131,7 @@ def edits(expected: Sequence[str], answer: Sequence[str]) -> list[tuple[Mistake,
             path.append((Mistake(expected[column], None), first + column))
         else:
             row -= 1
-            path.append((Mistake(None, answer[row]), first + column))
+            path.append((Mistake(None, answer[row]), first + row))
     return path[::-1]
 
 
@@ -183,9 +186,8 @@ class Mistakes:
         if not self.wrong:
             return f"all {self.answers:,} answers are right\n"
         total = sum(kind.times for kind in self.kinds)
-        title = (
-            f"{len(self.wrong):,} of {self.answers:,} answers are wrong; the most frequent of {total:,} {self.noun}:"
-        )
+        wrong = f"{len(self.wrong):,} of {self.answers:,} answers are wrong"
+        title = wrap(f"{wrong}; the most frequent of {total:,} {self.noun}:", width)
         top = self.kinds[:SHOWN]
         rows = [("times", "mistake"), *((f"{kind.times:,}", str(kind.mistake)) for kind in top)]
         left, middle = (max(map(cell_len, column)) for column in zip(*rows, strict=True))
@@ -195,19 +197,33 @@ class Mistakes:
             f"{times:>{left}}  {mistake}{' ' * (middle - cell_len(mistake))}  {example}".rstrip()
             for (times, mistake), example in zip(rows, examples, strict=True)
         ]
-        return "\n".join([title, *lines]) + "\n"
+        return "\n".join([*title, *lines]) + "\n"
 
     def _texts(self, width: int) -> str:
         """The texts that the language model predicts worst."""
-        lines = [f"of {self.answers:,} texts, those with the highest loss per token:", f"nats  {self.metric}  text"]
+        title = wrap(f"of {self.answers:,} texts, those with the highest loss per token:", width)
+        lines = [*title, f"nats  {self.metric}  text"]
         column = len(self.metric)
-        for outcome, value in self.wrong[:SHOWN]:
+        for outcome, value in self._worst():
             start = f"{-outcome.score:4.1f}  {value:>{column}.4g}  "
             lines.append(start + clipped(make_visible(outcome.references[0]), max(width - len(start), 8)))
         return "\n".join(lines) + "\n"
 
+    def _worst(self) -> list[Wrong]:
+        """The worst texts of a language model, equal ones once."""
+        different: dict[tuple[str, ...], Wrong] = {}
+        for one in self.wrong:
+            different.setdefault(one.outcome.references, one)
+        return list(different.values())[:SHOWN]
+
     def to_dict(self) -> dict[str, Any]:
-        """The counts and the most frequent kinds of mistake as a dictionary for JSON."""
+        """The counts and the most frequent kinds of mistake, or the worst texts, as a dictionary for JSON."""
+        if not self.noun:
+            worst = self._worst()
+            texts = [
+                {"text": one.outcome.references[0], "score": one.outcome.score, self.metric: one.value} for one in worst
+            ]
+            return {"texts": self.answers, "worst": texts}
         kinds = [
             {
                 "kind": kind.mistake.name,
@@ -222,13 +238,14 @@ class Mistakes:
             }
             for kind in self.kinds[:SHOWN]
         ]
-        return {"answers": self.answers, "wrong": len(self.wrong) if self.noun else None, "mistakes": kinds}
+        return {"answers": self.answers, "wrong": len(self.wrong), "mistakes": kinds}
 
 
 def find(task: AnyTask, scored: Scored) -> Mistakes:
     """The mistakes in the answers of a scored run, or the texts of a language model, worst first.
 
-    An answer is wrong if it equals no reference. Worst first is by the metric; of equals, what the run was surest of.
+    An answer is wrong if it equals no reference. The worst comes first by the metric, and of equals the one that the
+    run was surest of; the texts of a language model are sorted by their log-probability per token.
     """
     if not scored.outcomes:
         raise DataError(f"the task {task.recipe.task!r} reports no single answers, so its mistakes cannot be listed")
@@ -240,7 +257,7 @@ def find(task: AnyTask, scored: Scored) -> Mistakes:
     ]
     metric = INSTEAD.get(scored.metric, scored.metric)
     sign = 1 if better(metric) == "higher is better" else -1
-    wrong.sort(key=lambda one: (sign * one.value, -one.outcome.score))
+    wrong.sort(key=lambda one: (one.outcome.score, 0.0) if is_text else (sign * one.value, -one.outcome.score))
     unit = None if is_text else pick(KINDS, _unit(task), "kind of mistakes")
     kinds = () if unit is None else _count([one.outcome for one in wrong], unit.find)
     return Mistakes(metric, len(scored.outcomes), tuple(wrong), "" if unit is None else unit.noun, kinds)
