@@ -5,6 +5,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 
@@ -104,26 +105,41 @@ def _word_error_share(name: str, outputs: Sequence[str], references: ReferenceLi
 
 def bleu(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """BLEU of raw text, computed by sacreBLEU; higher is better."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    return _sacrebleu(BLEU(), "bleu", outputs, references)
+    return _sacrebleu("bleu", outputs, references)
 
 
 def bleu_tokenised(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """BLEU of text that is already tokenised, as many papers report it; higher is better."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    return _sacrebleu(BLEU(tokenize="none", force=True), "bleu_tokenised", outputs, references)
+    return _sacrebleu("bleu_tokenised", outputs, references)
 
 
 def chrf(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """chrF: the F-score of character n-grams, computed by sacreBLEU; higher is better."""
+    return _sacrebleu("chrf", outputs, references)
+
+
+def _bleu(**settings: Any) -> Any:
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(**settings)
+
+
+def _chrf() -> Any:
     from sacrebleu.metrics.chrf import CHRF
 
-    return _sacrebleu(CHRF(), "chrf", outputs, references)
+    return CHRF()
 
 
-def _sacrebleu(metric: Any, name: str, outputs: Sequence[str], references: Sequence[str]) -> Measured:
+# The metrics of sacreBLEU, as objects of its own classes.
+SACREBLEU: dict[str, Callable[[], Any]] = {
+    "bleu": _bleu,
+    "bleu_tokenised": partial(_bleu, tokenize="none", force=True),
+    "chrf": _chrf,
+}
+
+
+def _sacrebleu(name: str, outputs: Sequence[str], references: Sequence[str]) -> Measured:
+    metric = SACREBLEU[name]()
     value = metric.corpus_score(list(outputs), [list(references)]).score
     return Measured(value, f"{name}|n:{len(references)}|{metric.get_signature()}")
 
