@@ -197,7 +197,7 @@ def _lines(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
         return ["  ".join(row) for row in aligned]
     lines = [] if cells[0][0] == "name" else wrap(cells[0][0], width)
     for name, *figures in cells[1:]:
-        named = [f"{figure} {head}" for figure, head in zip(figures, cells[0][1:], strict=True) if figure]
+        named = [f"{head} {figure}" for head, figure in zip(cells[0][1:], figures, strict=True) if figure]
         lines += [*wrap(name, width), *wrap(", ".join(named), width, initial_indent="  ", subsequent_indent="  ")]
     return lines
 
@@ -434,7 +434,7 @@ def _judged(
     points = []
     for number in sorted(set(bin_numbers)):
         in_bin = [length for length, its_bin in zip(lengths, bin_numbers, strict=True) if its_bin == number]
-        points.append(Point(median(in_bin), scored.groups[str(number)], len(in_bin)))
+        points.append(Point(float(median(in_bin)), scored.groups[str(number)], len(in_bin)))
     parameters = sum(parameter.numel() for parameter in predictor.model.parameters())
     metrics = predictor.run.metrics()
     speed = median(line["tokens_per_second"] for line in metrics if "tokens_per_second" in line)

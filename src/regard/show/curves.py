@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 480.0, 260.0  # of the plot, in pixels
 SMALL, APART = 11.0, 18.0  # font size of the axes, and least distance between the names of two curves, in pixels
 NAME = 48  # maximum width of a curve's name, in characters
 ACROSS = 60  # maximum characters in a line of the title; longer titles are wrapped
-RIM, MOST_RIMS = 2.0, 3  # equal curves: pixels by which the lower ones are wider at each side, and how many of them are
+RIM, MOST_RIMS = 1.5, 3  # equal curves: pixels by which the lower ones are wider at each side, and how many of them are
 EMPTY = 0.6  # largest part of the x axis between two neighbouring lengths; otherwise it is not to scale
 ROUNDING = 1e-9  # values that are closer than this, relative to the largest, are equal
 # Okabe and Ito 2008: colours that colour-blind people can tell apart; their yellow is too pale for a line.
@@ -91,7 +91,8 @@ def lay_out(curves: Sequence[Curve], labels: Labels, spell: Callable[[str], str]
     ends = [places[-1][1] if places else height for places in placed]
     for number, (curve, places, y) in enumerate(zip(curves, placed, _apart(ends, height), strict=True)):
         ink = COLOURS[number % len(COLOURS)]
-        rim = RIM * min(placed[number + 1 :].count(places), MOST_RIMS)  # is seen around equal curves, drawn over it
+        equal = sum(_pixels(places) == _pixels(others) for others in placed[number + 1 :])  # drawn over this one
+        rim = RIM * min(equal, MOST_RIMS)
         lines += [Line(places, ink, 2 + 2 * rim)] if len(places) > 1 else []
         for point, center in zip(curve.points, places, strict=True):
             spread = [place(point.length, point.value + way * point.deviation) for way in (-1, 1)]
@@ -110,6 +111,11 @@ def lay_out(curves: Sequence[Curve], labels: Labels, spell: Callable[[str], str]
     top, bottom = -18 - 20 * len(title) - SIZE - MARGIN, height + 44 + MARGIN
     width = to_right - from_left + 2 * MARGIN
     return Picture([], words, from_left - MARGIN, top, width, bottom - top, tuple(lines))
+
+
+def _pixels(places: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
+    """The places, rounded to pixels: curves that are equal in these hide each other."""
+    return [(round(x), round(y)) for x, y in places]
 
 
 def _range(values: Sequence[float]) -> tuple[float, float, float]:
