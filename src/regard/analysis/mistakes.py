@@ -48,10 +48,16 @@ class Place(NamedTuple):
     def fit(self, cells: int) -> str:
         """The text with the mistake in brackets, cut at both ends to that many terminal cells."""
         marked = clipped(f"[{make_visible(self.marked)}]", cells) if self.marked else ""
-        before, after, room = make_visible(self.before), make_visible(self.after), cells - cell_len(marked)
-        after = clipped(after, max(room // 2, room - cell_len(before), 1))
-        before = clipped(before[::-1], max(room - cell_len(after), 1))[::-1]
+        before, after = make_visible(self.before[-cells - 1 :]), make_visible(self.after[: cells + 1])
+        room = cells - cell_len(marked)
+        after = _cut(after, max(room // 2, room - cell_len(before)))
+        before = _cut(before[::-1], room - cell_len(after))[::-1]
         return before + marked + after
+
+
+def _cut(text: str, cells: int) -> str:
+    """The text, cut to that many terminal cells, of which there may be none."""
+    return clipped(text, cells) if cells > 0 else ""
 
 
 class Kind(NamedTuple):
