@@ -4,7 +4,8 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 
@@ -15,10 +16,30 @@ class Measured(NamedTuple):
     signature: str
 
 
+class Cost(NamedTuple):
+    """The negative log-likelihood of texts under a model that predicts them token by token, with counts."""
+
+    texts: int  # lines, or windows of a text
+    tokens: int  # including every predicted END
+    characters: int
+    unknown: int  # tokens that are not in the vocabulary
+    nats: float  # negative log-probability, summed over all tokens
+
+
+class Outcome(NamedTuple):
+    """One scored example, for lists of mistakes and for tests of differences between runs."""
+
+    source: str
+    references: tuple[str, ...]  # all correct answers; for a language model, its text
+    answer: str  # empty for a language model
+    score: float  # log-probability of the answer (of a search, with its penalties); of a language model, per token
+    cost: Cost | None = None  # if the model predicts the tokens of the text
+
+
 def exact_match(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """Share of outputs that equal their reference exactly; higher is better."""
-    same = sum(output == reference for output, reference in zip(outputs, references, strict=True))
-    return Measured(same / len(references), f"exact_match|n:{len(references)}|case:mixed|space:kept")
+    same, texts = _sums("exact_match", outputs, references)
+    return Measured(same / texts, f"exact_match|n:{len(references)}|case:mixed|space:kept")
 
 
 def accuracy(outputs: Sequence[str], references: Sequence[str]) -> Measured:
@@ -38,16 +59,13 @@ def f1(outputs: Sequence[str], references: Sequence[str]) -> Measured:
 
 def character_errors(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """Character error rate (CER): character edits per character of the references; lower is better."""
-    edits = sum(_edits(output, reference) for output, reference in zip(outputs, references, strict=True))
-    characters = max(1, sum(map(len, references)))
-    return Measured(edits / characters, f"character_errors|n:{len(references)}|case:mixed|space:kept")
+    edits, characters = _sums("character_errors", outputs, references)
+    return Measured(edits / max(1, characters), f"character_errors|n:{len(references)}|case:mixed|space:kept")
 
 
 def word_errors(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """Word error rate (WER), as in speech recognition: word edits per word of the references; lower is better."""
-    pairs = [(output.split(), reference.split()) for output, reference in zip(outputs, references, strict=True)]
-    words = sum(len(reference) for _, reference in pairs)
-    edits = sum(_edits(output, reference) for output, reference in pairs)
+    edits, words = _sums("word_errors", outputs, references)
     return Measured(edits / max(1, words), f"word_errors|n:{len(references)}|words:{words}|case:mixed|tok:space")
 
 
@@ -56,95 +74,88 @@ ReferenceLists = Sequence[Sequence[str]]  # for each output, all correct texts
 
 def phoneme_errors(outputs: Sequence[str], references: ReferenceLists) -> Measured:
     """Phoneme error rate (PER): phoneme edits per phoneme of the closest reference; lower is better."""
-    return _phoneme_errors(_phonemes(outputs), _split_all(references, _phonemes), "phoneme_errors", "kept")
+    return _phoneme_errors("phoneme_errors", outputs, references, "kept")
 
 
 def word_error_share(outputs: Sequence[str], references: ReferenceLists) -> Measured:
     """Share of words whose phonemes equal no reference, the WER of grapheme-to-phoneme papers; lower is better."""
-    return _word_error_share(_phonemes(outputs), _split_all(references, _phonemes), "word_error_share", "kept")
+    return _word_error_share("word_error_share", outputs, references, "kept")
 
 
 def phoneme_errors_unstressed(outputs: Sequence[str], references: ReferenceLists) -> Measured:
     """Phoneme error rate without stress digits on either side: AH0 and AH1 become AH; lower is better."""
-    unstressed = _split_all(references, _unstressed)
-    return _phoneme_errors(_unstressed(outputs), unstressed, "phoneme_errors_unstressed", "removed")
+    return _phoneme_errors("phoneme_errors_unstressed", outputs, references, "removed")
 
 
 def word_error_share_unstressed(outputs: Sequence[str], references: ReferenceLists) -> Measured:
     """Share of wrong words, compared without stress digits on either side; lower is better."""
-    unstressed = _split_all(references, _unstressed)
-    return _word_error_share(_unstressed(outputs), unstressed, "word_error_share_unstressed", "removed")
+    return _word_error_share("word_error_share_unstressed", outputs, references, "removed")
 
 
-Phonemes = list[list[str]]  # of each text; a text has spaces between phonemes
-
-
-def _phonemes(texts: Sequence[str]) -> Phonemes:
-    return [text.split() for text in texts]
-
-
-def _unstressed(texts: Sequence[str]) -> Phonemes:
-    return [[phoneme.rstrip(string.digits) for phoneme in text.split()] for text in texts]
-
-
-def _split_all(references: ReferenceLists, split: Callable[[Sequence[str]], Phonemes]) -> list[Phonemes]:
-    return [split(texts) for texts in references]
-
-
-def _phoneme_errors(outputs: Phonemes, references: Sequence[Phonemes], name: str, stress: str) -> Measured:
-    """Scores against the reference with the fewest edits; of equals the shortest, which gives the higher error rate."""
-    pairs = zip(outputs, references, strict=True)
-    closest = [min((_edits(output, text), len(text)) for text in alternatives) for output, alternatives in pairs]
-    edits, phonemes = (sum(column) for column in zip(*closest, strict=True))
+def _phoneme_errors(name: str, outputs: Sequence[str], references: ReferenceLists, stress: str) -> Measured:
+    edits, phonemes = _sums(name, outputs, references)
     details = f"n:{len(outputs)}|refs:closest|phonemes:{phonemes}|stress digits {stress}"
     return Measured(edits / max(1, phonemes), f"{name}|{details}")
 
 
-def _word_error_share(outputs: Phonemes, references: Sequence[Phonemes], name: str, stress: str) -> Measured:
-    wrong = sum(output not in alternatives for output, alternatives in zip(outputs, references, strict=True))
-    return Measured(wrong / len(outputs), f"{name}|n:{len(outputs)}|refs:closest|stress digits {stress}")
+def _word_error_share(name: str, outputs: Sequence[str], references: ReferenceLists, stress: str) -> Measured:
+    wrong, words = _sums(name, outputs, references)
+    return Measured(wrong / words, f"{name}|n:{len(outputs)}|refs:closest|stress digits {stress}")
 
 
 def bleu(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """BLEU of raw text, computed by sacreBLEU; higher is better."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    return _sacrebleu(BLEU(), "bleu", outputs, references)
+    return _sacrebleu("bleu", outputs, references)
 
 
 def bleu_tokenised(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """BLEU of text that is already tokenised, as many papers report it; higher is better."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    return _sacrebleu(BLEU(tokenize="none", force=True), "bleu_tokenised", outputs, references)
+    return _sacrebleu("bleu_tokenised", outputs, references)
 
 
 def chrf(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """chrF: the F-score of character n-grams, computed by sacreBLEU; higher is better."""
+    return _sacrebleu("chrf", outputs, references)
+
+
+def _bleu(**settings: Any) -> Any:
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(**settings)
+
+
+def _chrf() -> Any:
     from sacrebleu.metrics.chrf import CHRF
 
-    return _sacrebleu(CHRF(), "chrf", outputs, references)
+    return CHRF()
 
 
-def _sacrebleu(metric: Any, name: str, outputs: Sequence[str], references: Sequence[str]) -> Measured:
+# The metrics of sacreBLEU, as objects of its own classes.
+SACREBLEU: dict[str, Callable[[], Any]] = {
+    "bleu": _bleu,
+    "bleu_tokenised": partial(_bleu, tokenize="none", force=True),
+    "chrf": _chrf,
+}
+
+
+def _sacrebleu(name: str, outputs: Sequence[str], references: Sequence[str]) -> Measured:
+    metric = SACREBLEU[name]()
     value = metric.corpus_score(list(outputs), [list(references)]).score
     return Measured(value, f"{name}|n:{len(references)}|{metric.get_signature()}")
 
 
 def tag_accuracy(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """Share of words with the correct tag, in lines of tags with spaces between; higher is better."""
-    pairs = [(output.split(), reference.split()) for output, reference in zip(outputs, references, strict=True)]
-    correct = sum(tag == right for output, reference in pairs for tag, right in zip(output, reference, strict=False))
-    words = sum(len(reference) for _, reference in pairs)
+    correct, words = _sums("tag_accuracy", outputs, references)
     return Measured(correct / max(1, words), f"tag_accuracy|n:{len(references)}|words:{words}")
 
 
 def entity_f1(outputs: Sequence[str], references: Sequence[str]) -> Measured:
     """F1 of entities in BIO tags, correct if the type and both boundaries are; higher is better."""
-    predicted = {(line, *span) for line, output in enumerate(outputs) for span in spans(output.split())}
-    expected = {(line, *span) for line, reference in enumerate(references) for span in spans(reference.split())}
-    value = 2 * len(predicted & expected) / max(1, len(predicted) + len(expected))
-    return Measured(value, f"entity_f1|n:{len(references)}|entities:{len(expected)}|average:micro|rule:conlleval")
+    correct, both = _sums("entity_f1", outputs, references)
+    entities = sum(len(spans(reference.split())) for reference in references)
+    value = correct / max(1, both)
+    return Measured(value, f"entity_f1|n:{len(references)}|entities:{entities}|average:micro|rule:conlleval")
 
 
 def spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:
@@ -162,16 +173,6 @@ def spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:
         if current is None and mark in ("B", "I"):
             current = index, kind
     return entities
-
-
-class Cost(NamedTuple):
-    """The negative log-likelihood of texts under a model that predicts them token by token, with counts."""
-
-    texts: int  # lines, or windows of a text
-    tokens: int  # including every predicted END
-    characters: int
-    unknown: int  # tokens that are not in the vocabulary
-    nats: float  # negative log-probability, summed over all tokens
 
 
 def perplexity(cost: Cost, how: str) -> Measured:
@@ -200,8 +201,8 @@ def answer_f1(outputs: Sequence[str], references: Sequence[str]) -> Measured:
 
     As in SQuAD's script, answers are compared in lower case, without punctuation and articles.
     """
-    values = [_word_f1(output, reference) for output, reference in zip(outputs, references, strict=True)]
-    return Measured(sum(values) / len(values), f"answer_f1|n:{len(values)}|normalised:squad")
+    total, questions = _sums("answer_f1", outputs, references)
+    return Measured(total / questions, f"answer_f1|n:{len(references)}|normalised:squad")
 
 
 def _word_f1(output: str, reference: str) -> float:
@@ -248,13 +249,113 @@ def better(metric: str) -> str:
     return (METRICS[metric].__doc__ or "").split("\n", 1)[0].rpartition("; ")[2].rstrip(".")
 
 
+# Most metrics are a ratio of two sums over the examples. These are the two numbers of one example.
+
+Counts = tuple[float, float]  # numerator, denominator
+
+
+def _equal(output: str, reference: str) -> Counts:
+    return int(output == reference), 1
+
+
+def _character_edits(output: str, reference: str) -> Counts:
+    return _edits(output, reference), len(reference)
+
+
+def _word_edits(output: str, reference: str) -> Counts:
+    return _edits(output.split(), reference.split()), len(reference.split())
+
+
+def _phoneme_edits(output: str, references: Sequence[str]) -> Counts:
+    """Those of the reference with the fewest edits; of equals the shortest, which gives the higher error rate."""
+    return min(_word_edits(output, reference) for reference in references)
+
+
+def _unequal(output: str, references: Sequence[str]) -> Counts:
+    return int(output.split() not in [reference.split() for reference in references]), 1
+
+
+def _without_stress(count: Callable[[str, Sequence[str]], Counts]) -> Callable[[str, Sequence[str]], Counts]:
+    return lambda output, references: count(_unstressed(output), [_unstressed(text) for text in references])
+
+
+def _unstressed(text: str) -> str:
+    return " ".join(phoneme.rstrip(string.digits) for phoneme in text.split())
+
+
+def _right_tags(output: str, reference: str) -> Counts:
+    tags, right = output.split(), reference.split()
+    return sum(map(str.__eq__, tags, right)), len(right)
+
+
+def _right_entities(output: str, reference: str) -> Counts:
+    predicted, expected = set(spans(output.split())), set(spans(reference.split()))
+    return 2 * len(predicted & expected), len(predicted) + len(expected)
+
+
+def _shared_words(output: str, reference: str) -> Counts:
+    return _word_f1(output, reference), 1
+
+
+COUNTS: dict[str, Callable[[str, Any], Counts]] = {
+    "exact_match": _equal,
+    "accuracy": _equal,
+    "character_errors": _character_edits,
+    "word_errors": _word_edits,
+    "phoneme_errors": _phoneme_edits,
+    "word_error_share": _unequal,
+    "phoneme_errors_unstressed": _without_stress(_phoneme_edits),
+    "word_error_share_unstressed": _without_stress(_unequal),
+    "tag_accuracy": _right_tags,
+    "entity_f1": _right_entities,
+    "masked_accuracy": _right_tags,  # of the masked tokens of one text
+    "answer_f1": _shared_words,
+}
+
+
+def _sums(metric: str, outputs: Sequence[str], references: Sequence[Any]) -> Counts:
+    """The two sums whose ratio is the metric."""
+    counts = [COUNTS[metric](output, right) for output, right in zip(outputs, references, strict=True)]
+    return sum(count for count, _ in counts), sum(count for _, count in counts)
+
+
+def counts(metric: str, outcome: Outcome) -> Counts:
+    """The two numbers of one example: those of `COUNTS`, or nats per token and bits per character."""
+    if metric == "perplexity":
+        assert outcome.cost is not None
+        return outcome.cost.nats, outcome.cost.tokens
+    if metric == "bits_per_character":
+        assert outcome.cost is not None
+        return outcome.cost.nats / math.log(2), outcome.cost.characters
+    return COUNTS[metric](outcome.answer, outcome.references if metric in MULTI_REFERENCE else outcome.references[0])
+
+
+# Metrics of a whole test set that say little about one example, and the metric that is shown for an example instead.
+INSTEAD = {"f1": "accuracy", "bleu": "chrf", "bleu_tokenised": "chrf", "entity_f1": "tag_accuracy"}
+
+
+def example_value(metric: str, outcome: Outcome) -> float:
+    """The value of a metric, or of the one in `INSTEAD`, for one example alone."""
+    name = INSTEAD.get(metric, metric)
+    if name == "chrf":
+        return chrf([outcome.answer], outcome.references[:1]).value
+    total, weight = counts(name, outcome)
+    return math.exp(total / weight) if name == "perplexity" else total / max(1, weight)
+
+
+def edit_rows(output: Sequence[str], reference: Sequence[str]) -> Iterator[list[int]]:
+    """Yields the rows of the table of Levenshtein distances between all beginnings of two sequences."""
+    row = list(range(len(reference) + 1))
+    yield row
+    for index, left in enumerate(output, 1):
+        above, row = row, [index]
+        for column, right in enumerate(reference):
+            row.append(min(above[column] + (left != right), above[column + 1] + 1, row[column] + 1))
+        yield row
+
+
 def _edits(output: Sequence[str], reference: Sequence[str]) -> int:
     """The Levenshtein distance between two sequences, of words or of characters."""
-    row = list(range(len(reference) + 1))
-    for index, left in enumerate(output, 1):
-        diagonal, row[0] = row[0], index
-        for column, right in enumerate(reference, 1):
-            substituted = diagonal + (left != right)
-            diagonal = row[column]
-            row[column] = min(substituted, row[column] + 1, row[column - 1] + 1)
-    return row[-1]
+    for row in edit_rows(output, reference):
+        last = row[-1]
+    return last

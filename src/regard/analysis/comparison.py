@@ -5,18 +5,23 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, stdev
+from textwrap import wrap
 from typing import Any, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
 
 from regard import recipe as recipes
 from regard import storage, training
+from regard.analysis import significance
 from regard.console import ProgressLog
 from regard.data.batching import length_array
 from regard.errors import CorruptError, DataError, RecipeError
-from regard.metrics import Measured, better
+from regard.metrics import Measured, Outcome, better
 from regard.predict import Predictor, load
 from regard.recipe import Recipe
 from regard.show import curves
@@ -43,6 +48,42 @@ class Compared:
     tokens_per_second: float  # of training: the median over the intervals between validations
     train_seconds: float  # with validations; if the run was resumed, only those of its last process
     curve: Curve  # the metric by length; no points if the examples are cut into windows
+    outcomes: tuple[Outcome, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class System:
+    """Runs whose recipes differ in train.seed and name alone, in the order of the seeds."""
+
+    name: str
+    runs: tuple[Compared, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean of the scores."""
+        return fmean(run.measured.value for run in self.runs)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation of the scores between seeds, estimated from these runs; None for a single run."""
+        return stdev(run.measured.value for run in self.runs) if len(self.runs) > 1 else None
+
+    def curve(self) -> Curve:
+        """The mean of the curves; all runs have the same bins."""
+        points = []
+        for bin_points in zip(*(run.curve.points for run in self.runs), strict=True):
+            values = [point.value for point in bin_points]
+            spread = stdev(values) if len(values) > 1 else 0.0
+            points.append(bin_points[0]._replace(value=fmean(values), deviation=spread))
+        return Curve(self.name, tuple(points))
+
+
+class Difference(NamedTuple):
+    """The difference of a system's mean score from that of the first system."""
+
+    value: float
+    p: float | None  # see `significance.p_value`; None if the outputs are not for the same examples
+    seeds: int  # the number of seeds of either system whose outputs were tested
 
 
 @dataclass(frozen=True)
@@ -53,21 +94,38 @@ class Comparison:
     examples: str  # description of the examples that all were scored on
     lengths: str  # description of the unit of lengths
     entries: tuple[Compared, ...]
+    systems: tuple[System, ...]  # the entries, with those of several seeds joined
+    differences: tuple[Difference, ...]  # from the first system, of each of the others
 
-    def table(self) -> str:
-        """A text table with score, size and speed of each run; below it the signatures of the scores.
+    def table(self, width: int | None = None) -> str:
+        """A text table with score, size and speed of each system, the tests of differences, and the signatures.
 
-        Control characters and line ends in names are shown visibly, so that each run has one row.
+        If it would be wider than `width`, names stand on lines of their own.
         """
-        rows = [["name", self.metric, "parameters", "tokens/s", "seconds"]]
-        for entry in self.entries:
-            speed, seconds = f"{entry.tokens_per_second:,.0f}", f"{entry.train_seconds:,.1f}"
-            name, score = make_visible(entry.name), f"{entry.measured.value:.4f}"
-            rows.append([name, score, f"{entry.parameters:,}", speed, seconds])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+        rows = [["name", "seeds", self.metric, "deviation", "parameters", "tokens/s", "seconds"]]
+        for system in self.systems:
+            scores = [f"{system.mean:.4f}", "" if system.deviation is None else f"{system.deviation:.4f}"]
+            speed = fmean(run.tokens_per_second for run in system.runs)
+            seconds = fmean(run.train_seconds for run in system.runs)
+            sizes = [f"{system.runs[0].parameters:,}", f"{speed:,.0f}", f"{seconds:,.1f}"]
+            rows.append([system.name, str(len(system.runs)), *scores, *sizes])
+        if all(len(system.runs) == 1 for system in self.systems):
+            rows = [[name, score, *sizes] for name, _, score, _, *sizes in rows]
         notes = [f"on {self.examples}", *self._signatures()]
-        return "\n".join([*lines, "", *map(make_visible, notes)]) + "\n"
+        return "\n".join([*_lines(rows, width), "", *self._tests(width), *map(make_visible, notes)]) + "\n"
+
+    def _tests(self, width: int | None) -> list[str]:
+        """The lines about differences from the first system, with their p-values."""
+        if not self.differences:
+            return []
+        rows = [[f"against {self.systems[0].name}", "difference", "p"]]
+        for system, difference in zip(self.systems[1:], self.differences, strict=True):
+            p = "not tested" if difference.p is None else f"{difference.p:.4f}"
+            rows.append([system.name, f"{difference.value:+.4f}", p])
+        most = max(difference.seeds for difference in self.differences)
+        joined = "" if most == 1 else f", with the outputs of up to {most} seeds of either"
+        trials = f"p: approximate randomisation, {significance.TRIALS:,} trials{joined}"
+        return [*_lines(rows, width), *(wrap(trials, width) if width else [trials]), ""]
 
     def _signatures(self) -> list[str]:
         """The signature of the score: one line if it is the same for all, else one line for each run."""
@@ -77,11 +135,11 @@ class Comparison:
         return [f"{name}: {signature}" for name, signature in signatures.items()]
 
     def draw(self, ending: str) -> bytes:
-        """A chart of the score by length, one curve for each run, as the content of a .svg or .png file."""
+        """A chart of the score by length, one curve for each system, as the content of a .svg or .png file."""
         if not self.has_lengths():
             raise DataError(f"there is nothing to draw: {self.examples} have no lengths of their own")
-        labels = Labels(self.examples, f"{self.lengths}, mean of each bin", f"{self.metric} ({better(self.metric)})")
-        return curves.draw([entry.curve for entry in self.entries], ending, labels)
+        labels = Labels(self.examples, f"{self.lengths}, median of each bin", f"{self.metric} ({better(self.metric)})")
+        return curves.draw([system.curve() for system in self.systems], ending, labels)
 
     def has_lengths(self) -> bool:
         """Whether there are curves to draw; there are none if texts are cut into windows."""
@@ -95,8 +153,11 @@ class Comparison:
         return free if self.has_lengths() else []
 
     def to_dicts(self) -> Iterator[dict[str, Any]]:
-        """The results of each run as a dictionary for JSON."""
+        """The results of each run as a dictionary for JSON, with those of the system it belongs to."""
+        differences = [None, *self.differences]
+        joined = {run.name: pair for pair in zip(self.systems, differences, strict=True) for run in pair[0].runs}
         for entry in self.entries:
+            system, difference = joined[entry.name]
             yield {
                 "name": entry.name,
                 "run": str(entry.run.path),
@@ -105,12 +166,40 @@ class Comparison:
                 "parameters": entry.parameters,
                 "tokens_per_second": entry.tokens_per_second,
                 "train_seconds": entry.train_seconds,
-                "curve": [point._asdict() for point in entry.curve.points],
+                "system": {
+                    "name": system.name,
+                    "seeds": len(system.runs),
+                    "mean": system.mean,
+                    "deviation": system.deviation,
+                    "difference": None if difference is None else difference.value,
+                    "p": None if difference is None else difference.p,
+                },
+                "curve": [
+                    {"length": point.length, "value": point.value, "examples": point.examples}
+                    for point in entry.curve.points
+                ],
             }
 
     def _repr_svg_(self) -> str | None:
         """The picture that a notebook shows for this object."""
         return self.draw(".svg").decode() if self.has_lengths() else None
+
+
+def _lines(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """The rows as lines with aligned columns; if these are wider than `width`, as a wrapped text for each row.
+
+    The first row has the names of the columns, the first column the names of the rows.
+    """
+    cells = [[make_visible(row[0]), *row[1:]] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    if width is None or sum(widths) + 2 * len(widths) - 2 <= width:
+        aligned = [[set_cell_size(row[0], widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in cells]
+        return ["  ".join(row) for row in aligned]
+    lines = [] if cells[0][0] == "name" else wrap(cells[0][0], width)
+    for name, *figures in cells[1:]:
+        named = [f"{head} {figure}" for head, figure in zip(cells[0][1:], figures, strict=True) if figure]
+        lines += [*wrap(name, width), *wrap(", ".join(named), width, initial_indent="  ", subsequent_indent="  ")]
+    return lines
 
 
 Read = Callable[[Recipe], Examples]  # cached, so that recipes with the same data read it once
@@ -137,7 +226,8 @@ def compare(
 
     An argument such as `a.b=c` changes the recipe before it; before the first recipe, it changes all of them. A recipe
     that was trained before, under `runs`, is not trained again. The examples are those of the files `data`; without
-    `data`, those of the test set that all share, or of their dev set if there is no test set.
+    `data`, those of the test set that all share, or of their dev set if there is no test set. Runs whose recipes differ
+    in train.seed and name alone are joined to one system; the differences of all systems from the first are tested.
     """
     log = ProgressLog(quiet=quiet)
     named = _named(_entrants(arguments))
@@ -150,7 +240,9 @@ def compare(
     for name, run in trained.items():
         log.say(f"scoring {name} on {description}")
         entries.append(_judged(name, load(run), examples, lengths, metric, beam))
-    return Comparison(metric, description, _counted(named), tuple(entries))
+    systems = _systems(entries)
+    differences = tuple(_difference(metric, systems[0], system) for system in systems[1:])
+    return Comparison(metric, description, _counted(named), tuple(entries), systems, differences)
 
 
 def check_ending(ending: str) -> None:
@@ -342,9 +434,41 @@ def _judged(
     points = []
     for number in sorted(set(bin_numbers)):
         in_bin = [length for length, its_bin in zip(lengths, bin_numbers, strict=True) if its_bin == number]
-        points.append(Point(fmean(in_bin), scored.groups[str(number)], len(in_bin)))
+        points.append(Point(float(median(in_bin)), scored.groups[str(number)], len(in_bin)))
     parameters = sum(parameter.numel() for parameter in predictor.model.parameters())
     metrics = predictor.run.metrics()
     speed = median(line["tokens_per_second"] for line in metrics if "tokens_per_second" in line)
     seconds = metrics[-1]["train_seconds"]
-    return Compared(name, predictor.run, scored.measured, parameters, speed, seconds, Curve(name, tuple(points)))
+    curve = Curve(name, tuple(points))
+    return Compared(name, predictor.run, scored.measured, parameters, speed, seconds, curve, tuple(scored.outcomes))
+
+
+# from runs to systems
+
+
+def _systems(entries: Sequence[Compared]) -> tuple[System, ...]:
+    """Join the runs whose recipes differ in train.seed and name alone; a run with the seed of another stays alone."""
+    groups: dict[tuple[Recipe, int], dict[int, Compared]] = {}
+    for entry in entries:
+        recipe = entry.run.recipe()
+        key = replace(recipe, name="", train=replace(recipe.train, seed=0))
+        place = next(number for number in count() if recipe.train.seed not in groups.get((key, number), ()))
+        groups.setdefault((key, place), {})[recipe.train.seed] = entry
+    systems = []
+    for by_seed in groups.values():
+        first = next(iter(by_seed.values())).name
+        name = re.sub(r" (train\.)?seed=\d+", "", first) if len(by_seed) > 1 else first
+        systems.append(System(name, tuple(by_seed[seed] for seed in sorted(by_seed))))
+    return tuple(systems)
+
+
+def _difference(metric: str, first: System, other: System) -> Difference:
+    """The difference of two systems, tested on the outputs of as many seeds as both have.
+
+    Clark et al. 2011: the outputs of several seeds are joined, each paired with that of a seed of the other system.
+    """
+    pairs = list(zip(first.runs, other.runs, strict=False))
+    ours, theirs = ([outcome for pair in pairs for outcome in pair[side].outcomes] for side in (0, 1))
+    is_paired = all(len(one.outcomes) == len(two.outcomes) > 0 for one, two in pairs)
+    p = significance.p_value(metric, ours, theirs) if is_paired else None
+    return Difference(other.mean - first.mean, p, len(pairs))

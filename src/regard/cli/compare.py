@@ -1,11 +1,14 @@
 """`regard compare`: train and score recipes and runs on the same examples."""
 
+import sys
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
 
 from regard.cli.core import Beam, Json, Quiet, Runs, note, say, to_json, write_line
+from regard.visible import is_terminal
 
 RECIPES_AND_RUNS = "Names from `regard list`, .toml files, run directories; keys to change."
 DATA = "As data.test; may be repeated.  [default: the test set of all, or their dev set]"
@@ -28,7 +31,8 @@ def compare(
 
     regard compare train.updates=300 reverse reverse model.decoder.order=none runs/mine
 
-    A recipe that was trained before, on the same data, is not trained again.
+    A recipe that was trained before, on the same data, is not trained again. Recipes or runs that differ in train.seed
+    and name alone are joined: mean and standard deviation. The others are tested against the first one.
     """
     from regard import storage
     from regard.analysis import comparison
@@ -37,7 +41,8 @@ def compare(
     for path in out or []:
         comparison.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work begins
     compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs, quiet=quiet)
-    lines = map(to_json, compared.to_dicts()) if as_json else compared.table().split("\n")[:-1]
+    width = get_terminal_size().columns if is_terminal(sys.stdout) else None
+    lines = map(to_json, compared.to_dicts()) if as_json else compared.table(width).split("\n")[:-1]
     for line in lines:
         write_line(line)
     print(end="", flush=True)

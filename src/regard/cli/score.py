@@ -1,16 +1,25 @@
 """`regard score`: the score of a run on examples with references."""
 
 import shlex
-from typing import Annotated
+from collections.abc import Iterable
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.core import Beam, Columns, Json, RunPath, to_json, with_columns, write_line
+from regard.cli.core import Beam, Columns, Json, RunPath, one_line, say, to_json, with_columns, write_line
 from regard.errors import DataError
+from regard.visible import ENCODING_ERRORS
+
+if TYPE_CHECKING:
+    from regard.analysis.mistakes import Mistakes
 
 FILES = typer.Argument(
     metavar="[FILE]...", help="As data.test: a TSV, CSV or plain texts.  [default: the run's test set]"
 )
+
+ERRORS = "Write the wrong answers to this TSV, worst first, and print the most frequent kinds of mistake."
 
 
 def score(
@@ -19,12 +28,21 @@ def score(
     metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipe's]")] = None,
     columns: Columns = None,
     beam: Beam = None,
+    errors: Annotated[Path | None, typer.Option(metavar="FILE", help=ERRORS)] = None,
     as_json: Json = False,
 ) -> None:
-    """Score the outputs of a run against references, in total and by group."""
-    from regard.analysis import alignment
+    r"""Score the outputs of a run against references, in total and by group.
+
+    The file of --errors has the columns source, expected, answer, score and metric. The score is the log-probability of
+    the answer, as in predict --json; of a language model, that of the text per token. The metric is that of the example
+    alone; instead of BLEU it is chrF, instead of F1 accuracy. Tabs and line ends in texts are escapes, such as \\t.
+    """
+    from regard import storage
+    from regard.analysis import alignment, mistakes
     from regard.predict import load
 
+    if errors is not None:
+        storage.check_place(errors)  # an error before the work begins
     predictor = load(run)
     recipe = predictor.task.recipe
     if not files and recipe.data.train and not recipe.data.test:
@@ -34,12 +52,16 @@ def score(
         recipe = with_columns(predictor.task, named, columns)
     examples = predictor.task.reader(recipe)(named).examples if named else predictor.task.examples(recipe).test
     scored = predictor.score(examples, metric=metric, beam=beam)
+    wrong = mistakes.find(predictor.task, scored) if errors is not None else None
+    if errors is not None and wrong is not None:
+        storage.write(errors, to_tsv(wrong.rows()))
     total, links = scored.measured, alignment.measure(scored.answers, scored.asked)
     if as_json:
-        errors = {reading: error.value for reading, error in links.items()}
+        rates = {reading: error.value for reading, error in links.items()}
         others = {name: measured.value for name, measured in scored.others.items()}
-        content = {"signature": total.signature, "groups": scored.groups, "alignment_error": errors}
-        write_line(to_json({scored.metric: total.value} | content | others))
+        content = {"signature": total.signature, "groups": scored.groups, "alignment_error": rates}
+        found = {} if wrong is None else wrong.to_dict()
+        write_line(to_json({scored.metric: total.value} | content | others | found))
         return
     write_line(f"{scored.metric} {total.value:.4f}  {total.signature}")
     for group, value in scored.groups.items():
@@ -48,3 +70,19 @@ def score(
         write_line(f"{name} {measured.value:.4f}  {measured.signature}")
     for reading, error in links.items():
         write_line(f"alignment error, read at the {reading}: {error.value:.4f}  {error.signature}")
+    if wrong is not None:
+        print_mistakes(wrong)
+        say(f"written: {errors}")
+
+
+def print_mistakes(wrong: "Mistakes") -> None:
+    """Print the most frequent kinds of mistake, in the width of this terminal."""
+    write_line("")
+    for line in wrong.table(get_terminal_size().columns).splitlines():
+        write_line(line)
+
+
+def to_tsv(rows: Iterable[tuple[str, ...]]) -> bytes:
+    """The rows as the content of a TSV file; tabs and line ends within a field are escapes."""
+    lines = ("\t".join(one_line(field).replace("\t", "\\t") for field in row) for row in rows)
+    return "".join(f"{line}\n" for line in lines).encode("utf-8", ENCODING_ERRORS)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ WIDTH, HEIGHT = 480.0, 260.0  # of the plot, in pixels
 SMALL, APART = 11.0, 18.0  # font size of the axes, and least distance between the names of two curves, in pixels
 NAME = 48  # maximum width of a curve's name, in characters
 ACROSS = 60  # maximum characters in a line of the title; longer titles are wrapped
+RIM, MOST_RIMS = 1.5, 3  # equal curves: pixels by which the lower ones are wider at each side, and how many of them are
+EMPTY = 0.6  # largest part of the x axis between two neighbouring lengths; otherwise it is not to scale
+ROUNDING = 1e-9  # values that are closer than this, relative to the largest, are equal
 # Okabe and Ito 2008: colours that colour-blind people can tell apart; their yellow is too pale for a line.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#24303f")
 # The shapes of the marks: number of corners, and the angle of the first in degrees.
@@ -24,9 +28,10 @@ CORNERS = ((24, 0), (4, 45), (3, 30), (4, 0), (3, 90))
 class Point(NamedTuple):
     """One point of a curve: the score of the examples in one bin of lengths."""
 
-    length: float  # the mean, in tokens
+    length: float  # the median, in tokens
     value: float
     examples: int
+    deviation: float = 0.0  # of the value between seeds
 
 
 class Curve(NamedTuple):
@@ -69,31 +74,35 @@ def lay_out(curves: Sequence[Curve], labels: Labels, spell: Callable[[str], str]
     `spell` replaces characters that no installed font has.
     """
     height = max(HEIGHT, APART * len(curves))
-    lengths = sorted({point.length for curve in curves for point in curve.points})
-    left, right, _ = _range(lengths)
-    values = [point.value for curve in curves for point in curve.points]
-    low, high, step = _range(values)
+    points = [point for curve in curves for point in curve.points]
+    lengths = sorted({point.length for point in points})
+    across, is_to_scale = _across(lengths)
+    low, high, step = _range([max(0.0, point.value + way * point.deviation) for point in points for way in (-1, 1)])
     low, high = math.floor(low / step) * step, math.ceil(high / step) * step  # the axis begins and ends at a tick
 
-    def place(point: Point) -> tuple[float, float]:
-        x = (point.length - left) / (right - left) * WIDTH
-        return x, height - (point.value - low) / (high - low) * height
+    def place(length: float, value: float) -> tuple[float, float]:
+        return across[length], height - (max(low, value) - low) / (high - low) * height
 
     lines, words = _upward(low, high, step, height)
-    for x, text in _ticks(lengths, [place(Point(length, low, 0))[0] for length in lengths]):
+    for x, text in _ticks(lengths, [across[length] for length in lengths]):
         lines.append(Line(((x, height), (x, height + 4)), PALE))
         words += [Word(x, height + 18, text, SMALL, "center", ink=PALE)] if text else []
-    ends = [place(curve.points[-1])[1] if curve.points else height for curve in curves]
-    for number, (curve, y) in enumerate(zip(curves, _apart(ends, height), strict=True)):
+    placed = [tuple(place(point.length, point.value) for point in curve.points) for curve in curves]
+    ends = [places[-1][1] if places else height for places in placed]
+    for number, (curve, places, y) in enumerate(zip(curves, placed, _apart(ends, height), strict=True)):
         ink = COLOURS[number % len(COLOURS)]
-        places = list(map(place, curve.points))
-        lines += [Line(tuple(places), ink, 2)] if len(places) > 1 else []
+        equal = sum(_pixels(places) == _pixels(others) for others in placed[number + 1 :])  # drawn over this one
+        rim = RIM * min(equal, MOST_RIMS)
+        lines += [Line(places, ink, 2 + 2 * rim)] if len(places) > 1 else []
         for point, center in zip(curve.points, places, strict=True):
+            spread = [place(point.length, point.value + way * point.deviation) for way in (-1, 1)]
+            lines += [Line(tuple(spread), ink)] if point.deviation else []
             note = f"{curve.name}: {point.value:.4g} at {point.length:.3g} tokens, {point.examples:,} examples"
-            lines.append(_mark(number, center, ink, make_visible(note)))
+            lines.append(_mark(number, center, ink, make_visible(note), rim))
         lines.append(_mark(number, (WIDTH + 18, y), ink, ""))
         words.append(Word(WIDTH + 28, y + 4, spell(clipped(make_visible(curve.name), NAME))))
-    words.append(Word(WIDTH / 2, height + 40, spell(make_visible(labels.across)), SMALL, "center", ink=PALE))
+    below = labels.across if is_to_scale else f"{labels.across}; not to scale"
+    words.append(Word(WIDTH / 2, height + 40, spell(make_visible(below)), SMALL, "center", ink=PALE))
     words.append(Word(0, -14, spell(make_visible(labels.upward)), SMALL, ink=PALE))
     title = wrap(make_visible(labels.title), ACROSS)
     words += [Word(0, -38 - 20 * (len(title) - 1 - number), spell(line), 15) for number, line in enumerate(title)]
@@ -104,11 +113,16 @@ def lay_out(curves: Sequence[Curve], labels: Labels, spell: Callable[[str], str]
     return Picture([], words, from_left - MARGIN, top, width, bottom - top, tuple(lines))
 
 
+def _pixels(places: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
+    """The places, rounded to pixels: curves that are equal in these hide each other."""
+    return [(round(x), round(y)) for x, y in places]
+
+
 def _range(values: Sequence[float]) -> tuple[float, float, float]:
     """Begin and end of an axis, and a round step; it begins at 0 unless that would crowd the values."""
     high = max(values, default=0.0) or 1.0
     low = min(values, default=0.0)
-    low = 0.0 if low <= high / 2 or low == high else low
+    low = 0.0 if low <= high / 2 or high - low < ROUNDING * high else low
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     return low, high, next(times * power for times in (1, 2, 5, 10) if times * power >= rough * 0.999)
@@ -152,10 +166,20 @@ def _apart(wanted: Sequence[float], height: float) -> list[float]:
     return placed
 
 
-def _mark(number: int, place: tuple[float, float], ink: str, note: str) -> Line:
+def _across(lengths: Sequence[float]) -> tuple[dict[float, float], bool]:
+    """The x of each length, and whether they are to scale: not if that left most of the axis empty between two."""
+    left, right, _ = _range(lengths)
+    scaled = {length: (length - left) / (right - left) * WIDTH for length in lengths}
+    widest = max((after - before for before, after in pairwise(scaled.values())), default=0.0)
+    if len(lengths) < 3 or widest <= EMPTY * WIDTH:
+        return scaled, True
+    return {length: number / len(lengths) * WIDTH for number, length in enumerate(lengths, 1)}, False
+
+
+def _mark(number: int, place: tuple[float, float], ink: str, note: str, rim: float = 0.0) -> Line:
     """The mark of a curve at a point; curves of the same colour have marks of different shapes."""
     corners, turn = CORNERS[number % len(CORNERS)]
-    radius = 4 if corners == 24 else 5
+    radius = (4 if corners == 24 else 5) + rim
     angles = [math.radians(turn + 360 * corner / corners) for corner in range(corners)]
     points = tuple((place[0] + radius * math.cos(angle), place[1] + radius * math.sin(angle)) for angle in angles)
     return Line(points, ink, filled=True, note=note)

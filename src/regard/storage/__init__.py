@@ -4,7 +4,7 @@
 """
 
 from regard.storage.cache import cached, write_to_cache
-from regard.storage.files import numbered, write
+from regard.storage.files import check_place, numbered, write
 from regard.storage.runs import (
     CHECKPOINTS,
     DATA,
@@ -36,6 +36,7 @@ __all__ = [
     "Folder",
     "Run",
     "cached",
+    "check_place",
     "numbered",
     "write",
     "write_to_cache",

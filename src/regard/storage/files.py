@@ -31,10 +31,9 @@ def write(path: Path, content: bytes, owner: str = "") -> None:
 
     `owner` is the id of the run that the file belongs to.
     """
+    check_place(path)
     partial = _temporary(path, owner)
     with write_errors(path):
-        if not _is_free(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-            raise StorageError(f"{path} is there and is not a file (a link, a folder or a device); choose another name")
         try:
             _write_synced(partial, content, os.O_EXCL)
             os.replace(partial, path)
@@ -44,6 +43,14 @@ def write(path: Path, content: bytes, owner: str = "") -> None:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def check_place(path: Path) -> None:
+    """Raise StorageError if no file can have this path: its folder is missing, or something else has the name."""
+    with write_errors(path):
+        os.stat(path.parent / ".")
+        if not _is_free(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+            raise StorageError(f"{path} is there and is not a file (a link, a folder or a device); choose another name")
 
 
 def append(path: Path, content: bytes, owner: str) -> None:

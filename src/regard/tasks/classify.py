@@ -60,6 +60,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
     metrics = ("accuracy", "f1", "exact_match")
     noun = "sentence"
     columns = ("text", "label")
+    mistakes = "classes"
     ignores = (*core.NO_DECODER, "tokens.target", "model.tied", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer, labels: tuple[str, ...]) -> None:

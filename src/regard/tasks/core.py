@@ -30,7 +30,7 @@ from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
-from regard.metrics import METRICS, MULTI_REFERENCE, Measured
+from regard.metrics import METRICS, MULTI_REFERENCE, Measured, Outcome
 from regard.models.letters import Spelled
 from regard.recipe import Data, Limits, Model, Recipe, Search
 from regard.sources import Text
@@ -142,6 +142,7 @@ class Scored(NamedTuple):
     others: Mapping[str, Measured] = MappingProxyType({})  # by metric: other scores that come from the same computation
     answers: Sequence[Prediction] = ()  # if the score is computed from predictions: one for each of `asked`
     asked: Sequence[Example] = ()  # the examples whose sources were predicted from
+    outcomes: Sequence[Outcome] = ()  # of each example or text, in the order of the examples
 
 
 ModelKind = TypeVar("ModelKind", bound=nn.Module)
@@ -156,6 +157,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     noun: ClassVar[str] = "pair"  # the word for one example in messages
     columns: ClassVar[tuple[str, ...]] = ("source", "target")  # of a file with named columns; the last is the target
     shows: ClassVar[bool] = True  # whether its predictions have attention maps
+    mistakes: ClassVar[str] = "edits"  # how answers are wrong: in edits, classes or tags; texts: there are no answers
     ignores: ClassVar[tuple[str, ...]] = ()  # keys and sections of a recipe that it does not use, which are refused
 
     def __init__(self, recipe: Recipe) -> None:
@@ -354,7 +356,11 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         groups = {group: METRICS[metric](*zip(*pairs, strict=True)).value for group, pairs in grouped.items() if group}
         others = {name: METRICS[name](outputs, right) for name in MULTI_REFERENCE if several and name != metric}
         total = METRICS[metric](outputs, right)
-        return Scored(metric, total, groups, others, answers, asked)
+        outcomes = [
+            Outcome(answer.source, tuple(example.target for example in same), answer.text, answer.score)
+            for answer, same in zip(answers, sets, strict=True)
+        ]
+        return Scored(metric, total, groups, others, answers, asked, outcomes)
 
     @property
     def longest(self) -> float:

@@ -17,9 +17,9 @@ from regard.data import batching, files, store
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
 from regard.data.records import NOTHING_GIVEN, Fields, Given
-from regard.data.store import Indices, IntegerRows, Texts, joined, take, where
+from regard.data.store import Indices, IntegerRows, Mapped, Texts, joined, take, where
 from regard.errors import DataError, RecipeError
-from regard.metrics import METRICS, Cost
+from regard.metrics import METRICS, Cost, Outcome
 from regard.models import language
 from regard.models.language import LanguageModel
 from regard.recipe import Limits, Recipe, Search
@@ -87,6 +87,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     shows = False
     noun = "line"
     columns = ("text",)
+    mistakes = "texts"
     ignores = (
         *("source", "tokens.target", "tokens.shared", "tokens.lower", "train.word_dropout", *core.ATTENTION_TERMS),
         *("model.encoder", "model.decoder.copies", "model.decoder.cross_attention"),
@@ -239,22 +240,36 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
         grouped: dict[str, list[Example]] = {}
         for example in examples:
             grouped.setdefault("" if window else example.group, []).append(example)
-        costs = {group: self.cost(model, part) for group, part in grouped.items()}
+        results = {group: self.cost(model, part) for group, part in grouped.items()}
+        costs = {group: cost for group, (cost, _) in results.items()}
         how = f"tokenizer:{self.recipe.tokens.source}|" + (f"window:{window}" if window else "lines")
         total = {name: METRICS[name](_total(costs.values()), how) for name in self.metrics}
         groups = {group: METRICS[metric](cost, how).value for group, cost in costs.items() if group}
-        return Scored(metric, total.pop(metric), groups, total)
+        outcomes = joined([texts for _, texts in results.values()])
+        return Scored(metric, total.pop(metric), groups, total, outcomes=outcomes)
 
     @torch.no_grad()
-    def cost(self, model: LanguageModel, examples: Sequence[Example]) -> Cost:
-        """The negative log-probability of the text, with the counts that metrics need."""
+    def cost(self, model: LanguageModel, examples: Sequence[Example]) -> tuple[Cost, Sequence[Outcome]]:
+        """The negative log-probability of the text, with the counts that metrics need; and that of each row."""
         model.eval()
         data = self.encode(examples)
-        nats = 0.0
+        nats, row_nats = 0.0, [0.0] * len(data.starts)
         for indices in batching.sorted_batches(data.lengths(), self.recipe.train.batch_tokens):
-            nats += self.nats(model, self.collate(data, indices)).double().sum().item()
+            batch_nats = self.nats(model, self.collate(data, indices)).double()
+            nats += batch_nats.sum().item()
+            for row, value in zip(indices, batch_nats.sum(1).tolist(), strict=True):
+                row_nats[row] = value
         unknown = int((data.stream == UNKNOWN).sum())
-        return Cost(len(data.starts), len(data.stream), _characters(examples), unknown, nats)
+        rows = Mapped(np.arange(len(row_nats)), lambda row: self._outcome(data, row, row_nats[row]))
+        return Cost(len(data.starts), len(data.stream), _characters(examples), unknown, nats), rows
+
+    def _outcome(self, data: Rows, row: int, nats: float) -> Outcome:
+        """The cost of one line or window, with its text."""
+        tokens = data.stream[data.starts[row] : data.ends[row]]
+        window = self.recipe.language_model.window
+        text = self.source.decode(tokens.tolist()) if window else data.examples[row].target
+        cost = Cost(1, len(tokens), len(text), int((tokens == UNKNOWN).sum()), nats)
+        return Outcome("", (text,), "", -nats / len(tokens), cost)
 
     def nats(self, model: LanguageModel, batch: Batch) -> Float[Tensor, "batch tokens"]:
         """Minus the log-probability of each token after BEGIN; 0 for padding."""

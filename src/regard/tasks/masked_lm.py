@@ -14,12 +14,12 @@ from regard.data import batching, files
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
 from regard.data.records import Fields
-from regard.data.store import IntegerRows, row_lengths
+from regard.data.store import IntegerRows, Mapped, row_lengths
 from regard.data.store import Texts as Sides
 from regard.data.tokenizers import Tokenizer
 from regard.errors import RecipeError
 from regard.maps import AttentionMap
-from regard.metrics import METRICS, Cost, Measured
+from regard.metrics import METRICS, Cost, Measured, Outcome
 from regard.models import masked
 from regard.models.masked import MaskedLM
 from regard.recipe import Limits, Recipe, Search
@@ -73,7 +73,10 @@ class PredictedToken(NamedTuple):
     """One predicted token, compared with the right one."""
 
     example: Example
+    example_index: int
+    place: int  # of the token in its text
     nats: float  # minus the log-probability of the right token
+    score: float  # log-probability of the predicted token
     said: str  # the predicted token
     wanted: str  # the right token
 
@@ -84,6 +87,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     metrics = ("perplexity", "masked_accuracy")
     noun = "text"
     columns = ("text",)
+    mistakes = "tags"
     ignores = (*core.NO_DECODER, "tokens.target", "train.word_dropout", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
@@ -200,7 +204,25 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
             grouped.setdefault(token.example.group, []).append(token)
         groups = {group: _compare(metric, tokens, how).value for group, tokens in grouped.items() if group}
         others = {name: _compare(name, judged, how) for name in self.metrics if name != metric}
-        return Scored(metric, _compare(metric, judged, how), groups, others)
+        by_text: dict[int, list[PredictedToken]] = {}
+        for token in judged:
+            by_text.setdefault(token.example_index, []).append(token)
+        outcomes = Mapped(np.array(sorted(by_text)), lambda index: self._outcome(by_text[index]))
+        return Scored(metric, _compare(metric, judged, how), groups, others, outcomes=outcomes)
+
+    def _outcome(self, tokens: Sequence[PredictedToken]) -> Outcome:
+        """The predicted tokens of one text: `source` is the text with blanks, the answer a word for each blank."""
+        text = source = core.lowered(_text(tokens[0].example), self.recipe)
+        places = self.source.offsets(text)
+        for token in reversed(tokens):
+            start, end = places[token.place]
+            start += len(text[start:end]) - len(text[start:end].lstrip())
+            source = source[:start] + BLANK + source[end:]
+        said, wanted = (
+            " ".join("▁" if piece.isspace() else piece for piece in pieces)
+            for pieces in zip(*((token.said, token.wanted) for token in tokens), strict=True)
+        )
+        return Outcome(source, (wanted,), said, sum(token.score for token in tokens), _cost(tokens))
 
     @torch.no_grad()
     def _predict_tokens(self, model: MaskedLM, data: Texts) -> list[PredictedToken]:
@@ -214,12 +236,12 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
             log_probs = model(batch.source, asked).float().log_softmax(-1)
             wanted = batch.wanted[asked]
             nats = -log_probs.gather(1, wanted.unsqueeze(1)).squeeze(1)
-            rows = batch.examples[asked.nonzero()[:, 0]]
+            rows, places = asked.nonzero().unbind(1)
             examples = {index: data.examples[index] for index in indices}
-            columns = (rows, nats, log_probs.argmax(-1), wanted)
-            for row, loss, said, meant in zip(*(column.tolist() for column in columns), strict=True):
+            columns = (batch.examples[rows], places, nats, log_probs.amax(-1), log_probs.argmax(-1), wanted)
+            for index, place, loss, score, said, meant in zip(*(column.tolist() for column in columns), strict=True):
                 pieces = self.source.piece(said), self.source.piece(meant)
-                judged.append(PredictedToken(examples[row], loss, *pieces))
+                judged.append(PredictedToken(examples[index], index, place, loss, score, *pieces))
         return judged
 
     @torch.no_grad()
@@ -319,11 +341,15 @@ def _compare(metric: str, judged: Sequence[PredictedToken], how: str) -> Measure
     """Computes a metric over predicted tokens; `how` becomes part of its signature."""
     if metric != "perplexity":
         return METRICS[metric]([token.said for token in judged], [token.wanted for token in judged], how)
-    texts = {id(token.example): token.example for token in judged}.values()
+    return METRICS[metric](_cost(judged), how)
+
+
+def _cost(judged: Sequence[PredictedToken]) -> Cost:
+    """The negative log-likelihood of the right tokens, with counts."""
+    texts = {token.example_index: token.example for token in judged}.values()
     unknown = sum(token.wanted == SPECIALS[UNKNOWN] for token in judged)
     characters = sum(len(_text(example)) for example in texts)
-    cost = Cost(len(texts), len(judged), characters, unknown, sum(token.nats for token in judged))
-    return METRICS[metric](cost, how)
+    return Cost(len(texts), len(judged), characters, unknown, sum(token.nats for token in judged))
 
 
 def _filled(text: str, pieces: Sequence[str]) -> str:

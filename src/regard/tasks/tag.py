@@ -65,6 +65,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     metrics = ("tag_accuracy", "entity_f1", "exact_match")
     noun = "sentence"
     columns = ("words", "tags")
+    mistakes = "tags"
     ignores = (*core.NO_DECODER, "model.tied", "search")
 
     def __init__(self, recipe: Recipe, words: Tokenizer, letters: Tokenizer, tags: Tokenizer) -> None:

@@ -1,0 +1,80 @@
+"""Tests whether two runs differ by more than chance on the same examples: approximate randomisation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.errors import DataError
+from regard.metrics import SACREBLEU, Outcome, counts
+
+TRIALS = 10_000
+SEED = 12345  # as of sacreBLEU, which also has the environment variable SACREBLEU_SEED
+CELLS = 4_000_000  # random numbers that are drawn at a time
+ROUNDING = 1e-12  # differences that are closer than this, relative to the scores, are equal
+
+Statistics = NDArray[np.float64]  # numerators and denominators: example, ratio, 2
+
+
+def p_value(metric: str, first: Sequence[Outcome], second: Sequence[Outcome], trials: int = TRIALS) -> float:
+    """The probability of a difference at least as large (two-sided) if it made no difference which run answered.
+
+    Noreen 1989; Riezler and Maxwell 2005: in each trial, the two answers to an example are swapped with probability one
+    half, for all examples independently, and the metric of both is computed anew; p = (c + 1) / (trials + 1) if in c
+    trials the difference is at least the real one. Equal answers give 1; if one run is better everywhere, on many
+    examples, p is 1 / (trials + 1). BLEU and chrF are tested by sacreBLEU, perplexity by its logarithm. Runs with the
+    same examples in the same order are compared, as `regard.compare` makes them.
+    """
+    if len(first) != len(second) or not first:
+        raise DataError(f"only outputs for the same examples can be tested, not {len(first):,} and {len(second):,}")
+    if metric in SACREBLEU:
+        return _by_sacrebleu(metric, first, second, trials)
+    labels = sorted({text for one in (*first, *second) for text in (one.answer, one.references[0])})
+    one, other = (_statistics(metric, outcomes, labels) for outcomes in (first, second))
+    sums, other_sums = one.sum(0), other.sum(0)
+    changes = (one - other)[(one != other).any((1, 2))]  # swapping any other example changes nothing
+    values = float(_value(sums)), float(_value(other_sums))
+    least = abs(values[0] - values[1]) - ROUNDING * max(1.0, *values)
+    random, larger = np.random.default_rng(SEED), 0
+    step = max(1, CELLS // max(1, len(changes)))
+    for start in range(0, trials, step):
+        swapped = random.integers(2, size=(min(step, trials - start), len(changes)), dtype=np.int8).astype(np.float64)
+        moved = np.tensordot(swapped, changes, 1)
+        larger += int((abs(_value(sums - moved) - _value(other_sums + moved)) >= least).sum())
+    return (larger + 1) / (trials + 1)
+
+
+def _statistics(metric: str, outcomes: Sequence[Outcome], labels: Sequence[str]) -> Statistics:
+    """The counts of each example, whose sums give the metric; macro-averaged F1 has a ratio for each label."""
+    if metric != "f1":
+        return np.array([[counts(metric, outcome)] for outcome in outcomes], dtype=np.float64)
+    column = {label: number for number, label in enumerate(labels)}
+    statistics = np.zeros((len(outcomes), len(labels), 2))
+    for row, outcome in enumerate(outcomes):
+        answer, expected = column[outcome.answer], column[outcome.references[0]]
+        statistics[row, answer, 0] = 2.0 * (answer == expected)
+        statistics[row, answer, 1] += 1
+        statistics[row, expected, 1] += 1
+    return statistics
+
+
+def _value(sums: Statistics) -> NDArray[np.float64]:
+    """The metric from its sums (..., ratio, 2): the mean of all ratios that are there."""
+    is_there = sums[..., 1] > 0
+    ratios = np.divide(sums[..., 0], sums[..., 1], out=np.zeros(is_there.shape), where=is_there)
+    return np.asarray(ratios.sum(-1) / np.maximum(is_there.sum(-1), 1))
+
+
+def _by_sacrebleu(metric: str, first: Sequence[Outcome], second: Sequence[Outcome], trials: int) -> float:
+    """The p-value that `sacrebleu --paired-ar` gives; but 1 for equal outputs, for which it gives the smallest."""
+    from sacrebleu.significance import PairedTest
+
+    outputs = [[outcome.answer for outcome in outcomes] for outcomes in (first, second)]
+    if outputs[0] == outputs[1]:
+        return 1.0
+    references = [outcome.references[0] for outcome in first]
+    systems: Any = [("first", outputs[0]), ("second", outputs[1])]
+    _, results = PairedTest(systems, {metric: SACREBLEU[metric]()}, [references], "ar", trials)()
+    scores: Any = next(column for name, column in results.items() if name != "System")
+    return float(scores[1].p_value)
