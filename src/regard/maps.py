@@ -54,8 +54,12 @@ class Place(NamedTuple):
     layer: int
     head: int | None  # None: the mean of all heads
 
+    def names(self) -> tuple[str, str, str]:
+        """Site, layer and head as texts."""
+        return self.site, f"layer {self.layer}", "mean of heads" if self.head is None else f"head {self.head}"
+
     def __str__(self) -> str:
-        return f"{self.site}, layer {self.layer}, {'mean of heads' if self.head is None else f'head {self.head}'}"
+        return ", ".join(self.names())
 
 
 @dataclass(frozen=True)
@@ -233,12 +237,13 @@ class AttentionMaps:
         return self.select(site or self.sites[0], layer).layers[-1].map(head)
 
     def __len__(self) -> int:
-        return sum(layer.heads for layer in self.layers)
+        return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[AttentionMap]:
-        """Iterate over the maps of all heads, layer by layer."""
+        """Iterate over the maps, layer by layer: the mean of its heads if there are several, then each head."""
         for layer in self.layers:
-            yield from map(layer.map, range(1, layer.heads + 1))
+            heads = [*([None] if layer.heads > 1 else []), *range(1, layer.heads + 1)]
+            yield from map(layer.map, heads)
 
     def save(self, path: str | Path, title: str = "") -> None:
         """Write all maps to one interactive page: a file that ends with .html."""
@@ -247,14 +252,21 @@ class AttentionMaps:
         save(self, path, title)
 
     def __repr__(self) -> str:
-        parts = [f"{site} {len([own for own in self.layers if own.site == site])} layers" for site in self.sites]
-        return f"AttentionMaps({len(self)} maps: {', '.join(parts)})"
+        parts = []
+        for site in self.sites:
+            layers = [own for own in self.layers if own.site == site]
+            parts.append(f"{site} with {_count(len(layers), 'layer')} of {_count(layers[0].heads, 'head')}")
+        return f"AttentionMaps({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         """The interactive page that a notebook shows for this object."""
         from regard.show.html import framed
 
         return framed(self)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _numbers(noun: str, count: int) -> str:

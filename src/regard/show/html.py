@@ -3,7 +3,7 @@
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -37,31 +37,20 @@ def html(attention: AttentionMap, title: str = "") -> bytes:
 
 def html_of_all(maps: AttentionMaps, title: str = "") -> bytes:
     """All maps of one output as an interactive page, on which site, layer and head can be chosen."""
-    return html_of_several(by_place(maps), PLACES, title, _choice(maps.pick()))
+    return html_of_several(by_place(maps), PLACES, title)
 
 
-def by_place(maps: AttentionMaps) -> dict[tuple[str, ...], AttentionMap]:
-    """The maps by site, layer and head as texts; of layers with several heads also their mean."""
-    heads = {layer: [None] * (layer.heads > 1) + [*range(1, layer.heads + 1)] for layer in maps.layers}
-    return {_choice(layer.map(head)): layer.map(head) for layer in heads for head in heads[layer]}
+def by_place(maps: Iterable[AttentionMap]) -> dict[tuple[str, ...], AttentionMap]:
+    """The maps by site, layer and head as texts, for `html_of_several`."""
+    places = {attention.place: attention for attention in maps}
+    return {tuple(place.names()): attention for place, attention in places.items() if place is not None}
 
 
-def _choice(attention: AttentionMap) -> tuple[str, ...]:
-    """The place of a map in a model, as texts."""
-    assert attention.place is not None
-    site, layer, head = attention.place
-    return site, f"layer {layer}", "mean of heads" if head is None else f"head {head}"
-
-
-def html_of_several(
-    maps: Mapping[tuple[str, ...], AttentionMap],
-    choices: Sequence[str],
-    title: str = "",
-    start: tuple[str, ...] = (),
-) -> bytes:
+def html_of_several(maps: Mapping[tuple[str, ...], AttentionMap], choices: Sequence[str], title: str = "") -> bytes:
     """An interactive page of maps that can be chosen; each key has a text for each of the `choices`.
 
-    Weights are rounded to 3 digits. If they take more than `NUMBERS` bytes, all maps are pooled to fewer dots.
+    The page begins with the first map, but in the last layer that has such a map. Weights are rounded to 3 digits. If
+    they take more than `NUMBERS` bytes, all maps are pooled to fewer dots.
     """
     if len(maps) > MOST_MAPS:
         raise RecipeError(f"a page has at most {MOST_MAPS:,} maps, not {len(maps):,}; choose a site, layer or head")
@@ -76,8 +65,10 @@ def html_of_several(
         | {"path": path, "rows": place[pooled.rows], "columns": place[pooled.columns]}
         for path, unit, own, pooled in pools
     ]
-    labels = [_labels(axis, longest) for axis in axes]
-    return _page(title, {"choices": list(choices), "start": list(start), "labels": labels, "maps": contents})
+    labels, layer = [_labels(axis, longest) for axis in axes], choices.index("Layer") if "Layer" in choices else 0
+    first = next(iter(maps))
+    start = [path for path in maps if path[:layer] + path[layer + 1 :] == first[:layer] + first[layer + 1 :]][-1]
+    return _page(title, {"choices": list(choices), "start": start, "labels": labels, "maps": contents})
 
 
 def _bytes(attention: AttentionMap, most: int) -> int:
