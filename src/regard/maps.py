@@ -166,11 +166,11 @@ class AttentionMap:
         rows, columns = self.weights.shape
         return f"AttentionMap({rows} × {columns}{f', {self.place}' if self.place else ''})"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self, title: str = "") -> str:
         """The interactive page that a notebook shows for this object."""
         from regard.show.html import framed
 
-        return framed(self)
+        return framed(self, title)
 
     def _repr_svg_(self) -> str:
         """The picture that a notebook shows for this object if it shows no HTML."""
@@ -258,11 +258,11 @@ class AttentionMaps:
             parts.append(f"{site} with {_count(len(layers), 'layer')} of {_count(layers[0].heads, 'head')}")
         return f"AttentionMaps({', '.join(parts)})"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self, title: str = "") -> str:
         """The interactive page that a notebook shows for this object."""
         from regard.show.html import framed
 
-        return framed(self)
+        return framed(self, title)
 
 
 def _count(number: int, noun: str) -> str:

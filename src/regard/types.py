@@ -195,10 +195,8 @@ class Prediction:
 
     def _repr_html_(self) -> str | None:
         """The interactive page that a notebook shows for this object."""
-        from regard.show.html import framed  # imported here, because `show` imports this module
-
         shown_maps = self.maps or self.map
-        return framed(shown_maps, self.title) if shown_maps else None
+        return shown_maps._repr_html_(self.title) if shown_maps else None
 
     def _repr_svg_(self) -> str | None:
         """The picture that a notebook shows for this object if it shows no HTML."""

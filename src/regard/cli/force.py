@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Chosen = tuple[str, dict[tuple[str, ...], AttentionMap]]  # the title of a pair, and its maps by their place
 
 FILES = typer.Argument(metavar="FILE...", help="Pairs, as data.test: a TSV of source and target.")
-TOKENS = "Print a line for each token: the pair's number, the token and its log-probability."
+TOKENS = "Print a line for each token: the pair's number, the log-probability and the token."
 MOST_FILES = 1000  # that one -o writes
 CHUNK = 500  # pairs that are computed and printed at a time
 END = "</s>"  # the label of the end of an output
@@ -51,7 +51,7 @@ def force(
     examples, dropped = predictor.task.reader(predictor.task.recipe)(tuple(files))
     _check_count(out or [], len(examples))
     if dropped:
-        note(f"{dropped:,} pairs with a blank side were left out")
+        note(f"{dropped:,} {'pair' if dropped == 1 else 'pairs'} with a blank side left out")
     maps: list[Chosen] = []
     number = 0
     for start in range(0, len(examples), CHUNK):

@@ -10,6 +10,7 @@ from regard.errors import RecipeError
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
+    from regard.types import Prediction
 
 TARGET = "Show the map of this output, which the model is forced to write."
 
@@ -44,10 +45,15 @@ def look(
     if target is not None and beam is not None:
         raise RecipeError("--beam is for a search, but --target gives the output; leave one of them out")
     predictor = load(run)
-    if target is None:
-        prediction = predictor.predict([text], beam=beam, all_maps=True)[0]
-    else:
-        prediction = force(predictor, [(text, target)], all_maps=True)[0]
+
+    def answer(all_maps: bool) -> Prediction:
+        if target is not None:
+            return force(predictor, [(text, target)], all_maps=all_maps)[0]
+        return predictor.predict([text], beam=beam, all_maps=all_maps)[0]
+
+    prediction = answer(all_maps or (site, layer, head) != (None, None, None))
+    if prediction.map is None and prediction.maps is None:  # a language model, for example, has no map of its own
+        prediction = answer(all_maps=True)
     if all_maps:
         chosen = choose_all(prediction, site, layer, head)
         shown_maps = list(chosen.values())
@@ -59,7 +65,7 @@ def look(
     for path, content in drawings:  # only after all are drawn without an error
         storage.write(path, content)
     if as_json:
-        write_line(to_json(prediction.to_dict() | _to_dict(shown_maps, all_maps)))
+        write_line(to_json(prediction.to_dict() | _to_dict(shown_maps, all_maps=all_maps)))
         return
     write_line(one_line(prediction.text))
     for attention in shown_maps:
@@ -69,11 +75,12 @@ def look(
         print_map(attention, pieces=pieces)
 
 
-def _to_dict(shown_maps: "list[AttentionMap]", all_maps: bool) -> dict[str, Any]:
-    """The chosen map as `Prediction.to_dict` has it, with its place in the model; with --all, a list of all."""
-    contents = []
-    for attention in shown_maps:
-        rows, columns = list(attention.rows), list(attention.columns)
-        place = {} if attention.place is None else attention.place._asdict()
-        contents.append(place | {"rows": rows, "source_tokens": columns, "attention": attention.weights.tolist()})
-    return {"maps": contents} if all_maps else contents[0]
+def _to_dict(shown_maps: "list[AttentionMap]", *, all_maps: bool) -> dict[str, Any]:
+    """What --json adds to a prediction: the chosen map with its place in the model; with --all, a list of all."""
+    contents = [
+        attention.place._asdict()
+        | {"rows": attention.rows, "source_tokens": attention.columns, "attention": attention.weights.tolist()}
+        for attention in shown_maps
+        if attention.place is not None
+    ]
+    return {"maps": contents} if all_maps else dict(*contents)

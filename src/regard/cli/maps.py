@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from regard.types import Prediction
 
 OUT = "Also write a file: .html, .svg, .png, .csv or .pharaoh; may be repeated."
-SITE = "decoder.cross_attention, decoder.self_attention, encoder.self_attention or classify.pooling."
+SITE = "decoder.cross_attention, decoder.self_attention, encoder.self_attention or classify.pooling.  "
+SITE += "[default: the first of them that the model has, of a classifier its pooling]"
 Out = Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)]
-SiteName = Annotated[str | None, typer.Option("--site", help=f"The site: {SITE}")]
+SiteName = Annotated[str | None, typer.Option("--site", help=SITE)]
 Layer = Annotated[int | None, typer.Option(min=1, help="The layer, counted from 1.  [default: the last]")]
 Head = Annotated[int | None, typer.Option(min=1, help="The head, counted from 1.  [default: the mean of all]")]
 All = Annotated[bool, typer.Option("--all", help="All sites, layers and heads that are not chosen; .html holds them.")]

@@ -93,10 +93,11 @@ def _painted(weight: float, cells: int, system: ColorSystem | None) -> str:
     weight = min(max(0.0, weight), 1.0)  # NaN becomes 0
     shade = SHADES[round(weight * (len(SHADES) - 1))]
     drawn = shade.ljust(cells) if shade == SHADES[0] else shade * cells
-    return drawn if system is None else _style(round(weight, 2)).render(drawn, color_system=system)
+    return drawn if system is None else _style(round(weight, 2), system).render(drawn, color_system=system)
 
 
 @cache
-def _style(weight: float) -> Style:
+def _style(weight: float, system: ColorSystem) -> Style:
+    """The style of a weight; one for each colour system, because rich keeps the codes of the first that it renders."""
     ink = Color.from_rgb(*(weak + (strong - weak) * weight for weak, strong in zip(WEAK, STRONG, strict=True)))
     return Style(color=ink)
