@@ -189,7 +189,7 @@ class Prediction:
     def __repr__(self) -> str:
         parts = [f"{shown(self.source)} → {shown(self.text)}", f"score {self.score:.4g}"]
         parts += [f"map {len(self.map.rows)} × {len(self.map.columns)}"] if self.map is not None else []
-        parts += [f"maps of {', '.join(self.maps.sites)}"] if self.maps is not None else []
+        parts += [f"{len(self.maps)} maps"] if self.maps is not None else []
         parts += [f"{len(self.alternatives)} alternatives"] if self.alternatives else []
         return f"Prediction({', '.join(parts)})"
 

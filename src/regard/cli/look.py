@@ -46,7 +46,7 @@ def look(
         raise RecipeError("--beam is for a search, but --target gives the output; leave one of them out")
     predictor = load(run)
 
-    def answer(all_maps: bool) -> Prediction:
+    def answer(all_maps: bool) -> "Prediction":
         if target is not None:
             return force(predictor, [(text, target)], all_maps=all_maps)[0]
         return predictor.predict([text], beam=beam, all_maps=all_maps)[0]

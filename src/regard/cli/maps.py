@@ -58,7 +58,7 @@ def _stack(prediction: "Prediction") -> "AttentionMaps":
     """All maps of a prediction; RecipeError if it has none."""
     if prediction.maps is None:
         raise RecipeError(
-            "there is no map: the text is blank, the model has no attention (model.decoder.order = none, or a "
-            "classifier with a classify.pooling other than attention), or it wrote more than its window"
+            "there is no map: the text is blank, or the model has no attention (model.decoder.order = none, or a "
+            "recurrent encoder without attention pooling), or a language model wrote more than its window"
         )
     return prediction.maps

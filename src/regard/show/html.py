@@ -109,7 +109,7 @@ def framed(attention: AttentionMap | AttentionMaps, title: str = "") -> str:
         page, rows = html(attention, title), len(attention.rows)
     else:
         page, rows = html_of_all(attention, title), len(attention.pick().rows)
-    style = f"width: 100%; height: {min(TALLEST, 340 + 32 * rows)}px; border: 0"
+    style = f"width: 100%; height: {min(TALLEST, 440 + 32 * rows)}px; border: 0"
     frame = f'<iframe sandbox="allow-scripts" style="{style}" title="attention map"'
     return f'{frame} srcdoc="{escape(page.decode())}"></iframe>'
 
