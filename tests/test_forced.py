@@ -154,7 +154,7 @@ class FakeMaps:
 def test_the_alignment_error_rate_of_toy_gold_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = trained(tmp_path, "tokens.source=word", "tokens.target=word", "train.updates=1")
     fake_maps = FakeMaps([[1, 0, 2, 3], [0, 1, 2]])  # a row for each target word, and one for END
-    monkeypatch.setattr("regard.tasks.Transduce.force", lambda *arguments: fake_maps(*arguments))
+    monkeypatch.setattr("regard.tasks.Transduce.force", lambda *arguments, **_: fake_maps(*arguments))
     gold = Gold(
         [Example("a b c", "B A C"), Example("a b", "A B")],
         sure=[{(1, 0), (0, 1)}, {(0, 0)}],

@@ -3,6 +3,8 @@
 run = regard.train("dates")                             # -> Run, a directory
 predictor = regard.load(run)                            # -> Predictor
 prediction = predictor.predict(["4 March 2026"])[0]     # -> Prediction(text, score, tokens, map, ...)
+forced = regard.force(predictor, [("4 May", "05-04")])  # -> the log-probability and the map of a given output
+with regard.record(predictor.model) as recording: ...   # -> the weights of all attentions in the block
 compared = regard.compare("dates", run)                 # -> Comparison, with a table and a picture by length
 """
 
@@ -13,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.analysis.comparison import Comparison, compare
+    from regard.analysis.forced import force
     from regard.attention import Attended, attend
+    from regard.attention.record import record
     from regard.maps import AttentionMap
     from regard.predict import Predictor, load
     from regard.recipe import Recipe
@@ -62,13 +66,15 @@ _MODULES = {
     "regard.types": ("Prediction",),
     "regard.storage": ("Run",),
     "regard.attention": ("Attended", "attend"),
+    "regard.attention.record": ("record",),
     "regard.training": ("resume", "train"),
     "regard.predict": ("Predictor", "load"),
     "regard.analysis.comparison": ("Comparison", "compare"),
+    "regard.analysis.forced": ("force",),
 }
 
 __all__ = ["Attended", "AttentionMap", "Comparison", "Prediction", "Predictor", "Recipe", "Run"]
-__all__ += ["attend", "compare", "load", "resume", "train"]
+__all__ += ["attend", "compare", "force", "load", "record", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

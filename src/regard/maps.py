@@ -1,13 +1,19 @@
-"""Attention maps: weights with the labels of both axes; their entropy, coverage, hard alignment and words."""
+"""Attention maps: weights with the labels of both axes; their entropy, coverage, hard alignment and words.
+
+`AttentionMap` is one map, `AttentionMaps` all maps of one output: every site, layer and head of its model.
+"""
 
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from regard.errors import RecipeError, shown
 
 MARKS = frozenset({"<pad>", "<s>", "</s>"})  # labels that are not words; `<unk>` counts as a word
 
@@ -41,6 +47,21 @@ TEXT = Tokens()
 Layout = Tokens | Grid | Frames | Steps
 
 
+class Place(NamedTuple):
+    """The attention of a model that a map comes from; layers and heads are counted from 1."""
+
+    site: str  # as in a recipe, such as decoder.cross_attention
+    layer: int
+    head: int | None  # None: the mean of all heads
+
+    def names(self) -> tuple[str, str, str]:
+        """Site, layer and head as texts."""
+        return self.site, f"layer {self.layer}", "mean of heads" if self.head is None else f"head {self.head}"
+
+    def __str__(self) -> str:
+        return ", ".join(self.names())
+
+
 @dataclass(frozen=True)
 class AttentionMap:
     """Attention weights with the labels of both axes: rows are outputs, columns are sources.
@@ -52,6 +73,7 @@ class AttentionMap:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     layout: Layout = TEXT
+    place: Place | None = field(default=None, compare=False)  # of the maps in `AttentionMaps`
 
     def __post_init__(self) -> None:
         if tuple(self.weights.shape) != (len(self.rows), len(self.columns)):
@@ -130,11 +152,125 @@ class AttentionMap:
         weights = sums / home.bincount(minlength=len(rows.labels)).clamp(min=1).unsqueeze(-1)
         return dataclasses.replace(self, weights=weights, rows=rows.labels, columns=columns.labels)
 
-    def _repr_svg_(self) -> str:
-        """The picture that a notebook shows for this object."""
-        from regard.show.maps import svg  # imported here, because `show` imports this module
+    def save(self, path: str | Path, title: str = "", *, pieces: bool = False) -> None:
+        """Write the map to a file: .html, .svg, .png, .csv or .pharaoh.
 
-        return svg(self)
+        .svg and .png merge sub-words to words, as `words` does, unless `pieces` is True; .html has both, .csv the
+        pieces, .pharaoh the words.
+        """
+        from regard.show.maps import save  # imported here, because `show` imports this module
+
+        save(self, path, title, pieces=pieces)
+
+    def __repr__(self) -> str:
+        rows, columns = self.weights.shape
+        return f"AttentionMap({rows} × {columns}{f', {self.place}' if self.place else ''})"
+
+    def _repr_html_(self, title: str = "") -> str:
+        """The interactive page that a notebook shows for this object."""
+        from regard.show.html import framed
+
+        return framed(self, title)
+
+    def _repr_svg_(self) -> str:
+        """The picture that a notebook shows for this object if it shows no HTML."""
+        from regard.show.maps import svg
+
+        return svg(self.words())
+
+
+@dataclass(frozen=True, eq=False)
+class LayerMaps:
+    """The maps of all heads of one layer at one site of a model."""
+
+    site: str
+    layer: int  # counted from 1
+    weights: Float[Tensor, "heads rows columns"]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    layout: Layout = TEXT
+
+    @property
+    def heads(self) -> int:
+        """The number of heads."""
+        return len(self.weights)
+
+    def map(self, head: int | None = None) -> AttentionMap:
+        """The map of one head, counted from 1, or the mean of all heads."""
+        if head is not None and not 1 <= head <= self.heads:
+            raise RecipeError(f"head {head}: {self.site} of this model has {_numbers('head', self.heads)}")
+        weights = self.weights.mean(0) if head is None else self.weights[head - 1]
+        head = 1 if self.heads == 1 else head
+        return AttentionMap(weights, self.rows, self.columns, self.layout, Place(self.site, self.layer, head))
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMaps:
+    """All attention maps of one output, by site, layer and head; layers and heads are counted from 1.
+
+    The site that `Prediction.map` shows comes first.
+    """
+
+    layers: tuple[LayerMaps, ...]
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ValueError("there are no maps without a layer")
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of the sites, as in a recipe: `decoder.cross_attention`, `encoder.self_attention` and so on."""
+        return tuple(dict.fromkeys(layer.site for layer in self.layers))
+
+    def select(self, site: str | None = None, layer: int | None = None) -> "AttentionMaps":
+        """The maps of one site, of one layer, or of both; RecipeError if they are not there."""
+        if site is not None and site not in self.sites:
+            raise RecipeError(f"site {shown(site)}: this model has {', '.join(self.sites)}")
+        layers = [own for own in self.layers if site in (None, own.site)]
+        if layer is not None and not any(own.layer == layer for own in layers):
+            where = site or "this model"
+            raise RecipeError(f"layer {layer}: {where} has {_numbers('layer', max(own.layer for own in layers))}")
+        return AttentionMaps(tuple(own for own in layers if layer in (None, own.layer)))
+
+    def pick(self, site: str | None = None, layer: int | None = None, head: int | None = None) -> AttentionMap:
+        """One map; what is not given is the first of the `sites`, its last layer, and the mean of all heads."""
+        return self.select(site or self.sites[0], layer).layers[-1].map(head)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[AttentionMap]:
+        """Iterate over the maps, layer by layer: the mean of its heads if there are several, then each head."""
+        for layer in self.layers:
+            heads = [*([None] if layer.heads > 1 else []), *range(1, layer.heads + 1)]
+            yield from map(layer.map, heads)
+
+    def save(self, path: str | Path, title: str = "") -> None:
+        """Write all maps to one interactive page: a file that ends with .html."""
+        from regard.show.maps import save
+
+        save(self, path, title)
+
+    def __repr__(self) -> str:
+        parts = []
+        for site in self.sites:
+            layers = [own for own in self.layers if own.site == site]
+            parts.append(f"{site} with {_count(len(layers), 'layer')} of {_count(layers[0].heads, 'head')}")
+        return f"AttentionMaps({', '.join(parts)})"
+
+    def _repr_html_(self, title: str = "") -> str:
+        """The interactive page that a notebook shows for this object."""
+        from regard.show.html import framed
+
+        return framed(self, title)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _numbers(noun: str, count: int) -> str:
+    return f"{noun}s 1 to {count}" if count > 1 else f"one {noun}, {noun} 1"
 
 
 class Words(NamedTuple):

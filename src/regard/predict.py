@@ -31,6 +31,10 @@ class Predictor:
         self.task = task
         self.model = model
 
+    def __repr__(self) -> str:
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        return f"Predictor({str(self.run.path)!r}, task {self.task.recipe.task}, {parameters:,} parameters)"
+
     def predict(
         self,
         texts: Sequence[str],
@@ -39,12 +43,14 @@ class Predictor:
         n_best: int = 1,
         search: Mapping[str, Any] | None = None,
         seed: int = 0,
+        all_maps: bool = False,
     ) -> list[Prediction]:
         """Predict the best output for each text, with its map; settings that are not given come from the recipe.
 
         With `n_best` above 1, the other outputs are the prediction's `alternatives`; a larger `n_best` never changes
         the first output. `search` changes keys of the recipe's `search` section: `{"temperature": 0.8}` samples outputs
-        at random, with `seed`, instead of beam search.
+        at random, with `seed`, instead of beam search. With `all_maps`, the best output of each text also has `maps`:
+        those of all sites, layers and heads. This changes no output: they are recorded in one more pass.
         """
         if isinstance(texts, str):
             raise RecipeError("predict takes a list of texts; write predict([text])")
@@ -55,7 +61,7 @@ class Predictor:
             raise RecipeError(f"seed is at least 0 and at most {LARGEST_SEED:,}, not {shown(seed)}")
         settings = self._search(search or {}, beam)
         with self.running():
-            return self.task.answer(self.model, texts, settings, n_best, seed)
+            return self.task.answer(self.model, texts, settings, n_best, seed, all_maps=all_maps)
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """Score the run on examples, in total and by group, with its recipe's metric or another that fits the task."""

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.maps import TEXT, AttentionMap, Layout
+from regard.errors import RecipeError, shown
+from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -153,6 +155,8 @@ class Prediction:
     map: AttentionMap | None  # None if the model has no attention
     alternatives: tuple["Prediction", ...] = ()  # the next best outputs, if `n_best` is above 1
     source_tokens: tuple[str, ...] = ()  # if there is no map: tokens of the source, for tasks that give them
+    maps: AttentionMaps | None = None  # of all sites, layers and heads, if `all_maps` was given
+    token_scores: tuple[float, ...] = ()  # of forced decoding: the log-probability of each token, and of END
 
     def to_dict(self, *, maps: bool = True) -> dict[str, Any]:
         """A dictionary for JSON; the rows of `attention` are `tokens`, its columns `source_tokens`.
@@ -166,6 +170,8 @@ class Prediction:
             "text": self.text,
             "score": self.score,
         }
+        if self.token_scores:
+            content["token_scores"] = list(self.token_scores)
         if maps:
             content["source_tokens"] = list(self.map.columns if self.map else self.source_tokens)
             content["attention"] = self.map.weights.tolist() if self.map else []
@@ -177,6 +183,32 @@ class Prediction:
             content["alternatives"] = [alternative.to_dict(maps=maps) for alternative in self.alternatives]
         return content
 
+    @property
+    def title(self) -> str:
+        """The title of its pictures: source and output."""
+        return f"{self.source} → {self.text}"
+
+    def save(self, path: str | Path, *, pieces: bool = False) -> None:
+        """Write the map to a file, as `AttentionMap.save`; to .html all `maps` if there are any."""
+        if self.maps is not None and (self.map is None or Path(path).suffix.lower() == ".html"):
+            self.maps.save(path, self.title)
+        elif self.map is not None:
+            self.map.save(path, self.title, pieces=pieces)
+        else:
+            raise RecipeError(f"{shown(self.source)} has no map to save: it is blank, or the model has no attention")
+
+    def __repr__(self) -> str:
+        parts = [f"{shown(self.source)} → {shown(self.text)}", f"score {self.score:.4g}"]
+        parts += [f"map {len(self.map.rows)} × {len(self.map.columns)}"] if self.map is not None else []
+        parts += [f"{len(self.maps)} maps"] if self.maps is not None else []
+        parts += [f"{len(self.alternatives)} alternatives"] if self.alternatives else []
+        return f"Prediction({', '.join(parts)})"
+
+    def _repr_html_(self) -> str | None:
+        """The interactive page that a notebook shows for this object."""
+        shown_maps = self.maps or self.map
+        return shown_maps._repr_html_(self.title) if shown_maps else None
+
     def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows for this object."""
+        """The picture that a notebook shows for this object if it shows no HTML."""
         return self.map._repr_svg_() if self.map else None

@@ -106,6 +106,10 @@ COMMANDS = {
     "predict json": ("predict", "RUN", "--text", SOURCE + ESCAPES, "--json"),
     "look": ("look", "RUN", SOURCE + ESCAPES),
     "look json": ("look", "RUN", SOURCE + ESCAPES, "--json"),
+    "look all": ("look", "RUN", SOURCE, "--target", f"DET{ESCAPES}", "--all", "--pieces"),
+    "force": ("force", "RUN", "FILE"),
+    "force tokens": ("force", "RUN", "FILE", "--tokens"),
+    "force json": ("force", "RUN", "FILE", "--json", "-o", "PAGE"),
     "score": ("score", "RUN", "FILE"),
     "align": ("align", "RUN", "GOLD"),
     "near": ("near", "RUN", "FILE", "--text", SOURCE + ESCAPES),
@@ -130,9 +134,10 @@ COMMANDS = {
     "a bad value": ("predict", "RUN", "--beam", f"no{ESCAPES}"),
     "an extra argument": ("near", "RUN", "FILE", f"more{ESCAPES}", "--text", "a"),
     "no such ending": ("look", "RUN", "a", "-o", f"x.no{ESCAPES}"),
+    "no such site": ("look", "RUN", SOURCE, "--site", f"no{ESCAPES}"),
     "not UTF-8": ("predict", "no\udcff\udc1b"),
 }
-QUICK = ("predict", "predict many", "look", "score", "near", "data", "compare", "list")
+QUICK = ("predict", "predict many", "look", "look all", "force tokens", "score", "near", "data", "compare", "list")
 SAMPLE = [name for name in COMMANDS if WHOLE or name in QUICK or name.startswith(("no ", "a "))]
 
 
@@ -155,9 +160,10 @@ def filled(hostile_run: Path) -> Callable[[str], list[str]]:
         "RECIPE": recipe,
         "RUNS": folder / f"runs{NAME}",
         "PICTURE": folder / f"{NAME}.svg",
+        "PAGE": folder / f"{NAME}.html",
     }
     return lambda name: [
-        re.sub("RUNS|RUN|FILE|GOLD|RECIPE|PICTURE", lambda word: str(places[word[0]]), argument)
+        re.sub("RUNS|RUN|FILE|GOLD|RECIPE|PICTURE|PAGE", lambda word: str(places[word[0]]), argument)
         for argument in COMMANDS[name]
     ]
 

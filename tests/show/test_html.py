@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from html import unescape
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -11,7 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.maps import AttentionMap
+from regard.errors import RecipeError
+from regard.maps import AttentionMap, AttentionMaps, LayerMaps
+from regard.show import html as pages
+from regard.show.html import framed, html_of_all
 from regard.show.maps import html
 from regard.show.ramp import RAMP
 
@@ -120,6 +124,64 @@ def test_the_viewer_never_inserts_markup_and_can_be_embedded() -> None:
 def test_the_page_has_the_colour_scale_of_the_other_pictures() -> None:
     light, *_ = VIEWER["viewer.css"].split("@media")
     assert re.findall(r"--ramp-\d: (#\w+);", light) == [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in RAMP]
+
+
+def stack(rows: int = 3, columns: int = 4, heads: int = 2, layers: int = 2) -> AttentionMaps:
+    """Maps of two sites, each with several layers and heads, and with pieces of words as labels."""
+    sides = tuple(f"▁x{row}" if row % 2 else f"y{row}" for row in range(max(rows, columns)))
+    own = [(site, size) for site, size in (("decoder.cross_attention", columns), ("encoder.self_attention", rows))]
+    return AttentionMaps(
+        tuple(
+            LayerMaps(site, layer + 1, torch.rand(heads, rows, size).softmax(-1), sides[:rows], sides[:size])
+            for site, size in own
+            for layer in range(layers)
+        )
+    )
+
+
+def test_a_page_of_all_maps_has_each_with_its_labels_and_place() -> None:
+    maps = stack()
+    page = content(html_of_all(maps, "t"))
+    assert page["choices"] == ["Site", "Layer", "Head"]
+    assert page["start"] == ["decoder.cross_attention", "layer 2", "mean of heads"]
+    assert [(tuple(own["path"]), own["name"]) for own in page["maps"]] == [
+        (attention.place.names(), unit) for attention in maps for unit in ("tokens", "words") if attention.place
+    ]
+    for attention, own in zip(maps, page["maps"][::2], strict=True):
+        labels = (tuple(page["labels"][own[axis]]) for axis in ("rows", "columns"))
+        assert tuple(labels) == (attention.rows, attention.columns)
+        weights = torch.tensor(own["weights"]) * own["unit"]
+        torch.testing.assert_close(weights, attention.weights, atol=0.00051, rtol=0)
+    assert len(page["labels"]) == 4  # equal axes are stored once: two lengths, by tokens and by words
+
+
+@pytest.mark.parametrize(("rows", "columns", "heads"), [(300, 300, 16), (1500, 2, 4), (20, 20, 300)])
+def test_a_page_of_all_maps_is_bounded(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, heads: int) -> None:
+    """With limits that are a tenth of the real ones, so that the test is quick."""
+    monkeypatch.setattr(pages, "NUMBERS", pages.NUMBERS // 10)
+    monkeypatch.setattr(pages, "LETTERS", pages.LETTERS // 10)
+    page = html_of_all(stack(rows, columns, heads, 1))
+    assert len(page) < 1_000_000
+    shown = content(page)["maps"][0]
+    assert shown["size"] == [rows, columns]
+    assert "each dot is the largest of" in shown["note"]
+
+
+def test_a_page_refuses_more_maps_than_anybody_can_choose_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "MOST_MAPS", 11)
+    with pytest.raises(RecipeError, match=r"^a page has at most 11 maps, not 12; choose a site, layer or head$"):
+        html_of_all(stack())
+
+
+def test_a_notebook_gets_the_page_in_a_sandbox_that_needs_no_server() -> None:
+    frame = Page(framed(PIECES, HOSTILE[0]))
+    [(attributes, _)] = frame.all("iframe")
+    assert attributes["sandbox"] == "allow-scripts"  # no access to the notebook around it
+    assert attributes["srcdoc"] == html(PIECES, HOSTILE[0]).decode()
+    assert len(frame.elements) == 1
+    assert PIECES._repr_html_() == framed(PIECES)
+    maps = stack()
+    assert unescape(maps._repr_html_()).count('"Site"') == 1
 
 
 # In a real browser.
@@ -243,3 +305,48 @@ def test_the_canvas_shows_the_weights_in_light_and_dark(tmp_path: Path, scheme: 
     rows, columns = inner[:, 0].unique(), inner[:, 1].unique()
     assert 3 * 30 * 30 <= len(inner) <= 3 * 32 * 32 + 200  # three cells, and the end of the legend
     assert len(rows) >= 90 <= len(columns)  # they lie on a diagonal
+
+
+CHOOSE = """
+const shown = [], [site, layer, head] = document.querySelectorAll("select");
+const note = () => {
+  const options = (box) => [...box.options].map((option) => option.value).join();
+  const weight = document.querySelector("td:nth-child(3)").textContent;
+  shown.push([[site, layer, head].map((box) => box.value).join(), options(head), weight]);
+};
+const choose = (box, value) => {
+  box.value = value;
+  box.dispatchEvent(new Event("change"));
+  note();
+};
+note();
+choose(head, "head 2"), choose(site, "encoder.self_attention"), choose(layer, "layer 1");
+document.querySelector("button[value='1']").click();
+note();
+shown.push([...document.querySelectorAll("th")].map((item) => item.textContent).join());
+choose(site, "classify.pooling");
+document.body.append(Object.assign(document.createElement("pre"), {textContent: JSON.stringify(shown)}));
+"""
+
+
+@in_a_browser
+def test_site_layer_and_head_are_chosen_on_the_page(tmp_path: Path) -> None:
+    pooling = LayerMaps("classify.pooling", 1, torch.rand(1, 1, 3), ("x",), ("a", "b", "c"))
+    maps = AttentionMaps((*stack(3, 3).layers, pooling))
+    page = Page(browse(tmp_path, html_of_all(maps, "t"), "--dump-dom", after=CHOOSE))
+    heads = "mean of heads,head 1,head 2"
+    cross, encoder = "decoder.cross_attention", "encoder.self_attention"
+
+    def second(*place: object) -> str:
+        return f"{maps.pick(*place).weights[0, 1]:.3f}"
+
+    [(_, shown)] = page.all("pre")
+    assert json.loads(shown) == [
+        [f"{cross},layer 2,mean of heads", heads, second(cross)],
+        [f"{cross},layer 2,head 2", heads, second(cross, 2, 2)],
+        [f"{encoder},layer 2,head 2", heads, second(encoder, 2, 2)],
+        [f"{encoder},layer 1,head 2", heads, second(encoder, 1, 2)],
+        [f"{encoder},layer 1,head 2", heads, f"{maps.pick(encoder, 1, 2).words().weights[0, 1]:.3f}"],
+        "y0,x1y2,y0,x1y2",
+        ["classify.pooling,layer 1,head 1", "head 1", second("classify.pooling")],
+    ]

@@ -167,13 +167,13 @@ def test_weights_that_are_not_finite_are_null_in_a_page_and_white_in_pictures() 
     small = AttentionMap(attention.weights[:5, :5], attention.rows[:5], attention.columns[:5])
     assert 'fill="#ffffff" stroke' in svg(small)
     assert tint(float("nan")) == (255, 255, 255)
-    assert "·" in terminal(small, width=80, colour=False)
+    assert "·" in terminal(small, width=80, colours=None)
 
 
 @every_size
 @pytest.mark.parametrize("width", [1, 20, 80, 200])
 def test_a_terminal_gets_one_block_and_a_sentence(rows: int, columns: int, width: int) -> None:
-    drawing = terminal(large(rows, columns), width=width, colour=False)
+    drawing = terminal(large(rows, columns), width=width, colours=None)
     lines = drawing.splitlines()
     assert len(lines) < 80 + 200 // width * 10
     sentence = " ".join(" ".join(lines[-40:]).split())
@@ -192,7 +192,7 @@ def bounded(attention: AttentionMap, title: str) -> None:
         assert time.process_time() - start < MOST_SECONDS
         assert len(drawing) < MOST_BYTES
     start = time.process_time()
-    assert len(terminal(attention, width=100, colour=True)) < 2_000_000
+    assert len(terminal(attention, width=100, colours="truecolor")) < 2_000_000
     assert time.process_time() - start < MOST_SECONDS
 
 

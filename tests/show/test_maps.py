@@ -3,6 +3,7 @@
 import re
 import struct
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -14,7 +15,7 @@ from regard.maps import AttentionMap
 from regard.show.labels import letters, make_visible
 from regard.show.maps import DRAWINGS, draw, png, svg, terminal
 
-PAINT = re.compile(r"\x1b\[48;2;\d+;\d+;\d+m|\x1b\[0m")
+PAINT = re.compile(r"\x1b\[38;2;\d+;\d+;\d+m|\x1b\[0m")
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 HOSTILE = (
     '<b>&"',
@@ -68,29 +69,29 @@ def luminance(fill: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def grid(attention: AttentionMap, width: int, colour: bool) -> list[list[str]]:
+def grid(attention: AttentionMap, width: int, colours: str | None) -> list[list[str]]:
     """The blocks of a terminal drawing, each without the line that names its columns."""
-    *blocks, _ = terminal(attention, width=width, colour=colour).split("\n\n")
+    *blocks, _ = terminal(attention, width=width, colours=colours).split("\n\n")
     lines = [block.split("\n") for block in blocks]
     return [block[1:] if block[0].startswith("columns ") else block for block in lines]
 
 
 @every_map
 @pytest.mark.parametrize("width", [14, 30, 80])
-@pytest.mark.parametrize("colour", [True, False])
-def test_lines_of_a_block_have_one_width_and_fit(attention: AttentionMap, width: int, colour: bool) -> None:
-    for block in grid(attention, width, colour):
+@pytest.mark.parametrize("colours", ["truecolor", None])
+def test_lines_of_a_block_have_one_width_and_fit(attention: AttentionMap, width: int, colours: str | None) -> None:
+    for block in grid(attention, width, colours):
         widths = {cell_len(PAINT.sub("", line)) for line in block}
         assert len(widths) == 1
         assert max(widths) <= width
-    drawing = PAINT.sub("", terminal(attention, width=width, colour=colour))
+    drawing = PAINT.sub("", terminal(attention, width=width, colours=colours))
     assert all(cell_len(line) <= width for line in drawing.splitlines())
 
 
 @every_map
 def test_no_control_characters_but_our_own_colours_reach_the_terminal(attention: AttentionMap) -> None:
-    painted = PAINT.sub("", terminal(attention, width=40, colour=True))
-    plain = terminal(attention, width=40, colour=False)
+    painted = PAINT.sub("", terminal(attention, width=40, colours="truecolor"))
+    plain = terminal(attention, width=40, colours=None)
     for drawing in (painted, plain):
         assert all(character == "\n" or character.isprintable() for character in drawing)
         drawing.encode()
@@ -99,13 +100,13 @@ def test_no_control_characters_but_our_own_colours_reach_the_terminal(attention:
 def test_every_cell_is_drawn_at_any_terminal_width() -> None:
     attention = AttentionMap(torch.ones(3, 5), ("x", "日本", "</s>"), tuple("ab日de"))
     for width in range(-1, 20):
-        shades = terminal(attention, width=width, colour=False).count("█")
+        shades = terminal(attention, width=width, colours=None).count("█")
         assert shades == 2 * (3 * 5 + 1)  # two for each cell, and two in the legend
 
 
 def test_single_letters_stand_above_their_columns() -> None:
     attention = AttentionMap(torch.eye(3), ("x", "y", "z"), ("a", "日", " "))
-    assert terminal(attention, width=20, colour=False).splitlines() == [
+    assert terminal(attention, width=20, colours=None).splitlines() == [
         "  a 日␣ ",
         "x ██· · ",
         "y · ██· ",
@@ -117,9 +118,9 @@ def test_single_letters_stand_above_their_columns() -> None:
 
 def test_long_labels_are_written_downward_if_they_are_too_wide() -> None:
     attention = AttentionMap(torch.eye(2), ("x", "y"), ("one", "seven"))
-    assert "8 年三月 </s> " in terminal(LABELS["japanese"], width=80, colour=False)
-    assert "one seven" in terminal(attention, width=12, colour=False)
-    assert [line[2::2] for line in grid(attention, 11, False)[0]] == [
+    assert "8 年三月 </s> " in terminal(LABELS["japanese"], width=80, colours=None)
+    assert "one seven" in terminal(attention, width=12, colours=None)
+    assert [line[2::2] for line in grid(attention, 11, None)[0]] == [
         " s",
         " e",
         "ov",
@@ -133,11 +134,11 @@ def test_long_labels_are_written_downward_if_they_are_too_wide() -> None:
 def test_a_narrow_terminal_gets_blocks_with_every_column_once() -> None:
     columns = tuple("abcdefghijk")
     attention = AttentionMap(torch.eye(11)[:3], tuple("xyz"), columns)
-    drawing = terminal(attention, width=12, colour=False)
+    drawing = terminal(attention, width=12, colours=None)
     assert re.findall("columns .*", drawing) == ["columns 1–5…", "columns 6–1…", "columns 11–…"]
-    assert "".join(block[0] for block in grid(attention, 12, False)).split() == list(columns)
-    assert "columns" not in terminal(attention, width=24, colour=False)
-    assert "columns 1–10 of 11" in terminal(attention, width=23, colour=False)
+    assert "".join(block[0] for block in grid(attention, 12, None)).split() == list(columns)
+    assert "columns" not in terminal(attention, width=24, colours=None)
+    assert "columns 1–10 of 11" in terminal(attention, width=23, colours=None)
 
 
 def test_larger_weights_have_darker_shades() -> None:
@@ -146,9 +147,52 @@ def test_larger_weights_have_darker_shades() -> None:
     lights = [luminance(fill) for _, fill in drawn_cells(svg(attention))]
     assert lights == sorted(set(lights), reverse=True)
     assert lights[0] == pytest.approx(255)
-    shades = terminal(attention, width=80, colour=False).splitlines()[1][2::2]
+    shades = terminal(attention, width=80, colours=None).splitlines()[1][2::2]
     assert shades == "".join(sorted(shades, key="·░▒▓█".index))
     assert set(shades) == set("·░▒▓█")
+
+
+COLOUR_CODES = {"truecolor": r"38;2;\d+;\d+;\d+", "256": r"38;5;\d+", "standard": r"3\d|9\d", "windows": r"3\d|9\d"}
+
+
+@pytest.mark.parametrize("colours", COLOUR_CODES)
+def test_colours_only_tint_the_shades_so_that_every_background_shows_through(colours: str) -> None:
+    """No cell paints a background: a light or dark one would be a slab on the other kind of terminal."""
+    weights = torch.tensor([[1.0, 0.5, 0.0, 0.0], [0.0, 0.25, 0.75, 0.0]])
+    attention = AttentionMap(weights, tuple("xy"), tuple("abcd"))
+    drawing = terminal(attention, width=40, colours=colours)
+    codes = re.findall(r"\x1b\[([\d;]+)m", drawing)
+    assert {code for code in codes if code != "0" and not re.fullmatch(COLOUR_CODES[colours], code)} == set()
+    assert re.sub(r"\x1b\[[\d;]+m", "", drawing) == terminal(attention, width=40, colours=None)
+    assert "y · ░░▓▓· \n" in terminal(attention, width=40, colours=None)  # a zero at the end of a row is drawn
+
+
+@pytest.mark.parametrize("background", [0.0, 1.0], ids=["black", "white"])
+def test_stronger_weights_stand_out_more_on_black_and_on_white(background: float) -> None:
+    """The contrast of a cell: the difference between its ink and the background, times the ink's share of the cell."""
+    attention = AttentionMap(torch.tensor([[0.0, 0.25, 0.5, 0.75, 1.0]]), ("x",), tuple("abcde"))
+    line = terminal(attention, width=40, colours="truecolor").splitlines()[1]
+    cells = re.findall(r"\x1b\[38;2;(\d+);(\d+);(\d+)m(.).", line)
+    contrasts = [
+        abs(luminance("#" + "".join(f"{int(part):02x}" for part in ink)) / 255 - background) * "·░▒▓█".index(shade) / 4
+        for *ink, shade in cells
+    ]
+    assert contrasts == sorted(set(contrasts))
+    assert contrasts[-1] > 0.4
+
+
+def test_pictures_merge_the_pieces_of_words_unless_told_otherwise(tmp_path: Path) -> None:
+    attention = random_map(("▁vier", "hundert", "</s>"), ("▁four", "▁hund", "red", "</s>"))
+    for ending in (".svg", ".png"):
+        assert draw(attention, ending, "t") == DRAWINGS[ending](attention.words(), "t") != b""
+        assert draw(attention, ending, "t", pieces=True) == DRAWINGS[ending](attention, "t")
+    for ending in (".html", ".csv", ".pharaoh"):
+        assert draw(attention, ending, "t") == DRAWINGS[ending](attention, "t")
+    attention.save(tmp_path / "x.svg", "t")
+    attention.save(str(tmp_path / "y.svg"), "t", pieces=True)
+    assert (tmp_path / "x.svg").read_bytes() == draw(attention, ".svg", "t")
+    assert (tmp_path / "y.svg").read_bytes() == draw(attention, ".svg", "t", pieces=True)
+    assert attention._repr_svg_() == svg(attention.words())
 
 
 def test_weights_outside_0_and_1_get_the_end_colours() -> None:

@@ -24,6 +24,7 @@ from conftest import SCRIPT, Command
 from regard import __version__
 from regard.analysis.doctor import EXTRAS
 from regard.attention.scores import SCORES
+from regard.errors import DataError, RecipeError
 from regard.kernels.choose import PATHS
 from regard.maps import AttentionMap
 from regard.show.maps import DRAWINGS
@@ -593,6 +594,111 @@ def test_look_json_and_blank(regard: Command, run: Path) -> None:
     [line] = regard("look", run, "fade", "--json").lines
     assert json.loads(line).keys() >= KEYS
     assert "there is no map: the text is blank" in refused(regard("look", run, " "))
+
+
+class InProcess:
+    """Calls a command in this process, which is much faster than a new one; returns the lines that it prints."""
+
+    def __init__(self, capture: pytest.CaptureFixture[bytes], run: Path) -> None:
+        self.capture, self.run = capture, run
+
+    def look(self, **options: object) -> list[str]:
+        cli.look(str(self.run), "fade", **options)
+        return self.capture.readouterr().out.decode().splitlines()
+
+    def force(self, file: Path, **options: object) -> list[str]:
+        cli.force(str(self.run), [str(file)], **options)
+        return self.capture.readouterr().out.decode().splitlines()
+
+
+@pytest.fixture
+def in_process(run: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> InProcess:
+    return InProcess(capsysbinary, run)
+
+
+def test_look_shows_a_chosen_layer_and_head_or_all_maps(in_process: InProcess, tmp_path: Path) -> None:
+    place = {"site": "decoder.cross_attention", "layer": 1, "head": 1}
+    plain = json.loads(in_process.look(as_json=True)[0])
+    chosen = json.loads(in_process.look(as_json=True, layer=1, head=1)[0])
+    assert "site" not in plain
+    assert place.items() <= chosen.items()
+    assert chosen["rows"] == plain["tokens"]
+    assert chosen["source_tokens"] == [*"fade", "</s>"]
+    for own, same in zip(chosen["attention"], plain["attention"], strict=True):
+        assert own == pytest.approx(same, abs=1e-5)
+    [every] = json.loads(in_process.look(as_json=True, all_maps=True)[0])["maps"]
+    assert every == {key: chosen[key] for key in (*place, "rows", "source_tokens", "attention")}
+    lines = in_process.look(all_maps=True, out=[tmp_path / "x.html"])
+    assert lines[2] == "decoder.cross_attention, layer 1, head 1"
+    assert b'"Site"' in (tmp_path / "x.html").read_bytes()
+
+
+ONE_HEAD = "head 2: decoder.cross_attention of this model has one head, head 1"
+NOT_THERE = [
+    ({"layer": 7}, "layer 7: decoder.cross_attention has one layer, layer 1"),
+    ({"head": 2}, ONE_HEAD),
+    ({"head": 2, "all_maps": True}, ONE_HEAD),
+    ({"site": "encoder.self_attention"}, "site 'encoder.self_attention': this model has decoder.cross_attention"),
+    ({"all_maps": True, "out": [Path("x.svg")]}, "'x.svg' holds one map, but --all shows several; write them to a"),
+    ({"target": "F", "beam": 2}, "--beam is for a search, but --target gives the output; leave one of them out"),
+]
+
+
+def test_look_refuses_what_is_not_there(in_process: InProcess, regard: Command, run: Path) -> None:
+    for options, sentence in NOT_THERE:
+        with pytest.raises(RecipeError, match=f"^{re.escape(sentence)}"):
+            in_process.look(**options)
+    assert refused(regard("look", run, "fade", "--layer", 7)) == NOT_THERE[0][1]
+
+
+def test_look_shows_the_map_of_a_given_output(in_process: InProcess) -> None:
+    forced = json.loads(in_process.look(target="FA", as_json=True)[0])
+    assert (forced["text"], forced["tokens"]) == ("FA", ["F", "A"])
+    assert len(forced["attention"]) == 3  # with a row for the end
+    assert sum(forced["token_scores"]) == pytest.approx(forced["score"], abs=1e-4)
+    assert in_process.look(target="FA")[0] == "FA"
+
+
+# Force
+
+
+def test_force_prints_the_log_probability_of_each_line_or_token(
+    in_process: InProcess, regard: Command, run: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.tsv"
+    file.write_text("fade\tFADE\nbad\tDAB\n \tA\n", encoding="utf-8")
+    result = regard("force", run, file)
+    assert result.error == "regard: 1 pair with a blank side left out\n"
+    rows = [line.split("\t") for line in result.lines]
+    assert [target for _, target in rows] == ["FADE", "DAB"]
+    likely, unlikely = (float(score) for score, _ in rows)
+    assert unlikely < likely < 0
+    tokens = [line.split("\t") for line in in_process.force(file, tokens=True)]
+    assert [(number, token) for number, _, token in tokens][:5] == [("1", token) for token in (*"FADE", "</s>")]
+    scores = [score for number, score, _ in tokens if number == "2"]
+    assert sum(map(float, scores)) == pytest.approx(unlikely, abs=1e-3)
+    whole = json.loads(in_process.force(file, as_json=True)[1])
+    assert whole.keys() == {"source", "target", "score", "tokens", "token_scores"}
+    assert [f"{score:.4f}" for score in whole["token_scores"]] == scores
+
+
+def test_force_writes_the_maps_of_all_pairs(in_process: InProcess, tmp_path: Path) -> None:
+    file = tmp_path / "x.tsv"
+    file.write_text("fade\tFADE\nbad\tDAB\n", encoding="utf-8")
+    in_process.force(file, out=[tmp_path / name for name in ("a.html", "a.pharaoh", "a.csv")], layer=1)
+    assert sorted(os.listdir(tmp_path)) == ["a-1.csv", "a-2.csv", "a.html", "a.pharaoh", "x.tsv"]
+    assert "1: fade → FADE" in (tmp_path / "a.html").read_bytes().decode("raw_unicode_escape")
+    assert len((tmp_path / "a.pharaoh").read_text("utf-8").splitlines()) == 2
+    table = (tmp_path / "a-2.csv").read_text("utf-8").splitlines()
+    assert [line.partition(",")[0] for line in table] == ["", *"DAB", "</s>"]
+    in_process.force(file, out=[tmp_path / "b.html"], all_maps=True)
+    assert b'["Pair","Site","Layer","Head"]' in (tmp_path / "b.html").read_bytes()
+    with pytest.raises(RecipeError, match=r"^layer 2: decoder"):
+        in_process.force(file, out=[tmp_path / "c.svg"], layer=2)
+    file.write_text("a\tA\n" * 1001, encoding="utf-8")
+    with pytest.raises(DataError, match=r"^1,001 pairs would be as many .svg files, and at most 1,000 are written"):
+        in_process.force(file, out=[tmp_path / "c.svg"])
+    assert not (tmp_path / "c.svg").exists()
 
 
 # Data

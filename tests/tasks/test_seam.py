@@ -106,7 +106,14 @@ class Parity(Task[Bag, Labelled, LabelledBatch]):
 
     @torch.no_grad()
     def answer(
-        self, model: Bag, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+        self,
+        model: Bag,
+        texts: Sequence[str],
+        settings: Search,
+        n_best: int = 1,
+        seed: int = 0,
+        *,
+        all_maps: bool = False,
     ) -> list[Prediction]:
         answers = [core.blank(text) for text in texts]
         for indices, ids in core.input_batches(texts, self.source.encode, self.longest, 50):

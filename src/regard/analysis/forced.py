@@ -18,15 +18,20 @@ from regard.tasks import Transduce
 from regard.types import END, SPECIALS, Example, Prediction
 
 
-def force(predictor: Predictor, examples: Sequence[Example]) -> list[Prediction]:
-    """The log-probability and the map of every example's target, computed by teacher forcing.
+def force(
+    predictor: Predictor, pairs: Sequence[Example | tuple[str, str]], *, all_maps: bool = False
+) -> list[Prediction]:
+    """The log-probability and the map of every given target, computed by teacher forcing.
 
-    The map has a last row for END: the attention of the step whose input is the last token of the target.
+    A pair is (source, target). The map has a last row for END: the attention of the step whose input is the last token
+    of the target; `token_scores` has END's log-probability at its end. With `all_maps`, `maps` has the maps of all
+    sites, layers and heads.
     """
     task = _translator(predictor)
     assert isinstance(predictor.model, Seq2Seq)
+    examples = [pair if isinstance(pair, Example) else Example(*pair) for pair in pairs]
     with predictor.running():
-        return task.force(predictor.model, examples)
+        return task.force(predictor.model, examples, all_maps=all_maps)
 
 
 def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, list[AttentionMap]]:

@@ -16,6 +16,8 @@ from regard.attention.scopes import Scope
 from regard.kernels.choose import observer
 from regard.maps import AttentionMap
 
+NAMED = 3  # number of modules that the repr of a recording names
+
 
 @dataclass
 class Recording:
@@ -29,13 +31,21 @@ class Recording:
     @property
     def weights(self) -> dict[str, Float[Tensor, "batch *heads query key"]]:
         """The weights by module, with the rows of all its calls joined: a decoder that steps makes many calls."""
-        return {name: _joined(name, calls) for name, calls in self.calls.items()}
+        return {name: self.joined(name) for name in self.calls}
+
+    def joined(self, name: str) -> Float[Tensor, "batch *heads query key"]:
+        """The weights of one module, with the rows of all its calls joined."""
+        return _joined(name, self.calls[name])
+
+    def __repr__(self) -> str:
+        names = ", ".join([*list(self.calls)[:NAMED], *["..."] * (len(self.calls) > NAMED)])
+        return f"Recording({len(self.calls)} weights: {names})" if names else "Recording(nothing yet)"
 
     def map(
         self, name: str, row: int = 0, *, head: int | None = None, rows: Sequence[str] = (), columns: Sequence[str] = ()
     ) -> AttentionMap:
         """The map of one row of the batch: of one head or the mean of all, with labels or numbers on its axes."""
-        weights = _joined(name, self.calls[name])[row]
+        weights = self.joined(name)[row]
         if head is not None:
             weights = weights.select(-3, head)
         weights = weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights  # mean over heads and beams
@@ -57,8 +67,8 @@ def _joined(name: str, calls: Sequence[Tensor]) -> Tensor:
     growing = [keys[0], *(count + weights.shape[-2] for count, weights in zip(keys, calls[1:], strict=False))]
     if len({weights.shape[:-2] for weights in calls}) > 1 or (len(set(keys)) > 1 and keys != growing):
         raise ValueError(
-            f"{name} ran on batches of several sizes, which cannot be joined to one map; record each batch on its own, "
-            "and in a search take the map of each hypothesis"
+            f"{name} ran on batches of several sizes, which cannot be joined to one map; record each batch on its own; "
+            "all maps of a search's best output are in predict(texts, all_maps=True)[0].maps"
         )
     return torch.cat([functional.pad(weights, (0, keys[-1] - weights.shape[-1])) for weights in calls], dim=-2)
 

@@ -16,6 +16,7 @@ from regard.cli.data import data
 from regard.cli.demo import demo
 from regard.cli.doctor import doctor
 from regard.cli.errors import explain, finish_streams, prepare_streams
+from regard.cli.force import force
 from regard.cli.list import list_tables
 from regard.cli.look import look
 from regard.cli.near import near
@@ -56,7 +57,7 @@ def regard(version: Annotated[bool, VERSION] = False, debug: Annotated[bool, DEB
 
 COMMANDS = {
     command.__name__: command
-    for command in (demo, train, predict, score, align, look, compare, vectors, near, data, doctor)
+    for command in (demo, train, predict, score, force, align, look, compare, vectors, near, data, doctor)
 } | {"list": list_tables}
 for name, command in COMMANDS.items():
     app.command(name=name, cls=Command)(command)

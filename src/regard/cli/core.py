@@ -158,15 +158,15 @@ def to_json(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False).translate(IN_JSON)
 
 
-def print_map(attention: "AttentionMap") -> None:
-    """Print the map as text, with the width and the colours of this terminal."""
+def print_map(attention: "AttentionMap", *, pieces: bool = False) -> None:
+    """Print the map as text, with the width and the colours of this terminal; by words, or by pieces."""
     from rich.console import Console
 
     from regard.show.maps import terminal
 
     console = Console()
-    has_colours = console.color_system is not None and not console.no_color
-    drawing = terminal(attention, width=console.width, colour=has_colours)
+    colours = None if console.no_color else console.color_system
+    drawing = terminal(attention if pieces else attention.words(), width=console.width, colours=colours)
     if is_terminal(sys.stdout):
         print(drawing, end="", file=unguarded(sys.stdout))  # its colours are ours, its labels are visible already
     elif sys.stdout is not None:

@@ -1,44 +1,86 @@
-"""`regard look`: the attention map of one input."""
+"""`regard look`: the attention map of one input, or all its maps."""
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.cli.core import Beam, Json, RunPath, check_utf8, one_line, print_map, to_json, write_line
+from regard.cli.maps import All, Head, Layer, Out, Pieces, SiteName, check_files, choose, choose_all
 from regard.errors import RecipeError
 
-OUT = "Also write a file: .svg, .png, .html, .csv or .pharaoh; may be repeated."
+if TYPE_CHECKING:
+    from regard.maps import AttentionMap
+    from regard.types import Prediction
+
+TARGET = "Show the map of this output, which the model is forced to write."
 
 
 def look(
     run: RunPath,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The source text.")],
-    out: Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)] = None,
+    out: Out = None,
     beam: Beam = None,
+    site: SiteName = None,
+    layer: Layer = None,
+    head: Head = None,
+    all_maps: All = False,
+    target: Annotated[str | None, typer.Option(metavar="TEXT", help=TARGET)] = None,
+    pieces: Pieces = False,
     as_json: Json = False,
 ) -> None:
-    """Show the attention map of one input: what the model attended to while it wrote its output."""
-    from regard import storage
-    from regard.predict import load
-    from regard.show import maps
+    """Show the attention map of one input: what the model attended to while it wrote its output.
 
-    for path in out or []:
-        maps.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work begins
+    Unless another one is chosen, this is the mean of all heads in the last layer. The pieces of a word are merged in
+    the terminal, .svg and .png: their columns are summed, their rows averaged. .html shows both, .csv the pieces.
+    """
+    from regard import storage
+    from regard.analysis.forced import force
+    from regard.predict import load
+    from regard.show.html import PLACES, html_of_several
+    from regard.show.maps import draw
+
+    check_files(out or [], all_maps=all_maps)  # before the work begins
     check_utf8(text, "TEXT")
-    prediction = load(run).predict([text], beam=beam)[0]
-    if prediction.map is None:
-        raise RecipeError(
-            "there is no map: the text is blank, or the model has no attention (model.decoder.order = none, "
-            "or a classifier with a classify.pooling other than attention)"
-        )
-    title = f"{text} → {prediction.text}"
-    drawings = [(path, maps.draw(prediction.map, path.suffix, title)) for path in out or []]
+    check_utf8(target or "", "--target")
+    if target is not None and beam is not None:
+        raise RecipeError("--beam is for a search, but --target gives the output; leave one of them out")
+    predictor = load(run)
+
+    def answer(all_maps: bool) -> "Prediction":
+        if target is not None:
+            return force(predictor, [(text, target)], all_maps=all_maps)[0]
+        return predictor.predict([text], beam=beam, all_maps=all_maps)[0]
+
+    prediction = answer(all_maps or (site, layer, head) != (None, None, None))
+    if prediction.map is None and prediction.maps is None:  # a language model, for example, has no map of its own
+        prediction = answer(all_maps=True)
+    if all_maps:
+        chosen = choose_all(prediction, site, layer, head)
+        shown_maps = list(chosen.values())
+        drawings = [(path, html_of_several(chosen, PLACES, prediction.title)) for path in out or []]
+    else:
+        shown_maps = [choose(prediction, site, layer, head)]
+        title = prediction.title
+        drawings = [(path, draw(shown_maps[0], path.suffix, title, pieces=pieces)) for path in out or []]
     for path, content in drawings:  # only after all are drawn without an error
         storage.write(path, content)
     if as_json:
-        write_line(to_json(prediction.to_dict()))
-    else:
-        write_line(one_line(prediction.text))
+        write_line(to_json(prediction.to_dict() | _to_dict(shown_maps, all_maps=all_maps)))
+        return
+    write_line(one_line(prediction.text))
+    for attention in shown_maps:
         write_line("")
-        print_map(prediction.map)
+        if attention.place is not None:
+            write_line(str(attention.place))
+        print_map(attention, pieces=pieces)
+
+
+def _to_dict(shown_maps: "list[AttentionMap]", *, all_maps: bool) -> dict[str, Any]:
+    """What --json adds to a prediction: the chosen map with its place in the model; with --all, a list of all."""
+    contents = [
+        attention.place._asdict()
+        | {"rows": attention.rows, "source_tokens": attention.columns, "attention": attention.weights.tolist()}
+        for attention in shown_maps
+        if attention.place is not None
+    ]
+    return {"maps": contents} if all_maps else dict(*contents)

@@ -4,6 +4,7 @@ from regard.models.classifier import Classifier
 from regard.models.language import LanguageModel
 from regard.models.layout import store_by_columns
 from regard.models.seq2seq import Seq2Seq, assemble, build
+from regard.models.sites import CROSS, DECODER_SELF, ENCODER_SELF, POOLING, sites
 from regard.models.weights import (
     SharedRows,
     fitting_weights,
@@ -17,6 +18,10 @@ from regard.models.weights import (
 )
 
 __all__ = [
+    "CROSS",
+    "DECODER_SELF",
+    "ENCODER_SELF",
+    "POOLING",
     "Classifier",
     "LanguageModel",
     "Seq2Seq",
@@ -28,6 +33,7 @@ __all__ = [
     "not_finite",
     "read_tensors",
     "read_weights",
+    "sites",
     "store_by_columns",
     "stored_weights",
     "weights",

@@ -3,20 +3,28 @@
 import json
 import math
 from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.maps import AttentionMap
+from regard.errors import RecipeError
+from regard.maps import AttentionMap, AttentionMaps
 from regard.show.labels import MOST_CHARACTERS, make_visible, shown
-from regard.show.large import has_many_cells, pool
+from regard.show.large import DOTS, Axis, Pooled, has_many_cells, pool
 
 VIEWER = ("viewer.html", "viewer.css", "viewer.js")
-LETTERS = 200_000  # maximum letters of all labels of one map; longer labels are cut
+LETTERS = 200_000  # maximum letters of all labels of one map, or of a page of several maps; longer labels are cut
+NUMBERS = 7_000_000  # maximum bytes of all weights of a page of several maps; maps with more are pooled
+MOST_MAPS = 10_000  # of one page
+PLACES = ("Site", "Layer", "Head")  # what can be chosen of all maps of one output
+SIDES = [DOTS, *(round(DOTS / 2 ** (half / 2)) for half in range(1, 18))]  # dots on a side that are tried in turn
+TALLEST = 760  # height of the page in a notebook, in pixels
 
 
 def html(attention: AttentionMap, title: str = "") -> bytes:
@@ -24,14 +32,86 @@ def html(attention: AttentionMap, title: str = "") -> bytes:
 
     Of a large map the weights are rounded to 3 digits; if it has more than 1,000 rows or columns, they are pooled.
     """
+    return _page(title, {"maps": [_content(unit, shown_map) for unit, shown_map in _units(attention).items()]})
+
+
+def html_of_all(maps: AttentionMaps, title: str = "") -> bytes:
+    """All maps of one output as an interactive page, on which site, layer and head can be chosen."""
+    return html_of_several(by_place(maps), PLACES, title)
+
+
+def by_place(maps: Iterable[AttentionMap]) -> dict[tuple[str, ...], AttentionMap]:
+    """The maps by site, layer and head as texts, for `html_of_several`."""
+    places = {attention.place: attention for attention in maps}
+    return {tuple(place.names()): attention for place, attention in places.items() if place is not None}
+
+
+def html_of_several(maps: Mapping[tuple[str, ...], AttentionMap], choices: Sequence[str], title: str = "") -> bytes:
+    """An interactive page of maps that can be chosen; each key has a text for each of the `choices`.
+
+    The page begins with the first map, but in the last layer that has such a map. Weights are rounded to 3 digits. If
+    they take more than `NUMBERS` bytes, all maps are pooled to fewer dots.
+    """
+    if len(maps) > MOST_MAPS:
+        raise RecipeError(f"a page has at most {MOST_MAPS:,} maps, not {len(maps):,}; choose a site, layer or head")
+    units = [(list(path), unit, own) for path, whole in maps.items() for unit, own in _units(whole).items()]
+    most = next((most for most in SIDES if sum(_bytes(own, most) for _, _, own in units) <= NUMBERS), SIDES[-1])
+    pools = [(path, unit, own, pool(own, most, most)) for path, unit, own in units]
+    axes = list(dict.fromkeys(axis for *_, pooled in pools for axis in (pooled.rows, pooled.columns)))
+    longest = max(2, LETTERS // max(sum(axis.dots for axis in axes), LETTERS // MOST_CHARACTERS))
+    place = {axis: number for number, axis in enumerate(axes)}
+    contents = [
+        _pooled_content(unit, own, pooled)
+        | {"path": path, "rows": place[pooled.rows], "columns": place[pooled.columns]}
+        for path, unit, own, pooled in pools
+    ]
+    labels, layer = [_labels(axis, longest) for axis in axes], choices.index("Layer") if "Layer" in choices else 0
+    first = next(iter(maps))
+    start = [path for path in maps if path[:layer] + path[layer + 1 :] == first[:layer] + first[layer + 1 :]][-1]
+    return _page(title, {"choices": list(choices), "start": start, "labels": labels, "maps": contents})
+
+
+def _bytes(attention: AttentionMap, most: int) -> int:
+    """An upper bound of the bytes of a map's numbers, if it has at most so many dots on a side."""
+    rows, columns = (min(count, most) for count in attention.weights.shape)
+    return 5 * rows * columns + 11 * (rows + columns) + 300
+
+
+def _labels(axis: Axis, longest: int) -> list[str]:
+    """The labels of an axis; of dots for several positions, their numbers come first."""
+    if axis.step == 1:
+        return [shown(label, longest) for label in axis.labels]
+    return [axis.name(dot, longest) for dot in range(axis.dots)]
+
+
+def _units(attention: AttentionMap) -> dict[str, AttentionMap]:
+    """The map by tokens and, if it differs, by words."""
+    words = attention.words()
+    differs = (words.rows, words.columns) != (attention.rows, attention.columns)
+    return {"tokens": attention} | ({"words": words} if differs else {})
+
+
+def _page(title: str, content: dict[str, Any]) -> bytes:
+    """The page with its content as JSON; its Content-Security-Policy allows only its own script and style."""
     page, style, script = (files("regard.show").joinpath(name).read_text("utf-8") for name in VIEWER)
-    maps = {"tokens": attention, "words": attention.words()}
-    if maps["words"].rows == attention.rows and maps["words"].columns == attention.columns:
-        del maps["words"]
-    content = {"title": make_visible(title), "maps": [_content(name, shown_map) for name, shown_map in maps.items()]}
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'"
-    safe_title, safe_content = escape(make_visible(title) or "attention map"), _safe_json(content)
+    name = make_visible(title)
+    safe_title, safe_content = escape(name or "attention map"), _safe_json({"title": name} | content)
     return page.format(policy=policy, title=safe_title, style=style, content=safe_content, script=script).encode()
+
+
+def framed(attention: AttentionMap | AttentionMaps, title: str = "") -> str:
+    """The interactive page inside a notebook: an iframe that holds the page, so that no server or file is needed.
+
+    Its sandbox lets the page's own script run, but gives it no access to the notebook.
+    """
+    if isinstance(attention, AttentionMap):
+        page, rows = html(attention, title), len(attention.rows)
+    else:
+        page, rows = html_of_all(attention, title), len(attention.pick().rows)
+    style = f"width: 100%; height: {min(TALLEST, 440 + 32 * rows)}px; border: 0"
+    frame = f'<iframe sandbox="allow-scripts" style="{style}" title="attention map"'
+    return f'{frame} srcdoc="{escape(page.decode())}"></iframe>'
 
 
 def _content(name: str, attention: AttentionMap) -> dict[str, Any]:
@@ -51,23 +131,32 @@ def _content(name: str, attention: AttentionMap) -> dict[str, Any]:
 
 
 def _large_content(name: str, attention: AttentionMap) -> dict[str, Any]:
-    """The data of a large map: thousandths as weights, for each dot the mean entropy and the sum of the coverage."""
+    """The data of a large map."""
     pooled = pool(attention)
     rows, columns = ([axis.name(dot) for dot in range(axis.dots)] for axis in (pooled.rows, pooled.columns))
+    return _pooled_content(name, attention, pooled) | {"rows": rows, "columns": columns}
+
+
+def _pooled_content(name: str, attention: AttentionMap, pooled: Pooled) -> dict[str, Any]:
+    """The data of a map without labels: thousandths as weights, for each dot mean entropy and summed coverage."""
     entropy, coverage = attention.entropy(), attention.coverage()
     return {
         "name": name,
-        "rows": rows,
-        "columns": columns,
         "size": list(attention.weights.shape),
         "note": pooled.describe().partition("; ")[2],
         "unit": 0.001,
         "weights": _thousandths(pooled.weights),
-        "entropy": _numbers([part.mean().item() for part in entropy.split(pooled.rows.step)]),
-        "coverage": _numbers([part.sum().item() for part in coverage.split(pooled.columns.step)]),
+        "entropy": _numbers(_of_dots(entropy, pooled.rows.step, torch.mean)),
+        "coverage": _numbers(_of_dots(coverage, pooled.columns.step, torch.sum)),
         "mean_entropy": _numbers([entropy.mean().item()])[0],
         "monotonicity": attention.monotonicity(),
     }
+
+
+def _of_dots(values: Float[Tensor, " positions"], step: int, join: Callable[[Tensor], Tensor]) -> list[float]:
+    """One number for each dot, from the values of its positions."""
+    numbers: list[float] = (values if step == 1 else torch.stack([*map(join, values.split(step))])).tolist()
+    return numbers
 
 
 def _numbers(values: list[float]) -> list[float | None]:

@@ -1,29 +1,38 @@
 """The map as text for a terminal."""
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from textwrap import wrap
 
 from rich.cells import cell_len, set_cell_size
+from rich.color import Color, ColorSystem
+from rich.style import Style
 
+from regard.errors import pick
 from regard.maps import AttentionMap
 from regard.show.labels import LONGEST, clipped, letters, shown
 from regard.show.large import Axis, has_many_cells, pool
-from regard.show.ramp import tint
 
 SHADES = "·░▒▓█"  # a dot, not a blank, so that the eye can follow a row to its column
 LINES = 50  # maximum rows of a large map
+# The ink of weak and strong weights. Both are of middle lightness, and the shades let the background through: so a
+# stronger weight stands out more on dark and on light backgrounds, which a program cannot ask for.
+WEAK, STRONG = (122, 140, 166), (38, 128, 235)
+SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT, "standard": ColorSystem.STANDARD}
+SYSTEMS["windows"] = ColorSystem.WINDOWS
 
 
-def terminal(attention: AttentionMap, *, width: int, colour: bool) -> str:
+def terminal(attention: AttentionMap, *, width: int, colours: str | None) -> str:
     """The map as text for a terminal of that width; a wider map is split into blocks of columns.
 
-    A large map is pooled to one block; a sentence says so.
+    `colours` is a colour system as rich names it: "truecolor", "256", "standard" or None for no colours. A large map is
+    pooled to one block; a sentence says so.
     """
     if not has_many_cells(attention):
-        return _drawn(attention, width, colour)
+        return _drawn(attention, width, colours)
     pooled = pool(attention, LINES, max(1, (width - width // 3 - 1) // 2))
     labels = _names(pooled.rows, "{number}:{label}"), _names(pooled.columns, "{number}")
-    drawing = _drawn(AttentionMap(pooled.weights, *labels), width, colour)
+    drawing = _drawn(AttentionMap(pooled.weights, *labels), width, colours)
     advice = "the formats .svg, .png and .html show more dots, and .csv has every weight"
     return drawing + "".join(f"{line}\n" for line in wrap(f"{pooled.describe()}; {advice}", max(width, 10)))
 
@@ -34,13 +43,13 @@ def _names(axis: Axis, style: str) -> tuple[str, ...]:
     return axis.labels if axis.step == 1 else tuple(style.format(number=number, label=label) for number, label in first)
 
 
-def _drawn(attention: AttentionMap, width: int, colour: bool) -> str:
+def _drawn(attention: AttentionMap, width: int, colours: str | None) -> str:
     """The map as text, with a cell for each weight."""
     rows = [clipped(shown(row), max(1, min(LONGEST, width // 3))) for row in attention.rows]
     margin = max(map(cell_len, rows), default=0)
     room = width - margin - 1
     header, widths = _header(attention.columns, room)
-    cell = _painted if colour else _shaded
+    system = None if colours is None else pick(SYSTEMS, colours, "colour system")
     lines = []
     for start, stop in _blocks(widths, room):
         if stop - start < len(widths):
@@ -48,10 +57,11 @@ def _drawn(attention: AttentionMap, width: int, colour: bool) -> str:
         labels = ["".join(line[start:stop]) for line in header]
         lines += [" " * (margin + 1) + line for line in labels if line.strip()]
         for row, weights in zip(rows, attention.weights.tolist(), strict=True):
-            cells = map(cell, weights[start:stop], widths[start:stop])
-            lines.append(" " * (margin - cell_len(row)) + row + " " + "".join(cells))
+            block = zip(weights[start:stop], widths[start:stop], strict=True)
+            cells = "".join(_painted(weight, cells, system) for weight, cells in block)
+            lines.append(" " * (margin - cell_len(row)) + row + " " + cells)
         lines.append("")
-    ramp = "".join(cell(step / 4, 2) for step in range(5))
+    ramp = "".join(_painted(step / 4, 2, system) for step in range(5))
     return "\n".join([*lines, f"0 {ramp} 1"]) + "\n"
 
 
@@ -78,11 +88,16 @@ def _blocks(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
     yield start, len(widths)
 
 
-def _painted(weight: float, cells: int) -> str:
-    red, green, blue = tint(0.08 + 0.92 * weight)  # zero gets a light tint, to be visible on a white terminal
-    return f"\x1b[48;2;{red};{green};{blue}m{' ' * cells}\x1b[0m"
+def _painted(weight: float, cells: int, system: ColorSystem | None) -> str:
+    """One cell of the map: a shade of so many terminal cells, in the colour of its weight."""
+    weight = min(max(0.0, weight), 1.0)  # NaN becomes 0
+    shade = SHADES[round(weight * (len(SHADES) - 1))]
+    drawn = shade.ljust(cells) if shade == SHADES[0] else shade * cells
+    return drawn if system is None else _style(round(weight, 2), system).render(drawn, color_system=system)
 
 
-def _shaded(weight: float, cells: int) -> str:
-    shade = SHADES[round(min(max(0.0, weight), 1.0) * (len(SHADES) - 1))]
-    return shade.ljust(cells) if shade == SHADES[0] else shade * cells
+@cache
+def _style(weight: float, system: ColorSystem) -> Style:
+    """The style of a weight; one for each colour system, because rich keeps the codes of the first that it renders."""
+    ink = Color.from_rgb(*(weak + (strong - weak) * weight for weak, strong in zip(WEAK, STRONG, strict=True)))
+    return Style(color=ink)

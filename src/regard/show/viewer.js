@@ -15,10 +15,13 @@ const HINT = "Point at a cell or a word to see its numbers, or focus the picture
 const VIEWS = { heat: "Heat map", lines: "Lines" };
 
 /** Shows `page` ({title, maps: [{name, rows, columns, weights, entropy, coverage, monotonicity}]}) inside `root`.
- * The maps of large pages also have {unit, size, note, mean_entropy}: weights are multiples of `unit`, one for several cells. */
+ * The maps of large pages also have {unit, size, note, mean_entropy}: weights are multiples of `unit`, one for several cells.
+ * Pages of several maps have {choices, start, labels}: `path` says for each of the choices which one a map is, `start` is
+ * the path of the first map that is shown, and `rows` and `columns` are indices of `labels`. */
 export function view(root, page, start = "heat") {
-  const pages = page.maps.map(scaled);
-  const state = { view: start, map: pages[0] };
+  const pages = page.maps.map((map) => scaled(map, page.labels));
+  const path = page.start?.length ? [...page.start] : [...pages[0].path];
+  const state = { view: start, unit: 0, map: pages[0] };
   const readout = make("p", { class: "readout", role: "status" });
   const stage = make("div", { class: "stage" });
   const caption = make("p", { class: "caption" });
@@ -29,6 +32,9 @@ export function view(root, page, start = "heat") {
     say(null);
   };
   const draw = () => {
+    const own = pages.filter((map) => isBelow(map, path, path.length));
+    units.replaceChildren(...(own.length > 1 ? [unitChoice(own)] : []));
+    state.map = own[Math.min(state.unit, own.length - 1)];
     stage.replaceChildren(heatMap(state.map, say), lineDrawing(state.map, say), make("div", { class: "unseen" }, [table(state.map)]));
     caption.textContent = summary(state.map);
     turn();
@@ -37,11 +43,15 @@ export function view(root, page, start = "heat") {
     state.view = name;
     turn();
   });
-  const maps = choice("Unit", page.maps.map((map, index) => [String(index), capital(map.name)]), "0", (index) => {
-    state.map = pages[Number(index)];
-    draw();
-  });
-  const bar = make("div", { class: "bar" }, [views, ...(page.maps.length > 1 ? [maps] : [])]);
+  const unitChoice = (own) => {
+    const chosen = String(Math.min(state.unit, own.length - 1));
+    return choice("Unit", own.map((map, index) => [String(index), capital(map.name)]), chosen, (index) => {
+      state.unit = Number(index);
+      draw();
+    });
+  };
+  const units = make("div");
+  const bar = make("div", { class: "bar" }, [...selects(page.choices ?? [], pages, path, draw), views, units]);
   const title = make("h1", {}, [page.title || "Attention map"]);
   root.classList.add("regard");
   root.replaceChildren(make("header", {}, [title, bar]), readout, stage, caption);
@@ -73,10 +83,38 @@ function choice(label, options, chosen, choose) {
   return group;
 }
 
-/** The map with its weights as numbers from 0 to 1. */
-function scaled(map) {
-  if (!map.unit) return map;
-  return { ...map, weights: map.weights.map((row) => row.map((weight) => (weight === null ? null : weight * map.unit))) };
+/** Whether the path of a map begins like this one, in its first `length` choices. */
+const isBelow = (map, path, length) => path.slice(0, length).every((value, level) => value === map.path[level]);
+
+/** A select element for each choice; it has the options that maps have under the choices before it. */
+function selects(names, pages, path, changed) {
+  const boxes = names.map((name, level) => {
+    const box = make("select", { "aria-label": name, title: name });
+    box.addEventListener("change", () => {
+      path[level] = box.value;
+      fill();
+      changed();
+    });
+    return box;
+  });
+  const fill = () =>
+    boxes.forEach((box, level) => {
+      const options = [...new Set(pages.filter((map) => isBelow(map, path, level)).map((map) => map.path[level]))];
+      if (!options.includes(path[level])) path[level] = options[0];
+      box.replaceChildren(...options.map((option) => make("option", { value: option }, [option])));
+      box.value = path[level];
+      box.disabled = options.length < 2;
+    });
+  fill();
+  return boxes;
+}
+
+/** The map with its weights as numbers from 0 to 1, its labels and its path. */
+function scaled(map, labels) {
+  const axes = labels ? { rows: labels[map.rows], columns: labels[map.columns] } : {};
+  const whole = { path: [], ...map, ...axes };
+  if (!map.unit) return whole;
+  return { ...whole, weights: map.weights.map((row) => row.map((weight) => (weight === null ? null : weight * map.unit))) };
 }
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);

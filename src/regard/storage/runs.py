@@ -153,6 +153,9 @@ class Run(Folder):
 
     lock: int | None = field(default=None, compare=False)  # the handle of the lock file inside `training`
 
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
     @staticmethod
     def create(parent: Path, name: str, content: Mapping[str, bytes]) -> "Run":
         """Creates, atomically, a new directory NAME with these files; if it exists, NAME-2, NAME-3 and so on."""

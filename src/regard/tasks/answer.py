@@ -1,7 +1,7 @@
 """Extractive question answering: the answer is a span of the context; with any encoder."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +16,11 @@ from regard.data.files import LIMITS, Loaded
 from regard.data.store import IntegerRows, row_lengths
 from regard.errors import DataError
 from regard.maps import AttentionMap
-from regard.models import span
+from regard.models import ENCODER_SELF, span
 from regard.models.span import Pointed, SpanModel
 from regard.recipe import Limits, Recipe, Search
 from regard.tasks import core
-from regard.tasks.core import Encoded, TextTask
+from regard.tasks.core import Axes, Encoded, TextTask
 from regard.types import END, BatchFirst, Example, Padded, Prediction
 
 ROWS = ("first", "last")  # labels of the rows of a map: the first and the last token of the answer
@@ -140,7 +140,14 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
 
     @torch.no_grad()
     def answer(
-        self, model: SpanModel, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+        self,
+        model: SpanModel,
+        texts: Sequence[str],
+        settings: Search,
+        n_best: int = 1,
+        seed: int = 0,
+        *,
+        all_maps: bool = False,
     ) -> list[Prediction]:
         """Predicts the best answer to each question<TAB>context, with the next best ones as alternatives.
 
@@ -156,11 +163,16 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
                 continue
             both = [[self.source.encode(part) for part in parts(texts[place])] for place in places]
             source, context = arrange(*zip(*both, strict=True))
-            pointed = model(source.to(device), context.to(device))
+            with core.recording_sites(model, all_maps) as recording:
+                pointed = model(source.to(device), context.to(device))
             for row, place in enumerate(places):
                 of_context = context[row].to(device)
                 own = Pointed(pointed.first[row, of_context], pointed.last[row, of_context])
                 answers[place] = self.prediction(texts[place], both[row][1], own, settings.max_answer, n_best)
+                if all_maps:
+                    pieces = tuple(map(self.source.piece, self._ids(texts[place])))
+                    axes = {ENCODER_SELF: Axes(pieces, pieces)}
+                    answers[place] = replace(answers[place], maps=core.recorded_maps(model, recording, row, axes))
         return answers
 
     def _ids(self, text: str) -> list[int]:

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,14 +18,14 @@ from regard.data.store import IntegerRows, Texts, joined, row_lengths
 from regard.data.tokenizers import Tokenizer
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.maps import AttentionMap
-from regard.models import classifier
+from regard.models import ENCODER_SELF, POOLING, classifier
 from regard.models.classifier import Classifier
 from regard.recipe import Recipe, Search
 from regard.sources import Text
 from regard.storage import Run
 from regard.storage.runs import parse_json
 from regard.tasks import core
-from regard.tasks.core import Encoded, Examples, Scored, TextTask
+from regard.tasks.core import Axes, Encoded, Examples, Scored, TextTask
 from regard.types import BEGIN, END, BatchFirst, Example, Padded, Prediction, Vocabulary
 
 LABELS = "labels.json"
@@ -169,6 +169,10 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         """The tokens before a sentence: BEGIN if classify.pooling = cls, otherwise none."""
         return [BEGIN] if self.recipe.classify.pooling == "cls" else []
 
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The labels of all positions of a padded sentence, those of special tokens included."""
+        return tuple(self.source.piece(token) for token in [*self._first(), *ids, END])
+
     def tokens(self, batch: LabelledBatch) -> int:
         """The number of sentences of a batch, since each has one label."""
         return len(batch.labels)
@@ -182,7 +186,14 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
 
     @torch.no_grad()
     def answer(
-        self, model: Classifier, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+        self,
+        model: Classifier,
+        texts: Sequence[str],
+        settings: Search,
+        n_best: int = 1,
+        seed: int = 0,
+        *,
+        all_maps: bool = False,
     ) -> list[Prediction]:
         """Predicts the most probable label of each text, with the next ones as alternatives.
 
@@ -192,7 +203,8 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
         for places, ids in core.input_batches(texts, self.ids, self.longest):
-            logits, weights = model(self.padded(ids).to(device))
+            with core.recording_sites(model, all_maps) as recording:
+                logits, weights = model(self.padded(ids).to(device))
             ranked = logits.float().log_softmax(-1).sort(descending=True, stable=True)
             chosen = zip(ranked.values[:, :n_best].tolist(), ranked.indices[:, :n_best].tolist(), strict=True)
             for row, (place, (scores, numbers)) in enumerate(zip(places, chosen, strict=True)):
@@ -202,6 +214,10 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
                     self.prediction(texts[place], ids[row], self.labels[label], score, own) for score, label in scored
                 ]
                 answers[place] = core.with_alternatives(predictions)
+                if all_maps:
+                    pieces = self.pieces(ids[row])
+                    axes = {POOLING: Axes((predictions[0].text,), pieces), ENCODER_SELF: Axes(pieces, pieces)}
+                    answers[place] = replace(answers[place], maps=core.recorded_maps(model, recording, row, axes))
         return answers
 
     def measure(self, model: Classifier, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
@@ -219,7 +235,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         """Makes the prediction of a label, with the attention weights of the pooling, which all labels share."""
         attention_map = None
         if weights is not None:
-            columns = tuple(self.source.piece(token) for token in [*self._first(), *ids, END])
+            columns = self.pieces(ids)
             attention_map = AttentionMap(weights[None, : len(columns)].cpu(), (label,), columns)
         return Prediction(text, label, score, (label,), attention_map)
 

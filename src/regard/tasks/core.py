@@ -8,6 +8,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard import recipe as recipes
-from regard.attention.record import record
+from regard.attention.record import Recording, record
 from regard.attention.scopes import Scope
 from regard.data import batching, files, records, store
 from regard.data.batching import Lengths, length_array
@@ -30,7 +31,9 @@ from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
+from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout
 from regard.metrics import METRICS, MULTI_REFERENCE, Measured, Outcome
+from regard.models import sites
 from regard.models.letters import Spelled
 from regard.recipe import Data, Limits, Model, Recipe, Search
 from regard.sources import Text
@@ -333,9 +336,19 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     @abstractmethod
     def answer(
-        self, model: ModelKind, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+        self,
+        model: ModelKind,
+        texts: Sequence[str],
+        settings: Search,
+        n_best: int = 1,
+        seed: int = 0,
+        *,
+        all_maps: bool = False,
     ) -> list[Prediction]:
-        """Predicts the best outputs for each text, with maps; a blank or too long text gets a blank prediction."""
+        """Predicts the best outputs for each text, with maps; a blank or too long text gets a blank prediction.
+
+        With `all_maps`, the best prediction of each text also has the maps of all sites, layers and heads.
+        """
 
     def measure(self, model: ModelKind, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
         """Computes a metric of the predictions for the examples' sources against their targets, in total and by group.
@@ -503,6 +516,45 @@ def with_last_attention(model: nn.Module, *inputs: Any) -> tuple[Tensor, Float[T
     with record(model, layers=last_layer) as recorded:
         output = model(*inputs)
     return output, next((weights.mean(1) for weights in recorded.weights.values()), None)
+
+
+@contextmanager
+def recording_sites(model: nn.Module, on: bool = True) -> Iterator[Recording]:
+    """In the block, the weights of all attention sites of the model are recorded, or nothing if `on` is False."""
+    if not on:
+        yield Recording()
+        return
+    with record(model, layers=list(sites(model))) as recording:
+        yield recording
+
+
+class Axes(NamedTuple):
+    """The labels of both axes of a site's maps; the first row is that of the query with index `start`."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    layout: Layout = TEXT
+    start: int = 0
+
+
+def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mapping[str, Axes]) -> AttentionMaps | None:
+    """The maps of one row of a recorded batch, of all sites that have `axes`; None if the model has no attention.
+
+    The labels of positions that an encoder of another package reads may not fit its weights; they are then numbers.
+    """
+    layers = []
+    for name, (site, layer) in sites(model).items():
+        if name not in recording.calls or site not in axes:
+            continue
+        rows, columns, layout, start = axes[site]
+        weights = recording.joined(name)[row]
+        weights = weights.flatten(0, -3) if weights.ndim > 2 else weights.unsqueeze(0)  # heads, query, key
+        if weights.shape[-2] >= start + len(rows) and weights.shape[-1] >= len(columns):
+            weights = weights[:, start : start + len(rows), : len(columns)]
+        else:
+            rows, columns = (tuple(map(str, range(1, count + 1))) for count in weights.shape[-2:])
+        layers.append(LayerMaps(site, layer, weights.float().cpu(), rows, columns, layout))
+    return AttentionMaps(tuple(layers)) if layers else None
 
 
 def by_source(examples: Sequence[Example]) -> list[list[Example]]:

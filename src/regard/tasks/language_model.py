@@ -19,13 +19,14 @@ from regard.data.files import LIMITS, Loaded
 from regard.data.records import NOTHING_GIVEN, Fields, Given
 from regard.data.store import Indices, IntegerRows, Mapped, Texts, joined, take, where
 from regard.errors import DataError, RecipeError
+from regard.maps import AttentionMaps
 from regard.metrics import METRICS, Cost, Outcome
-from regard.models import language
+from regard.models import DECODER_SELF, language
 from regard.models.language import LanguageModel
 from regard.recipe import Limits, Recipe, Search
 from regard.search.sample import SEED_STEP
 from regard.tasks import core
-from regard.tasks.core import Encoded, Examples, Scored, TextTask
+from regard.tasks.core import Axes, Encoded, Examples, Scored, TextTask
 from regard.types import BEGIN, END, PAD, UNKNOWN, Batch, Example, Hypothesis, Memory, Padded, Prediction, Vocabulary
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: tokens times beams
@@ -282,13 +283,21 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
 
     @torch.no_grad()
     def answer(
-        self, model: LanguageModel, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+        self,
+        model: LanguageModel,
+        texts: Sequence[str],
+        settings: Search,
+        n_best: int = 1,
+        seed: int = 0,
+        *,
+        all_maps: bool = False,
     ) -> list[Prediction]:
         """Continues each text by at most search.max_extra tokens; a text may be empty.
 
         The `text` of a prediction begins with the given text; `tokens` and `score` are those of the new tokens only.
         With language_model.window, the model sees at most one window: only the end of a longer text, and if the window
         is full, generation goes on from its second half. Without it, a text that is too long gets a blank prediction.
+        With `all_maps`, the `maps` of an output that fits into one window are recorded in a second pass over it.
         """
         model.eval()
         answers = [core.blank(text) for text in texts]
@@ -300,7 +309,25 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
             for place, ranked in zip(places, continuations, strict=True):
                 predictions = [self.prediction(texts[place], prompts[place], written) for written in ranked]
                 answers[place] = core.with_alternatives(predictions)
+                if all_maps:
+                    maps = self.maps(model, contexts[place], ranked[0].tokens)
+                    answers[place] = replace(answers[place], maps=maps)
         return answers
+
+    def maps(self, model: LanguageModel, context: list[int], written: list[int]) -> AttentionMaps | None:
+        """The self-attention of all layers and heads while the tokens are written; None if they took several windows.
+
+        A row is a new token, a column a token that was read before it.
+        """
+        window, read = self.recipe.language_model.window, [BEGIN, *context, *written[:-1]]
+        if not written or (window and len(context) + len(written) > window):
+            return None
+        target = batching.pad([[*read, written[-1]]]).to(next(model.parameters()).device)
+        no_source = Padded(target.ids[:, :0], target.mask[:, :0])
+        with core.recording_sites(model) as recording:
+            model(Batch(no_source, target, torch.arange(1)))
+        new, before = (tuple(map(self.source.piece, ids)) for ids in (written, read))
+        return core.recorded_maps(model, recording, 0, {DECODER_SELF: Axes(new, before, start=len(context))})
 
     def write(
         self, model: LanguageModel, prompts: list[list[int]], settings: Search, seeds: list[int], n_best: int

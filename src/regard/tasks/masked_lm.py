@@ -20,11 +20,11 @@ from regard.data.tokenizers import Tokenizer
 from regard.errors import RecipeError
 from regard.maps import AttentionMap
 from regard.metrics import METRICS, Cost, Measured, Outcome
-from regard.models import masked
+from regard.models import ENCODER_SELF, masked
 from regard.models.masked import MaskedLM
 from regard.recipe import Limits, Recipe, Search
 from regard.tasks import core
-from regard.tasks.core import Encoded, Scored, TextTask
+from regard.tasks.core import Axes, Encoded, Scored, TextTask
 from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction, Vocabulary
 
 BLANK = "___"  # a blank in an input text, to be filled with one token
@@ -246,7 +246,14 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
 
     @torch.no_grad()
     def answer(
-        self, model: MaskedLM, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+        self,
+        model: MaskedLM,
+        texts: Sequence[str],
+        settings: Search,
+        n_best: int = 1,
+        seed: int = 0,
+        *,
+        all_maps: bool = False,
     ) -> list[Prediction]:
         """Fills each blank (`___`) of each text with one token; the next best fillings are the alternatives.
 
@@ -259,10 +266,14 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         for places, rows in core.input_batches(texts, lambda text: self.encode_blanks(text).ids, self.longest):
             source = batching.pad([[*row, END] for row in rows]).to(device)
             asked = source.ids == self.mask
-            logits, maps = core.with_last_attention(model, source, asked)
+            with core.recording_sites(model, all_maps) as recording:
+                logits, maps = core.with_last_attention(model, source, asked)
             per_row = logits.float().log_softmax(-1).split(asked.sum(1).tolist())
             for row, (place, of_row) in enumerate(zip(places, per_row, strict=True)):
                 answers[place] = self.prediction(texts[place], of_row, None if maps is None else maps[row], n_best)
+                if all_maps:
+                    axes = {ENCODER_SELF: Axes(self.pieces(rows[row]), self.pieces(rows[row]))}
+                    answers[place] = replace(answers[place], maps=core.recorded_maps(model, recording, row, axes))
         return answers
 
     def too_long(self, text: str) -> bool:
@@ -286,6 +297,10 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
             holed.ids.extend([self.mask, *self.source.encode_continuation(after)])
         return holed
 
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The labels of a text with blanks, and of END."""
+        return (*(MASK if token == self.mask else self.source.piece(token) for token in ids), SPECIALS[END])
+
     def prediction(
         self,
         text: str,
@@ -295,7 +310,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     ) -> Prediction:
         """Makes the prediction of a text from the log-probabilities of its blanks: the best fillings, with maps."""
         holed = self.encode_blanks(text)
-        columns = (*(MASK if token == self.mask else self.source.piece(token) for token in holed.ids), SPECIALS[END])
+        columns = self.pieces(holed.ids)
         rows = None if weights is None or not holed.places else weights[holed.places, : len(columns)].cpu()
         predictions = []
         for guess in self.guesses(chances, holed.opening, n_best):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -19,7 +19,7 @@ from regard.data.store import IntegerRows, mapped, row_lengths
 from regard.data.tokenizers import TOKENIZERS, Character, Tokenizer, Word
 from regard.errors import RecipeError, pick
 from regard.maps import AttentionMap
-from regard.models import tagger
+from regard.models import ENCODER_SELF, tagger
 from regard.models.letters import Spelled
 from regard.models.tagger import Tagger
 from regard.recipe import Recipe, Search
@@ -27,7 +27,7 @@ from regard.search.path import best_path, bio
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import Encoded, Task
+from regard.tasks.core import Axes, Encoded, Task
 from regard.types import BEGIN, END, SPECIALS, BatchFirst, Example, Prediction, Vocabulary
 
 LETTERS = "letters.tokens"
@@ -192,7 +192,14 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     @torch.no_grad()
     def answer(
-        self, model: Tagger, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+        self,
+        model: Tagger,
+        texts: Sequence[str],
+        settings: Search,
+        n_best: int = 1,
+        seed: int = 0,
+        *,
+        all_maps: bool = False,
     ) -> list[Prediction]:
         """Predicts the best tags for the words of each text.
 
@@ -205,13 +212,17 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         answers = [core.blank(text) for text in texts]
         for places, ids in core.input_batches(texts, self.encode_words, self.longest, ANSWER_TOKENS):
             source = spelled(ids, [self.encode_letters(texts[place]) for place in places]).to(device)
-            logits, weights = core.with_last_attention(model, source)
+            with core.recording_sites(model, all_maps) as recording:
+                logits, weights = core.with_last_attention(model, source)
             logits = logits[..., len(SPECIALS) :]  # without the special tokens, which are no tags
             paths = best_path(logits.float().log_softmax(-1), source.mask, rules)
             maps = [None] * len(places) if weights is None else weights.cpu()
             tags, scores = paths.tags.tolist(), paths.scores.tolist()
-            for place, row, score, own in zip(places, tags, scores, maps, strict=True):
+            for index, (place, row, score, own) in enumerate(zip(places, tags, scores, maps, strict=True)):
                 answers[place] = self.prediction(texts[place], row, score, own)
+                if all_maps:
+                    axes = {ENCODER_SELF: Axes(answers[place].tokens, answers[place].source_tokens)}
+                    answers[place] = replace(answers[place], maps=core.recorded_maps(model, recording, index, axes))
         return answers
 
     def prediction(self, text: str, row: Sequence[int], score: float, weights: Tensor | None) -> Prediction:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,19 +18,28 @@ from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
 from regard.device import map_in_parallel
 from regard.errors import DataError, RecipeError, pick
-from regard.maps import TEXT, AttentionMap, Layout
+from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout
 from regard.metrics import MULTI_REFERENCE
-from regard.models import Seq2Seq
+from regard.models import CROSS, DECODER_SELF, ENCODER_SELF, Seq2Seq
 from regard.recipe import Recipe, Search, Tokens
 from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import DECODER_ROWS, DevLoss, Pairs, Task
+from regard.tasks.core import DECODER_ROWS, Axes, DevLoss, Pairs, Task
 from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step, Vocabulary
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: source tokens times beams
 FORCED_TOKENS = 2000  # tokens of a batch in `force`
+
+
+class Forced(NamedTuple):
+    """The result of forced decoding for one target."""
+
+    score: float  # log-probability
+    log_probs: Float[Tensor, " tokens"]  # of each token, END included
+    map: AttentionMap | None
+    maps: AttentionMaps | None  # of all sites, layers and heads, if they were asked for
 
 
 class Transduce(Task[Seq2Seq, Pairs, Batch]):
@@ -169,9 +178,19 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return core.cross_entropy(logits, batch.target.ids[:, 1:], smoothing)
 
     def answer(
-        self, model: Seq2Seq, texts: Sequence[str], settings: Search, n_best: int = 1, seed: int = 0
+        self,
+        model: Seq2Seq,
+        texts: Sequence[str],
+        settings: Search,
+        n_best: int = 1,
+        seed: int = 0,
+        *,
+        all_maps: bool = False,
     ) -> list[Prediction]:
-        """Predicts the best outputs for each text, with maps; a blank or too long text gets a blank prediction."""
+        """Predicts the best outputs for each text, with maps; a blank or too long text gets a blank prediction.
+
+        With `all_maps`, the best output of each text is forced after the search, and its `maps` are recorded then.
+        """
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
@@ -187,35 +206,58 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         rows = max(settings.beam, n_best)  # rows of a search for each text
         budget = max(1, SEARCH_TOKENS // rows)
         batches = list(core.input_batches(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
+        best: dict[int, tuple[Any, list[int]]] = {}  # by text: its encoded source, and the tokens of its best output
         for asked, (layout, outputs) in zip(batches, map_in_parallel(search_in, batches, model), strict=True):
             for place, item, hypotheses in zip(*asked, outputs, strict=True):
                 predictions = [self.prediction(texts[place], item, hypothesis, layout) for hypothesis in hypotheses]
                 answers[place] = core.with_alternatives(predictions)
+                best[place] = item, hypotheses[0].tokens
+        if all_maps and best:  # only now: other threads would run with the recording hooks
+            sources, targets = zip(*best.values(), strict=True)
+            sizes = np.array([self.inputs.size(item) for item in sources], np.int32)
+            data = Pairs([Example(texts[place], "") for place in best], sources, targets, sizes)
+            for place, forced in zip(best, self.forced(model, data, all_maps=True, with_end=False), strict=True):
+                answers[place] = replace(answers[place], maps=forced.maps)
         return answers
 
-    @torch.no_grad()
-    def force(self, model: Seq2Seq, examples: Sequence[Example]) -> list[Prediction]:
+    def force(self, model: Seq2Seq, examples: Sequence[Example], *, all_maps: bool = False) -> list[Prediction]:
         """Forced decoding: the log-probability and the map of each given target; the last row of a map is END's."""
-        model.eval()
-        device = next(model.parameters()).device
         data = self.encode(examples)
         for example, room in zip(examples, data.lengths(), strict=True):
             if max(room) > self.longest + 1:
-                raise DataError(f"{example.origin}: a side has more than {self.longest:,} tokens; take the pair out")
-        forced: dict[int, Prediction] = {}
+                where = f"{example.origin}: " if example.origin else ""
+                raise DataError(f"{where}a side has more than {self.longest:,} tokens; take the pair out")
+        predictions = []
+        for example, target, forced in zip(examples, data.targets, self.forced(model, data, all_maps), strict=True):
+            tokens = tuple(map(self.target.piece, target))
+            prediction = Prediction(example.source, example.target, forced.score, tokens, forced.map, maps=forced.maps)
+            predictions.append(replace(prediction, token_scores=tuple(forced.log_probs.tolist())))
+        return predictions
+
+    @torch.no_grad()
+    def forced(self, model: Seq2Seq, data: Pairs, all_maps: bool = False, with_end: bool = True) -> list[Forced]:
+        """Forced decoding of encoded pairs; maps have a last row for END, unless `with_end` is False."""
+        model.eval()
+        device = next(model.parameters()).device
+        forced: dict[int, Forced] = {}
         for indices in batching.sorted_batches(data.lengths(), FORCED_TOKENS):
             batch = self.collate(data, indices).to(device)
-            step = model(batch)
+            with core.recording_sites(model, all_maps) as recording:
+                step = model(batch)
             layout = TEXT if step.memory is None else step.memory.layout
             log_probs = step.logits.float().log_softmax(-1).gather(-1, batch.target.ids[:, 1:, None]).squeeze(-1)
             scores = log_probs.masked_fill(~batch.target.mask[:, 1:], 0.0).sum(-1).tolist()
             for row, index in enumerate(indices):
-                tokens = tuple(self.target.piece(token) for token in data.targets[index])
+                source, target = self.inputs.labels(data.sources[index]), map(self.target.piece, data.targets[index])
+                written = (*target, SPECIALS[END])[: None if with_end else -1]
+                read = (SPECIALS[BEGIN], *written)[: len(written)]  # the decoder's input while it writes each of them
                 weights = None if step.attention is None else step.attention[row]
-                attention_map = self.map(weights, (*tokens, SPECIALS[END]), data.sources[index], layout)
-                example = examples[index]
-                forced[index] = Prediction(example.source, example.target, scores[row], tokens, attention_map)
-        return [forced[index] for index in range(len(examples))]
+                own = self.map(weights, written, data.sources[index], layout)
+                sides = {CROSS: Axes(written, source, layout), DECODER_SELF: Axes(written, read)}
+                sides[ENCODER_SELF] = Axes(source, source, layout)
+                maps = core.recorded_maps(model, recording, row, sides) if all_maps else None
+                forced[index] = Forced(scores[row], log_probs[row, : len(data.targets[index]) + 1], own, maps)
+        return [forced[index] for index in range(len(data.examples))]
 
     def limit(self, length: int, settings: Search) -> int:
         """The largest number of output tokens for a source of this length."""

@@ -1,0 +1,64 @@
+"""Shared by `regard look` and `regard force`: which maps are chosen, and the files that they are written to."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.errors import RecipeError, shown
+
+if TYPE_CHECKING:
+    from regard.maps import AttentionMap, AttentionMaps
+    from regard.types import Prediction
+
+OUT = "Also write a file: .html, .svg, .png, .csv or .pharaoh; may be repeated."
+SITE = "decoder.cross_attention, decoder.self_attention, encoder.self_attention or classify.pooling.  "
+SITE += "[default: the first of them that the model has, of a classifier its pooling]"
+Out = Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)]
+SiteName = Annotated[str | None, typer.Option("--site", help=SITE)]
+Layer = Annotated[int | None, typer.Option(min=1, help="The layer, counted from 1.  [default: the last]")]
+Head = Annotated[int | None, typer.Option(min=1, help="The head, counted from 1.  [default: the mean of all]")]
+All = Annotated[bool, typer.Option("--all", help="All sites, layers and heads that are not chosen; .html holds them.")]
+Pieces = Annotated[bool, typer.Option("--pieces", help="Show sub-words; else they are merged to words.")]
+
+
+def check_files(paths: Sequence[Path], *, all_maps: bool) -> None:
+    """Raise an error if a file's ending is unknown, needs a missing package, or cannot hold all maps."""
+    from regard.show import maps
+
+    for path in paths:
+        maps.check_ending(path.suffix)
+        if all_maps and path.suffix.lower() != ".html":
+            message = f"{shown(str(path))} holds one map, but --all shows several; write them to a .html file"
+            raise RecipeError(f"{message}, or choose --site, --layer and --head without --all")
+
+
+def choose(prediction: "Prediction", site: str | None, layer: int | None, head: int | None) -> "AttentionMap":
+    """The chosen map of a prediction: its own map if nothing is chosen."""
+    if prediction.map is not None and (site, layer, head) == (None, None, None):
+        return prediction.map
+    return _stack(prediction).pick(site, layer, head)
+
+
+def choose_all(
+    prediction: "Prediction", site: str | None, layer: int | None, head: int | None
+) -> "dict[tuple[str, ...], AttentionMap]":
+    """All maps of a prediction at this site, in this layer and of this head, by their place; None stands for all."""
+    from regard.show.html import by_place
+
+    maps = _stack(prediction).select(site, layer)
+    if head is None:
+        return by_place(maps)
+    having = [own for own in maps.layers if head <= own.heads] or maps.layers  # if none has it: an error below
+    return by_place(own.map(head) for own in having)
+
+
+def _stack(prediction: "Prediction") -> "AttentionMaps":
+    """All maps of a prediction; RecipeError if it has none."""
+    if prediction.maps is None:
+        raise RecipeError(
+            "there is no map: the text is blank, or the model has no attention (model.decoder.order = none, or a "
+            "recurrent encoder without attention pooling), or a language model wrote more than its window"
+        )
+    return prediction.maps

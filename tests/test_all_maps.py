@@ -1,0 +1,238 @@
+"""All maps of an output: they change no output, equal those of forced decoding, and are chosen by site, layer, head."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+import regard
+from regard import Predictor
+from regard import recipe as recipes
+from regard.attention.record import Recording
+from regard.errors import RecipeError
+from regard.maps import AttentionMap, AttentionMaps, LayerMaps
+from regard.models import sites
+from regard.tasks.core import Axes, recorded_maps
+from regard.types import Example, Prediction
+
+GOLDEN = Path(__file__).parent / "golden" / "runs"
+CROSS, DECODER, ENCODER = "decoder.cross_attention", "decoder.self_attention", "encoder.self_attention"
+SITES = {
+    "answer": (ENCODER,),
+    "classify": ("classify.pooling",),
+    "language_model_lines": (DECODER,),
+    "masked_lm": (ENCODER,),
+    "translate_bahdanau": (CROSS,),
+    "translate_coverage": (CROSS,),
+    "translate_gnmt": (CROSS,),
+    "translate_luong": (CROSS,),
+    "translate_transformer": (CROSS, DECODER, ENCODER),
+}
+TRANSLATIONS = [name for name in SITES if name.startswith("translate")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@cache
+def golden(name: str) -> tuple[Predictor, list[str]]:
+    """A stored run, and texts for it."""
+    answers = json.loads((GOLDEN / name / "expected.json").read_text(encoding="utf-8"))["answers"]
+    return regard.load(GOLDEN / name / "finished", device="cpu"), [answer["source"] for answer in answers[:4]]
+
+
+def in_layers(layers: int = 2, heads: int = 3) -> Predictor:
+    """A Transformer of several layers and heads with new weights, for character pairs."""
+    sizes = [f"model.{side}.{key}" for side in ("encoder", "decoder") for key in (f"layers={layers}", "dim=12")]
+    kinds = [f"model.{side}.kind=transformer" for side in ("encoder", "decoder")]
+    attention = [f"model.attention.heads={heads}", "model.attention.score=scaled_dot", "model.attention.dim=12"]
+    recipe = recipes.parse("", "it", [*sizes, *kinds, *attention, "name=tiny", "model.embedding=12"])
+    predictor, _ = golden("translate_transformer")
+    task = type(predictor.task).learn(recipe, [Example("abc de", "xyz")])
+    return Predictor(predictor.run, task, task.build().eval())
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir()))
+def test_all_maps_change_no_output_and_contain_the_map_of_the_prediction(name: str) -> None:
+    predictor, texts = golden(name)
+    plain, full = predictor.predict(texts), predictor.predict(texts, all_maps=True)
+    for one, other in zip(plain, full, strict=True):
+        assert one.maps is None
+        assert replace(other, maps=None) == one
+        assert (other.maps is not None) == (name in SITES)
+        if other.maps is None:
+            continue
+        assert other.maps.sites == SITES[name]
+        for attention in other.maps:
+            torch.testing.assert_close(attention.weights.sum(-1), torch.ones(len(attention.rows)), atol=1e-5, rtol=0)
+        own = other.maps.pick()
+        if one.map is not None and own.weights.shape == one.map.weights.shape:  # else it has fewer rows
+            assert (own.rows, own.columns, own.layout) == (one.map.rows, one.map.columns, one.map.layout)
+            torch.testing.assert_close(own.weights, one.map.weights, atol=1e-5, rtol=0)
+    assert not any(module._forward_hooks for module in predictor.model.modules())
+
+
+@pytest.mark.parametrize("name", TRANSLATIONS)
+def test_maps_after_a_search_are_those_of_a_forced_pass(name: str) -> None:
+    predictor, texts = golden(name)
+    answers = predictor.predict(texts, beam=3, n_best=2, all_maps=True)
+    forced = regard.force(predictor, [(answer.source, answer.text) for answer in answers], all_maps=True)
+    same = [(answer, again) for answer, again in zip(answers, forced, strict=True) if answer.tokens == again.tokens]
+    assert same  # the model may write a word in other pieces than the tokenizer does
+    for answer, again in same:
+        assert answer.maps is not None
+        assert again.maps is not None
+        assert len(answer.maps) == len(again.maps)
+        for found, given in zip(answer.maps, again.maps, strict=True):
+            assert found.place == given.place
+            rows, columns = found.weights.shape
+            assert found.rows == given.rows[:rows]
+            assert found.columns == given.columns[:columns]
+            torch.testing.assert_close(found.weights, given.weights[:rows, :columns], atol=1e-5, rtol=0)
+        assert all(alternative.maps is None for alternative in answer.alternatives)
+        alone = predictor.predict([answer.source], beam=3, all_maps=True)[0]
+        assert alone.maps is not None
+        for found, among in zip(alone.maps, answer.maps, strict=True):  # batch mates and their padding change nothing
+            assert (found.rows, found.columns) == (among.rows, among.columns)
+            torch.testing.assert_close(found.weights, among.weights, atol=1e-5, rtol=0)
+
+
+def test_sites_layers_and_heads_are_those_that_record_finds() -> None:
+    predictor = in_layers()
+    [answer] = regard.force(predictor, [("abc", "xy")], all_maps=True)
+    assert answer.maps is not None
+    names = {"cross": CROSS, "self": DECODER}
+    with regard.record(predictor.model) as recording:
+        regard.force(predictor, [("abc", "xy")])
+    wanted = {f"encoder.stack.{layer}.attention.attention": (ENCODER, layer + 1) for layer in range(2)}
+    for layer in range(2):
+        wanted[f"decoder.stack.{layer}.attention.attention"] = (names["self"], layer + 1)
+        wanted[f"decoder.stack.{layer}.cross.attention"] = (names["cross"], layer + 1)
+    assert sites(predictor.model) == wanted
+    for name, (site, layer) in wanted.items():
+        for head in (1, 2, 3):
+            whole = recording.map(name, head=head - 1).weights
+            assert torch.equal(answer.maps.pick(site, layer, head).weights, whole)
+        assert torch.equal(answer.maps.pick(site, layer).weights, recording.weights[name].flatten(0, -3).mean(0))
+
+
+def test_a_row_of_decoder_self_attention_is_the_token_written_and_its_columns_were_read_before() -> None:
+    [answer] = regard.force(in_layers(), [("abc", "xyz")], all_maps=True)
+    assert answer.maps is not None
+    own = answer.maps.pick(DECODER)
+    assert own.rows == ("x", "y", "z", "</s>")
+    assert own.columns == ("<s>", "x", "y", "z")
+    assert torch.equal(own.weights, own.weights.tril())
+    assert (own.weights.tril() > 0).sum() == 10
+    assert answer.maps.pick(ENCODER).rows == ("a", "b", "c", "</s>") == answer.maps.pick(ENCODER).columns
+
+
+def test_a_language_model_has_maps_over_the_prompt_and_what_it_wrote() -> None:
+    predictor, texts = golden("language_model_lines")
+    [answer] = predictor.predict(texts[:1], all_maps=True)
+    assert answer.maps is not None
+    own = answer.maps.pick()
+    prompt = [predictor.task.source.piece(token) for token in predictor.task.source.encode(texts[0])]
+    assert own.rows == answer.tokens
+    assert own.columns == ("<s>", *prompt, *answer.tokens[:-1])
+    assert torch.equal(own.weights, own.weights.tril(len(prompt)))
+
+
+def test_what_is_not_there_is_refused_with_what_is() -> None:
+    [answer] = regard.force(in_layers(), [("abc", "xy")], all_maps=True)
+    assert answer.maps is not None
+    for layer in (0, 3, 7):
+        with pytest.raises(RecipeError, match=f"^layer {layer}: {CROSS} has layers 1 to 2$"):
+            answer.maps.pick(layer=layer)
+    with pytest.raises(RecipeError, match=f"^layer 7: {ENCODER} has layers 1 to 2$"):
+        answer.maps.pick(ENCODER, 7)
+    with pytest.raises(RecipeError, match=r"^layer 7: this model has layers 1 to 2$"):
+        answer.maps.select(layer=7)
+    for head in (0, 4):
+        with pytest.raises(RecipeError, match=f"^head {head}: {CROSS} of this model has heads 1 to 3$"):
+            answer.maps.pick(head=head)
+    with pytest.raises(RecipeError, match=f"^site 'cross': this model has {CROSS}, {DECODER}, {ENCODER}$"):
+        answer.maps.pick("cross")
+    predictor, texts = golden("translate_bahdanau")
+    [recurrent] = predictor.predict(texts[:1], all_maps=True)
+    assert recurrent.maps is not None
+    with pytest.raises(RecipeError, match=f"^layer 2: {CROSS} has one layer, layer 1$"):
+        recurrent.maps.pick(layer=2)
+
+
+def test_token_scores_add_up_to_the_score() -> None:
+    predictor, texts = golden("translate_luong")
+    for answer in regard.force(predictor, [Example(text, "DET NOUN") for text in texts]):
+        assert len(answer.token_scores) == len(answer.tokens) + 1
+        assert sum(answer.token_scores) == pytest.approx(answer.score, abs=1e-4)
+        assert answer.to_dict()["token_scores"] == list(answer.token_scores)
+        assert answer.maps is None
+
+
+def test_reprs_are_short() -> None:
+    predictor = in_layers()
+    [answer] = regard.force(predictor, [("abc", "xy")], all_maps=True)
+    assert answer.maps is not None
+    path = str(GOLDEN / "translate_transformer" / "finished")
+    assert repr(predictor.run) == f"Run({path!r})"
+    parameters = sum(parameter.numel() for parameter in predictor.model.parameters())
+    assert repr(predictor) == f"Predictor({path!r}, task translate, {parameters:,} parameters)"
+    assert repr(answer.map) == "AttentionMap(3 × 4)"
+    assert repr(answer.maps.pick(head=2)) == f"AttentionMap(3 × 4, {CROSS}, layer 2, head 2)"
+    layers = ", ".join(f"{site} with 2 layers of 3 heads" for site in (CROSS, DECODER, ENCODER))
+    assert repr(answer.maps) == f"AttentionMaps({layers})"
+    short = Prediction("x" * 1000, "y", -1.5, ("y",), answer.map)
+    assert repr(short).startswith("Prediction('xxxx")
+    assert repr(short).endswith("' → 'y', score -1.5, map 3 × 4)")
+    assert len(repr(short)) < 200
+    with regard.record(predictor.model) as recording:
+        assert repr(recording) == "Recording(nothing yet)"
+        regard.force(predictor, [("abc", "xy")])
+    assert repr(recording).startswith("Recording(6 weights: encoder.stack.0.attention.attention, ")
+    assert repr(recording).endswith(", ...)")
+
+
+def test_predictions_and_maps_are_saved_by_the_ending_of_the_file(tmp_path: Path) -> None:
+    [answer] = regard.force(in_layers(), [("abc", "xy")], all_maps=True)
+    assert answer.map is not None
+    assert answer.maps is not None
+    answer.save(tmp_path / "all.html")
+    replace(answer, maps=None).save(tmp_path / "one.html")
+    answer.save(tmp_path / "one.svg")
+    assert b'"Site"' in (tmp_path / "all.html").read_bytes()
+    assert b'"Site"' not in (tmp_path / "one.html").read_bytes()
+    assert "abc → xy".encode() in (tmp_path / "one.svg").read_bytes()
+    with pytest.raises(RecipeError, match=r"x.svg' holds one map; write all of them to a .html file, or pick one"):
+        answer.maps.save(tmp_path / "x.svg")
+    with pytest.raises(RecipeError, match=r"unknown picture ending '.gif'"):
+        answer.map.save(tmp_path / "x.gif")
+    with pytest.raises(RecipeError, match=r"^'a' has no map to save: it is blank, or the model has no attention$"):
+        Prediction("a", "b", 0.0, ("b",), None).save(tmp_path / "x.svg")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_weights_that_do_not_fit_the_labels_get_numbers() -> None:
+    """An encoder of another package may attend to fewer positions than the source has labels."""
+    predictor = in_layers(layers=1)
+    recording = Recording({"encoder.stack.0.attention.attention": [torch.ones(1, 3, 2, 2)]})
+    axes = {ENCODER: Axes(tuple("abcd"), tuple("abcd"))}
+    maps = recorded_maps(predictor.model, recording, 0, axes)
+    assert maps is not None
+    assert (maps.pick().rows, maps.pick().columns) == (("1", "2"), ("1", "2"))
+
+
+def test_a_stack_without_layers_is_refused() -> None:
+    with pytest.raises(ValueError, match="there are no maps without a layer"):
+        AttentionMaps(())
+    layer = LayerMaps("x", 1, torch.ones(1, 1, 2), ("a",), ("b", "c"))
+    assert [attention.place for attention in AttentionMaps((layer,))] == [("x", 1, 1)]
+    assert AttentionMaps((layer,)).pick() == AttentionMap(torch.ones(1, 2), ("a",), ("b", "c"))
