@@ -27,7 +27,7 @@ from regard.models import LanguageModel
 from regard.recipe import Recipe
 from regard.tasks import TASKS
 from regard.tasks.language_model import LanguageModelling, Rows, Written
-from regard.training import loop
+from regard.training import validation
 from regard.training.engine import eager
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD, Example, Memory
@@ -267,7 +267,7 @@ def test_the_perplexity_is_that_of_the_dev_loss_and_each_window_is_scored_alone(
         recipe_of(f"data.train={name}", f"data.dev={name}", *model, f"language_model.window={window}")
     )
     network = task.build().eval()
-    mean, _ = loop.evaluate(task, network, dev, Stopper())
+    mean, _ = validation.evaluate(task, network, dev, Stopper())
     scored = task.measure(network, dev.examples, "perplexity", task.recipe.search)
     assert math.log(scored.measured.value) == pytest.approx(mean, rel=1e-5)
     rows = [[BEGIN, *dev.stream[start:end].tolist()] for start, end in zip(dev.starts, dev.ends, strict=True)]

@@ -21,7 +21,7 @@ from regard.storage import Run
 from regard.tasks import Transduce
 from regard.tasks.core import DevLoss
 from regard.tasks.transduce import _sampled
-from regard.training import engine, loop, session, train
+from regard.training import engine, loop, session, train, validation
 from regard.training.averaging import Averager
 from regard.training.engine import Captured, Eager, eager
 from regard.training.health import health
@@ -303,7 +303,7 @@ def test_the_learning_rate_is_a_tensor_on_the_gpu_of_the_model(monkeypatch):
 @pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)
 def test_dev_batches_that_do_not_fit_are_split_too(monkeypatch, error):
     bench, real, tries = Bench(), Transduce.dev_loss, []
-    expected, expected_health = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+    expected, expected_health = validation.evaluate(bench.task, bench.model, bench.data, Stopper())
 
     def dev_loss(self: Transduce, model: Seq2Seq, batch: Batch) -> DevLoss:
         tries.append(len(batch.examples))
@@ -313,13 +313,13 @@ def test_dev_batches_that_do_not_fit_are_split_too(monkeypatch, error):
 
     monkeypatch.setattr(Transduce, "dev_loss", dev_loss)
     limit = 2
-    loss, measured_health = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+    loss, measured_health = validation.evaluate(bench.task, bench.model, bench.data, Stopper())
     assert max(tries) > limit
     assert loss == pytest.approx(expected, rel=1e-6)
     assert list(measured_health) == pytest.approx(list(expected_health), rel=1e-6)
     limit = 0
     with pytest.raises(ResourceError, match="a single example does not fit into memory"):
-        loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+        validation.evaluate(bench.task, bench.model, bench.data, Stopper())
 
 
 @pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)

@@ -1,35 +1,32 @@
 """The training loop, the same for all tasks: `train` starts a run, `resume` continues one."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from regard import device as devices
 from regard import memory, models, plugins, storage
 from regard import recipe as recipes
 from regard.console import ProgressLog
-from regard.data.batching import Batches, sorted_batches
-from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, StoppedError, pick
+from regard.data.batching import Batches
+from regard.errors import CorruptError, DataError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
 from regard.storage import Checkpoint, Run
 from regard.storage.runs import resume_command
 from regard.tasks import AnyTask, task_class
-from regard.tasks.core import AnyBatched, DevLoss, Encoded, Examples
+from regard.tasks.core import Encoded, Examples
 from regard.training import engine, environment
 from regard.training.engine import SMALLER
-from regard.training.engine.eager import halves
-from regard.training.health import Health, health
-from regard.training.schedules import SCHEDULES, learning_rate
+from regard.training.overview import overview
+from regard.training.schedules import SCHEDULES
 from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
+from regard.training.validation import validate
 
-FLAT_AFTER = 1000  # updates after which flat attention is reported
 KEPT = ("best", "last")  # values of train.keep: which weights are stored in the run
 
 
@@ -151,8 +148,8 @@ def _learn(
     start_notes = _start_from(recipe.train.start_from, model, run)
     device = devices.choose_device(recipe.train.device)
     session = Session.begin(model.to(device), recipe.train)
-    overview = _overview(task, session.model, data, dev, len(examples.train))
-    for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
+    lines = overview(task, session.model, data, dev, len(examples.train))
+    for line in (*examples.notes, *lines, *start_notes, f"run {run.path}"):
         log.say(line)
     _restore_newest(run, session, recipe.train, log)
     if run.strangers():
@@ -271,88 +268,6 @@ def fit(
         raise
 
 
-def validate(task: AnyTask, session: Session, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> None:
-    """Compute the dev loss, store the weights if they are the best so far or train.keep = last, and record metrics."""
-    settings, progress, model = task.recipe.train, session.progress, session.model
-    with session.averager.applied(model):
-        with session.undone_if_stopped(), stopper.undoable():
-            dev_loss, attention_health = evaluate(task, model, dev, stopper)
-        advice = "a lower train.learning_rate may help"
-        if not math.isfinite(dev_loss):
-            raise NotFiniteError(f"update {progress.update}: the dev loss is {dev_loss}; {advice}")
-        tensors = models.weights(model)
-        if name := models.not_finite(tensors):  # perhaps in a part that no dev example uses, so the loss is finite
-            raise NotFiniteError(f"update {progress.update}: the tensor {name} holds NaN or infinite numbers; {advice}")
-        best = dev_loss < progress.lowest
-        if best or settings.keep == "last":
-            run.replace(storage.MODEL, save_tensors(tensors))
-    entry = {
-        "update": progress.update,
-        "loss": progress.total / progress.tokens,
-        "dev_loss": dev_loss,
-        "learning_rate": learning_rate(settings, progress.update),
-        "tokens_per_second": session.clock.rate(progress.tokens),
-        "seconds": session.clock.seconds(),
-    }
-    run.record(entry | (attention_health._asdict() if attention_health else {}))
-    losses = f"update {progress.update:,}: loss {entry['loss']:.4f}, dev loss {dev_loss:.4f}"
-    log.say(losses + (f", {attention_health.describe()}" if attention_health else ""))
-    if attention_health and attention_health.flat() and progress.update >= FLAT_AFTER:
-        log.say(f"attention still flat after {progress.update:,} updates: it may be of no use to this model yet")
-    progress.waited = 0 if best else progress.waited + 1
-    progress.lowest = min(progress.lowest, dev_loss)
-    progress.validated, progress.total, progress.tokens = progress.update, 0.0, 0
-    session.clock.start_interval()
-
-
-@torch.no_grad()
-def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -> tuple[float, Health | None]:
-    """The mean loss per target token, in nats, and the health of the attention if the model has a map."""
-    model.eval()
-    device = next(model.parameters()).device
-    total, tokens, maps = 0.0, 0, []
-    for indices in sorted_batches(data.lengths(), task.recipe.train.batch_tokens):
-        stopper.check()
-        for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
-            total += judged.loss.item()
-            tokens += task.tokens(batch)
-            if judged.attention is not None and judged.mask is not None:
-                maps.append((judged.attention, judged.mask, batch.target.mask[:, 1:]))
-    return total / tokens, health(maps)
-
-
-def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, DevLoss]]:
-    """The loss and attention of a batch; a batch that does not fit into memory is split in two, again if needed."""
-    try:
-        return [(batch, task.dev_loss(model, batch))]
-    except (MemoryError, RuntimeError) as error:
-        if not devices.out_of_memory(error):
-            raise
-    return [judged for half in halves(batch) for judged in _judge(task, model, half)]
-
-
 def _due(settings: Train, update: int) -> bool:
     """Whether a validation follows this update."""
     return update % settings.validate == 0 or update == settings.updates
-
-
-def _overview(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, examples: int) -> Iterator[str]:
-    """The lines printed before training: data, vocabulary, parameters, device, updates, precision.
-
-    Precision: what `auto` chose, and that forced bfloat16 may be slow; nothing is printed for float32.
-    """
-    settings, noun = task.recipe.train, task.noun
-    too_long = examples - len(data.examples)
-    dropped = f" ({too_long:,} over {task.recipe.data.max_length} tokens dropped)" if too_long else ""
-    yield f"{len(data.examples):,} {noun}s to learn from{dropped}, {len(dev.examples):,} dev {noun}s"
-    yield from task.describe(data, dev)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    device = next(model.parameters()).device
-    updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
-    yield f"{parameters:,} parameters on {device}, {updates}"
-    automatic = devices.choose_precision("auto", device)
-    if settings.precision == "auto":
-        rule = "train.precision=auto is bfloat16 on a GPU that computes in it, else float32"
-        yield f"precision: {automatic} on {device} ({rule})"
-    elif settings.precision == "bfloat16" != automatic:
-        yield f"precision: bfloat16 on {device}, as forced; this may be slow, train.precision=auto is {automatic} here"
