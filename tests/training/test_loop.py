@@ -14,7 +14,6 @@ from torch import Tensor
 import regard
 from regard import recipe as recipes
 from regard import storage
-from regard.console import ProgressLog
 from regard.data.corpora import reverse
 from regard.errors import NotFiniteError, RecipeError
 from regard.models import Seq2Seq
@@ -23,6 +22,7 @@ from regard.storage import Run
 from regard.tasks import Transduce
 from regard.tasks.core import Encoded
 from regard.training import loop, validation
+from regard.training.callbacks import Callbacks, MetricsFile
 from regard.training.schedules import SCHEDULES
 from regard.training.session import Session
 from regard.training.stopping import Stopper
@@ -65,8 +65,8 @@ class Bench:
         self.run = Run.create(folder, "bench", {})
 
     def fit(self) -> None:
-        with ProgressLog(quiet=True) as log:
-            loop.fit(self.task, self.session, self.data, self.dev, self.run, log, Stopper())
+        callbacks = Callbacks([MetricsFile(self.run)])
+        loop.fit(self.task, self.session, self.data, self.dev, self.run, callbacks, Stopper())
 
     def entries(self) -> list[dict[str, float]]:
         return self.run.metrics()

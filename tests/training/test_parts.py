@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from regard import recipe as recipes
 from regard.attention import NORMALIZERS, SCOPES
-from regard.console import ProgressLog
 from regard.data.batching import Batches, pad
 from regard.decoders import ORDERS
 from regard.errors import ResourceError
@@ -23,6 +22,7 @@ from regard.tasks.core import DevLoss
 from regard.tasks.transduce import _sampled
 from regard.training import engine, loop, session, train, validation
 from regard.training.averaging import Averager
+from regard.training.callbacks import Callbacks
 from regard.training.engine import Captured, Eager, eager
 from regard.training.health import health
 from regard.training.session import Session
@@ -331,10 +331,10 @@ def test_a_captured_update_that_does_not_fit_is_a_resource_error(monkeypatch, tm
     updater = object.__new__(Captured)  # its constructor needs a GPU
     monkeypatch.setattr(Captured, "_launch", launch)
     monkeypatch.setattr(engine, "choose", lambda *_: updater)
-    run, log = Run.create(tmp_path, "bench", {}), ProgressLog(quiet=True)
+    run = Run.create(tmp_path, "bench", {})
     run.save(0, bench.session.files())
     with pytest.raises(ResourceError, match=r"memory for a captured update; lower .*, or set train\.capture=false"):
-        loop.fit(bench.task, bench.session, bench.data, bench.data, run, log, Stopper())
+        loop.fit(bench.task, bench.session, bench.data, bench.data, run, Callbacks([]), Stopper())
     assert [each.path.name for each in run.checkpoints()] == ["00000000"]
 
 

@@ -11,6 +11,7 @@ from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs, say, write_lin
 from regard.errors import RecipeError
 
 EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
+TENSORBOARD = typer.Option(metavar="FOLDER", help="Write curves for TensorBoard there, in a folder named as the run.")
 RESUME = typer.Option(metavar="RUN", help="Instead of RECIPE: resume a run that was stopped.")
 
 
@@ -20,6 +21,7 @@ def train(
     resume: Annotated[str | None, RESUME] = None,
     exact: Annotated[bool, EXACT] = False,
     runs: Runs = Path("runs"),
+    tensorboard: Annotated[Path | None, TENSORBOARD] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -31,13 +33,15 @@ def train(
     """
     from regard import training
     from regard.tasks import task_class
+    from regard.training.tensorboard import TensorBoard
 
     if exact and resume is None:
         raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
+    callbacks = [] if tensorboard is None else [TensorBoard(tensorboard)]
     if recipe is not None and resume is None:
-        run = training.train(recipe, *(overrides or []), runs=runs, quiet=quiet)
+        run = training.train(recipe, *(overrides or []), runs=runs, quiet=quiet, callbacks=callbacks)
     elif resume is not None and recipe is None:
-        run = training.resume(resume, exact=exact, quiet=quiet)
+        run = training.resume(resume, exact=exact, quiet=quiet, callbacks=callbacks)
     else:
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     last = run.metrics()[-1]

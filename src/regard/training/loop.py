@@ -1,7 +1,7 @@
 """The training loop, the same for all tasks: `train` starts a run, `resume` continues one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from regard import memory, models, plugins, storage
 from regard import recipe as recipes
 from regard.console import ProgressLog
 from regard.data.batching import Batches
-from regard.errors import CorruptError, DataError, RecipeError, StoppedError, pick
+from regard.errors import CallbackError, CorruptError, DataError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
 from regard.storage import Checkpoint, Run
@@ -20,9 +20,12 @@ from regard.storage.runs import resume_command
 from regard.tasks import AnyTask, task_class
 from regard.tasks.core import Encoded, Examples
 from regard.training import engine, environment
+from regard.training.callbacks import Callback, Callbacks, Ended, MetricsFile, Started, Updated, call
+from regard.training.callbacks import check as check_callbacks
 from regard.training.engine import SMALLER
 from regard.training.overview import overview
-from regard.training.schedules import SCHEDULES
+from regard.training.report import Report
+from regard.training.schedules import SCHEDULES, learning_rate
 from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
 from regard.training.validation import validate
@@ -30,11 +33,18 @@ from regard.training.validation import validate
 KEPT = ("best", "last")  # values of train.keep: which weights are stored in the run
 
 
-def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs", quiet: bool = False) -> Run:
+def train(
+    recipe: Recipe | str | Path,
+    *overrides: str,
+    runs: str | Path = "runs",
+    quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
     """Train a model by a recipe, with `a.b=c` overrides, and store the run in a new directory under `runs`.
 
-    Nothing is written until the recipe and all data have been checked.
+    Nothing is written until the recipe and all data have been checked. `callbacks` are told how training goes.
     """
+    check_callbacks(callbacks)
     if not isinstance(recipe, Recipe):
         recipe = recipes.load(recipe)
     for text in overrides:
@@ -61,16 +71,19 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
             with _training(run) as locked:
-                _learn(task, examples, data, dev, locked, log, stopper)
+                _learn(task, examples, data, dev, locked, log, stopper, callbacks)
     return run
 
 
-def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -> Run:
+def resume(
+    run: Run | str | Path, *, exact: bool = False, quiet: bool = False, callbacks: Sequence[Callback] = ()
+) -> Run:
     """Continue a run that was stopped or killed; the result is bit for bit that of an uninterrupted run.
 
     Another version of torch or regard, another processor or GPU, or another number of threads may change the last bits.
-    A message says so then; with `exact`, it is an error.
+    A message says so then; with `exact`, it is an error. `callbacks` are told how training goes on.
     """
+    check_callbacks(callbacks)
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
     with plugins.loading(run.needs()):
@@ -97,7 +110,7 @@ def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -
             if changes:
                 log.warn(changes)
                 environment.record(locked, now, run.newest_update())
-            _learn(task, examples, data, dev, locked, log, stopper)
+            _learn(task, examples, data, dev, locked, log, stopper, callbacks)
     return run
 
 
@@ -108,8 +121,15 @@ def _training(run: Run) -> Iterator[Run]:
         with run.training() as locked, devices.explain_out_of_memory("training", SMALLER):
             yield locked
     except StoppedError as stopped:
-        saved = f"{run.newest_update():,} updates are saved; go on with: {resume_command(run.path)}"
-        raise StoppedError(stopped.number, saved) from None
+        raise StoppedError(stopped.number, _saved(run)) from None
+    except CallbackError as failed:
+        state = "the run is finished all the same" if run.finished() else _saved(run)
+        raise CallbackError(failed.method, failed.update, failed.error, state) from failed.error
+
+
+def _saved(run: Run) -> str:
+    """The end of an error message about a run that can be resumed."""
+    return f"{run.newest_update():,} updates are saved; go on with: {resume_command(run.path)}"
 
 
 def check(recipe: Recipe, *, stored: bool = False) -> None:
@@ -135,7 +155,14 @@ def _shapes(task: AnyTask) -> nn.Module:
 
 
 def _learn(
-    task: AnyTask, examples: Examples, data: Encoded, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper
+    task: AnyTask,
+    examples: Examples,
+    data: Encoded,
+    dev: Encoded,
+    run: Run,
+    log: ProgressLog,
+    stopper: Stopper,
+    users: Sequence[Callback],
 ) -> None:
     """Train to the end, from the newest checkpoint if there is one, then compute the metric on dev."""
     recipe = task.recipe
@@ -159,18 +186,50 @@ def _learn(
         )
     if start_notes:
         run.save(0, session.files())  # after this, the run it started from may be changed or deleted
+    callbacks = Callbacks([MetricsFile(run), Report(log)], users)
     on_gpu = device.type == "cuda"  # then eager updates use the capturable paths too, which never wait for the GPU
-    with devices.keep_freed_memory(), devices.current(device), capturable(on_gpu), stopper.signals_in_backward(model):
-        fit(task, session, data, dev, run, log, stopper)
-    seconds = session.clock.seconds()
+    with _told_if_it_fails(callbacks, run, session, recipe.metric):
+        call(callbacks.start, _started(run, recipe, session))
+        with (
+            devices.keep_freed_memory(),
+            devices.current(device),
+            capturable(on_gpu),
+            stopper.signals_in_backward(model),
+        ):
+            fit(task, session, data, dev, run, callbacks, stopper)
+        ended = _measure(task, session, dev, run, stopper)
+    _restore_metrics(run, run.own_checkpoints()[0], session, log)
+    call(callbacks.end, ended)
+
+
+def _started(run: Run, recipe: Recipe, session: Session) -> Started:
+    """The event of the start."""
+    parameters = sum(parameter.numel() for parameter in session.model.parameters())
+    device = str(next(session.model.parameters()).device)
+    return Started(run, recipe, session.progress.update, recipe.train.updates, parameters, device)
+
+
+@contextmanager
+def _told_if_it_fails(callbacks: Callbacks, run: Run, session: Session, metric: str) -> Iterator[None]:
+    """If training is stopped or fails in the block, callbacks are told that it has ended; the error goes on."""
+    try:
+        yield
+    except BaseException:
+        ended = Ended(run, False, session.progress.update, session.clock.seconds(), metric)
+        for listener in callbacks.end:
+            with suppress(Exception):  # the first error is the one to report
+                listener(ended)
+        raise
+
+
+def _measure(task: AnyTask, session: Session, dev: Encoded, run: Run, stopper: Stopper) -> Ended:
+    """Compute the metric of the stored weights on all of dev."""
+    recipe, seconds, device = task.recipe, session.clock.seconds(), next(session.model.parameters()).device
     with stopper.at_once(), devices.current(device):
         models.load_weights(session.model, models.stored_weights(run, session.model))
         value, signature = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
-    _restore_metrics(run, run.own_checkpoints()[0], session, log)
     precision = devices.choose_precision(recipe.train.precision, device)
-    run.record({recipe.metric: value, "signature": signature, "train_seconds": seconds, "precision": precision})
-    run.finish()
-    log.say(f"learned in {seconds:.1f} s; on dev: {value:.4f} ({signature})")
+    return Ended(run, True, session.progress.update, seconds, recipe.metric, value, signature, precision)
 
 
 def _start_from(path: str, model: nn.Module, run: Run) -> list[str]:
@@ -234,7 +293,7 @@ def _restore_metrics(run: Run, checkpoint: Checkpoint, session: Session, log: Pr
 
 
 def fit(
-    task: AnyTask, session: Session, data: Encoded, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper
+    task: AnyTask, session: Session, data: Encoded, dev: Encoded, run: Run, callbacks: Callbacks, stopper: Stopper
 ) -> None:
     """Run updates and validations until train.updates or train.patience is reached, or a signal stops training.
 
@@ -244,28 +303,38 @@ def fit(
     session.clock = Clock()
     running = engine.choose(task, session, data)
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
-    log.begin(settings.updates, progress.update)
     try:
         while True:
             if _due(settings, progress.update) and progress.validated < progress.update:
                 running.collect()
-                validate(task, session, dev, run, log, stopper)
-                progress.metrics_size = run.metrics_size()
-                run.save(progress.update, session.files())
+                call(callbacks.validation, validate(task, session, dev, run, stopper))
+                _save(run, session)
             if progress.update == settings.updates:
                 return
             if settings.patience and progress.waited >= settings.patience:
-                log.say(f"stopping: the dev loss has not fallen for {progress.waited} validations")
                 return
             stopper.check()
             running.update(batches, stopper)
             session.averager.after_update(session.model, judged=_due(settings, progress.update))
-            log.advance(progress.total / max(1, progress.tokens), session.clock.rate(progress.tokens))
-    except StoppedError:
+            call(callbacks.update, _updated(settings, session))
+    except (StoppedError, CallbackError):
         running.collect()
         if not stopper.hurried:  # after a second signal an update may be half done: the last checkpoint is used instead
-            run.save(progress.update, session.files())
+            _save(run, session)
         raise
+
+
+def _save(run: Run, session: Session) -> None:
+    """Save a checkpoint."""
+    session.progress.metrics_size = run.metrics_size()
+    run.save(session.progress.update, session.files())
+
+
+def _updated(settings: Train, session: Session) -> Updated:
+    """The event of an update, with what was read from the device already."""
+    progress, rate = session.progress, session.clock.rate(session.progress.tokens)
+    current = learning_rate(settings, progress.update)
+    return Updated(progress.update, settings.updates, progress.mean_loss(), progress.mean_norm(), current, rate)
 
 
 def _due(settings: Train, update: int) -> bool:

@@ -1,4 +1,4 @@
-"""Validations: the dev loss, which weights are stored, and what is reported."""
+"""Validations: the dev loss, and which weights are stored."""
 
 import math
 
@@ -8,23 +8,21 @@ from torch import nn
 
 from regard import device as devices
 from regard import models, storage
-from regard.console import ProgressLog
 from regard.data.batching import sorted_batches
 from regard.errors import NotFiniteError
 from regard.storage import Run
 from regard.tasks import AnyTask
 from regard.tasks.core import AnyBatched, DevLoss, Encoded
+from regard.training.callbacks import Validated
 from regard.training.engine.eager import halves
 from regard.training.health import Health, health
 from regard.training.schedules import learning_rate
 from regard.training.session import Session
 from regard.training.stopping import Stopper
 
-FLAT_AFTER = 1000  # updates after which flat attention is reported
 
-
-def validate(task: AnyTask, session: Session, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> None:
-    """Compute the dev loss, store the weights if they are the best so far or train.keep = last, and record metrics."""
+def validate(task: AnyTask, session: Session, dev: Encoded, run: Run, stopper: Stopper) -> Validated:
+    """Compute the dev loss, and store the weights if they are the best so far or train.keep = last."""
     settings, progress, model = task.recipe.train, session.progress, session.model
     with session.averager.applied(model):
         with session.undone_if_stopped(), stopper.undoable():
@@ -38,23 +36,24 @@ def validate(task: AnyTask, session: Session, dev: Encoded, run: Run, log: Progr
         best = dev_loss < progress.lowest
         if best or settings.keep == "last":
             run.replace(storage.MODEL, save_tensors(tensors))
-    entry = {
-        "update": progress.update,
-        "loss": progress.total / progress.tokens,
-        "dev_loss": dev_loss,
-        "learning_rate": learning_rate(settings, progress.update),
-        "tokens_per_second": session.clock.rate(progress.tokens),
-        "seconds": session.clock.seconds(),
-    }
-    run.record(entry | (attention_health._asdict() if attention_health else {}))
-    losses = f"update {progress.update:,}: loss {entry['loss']:.4f}, dev loss {dev_loss:.4f}"
-    log.say(losses + (f", {attention_health.describe()}" if attention_health else ""))
-    if attention_health and attention_health.flat() and progress.update >= FLAT_AFTER:
-        log.say(f"attention still flat after {progress.update:,} updates: it may be of no use to this model yet")
     progress.waited = 0 if best else progress.waited + 1
     progress.lowest = min(progress.lowest, dev_loss)
-    progress.validated, progress.total, progress.tokens = progress.update, 0.0, 0
+    validated = Validated(
+        update=progress.update,
+        updates=settings.updates,
+        loss=progress.mean_loss(),
+        gradient_norm=progress.mean_norm(),
+        dev_loss=dev_loss,
+        best=best,
+        waited=progress.waited,
+        learning_rate=learning_rate(settings, progress.update),
+        tokens_per_second=session.clock.rate(progress.tokens),
+        seconds=session.clock.seconds(),
+        health=attention_health,
+    )
+    progress.begin_interval()
     session.clock.start_interval()
+    return validated
 
 
 @torch.no_grad()
