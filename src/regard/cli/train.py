@@ -31,19 +31,28 @@ def train(
 
     To start from the weights of another run, add: train.start_from=runs/dates
     """
-    from regard import training
-    from regard.tasks import task_class
-    from regard.training.tensorboard import TensorBoard
+    from regard import recipe as recipes
+    from regard.console import ProgressLog, announcement
 
     if exact and resume is None:
         raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
-    callbacks = [] if tensorboard is None else [TensorBoard(tensorboard)]
-    if recipe is not None and resume is None:
-        run = training.train(recipe, *(overrides or []), runs=runs, quiet=quiet, callbacks=callbacks)
-    elif resume is not None and recipe is None:
-        run = training.resume(resume, exact=exact, quiet=quiet, callbacks=callbacks)
-    else:
+    if (recipe is None) == (resume is None):
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
+    with ProgressLog(quiet=quiet) as log:
+        if recipe is not None:
+            settings = recipes.load(recipe, overrides or [])
+            log.announce(announcement(settings))
+        log.begin("loading torch")
+        from regard import training
+        from regard.tasks import task_class
+        from regard.training.tensorboard import TensorBoard
+
+        callbacks = [] if tensorboard is None else [TensorBoard(tensorboard)]
+        if recipe is not None:
+            run = training.train(settings, runs=runs, quiet=quiet, callbacks=callbacks)
+        else:
+            assert resume is not None
+            run = training.resume(resume, exact=exact, quiet=quiet, callbacks=callbacks)
     last = run.metrics()[-1]
     if as_json:
         write_line(json.dumps({"run": str(run.path)} | last))

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from regard import recipe as recipes
 from regard.attention.record import record
 from regard.attention.scopes import Scope
+from regard.console import counted
 from regard.data import batching, files, store
 from regard.data.batching import Lengths, length_array
 from regard.data.corpora import CORPORA
@@ -57,7 +58,7 @@ class Examples(NamedTuple):
         digests = {}
         for name, examples in (("train", self.train), ("dev", self.dev)):
             sha256 = hashlib.sha256()
-            for texts in store.texts(examples):
+            for texts in counted(store.texts(examples), "digest of the data"):
                 sha256.update(json.dumps(texts).encode())
             digests[name] = {"examples": len(examples), "sha256": sha256.hexdigest()}
         return json.dumps(digests, indent=1).encode()
@@ -200,18 +201,18 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     @classmethod
     def examples(cls, recipe: Recipe) -> Examples:
         """Reads or generates all examples; if there is no dev set, one is split off the training set."""
-        data, notes, read = recipe.data, [], cls.reader(recipe)
+        data, read = recipe.data, cls.reader(recipe)
+        notes: list[str] = []
         test = read(data.test).examples if data.test else []
         dev = read(data.dev).examples if data.dev else []
         if not data.train:
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
-            notes.append(f"corpus {data.corpus}, generated")
             return Examples(splits.train, dev or splits.dev, test or splits.test, notes)
         train, dropped = read(data.train)
-        blank = f", {dropped:,} {cls.noun}s with an empty side dropped" if dropped else ""
-        notes.append(" and ".join(data.train) + blank)
+        if dropped:
+            notes.append(f"{' and '.join(data.train)}: {dropped:,} {cls.noun}s with an empty side dropped")
         if dev:
             return Examples(train, dev, test, notes)
         part = files.split(train, recipe.train.seed)
@@ -447,7 +448,8 @@ def input_batches(
     encoded = {place: encode(text) for place, text in enumerate(texts) if text.strip()}
     sizes = {place: size(item) for place, item in encoded.items()}
     answered = [place for place, positions in sizes.items() if positions <= longest + 1]
-    for group in batching.sorted_batches([(sizes[place], 0) for place in answered], budget):
+    groups = batching.sorted_batches([(sizes[place], 0) for place in answered], budget)
+    for group in counted(groups, "answering", size=1):
         places = [answered[index] for index in group]
         yield InputBatch(places, [encoded[place] for place in places])
 

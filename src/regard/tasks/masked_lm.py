@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.console import counted
 from regard.data import batching, files
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
@@ -115,7 +116,8 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
 
     def encode(self, examples: Sequence[Example]) -> Texts:
         """Encodes all texts, each with a fixed seed of its mask, so that every validation predicts the same tokens."""
-        rows = IntegerRows.of(self.source.encode(core.lowered(_text(example), self.recipe)) for example in examples)
+        texts = map(_text, counted(examples, "encoding"))
+        rows = IntegerRows.of(self.source.encode(core.lowered(text, self.recipe)) for text in texts)
         first = self.recipe.train.seed * 1_000_003
         return Texts(examples, rows, range(first, first + len(rows)))
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard import device as devices
 from regard import memory, models, plugins, storage
 from regard import recipe as recipes
-from regard.console import ProgressLog
+from regard.console import ProgressLog, announcement, current_log
 from regard.data.batching import Batches
 from regard.errors import CallbackError, CorruptError, DataError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
@@ -53,8 +53,9 @@ def train(
     with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
         check(recipe)
         kind = task_class(recipe.task)
-    with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log:
+    with Stopper().listening() as stopper, current_log(quiet=quiet) as log:
         stopper.say = log.say
+        log.announce(announcement(recipe))
         examples = kind.examples(recipe)
         task = kind.learn(recipe, examples.train, origin)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
@@ -88,11 +89,12 @@ def resume(
     recipe = run.recipe()
     with plugins.loading(run.needs()):
         check(recipe, stored=True)
-    with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run) as locked:
+    with Stopper().listening() as stopper, current_log(quiet=quiet) as log, _training(run) as locked:
         stopper.say = log.say
         if run.finished():
             log.say(f"the run {run.path} is finished already")
             return run
+        log.announce(announcement(recipe))
         now = environment.current(recipe.train)
         changes = environment.describe_changes(run, now, exact=exact)
         task = task_class(recipe.task).restore(recipe, run.read)

@@ -8,6 +8,7 @@ from torch import nn
 
 from regard import device as devices
 from regard import models, storage
+from regard.console import counted
 from regard.data.batching import sorted_batches
 from regard.errors import NotFiniteError
 from regard.storage import Run
@@ -62,7 +63,7 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
     model.eval()
     device = next(model.parameters()).device
     total, tokens, maps = 0.0, 0, []
-    for indices in sorted_batches(data.lengths(), task.recipe.train.batch_tokens):
+    for indices in counted(sorted_batches(data.lengths(), task.recipe.train.batch_tokens), "validating", size=1):
         stopper.check()
         for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
             total += judged.loss.item()
