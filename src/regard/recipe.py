@@ -179,16 +179,20 @@ class Train:
     smoothing: float = _number(0.0, 0.0, 0.95)  # label smoothing
     word_dropout: float = _number(0.0, 0.0, 0.95)  # for classifiers, taggers: share of words made unknown
     validate: int = _number(250, 1, 1_000_000_000)  # updates between two validations on dev
+    validate_examples: int = _number(100, 0, 1_000_000)  # dev examples that a validation predicts, greedily; 0: none
+    best_by: str = "loss"  # what makes a validation the best, for keep and patience: loss (on dev) or metric
     accumulate: int = _number(1, 1, 10_000)  # gradient accumulation: batches per update
     ema: float = _number(0.0, 0.0, 0.99999)  # decay of an exponential moving average of the weights; 0: none
     average: int = _number(1, 1, 1000)  # checkpoint averaging: number of validations whose weights are averaged
-    keep: str = "best"  # weights stored in the run: best (lowest dev loss) or last
+    keep: str = "best"  # weights stored in the run: best (see best_by) or last
     sampling: float = _number(0.0, 0.0, 1.0)  # scheduled sampling: share at the end; it grows from 0
     coverage: float = _number(0.0, 0.0, 1e6)  # weight of See et al.'s coverage loss, against repeated attention
     doubly_stochastic: float = _number(0.0, 0.0, 1e6)  # weight of Xu et al.'s loss: total weight per key near 1
     guided: float = _number(0.0, 0.0, 1e6)  # weight of the guided attention loss, from known links; characters only
     entropy: float = _number(0.01, 0.0, 1e6)  # weight of the entropy bonus for hard attention
-    patience: int = _number(0, 0, 1_000_000_000)  # early stopping: validations without a lower dev loss; 0: never
+    patience: int = _number(
+        0, 0, 1_000_000_000
+    )  # early stopping: validations without a new best (see best_by); 0: never
     start_from: str = ""  # a run to start from: its tokenizers, and its weights whose names and shapes fit, are used
     seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of weights, batches, dropout, embedded corpora
     device: str = "auto"  # cpu, cuda, or auto: the GPU if there is one

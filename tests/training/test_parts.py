@@ -451,7 +451,7 @@ def test_a_uniform_map_has_relative_entropy_one():
     assert measured.attention_on_end == pytest.approx(expected, abs=1e-12)
     assert measured.attention_near_end == pytest.approx(expected, abs=1e-12)
     assert measured.flat()
-    assert measured.describe() == "attention entropy 1.00 of 1, 33% on the end, 33% just before it"
+    assert measured.describe() == "attention is flat (entropy 1.00 of 1), 33% on the end mark, 33% just before it"
 
 
 @pytest.mark.parametrize(("back", "on_end", "near_end"), [(1, 1.0, 0.0), (2, 0.0, 1.0)])

@@ -143,6 +143,7 @@ class Scored(NamedTuple):
     asked: Sequence[Example] = ()  # the examples whose sources were predicted from
 
 
+Item = TypeVar("Item")
 ModelKind = TypeVar("ModelKind", bound=nn.Module)
 DataKind = TypeVar("DataKind", bound=Encoded)
 BatchKind = TypeVar("BatchKind", bound=Batched)
@@ -307,6 +308,15 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         total = METRICS[metric](outputs, right)
         return Scored(metric, total, groups, others, answers, asked)
 
+    @classmethod
+    def part(cls, examples: Sequence[Example], count: int) -> Sequence[Example]:
+        """At most that many of the examples, to be scored in place of all."""
+        return evenly(examples, count)
+
+    def probes(self, examples: Sequence[Example]) -> list[Example]:
+        """For tasks whose metric is not one of outputs: inputs made from examples, with expected outputs, to show."""
+        return list(examples)
+
     @property
     def longest(self) -> float:
         """The largest number of tokens of an input; with learned positions at most their number, less one for END."""
@@ -415,6 +425,13 @@ def with_last_attention(model: nn.Module, *inputs: Any) -> tuple[Tensor, Float[T
     with record(model, layers=last_layer) as recorded:
         output = model(*inputs)
     return output, next((weights.mean(1) for weights in recorded.weights.values()), None)
+
+
+def evenly(items: Sequence[Item], count: int) -> Sequence[Item]:
+    """At most `count` of the items, spread evenly over all of them."""
+    if len(items) <= count:
+        return items
+    return take(items, [index * len(items) // count for index in range(count)])
 
 
 def by_source(examples: Sequence[Example]) -> list[list[Example]]:

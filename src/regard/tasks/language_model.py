@@ -236,6 +236,15 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
         groups = {group: METRICS[metric](cost, how).value for group, cost in costs.items() if group}
         return Scored(metric, total.pop(metric), groups, total)
 
+    @classmethod
+    def part(cls, examples: Sequence[Example], count: int) -> Sequence[Example]:
+        """The first examples: lines of a text that follow each other."""
+        return examples[:count]
+
+    def probes(self, examples: Sequence[Example]) -> list[Example]:
+        """The first half of each text, to be continued."""
+        return [replace(example, source=example.target[: len(example.target) // 2].rstrip()) for example in examples]
+
     @torch.no_grad()
     def cost(self, model: LanguageModel, examples: Sequence[Example]) -> Cost:
         """The negative log-probability of the text, with the counts that metrics need."""

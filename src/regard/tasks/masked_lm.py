@@ -232,6 +232,18 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
                 answers[place] = self.prediction(texts[place], of_row, None if maps is None else maps[row], n_best)
         return answers
 
+    def probes(self, examples: Sequence[Example]) -> list[Example]:
+        """Each text with a blank in place of its middle word."""
+        rows = [_text(example).split() for example in examples]
+        return [
+            replace(
+                example,
+                source=" ".join([*row[: len(row) // 2], BLANK, *row[len(row) // 2 + 1 :]]),
+                target=" ".join(row),
+            )
+            for example, row in zip(examples, rows, strict=True)
+        ]
+
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
         return len(self.encode_blanks(text).ids) > self.longest

@@ -61,7 +61,11 @@ class Validated:
     loss: float  # mean training loss for each target token
     gradient_norm: float | None  # mean norm of the gradient before it is clipped
     dev_loss: float
-    best: bool  # whether this is the best validation so far
+    metric: str  # the recipe's metric
+    value: float | None  # of the metric on a part of dev, greedily; None if train.validate_examples = 0
+    examples: int  # of that part
+    samples: tuple[Sample, ...]  # some of its outputs
+    best: bool  # whether this is the best validation so far, by train.best_by
     waited: int  # validations since the best one
     learning_rate: float
     tokens_per_second: float
@@ -70,12 +74,12 @@ class Validated:
 
     def entry(self) -> dict[str, Any]:
         """The line of metrics.jsonl."""
-        norm = {} if self.gradient_norm is None else {"gradient_norm": self.gradient_norm}
         return {
             "update": self.update,
             "loss": self.loss,
             "dev_loss": self.dev_loss,
-            **norm,
+            **({} if self.value is None else {f"dev_{self.metric}": self.value}),
+            **({} if self.gradient_norm is None else {"gradient_norm": self.gradient_norm}),
             "learning_rate": self.learning_rate,
             "tokens_per_second": self.tokens_per_second,
             "seconds": self.seconds,

@@ -8,7 +8,7 @@ from regard.recipe import Recipe, Train
 from regard.training.session import validations
 
 FEW = 3  # updates after the first one that the first estimate needs, and
-SOON = 3.0  # seconds that they need
+ENOUGH = 3.0  # seconds that they need
 LONG = 3600.0  # seconds of a training from which on something quicker is suggested
 SMALLER = 1 / 3  # of the work of a recipe: what counts as a smaller one
 
@@ -51,7 +51,7 @@ class Estimate:
     def is_known(self, update: int) -> bool:
         """Whether enough updates are done for a first estimate."""
         few = update - self.first >= FEW and self.pace.seconds is not None
-        return few and self.pace.seconds * (update - self.first) >= SOON  # type: ignore[operator]
+        return few and self.pace.seconds * (update - self.first) >= ENOUGH  # type: ignore[operator]
 
 
 def describe(recipe: Recipe, device: str, seconds: float, left: float) -> str:

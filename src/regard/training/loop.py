@@ -28,7 +28,7 @@ from regard.training.report import Report
 from regard.training.schedules import SCHEDULES, learning_rate
 from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
-from regard.training.validation import validate
+from regard.training.validation import check_best, part_of, validate
 
 KEPT = ("best", "last")  # values of train.keep: which weights are stored in the run
 
@@ -147,6 +147,7 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     task.check(recipe)
     pick(dict.fromkeys(devices.PRECISIONS), recipe.train.precision, "precision")
     pick(dict.fromkeys(KEPT), recipe.train.keep, "weights to keep")
+    check_best(recipe)
     devices.choose_device(recipe.train.device)
 
 
@@ -299,17 +300,18 @@ def fit(
 ) -> None:
     """Run updates and validations until train.updates or train.patience is reached, or a signal stops training.
 
-    The weights with the lowest dev loss are stored in the run, or the last ones if train.keep = last.
+    The weights of the best validation (train.best_by) are stored in the run, or the last ones if train.keep = last.
     """
     settings, progress = task.recipe.train, session.progress
     session.clock = Clock()
     running = engine.choose(task, session, data)
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
+    part = part_of(task, dev.examples)
     try:
         while True:
             if _due(settings, progress.update) and progress.validated < progress.update:
                 running.collect()
-                call(callbacks.validation, validate(task, session, dev, run, stopper))
+                call(callbacks.validation, validate(task, session, dev, part, run, stopper))
                 _save(run, session)
             if progress.update == settings.updates:
                 return

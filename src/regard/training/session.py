@@ -30,8 +30,8 @@ class Progress:
 
     update: int = 0  # number of updates done
     validated: int = 0  # update of the last validation
-    lowest: float = math.inf  # lowest dev loss so far
-    waited: int = 0  # validations since the lowest dev loss
+    lowest: float = math.inf  # lowest dev loss so far; if train.best_by = metric, that metric, negated if high is good
+    waited: int = 0  # validations since the best one
     total: float = 0.0  # summed loss since the last validation
     tokens: int = 0  # target tokens since the last validation
     metrics_size: int = 0  # size of the metrics file in bytes; on resume, what was written later is cut off
