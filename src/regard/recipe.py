@@ -422,6 +422,21 @@ def parse_override(text: str) -> dict[str, Any]:
     return {first: values}
 
 
+def origins(name: str | Path, overrides: Iterable[str] = ()) -> dict[str, str]:
+    """Where the value of each key comes from that is set in a recipe's file or on the command line."""
+    path, content = _content(name)
+    values = _parse_toml(_decode(content, str(path)))
+    values = _upgrade(values, values.pop("format", FORMAT))
+    changes = {key: "the command line" for text in overrides for key in _dotted(parse_override(text))}
+    return dict.fromkeys(_dotted(values), path.name) | changes
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The names of all keys in nested sections."""
+    for key, value in values.items():
+        yield from _dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [prefix + key]
+
+
 def to_toml(recipe: Recipe) -> str:
     """The whole recipe as TOML, with its format version and every key."""
     return "\n".join([f"format = {FORMAT}", *_lines(recipe, "")]) + "\n"
@@ -492,13 +507,16 @@ def _parse_argument(argument: str, kind: Any) -> Any:
     return value
 
 
+def encoded(value: Any) -> str:
+    """The value of a key as TOML: JSON of these types is, except that TOML wants the control character 7F escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _lines(section: Any, prefix: str) -> Iterable[str]:
     """The TOML lines of a section: its own keys first, then its sub-sections."""
     for name, value in vars(section).items():
         if value is not None and not dataclasses.is_dataclass(value):  # None: a key that is not set
-            # JSON of these types is TOML too, except that TOML wants the control character 7F escaped
-            encoded = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-            yield f"{name} = {encoded}"
+            yield f"{name} = {encoded(value)}"
     for name, value in vars(section).items():
         if dataclasses.is_dataclass(value):
             yield f"\n[{prefix}{name}]"

@@ -12,6 +12,7 @@ from regard.errors import RecipeError
 
 EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
 TENSORBOARD = typer.Option(metavar="FOLDER", help="Write curves for TensorBoard there, in a folder named as the run.")
+DRY_RUN = typer.Option("--dry-run", help="Check recipe and data and say what would be trained; write nothing.")
 RESUME = typer.Option(metavar="RUN", help="Instead of RECIPE: resume a run that was stopped.")
 
 
@@ -21,6 +22,7 @@ def train(
     resume: Annotated[str | None, RESUME] = None,
     exact: Annotated[bool, EXACT] = False,
     runs: Runs = Path("runs"),
+    dry_run: Annotated[bool, DRY_RUN] = False,
     tensorboard: Annotated[Path | None, TENSORBOARD] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -38,6 +40,8 @@ def train(
         raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
     if (recipe is None) == (resume is None):
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
+    if dry_run and resume is not None:
+        raise RecipeError("--dry-run is for new runs; write: regard train RECIPE --dry-run")
     with ProgressLog(quiet=quiet) as log:
         if recipe is not None:
             settings = recipes.load(recipe, overrides or [])
@@ -48,6 +52,11 @@ def train(
         from regard.training.tensorboard import TensorBoard
 
         callbacks = [] if tensorboard is None else [TensorBoard(tensorboard)]
+        if dry_run:
+            found = training.preview(settings, quiet=quiet)
+            if as_json:
+                write_line(json.dumps(found._asdict()))
+            return
         if recipe is not None:
             run = training.train(settings, runs=runs, quiet=quiet, callbacks=callbacks)
         else:

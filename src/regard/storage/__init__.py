@@ -3,7 +3,7 @@
 `files` holds the single steps, `runs` the run directory with its checkpoints, `cache` what is kept between runs.
 """
 
-from regard.storage.cache import cached, write_to_cache
+from regard.storage.cache import cached, reading_only, write_to_cache
 from regard.storage.files import numbered, write
 from regard.storage.runs import (
     CHECKPOINTS,
@@ -39,6 +39,7 @@ __all__ = [
     "Run",
     "cached",
     "numbered",
+    "reading_only",
     "write",
     "write_to_cache",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -45,27 +46,18 @@ def train(
     Nothing is written until the recipe and all data have been checked. `callbacks` are told how training goes.
     """
     check_callbacks(callbacks)
-    if not isinstance(recipe, Recipe):
-        recipe = recipes.load(recipe)
-    for text in overrides:
-        recipe = recipes.override(recipe, text)
+    recipe = _overridden(recipe, overrides)
     origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
     with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
         check(recipe)
-        kind = task_class(recipe.task)
     with Stopper().listening() as stopper, current_log(quiet=quiet) as log:
         stopper.say = log.say
         log.announce(announcement(recipe))
-        examples = kind.examples(recipe)
-        task = kind.learn(recipe, examples.train, origin)
-        files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
+        task, examples, data, dev, shapes, digest = _prepare(recipe, origin)
+        files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: digest} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
         files[storage.ENVIRONMENT] = environment.to_json([{"update": 0} | environment.current(recipe.train)])
-        data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
-        shapes = _shapes(task)
-        memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
-        examples = examples.without_texts()  # frees their memory
         if origin is not None:
             _fitting(origin, shapes)
             files[storage.ORIGIN] = origin.origin()
@@ -74,6 +66,70 @@ def train(
             with _training(run) as locked:
                 _learn(task, examples, data, dev, locked, log, stopper, callbacks)
     return run
+
+
+class Prepared(NamedTuple):
+    """All that a new training needs, before anything is written."""
+
+    task: AnyTask
+    examples: Examples
+    data: Encoded
+    dev: Encoded
+    shapes: nn.Module  # the model on the meta device
+    digest: bytes  # of the examples
+
+
+def _overridden(recipe: Recipe | str | Path, overrides: Sequence[str]) -> Recipe:
+    """The recipe of that name, with the overrides."""
+    recipe = recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
+    for text in overrides:
+        recipe = recipes.override(recipe, text)
+    return recipe
+
+
+def _prepare(recipe: Recipe, origin: Run | None) -> Prepared:
+    """Read and encode the data of a new training, and check that it fits into memory."""
+    kind = task_class(recipe.task)
+    examples = kind.examples(recipe)
+    task = kind.learn(recipe, examples.train, origin)
+    digest = examples.digest()
+    data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
+    shapes = _shapes(task)
+    memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
+    return Prepared(task, examples.without_texts(), data, dev, shapes, digest)  # without texts: frees their memory
+
+
+class Preview(NamedTuple):
+    """What a training would be."""
+
+    examples: int  # to learn from
+    dev: int
+    parameters: int
+    updates: int
+    device: str
+    memory: int  # bytes of weights, gradients, optimizer and averages
+
+
+def preview(recipe: Recipe | str | Path, *overrides: str, quiet: bool = False) -> Preview:
+    """Check a recipe and its data as `train` does, and report what would be trained; nothing is written."""
+    recipe = _overridden(recipe, overrides)
+    origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
+    with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS):
+        check(recipe)
+    with Stopper().listening() as stopper, current_log(quiet=quiet) as log, storage.reading_only():
+        stopper.say = log.say
+        log.announce(announcement(recipe))
+        task, examples, data, dev, shapes, _ = _prepare(recipe, origin)
+        if origin is not None:
+            _fitting(origin, shapes)
+        device = devices.choose_device(recipe.train.device)
+        needed = memory.of_training(shapes, recipe.train)
+        for line in (*examples.notes, *overview(task, shapes, device, data, dev, len(examples.train))):
+            log.say(line)
+        log.say(memory.describe(needed, device))
+        log.say("the recipe and the data can be used; nothing was written")
+    parameters = sum(parameter.numel() for parameter in shapes.parameters())
+    return Preview(len(data.examples), len(dev.examples), parameters, recipe.train.updates, str(device), needed)
 
 
 def resume(
@@ -178,7 +234,7 @@ def _learn(
     start_notes = _start_from(recipe.train.start_from, model, run)
     device = devices.choose_device(recipe.train.device)
     session = Session.begin(model.to(device), recipe.train)
-    lines = overview(task, session.model, data, dev, len(examples.train))
+    lines = overview(task, session.model, device, data, dev, len(examples.train))
     for line in (*examples.notes, *lines, *start_notes, f"run {run.path}"):
         log.say(line)
     _restore_newest(run, session, recipe.train, log)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 
 from regard import device as devices
@@ -9,7 +10,9 @@ from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
 
 
-def overview(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, examples: int) -> Iterator[str]:
+def overview(
+    task: AnyTask, model: nn.Module, device: torch.device, data: Encoded, dev: Encoded, examples: int
+) -> Iterator[str]:
     """The lines printed before training: data, vocabulary, parameters, device, updates, precision.
 
     Precision: what `auto` chose, and that forced bfloat16 may be slow; nothing is printed for float32.
@@ -20,7 +23,6 @@ def overview(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, examp
     yield f"{len(data.examples):,} {noun}s to learn from{dropped}, {len(dev.examples):,} dev {noun}s"
     yield from task.describe(data, dev)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    device = next(model.parameters()).device
     updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
     yield f"{parameters:,} parameters on {device}, {updates}"
     automatic = devices.choose_precision("auto", device)
