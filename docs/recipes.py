@@ -4,12 +4,15 @@ import ast
 import json
 from pathlib import Path
 
+from regard.catalogue import meanings
+
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src/regard/recipe.py"
 INTRODUCTION = """# Recipes
 
 A **recipe** is a TOML file with the settings of a run. A key that it does not set has the default below. `regard list
 recipes` names the recipes that come with regard. `regard train RECIPE KEY=VALUE ...` changes keys on the command line.
+`regard show RECIPE KEY=VALUE ...` prints all values, with their meaning and where each comes from.
 The run directory keeps the whole recipe in `recipe.toml`. A data file is searched for at the given path, then under
 `$REGARD_DATA`, then in `./data`.
 
@@ -42,12 +45,11 @@ This page is generated from `src/regard/recipe.py`.
 def page() -> str:
     """The text of docs/recipes.md."""
     content = SOURCE.read_text(encoding="utf-8")
-    lines = content.split("\n")
     sections = {node.name: node for node in ast.parse(content).body if isinstance(node, ast.ClassDef)}
-    return INTRODUCTION + "".join(_section("Recipe", "", sections, lines))
+    return INTRODUCTION + "".join(_section("Recipe", "", sections, meanings()))
 
 
-def _section(name: str, prefix: str, sections: dict[str, ast.ClassDef], lines: list[str]) -> list[str]:
+def _section(name: str, prefix: str, sections: dict[str, ast.ClassDef], meaning: dict[str, str]) -> list[str]:
     """The headings and tables of a section and of all sections inside it."""
     parts = [f"\n## {prefix.rstrip('.') or 'at the top'}\n\n{ast.get_docstring(sections[name])}\n\n"]
     parts += ["| key | default | range | meaning |\n|---|---|---|---|\n"]
@@ -57,10 +59,10 @@ def _section(name: str, prefix: str, sections: dict[str, ast.ClassDef], lines: l
             continue
         key, kind = ast.unparse(node.target), ast.unparse(node.annotation)
         if kind in sections:
-            nested += _section(kind, f"{prefix}{key}.", sections, lines)
+            nested += _section(kind, f"{prefix}{key}.", sections, meaning)
         else:
-            meaning = lines[node.lineno - 1].partition("  # ")[2]  # the comment behind the key
-            parts.append(f"| `{prefix}{key}` | {_default(node.value)} | {_range(node.value)} | {meaning} |\n")
+            row = f"| `{prefix}{key}` | {_default(node.value)} | {_range(node.value)} | {meaning[prefix + key]} |\n"
+            parts.append(row)
     return parts + nested
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from regard.predict import Predictor, load
     from regard.recipe import Recipe
     from regard.storage import Run
-    from regard.training import resume, train
+    from regard.training import Callback, resume, train
     from regard.types import Prediction
 
 __version__ = "0.1.0"
@@ -67,13 +67,13 @@ _MODULES = {
     "regard.storage": ("Run",),
     "regard.attention": ("Attended", "attend"),
     "regard.attention.record": ("record",),
-    "regard.training": ("resume", "train"),
+    "regard.training": ("Callback", "resume", "train"),
     "regard.predict": ("Predictor", "load"),
     "regard.analysis.comparison": ("Comparison", "compare"),
     "regard.analysis.forced": ("force",),
 }
 
-__all__ = ["Attended", "AttentionMap", "Comparison", "Prediction", "Predictor", "Recipe", "Run"]
+__all__ = ["Attended", "AttentionMap", "Callback", "Comparison", "Prediction", "Predictor", "Recipe", "Run"]
 __all__ += ["attend", "compare", "force", "load", "record", "resume", "train"]
 
 

@@ -1,6 +1,7 @@
-"""Lists the entries of all tables with a line about each, for `regard list`.
+"""Lists the entries of all tables with a line about each, for `regard list`, and the keys of recipes.
 
-The tables are parsed from their source files, so that torch need not be imported, which is slow.
+They are parsed from their source files: tables, so that torch need not be imported, which is slow; keys, since their
+meanings are comments.
 """
 
 import ast
@@ -60,6 +61,24 @@ def tables() -> dict[str, Table]:
         entries = _entries(HERE / path, table)
         all_tables[name] = Table(key, entries, _added(name, entries))
     return all_tables
+
+
+def meanings() -> dict[str, str]:
+    """The meaning of every key of a recipe: the comment behind its field in recipe.py."""
+    content = (HERE / "recipe.py").read_text("utf-8")
+    lines = content.split("\n")
+    sections = {node.name: node for node in ast.parse(content).body if isinstance(node, ast.ClassDef)}
+
+    def of(section: str, prefix: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for node in sections[section].body:
+            if isinstance(node, ast.AnnAssign):
+                key, kind = prefix + ast.unparse(node.target), ast.unparse(node.annotation)
+                comment = lines[node.lineno - 1].partition("  # ")[2]
+                found |= of(kind, f"{key}.") if kind in sections else {key: comment}
+        return found
+
+    return of("Recipe", "")
 
 
 def _added(table: str, own: Mapping[str, str]) -> dict[str, str]:

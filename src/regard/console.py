@@ -1,24 +1,32 @@
-"""Messages and progress bars for people, on stderr."""
+"""Messages and progress for people, on stderr: a bar in a terminal, elsewhere lines now and then."""
 
+import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from itertools import chain, islice
 from typing import TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.table import Column
 
+from regard.recipe import Recipe
 from regard.visible import guarded, is_terminal, make_visible, unguarded
 
 Item = TypeVar("Item")
+
+BLOCK = 1000  # items that are counted at a time
+SECONDS_OF_A_LINE = 10.0  # without a terminal: seconds between two lines about the progress of one work
+MOST_LINES = 100  # without a terminal: lines about the progress of one work, if it takes very long
+SECONDS_OF_A_DRAWING = 0.25  # in a terminal: seconds between two drawings of the bar
+WIDEST_NAME, WIDEST_BAR, NARROWEST_BAR = 24, 30, 8  # of a work, and of its bar, in columns
+SMOOTHING = 30.0  # seconds after which a measured speed counts for a third in what is said to be left
+
+_current: ContextVar["ProgressLog | None"] = ContextVar("_current", default=None)  # the log that is open
 
 
 def _console(*, quiet: bool) -> Console:
@@ -32,9 +40,13 @@ class Bar(Progress):
     """A progress bar on stderr, shown only in a terminal."""
 
     def __init__(self, console: Console, *columns: ProgressColumn, disable: bool = False) -> None:
-        is_hidden = disable or console.quiet or not console.is_terminal
         super().__init__(
-            *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=is_terminal(sys.stdout)
+            *columns,
+            console=console,
+            transient=True,
+            disable=disable or console.quiet or not console.is_terminal,
+            redirect_stdout=is_terminal(sys.stdout),
+            refresh_per_second=1 / SECONDS_OF_A_DRAWING,  # each takes about 2 ms from the work
         )
 
     def start(self) -> None:
@@ -45,24 +57,32 @@ class Bar(Progress):
 
 
 class ProgressLog:
-    """Prints messages of training and, in a terminal, shows a progress bar with loss, tokens/s and time left.
+    """Prints messages and shows how far a work is: in a terminal by a bar, elsewhere by a line now and then.
 
-    What cannot be printed, as when the terminal was closed, is dropped: it does not end the training.
+    What cannot be printed, as when the terminal was closed, is dropped: it does not end the work.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.console = _console(quiet=quiet)
-        columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[words]}"), TimeRemainingColumn()
-        self._bar = Bar(self.console, TextColumn("learning", style="bold"), *columns)
-        self._task: TaskID | None = None
+        column = Column(no_wrap=True, overflow="ellipsis")
+        name = TextColumn("{task.description}", style="bold", markup=False, table_column=column)
+        words = TextColumn("{task.fields[words]}", markup=False, table_column=column)
+        self._bar = Bar(self.console, name, BarColumn(self._bar_width()), words)
+        self._work = Work("", None)
+        self._announced = ""
+
+    def _bar_width(self) -> int:
+        return max(NARROWEST_BAR, min(WIDEST_BAR, self.console.width // 6))
 
     def say(self, text: str) -> None:
-        """Print one line; in a terminal, with visible control characters."""
+        """Print one line; in a terminal, with visible control characters, and broken between words."""
         with suppress(OSError):
             if self.console.is_terminal or self.console.is_jupyter:
-                self.console.print(make_visible(text))
+                self.console.print(wrapped(make_visible(text), self.console.width))
             elif not self.console.quiet:
                 self.console.file.write(f"{text}\n")  # rich would leave out some characters
+                self.console.file.flush()
+                self._work.shown = time.perf_counter()
 
     def warn(self, text: str) -> None:
         """Print one line even if `quiet` is set."""
@@ -70,25 +90,153 @@ class ProgressLog:
         self.say(text)
         self.console.quiet = before
 
-    def begin(self, updates: int, done: int = 0) -> None:
-        """Show the progress bar for `updates` updates, of which `done` are done already."""
-        self._task = self._bar.add_task("", total=updates, completed=done, words="")
+    def announce(self, text: str) -> None:
+        """Print one line, unless it was the last to be announced: a command does it before it imports torch."""
+        if text != self._announced:
+            self.say(text)
+        self._announced = text
 
-    def advance(self, loss: float, tokens_per_second: float) -> None:
-        """Advance the bar by one update."""
-        words = f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s, left"
+    def begin(self, what: str, total: int | None = None, done: int = 0) -> "Work":
+        """Show a new work in place of the one before; `total` is its number of steps, if that is known."""
+        work = Work(what, total, done)
+        self.go_on(work)
+        return work
+
+    def go_on(self, work: "Work") -> None:
+        """Show a work again that was begun before."""
+        work.shown, self._work = self._work.shown, work
         with suppress(OSError):
-            if self._task is not None:
-                self._bar.update(self._task, advance=1, words=words)
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+            name = make_visible(work.what)
+            name = name if len(name) <= WIDEST_NAME else f"{name[: WIDEST_NAME - 1]}…"
+            self._bar.add_task(name, total=work.total, completed=work.done, words="")
+
+    def show(self, done: int, *details: str, left: float | None = None) -> None:
+        """Show how far the work is, with details as far as there is room; `left` are the seconds that it still takes.
+
+        Without `left`, they are computed from the speed so far. Most calls only look at the clock.
+        """
+        work = self._work
+        work.count(done)
+        if self.console.quiet or not work.is_time(terminal=self.console.is_terminal):
+            return
+        parts = [*work.parts(left), *details]
+        with suppress(OSError):
+            if self.console.is_terminal:
+                task = self._bar.tasks[-1]
+                room = self.console.width - cell_len(task.description) - self._bar_width() - 3
+                self._bar.update(task.id, completed=done, words=fitting(parts, room))
+            else:
+                self.say(f"{work.what}: {', '.join(parts)}")
+
+    def tick(self, what: str) -> None:
+        """Show that a work whose length is not known goes on."""
+        if self._work.what != what:
+            self.begin(what)
+        self.show(0)
+
+    def counted(self, items: Iterable[Item], what: str, total: int | None, size: int) -> Iterator[Iterable[Item]]:
+        """The items in blocks; shows how many were read whenever a block is."""
+        if total is None and isinstance(items, Sized):
+            total = len(items)
+        self.begin(what, total)
+        iterator, done = iter(items), 0
+        for first in iterator:
+            self.show(done)
+            yield chain((first,), islice(iterator, size - 1))
+            done += size
 
     def __enter__(self) -> "ProgressLog":
+        self._token = _current.set(self)
         with suppress(OSError):
             self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        _current.reset(self._token)
         with suppress(OSError):
             self._bar.stop()
+
+
+class Work:
+    """How far a work is, and when to show it next."""
+
+    def __init__(self, what: str, total: int | None, done: int = 0) -> None:
+        self.what, self.total, self.done = what, total, done
+        self.pace = Pace(done)
+        self.began = self.shown = time.perf_counter()
+
+    def count(self, done: int) -> None:
+        """Note how much is done."""
+        self.done = done
+        self.pace.measure(done)
+
+    def is_time(self, *, terminal: bool) -> bool:
+        """Whether it is time to show the work again."""
+        now = time.perf_counter()
+        wait = SECONDS_OF_A_DRAWING if terminal else max(SECONDS_OF_A_LINE, (now - self.began) / MOST_LINES)
+        if now - self.shown < wait:
+            return False
+        self.shown = now
+        return True
+
+    def parts(self, left: float | None) -> list[str]:
+        """What there is to say about it."""
+        if self.total is None:
+            return [f"{duration(time.perf_counter() - self.began)} so far"]
+        if left is None and self.pace.seconds is not None:
+            left = self.pace.seconds * (self.total - self.done)
+        counts = f"{min(self.done, self.total):,} of {self.total:,}"
+        return [counts] if left is None else [counts, f"{duration(left)} left"]
+
+
+class Pace:
+    """The speed of a work, in steps a second: an exponential average over about the last `SMOOTHING` seconds."""
+
+    def __init__(self, done: int = 0) -> None:
+        self._speed: float | None = None
+        self.restart(done)
+
+    @property
+    def seconds(self) -> float | None:
+        """The seconds of a step; None before the first measurement."""
+        return None if self._speed is None else 1 / self._speed
+
+    def restart(self, done: int) -> None:
+        """Begin to measure here: what was before, such as a pause, does not count."""
+        self._time, self._done = time.perf_counter(), done
+
+    def measure(self, done: int, shortest: float = 1.0, until: float | None = None) -> None:
+        """Take the speed since the last measurement into the average, if that is `shortest` seconds ago or more."""
+        elapsed = (time.perf_counter() if until is None else until) - self._time
+        if elapsed < shortest or elapsed <= 0 or done <= self._done:
+            return
+        speed, weight = (done - self._done) / elapsed, 1 - math.exp(-elapsed / SMOOTHING)
+        self._speed = speed if self._speed is None else self._speed + weight * (speed - self._speed)
+        self.restart(done)
+
+
+def counted(items: Iterable[Item], what: str, total: int | None = None, size: int = BLOCK) -> Iterable[Item]:
+    """The items; if a `ProgressLog` is open, it shows how many of them were read, counted `size` at a time."""
+    log = _current.get()
+    return items if log is None else chain.from_iterable(log.counted(items, what, total, size))
+
+
+def tick(what: str) -> None:
+    """Show that a work whose length is not known goes on, if a `ProgressLog` is open."""
+    if log := _current.get():
+        log.tick(what)
+
+
+@contextmanager
+def current_log(*, quiet: bool = False) -> Iterator[ProgressLog]:
+    """The log that is open, or a new one."""
+    if log := _current.get():
+        yield log
+        return
+    with ProgressLog(quiet=quiet) as log:
+        yield log
 
 
 def track(items: Iterable[Item], what: str, *, quiet: bool = False) -> Iterator[Item]:
@@ -101,3 +249,46 @@ def track(items: Iterable[Item], what: str, *, quiet: bool = False) -> Iterator[
     is_hidden = len(items) < 2 if isinstance(items, Sequence) else watched
     with Bar(console, *Progress.get_default_columns(), disable=is_hidden) as bar:
         yield from bar.track(items, description=what)
+
+
+def announcement(recipe: Recipe) -> str:
+    """The first line of a training, before data are read: what it learns from."""
+    data = recipe.data
+    origin = " and ".join(data.train) or (f"the corpus {data.corpus}" if data.corpus else "nothing yet")
+    return f"{recipe.name}: {recipe.task}, from {origin}"
+
+
+def duration(seconds: float) -> str:
+    """A time for people, with two digits: `0.5 s`, `40 s`, `12 min`, `3.5 hours`, `2 days`."""
+    for unit, size, most in (("s", 1, 100), ("min", 60, 100), ("hours", 3600, 48), ("days", 86400, float("inf"))):
+        if seconds / size < most:
+            number = seconds / size
+            return f"{number:.0f} {unit}" if number >= 9.95 or unit == "min" else f"{number:.1f} {unit}"
+    raise AssertionError("a time is a number")
+
+
+def fitting(parts: Sequence[str], room: int) -> str:
+    """As many of the parts, from the first on, as fit into this many columns."""
+    text = ""
+    for part in parts:
+        longer = f"{text}, {part}" if text else part
+        if cell_len(longer) > room:
+            break
+        text = longer
+    return text
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text in lines of at most this many columns, broken at spaces only: a longer word is left whole.
+
+    Further lines are indented by two columns more than the first, so that they are seen to belong to it.
+    """
+    indent = text[: len(text) - len(text.lstrip(" "))]
+    first, *words = text[len(indent) :].split(" ")
+    lines = [indent + first]
+    for word in words:
+        if cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"{indent}  {word}")
+    return "\n".join(lines)

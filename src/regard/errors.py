@@ -83,6 +83,16 @@ class StoppedError(RegardError):
         self.exit_code = 128 + number
 
 
+class CallbackError(RegardError):
+    """A callback of training raised an exception; the run is not damaged."""
+
+    def __init__(self, method: str, update: int, error: Exception, state: str = "the run is not damaged") -> None:
+        kind = f"{type(error).__name__}: {error}".rstrip(": ")
+        super().__init__(f"the callback {method} failed at update {update:,} ({kind}); {state}")
+        self.method, self.update, self.error = method, update, error
+        self.exit_code = error.exit_code if isinstance(error, RegardError) else RegardError.exit_code
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """The end of an error message that suggests the most similar choice; empty if no choice is similar."""
     near = get_close_matches(name, list(choices), n=1, cutoff=0.6)

@@ -40,6 +40,16 @@ def check_training(model: nn.Module, settings: Train, device: torch.device) -> N
     _check("training (weights, gradients, optimizer, averages)", of_training(model, settings), device, less)
 
 
+def describe(needed: int, device: torch.device) -> str:
+    """The sentence about the memory that training surely takes."""
+    sizes = f"at least {_size(needed)} of the {_size(devices.memory(device))} of {device}"
+    return f"memory: {sizes}, for weights, gradients, optimizer and averages; batches come on top"
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
+
+
 def _check(what: str, needed: int, device: torch.device, how_to_fix: str) -> None:
     if needed > devices.memory(device):
         sizes = f"at least {needed / GIB:,.1f} GiB of memory, but {device} has {devices.memory(device) / GIB:,.1f} GiB"

@@ -181,16 +181,20 @@ class Train:
     smoothing: float = _number(0.0, 0.0, 0.95)  # label smoothing
     word_dropout: float = _number(0.0, 0.0, 0.95)  # for classifiers, taggers: share of words made unknown
     validate: int = _number(250, 1, 1_000_000_000)  # updates between two validations on dev
+    validate_examples: int = _number(100, 0, 1_000_000)  # dev examples that a validation predicts, greedily; 0: none
+    best_by: str = "loss"  # what makes a validation the best, for keep and patience: loss (on dev) or metric
     accumulate: int = _number(1, 1, 10_000)  # gradient accumulation: batches per update
     ema: float = _number(0.0, 0.0, 0.99999)  # decay of an exponential moving average of the weights; 0: none
     average: int = _number(1, 1, 1000)  # checkpoint averaging: number of validations whose weights are averaged
-    keep: str = "best"  # weights stored in the run: best (lowest dev loss) or last
+    keep: str = "best"  # weights stored in the run: best (see best_by) or last
     sampling: float = _number(0.0, 0.0, 1.0)  # scheduled sampling: share at the end; it grows from 0
     coverage: float = _number(0.0, 0.0, 1e6)  # weight of See et al.'s coverage loss, against repeated attention
     doubly_stochastic: float = _number(0.0, 0.0, 1e6)  # weight of Xu et al.'s loss: total weight per key near 1
     guided: float = _number(0.0, 0.0, 1e6)  # weight of the guided attention loss, from known links; characters only
     entropy: float = _number(0.01, 0.0, 1e6)  # weight of the entropy bonus for hard attention
-    patience: int = _number(0, 0, 1_000_000_000)  # early stopping: validations without a lower dev loss; 0: never
+    patience: int = _number(
+        0, 0, 1_000_000_000
+    )  # early stopping: validations without a new best (see best_by); 0: never
     start_from: str = ""  # a run to start from: its tokenizers, and its weights whose names and shapes fit, are used
     new_vocabulary: bool = False  # with start_from: build vocabularies from the data; rows of tokens in both are taken
     seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of weights, batches, dropout, embedded corpora
@@ -425,6 +429,21 @@ def parse_override(text: str) -> dict[str, Any]:
     return {first: values}
 
 
+def origins(name: str | Path, overrides: Iterable[str] = ()) -> dict[str, str]:
+    """Where the value of each key comes from that is set in a recipe's file or on the command line."""
+    path, content = _content(name)
+    values = _parse_toml(_decode(content, str(path)))
+    values = _upgrade(values, values.pop("format", FORMAT))
+    changes = {key: "the command line" for text in overrides for key in _dotted(parse_override(text))}
+    return dict.fromkeys(_dotted(values), path.name) | changes
+
+
+def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The names of all keys in nested sections."""
+    for key, value in values.items():
+        yield from _dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [prefix + key]
+
+
 def to_toml(recipe: Recipe) -> str:
     """The whole recipe as TOML, with its format version and every key."""
     return "\n".join([f"format = {FORMAT}", *_lines(recipe, "")]) + "\n"
@@ -516,13 +535,16 @@ def _parse_argument(argument: str, kind: Any) -> Any:
     return value
 
 
+def encoded(value: Any) -> str:
+    """The value of a key as TOML: JSON of these types is, except that TOML wants the control character 7F escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _lines(section: Any, prefix: str) -> Iterable[str]:
     """The TOML lines of a section: its own keys first, then its sub-sections."""
     for name, value in vars(section).items():
         if value is not None and not dataclasses.is_dataclass(value):  # None: a key that is not set
-            # JSON of these types is TOML too, except that TOML wants the control character 7F escaped
-            encoded = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-            yield f"{name} = {encoded}"
+            yield f"{name} = {encoded(value)}"
     for name, value in vars(section).items():
         if dataclasses.is_dataclass(value):
             yield f"\n[{prefix}{name}]"

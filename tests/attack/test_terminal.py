@@ -292,8 +292,8 @@ def test_messages_beside_a_progress_bar_are_visible(monkeypatch: pytest.MonkeyPa
     streams = sys.stdout, sys.stderr
     log = ProgressLog()
     with log:
-        log.begin(3)
-        log.advance(0.5, 10)
+        log.begin("learning", 3)
+        log.show(1, "loss 0.500")
         log.say(HOSTILE_LINE + "\nforged")
         sys.stderr.write(f"a warning {ESCAPES}\n")
         sys.stdout.write(f"a result {ESCAPES}\n")

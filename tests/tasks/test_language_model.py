@@ -26,7 +26,7 @@ from regard.models import LanguageModel
 from regard.recipe import Recipe
 from regard.tasks import TASKS
 from regard.tasks.language_model import LanguageModelling, Rows, Written
-from regard.training import loop
+from regard.training import validation
 from regard.training.engine import eager
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD, Example, Memory
@@ -119,7 +119,7 @@ def test_without_a_window_each_line_is_a_text(tmp_path: Path) -> None:
     name = write(tmp_path / "it.txt", TEXT)
     recipe = recipe_of(f"data.train={name}", f"data.dev={name}")
     task, data, _ = learned(recipe)
-    assert LanguageModelling.examples(recipe).notes == [f"{name}, 1 blank lines dropped"]
+    assert LanguageModelling.examples(recipe).notes == [f"{name}: 1 blank lines dropped"]
     assert [example.target for example in data.examples] == ["First line.", "Était-ce le second?", "third\tand last"]
     batch = task.collate(data, [2, 0])
     assert [task.source.decode(row) for row in batch.target.ids.tolist()] == ["third\tand last", "First line."]
@@ -143,7 +143,7 @@ def test_the_last_tenth_of_a_stream_is_dev(tmp_path: Path) -> None:
     )
     examples = LanguageModelling.examples(recipe)
     assert (text_of(examples.train), text_of(examples.dev)) == (text[:1113], text[1113:])
-    assert examples.notes[1] == "no data.dev given: the last tenth, 124 characters, is split off for it"
+    assert examples.notes[-1] == "no data.dev given: the last tenth, 124 characters, is split off for it"
     task, data, dev = learned(recipe)
     assert task.source.decode(data.stream.tolist()) == text[:1113]
     assert task.source.decode(dev.stream.tolist()) == text[1113:]
@@ -157,7 +157,7 @@ def test_no_line_of_dev_is_in_train(tmp_path: Path) -> None:
     assert dev
     assert not train & dev
     assert Counter(example.target for example in [*examples.train, *examples.dev]) == Counter(lines)
-    assert examples.notes[1] == f"no data.dev given: {len(examples.dev)} lines are split off for it"
+    assert examples.notes[-1] == f"no data.dev given: {len(examples.dev)} lines are split off for it"
 
 
 @pytest.mark.parametrize("kind", ["character", "sentencepiece"])
@@ -266,7 +266,7 @@ def test_the_perplexity_is_that_of_the_dev_loss_and_each_window_is_scored_alone(
         recipe_of(f"data.train={name}", f"data.dev={name}", *model, f"language_model.window={window}")
     )
     network = task.build().eval()
-    mean, _ = loop.evaluate(task, network, dev, Stopper())
+    mean, _ = validation.evaluate(task, network, dev, Stopper())
     scored = task.measure(network, dev.examples, "perplexity", task.recipe.search)
     assert math.log(scored.measured.value) == pytest.approx(mean, rel=1e-5)
     rows = [[BEGIN, *dev.stream[start:end].tolist()] for start, end in zip(dev.starts, dev.ends, strict=True)]

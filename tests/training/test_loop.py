@@ -14,7 +14,6 @@ from torch import Tensor
 import regard
 from regard import recipe as recipes
 from regard import storage
-from regard.console import ProgressLog
 from regard.data.corpora import reverse
 from regard.errors import NotFiniteError, RecipeError
 from regard.models import Seq2Seq
@@ -22,7 +21,8 @@ from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import Transduce
 from regard.tasks.core import Encoded
-from regard.training import loop
+from regard.training import loop, validation
+from regard.training.callbacks import Callbacks, MetricsFile
 from regard.training.schedules import SCHEDULES
 from regard.training.session import Session
 from regard.training.stopping import Stopper
@@ -65,8 +65,8 @@ class Bench:
         self.run = Run.create(folder, "bench", {})
 
     def fit(self) -> None:
-        with ProgressLog(quiet=True) as log:
-            loop.fit(self.task, self.session, self.data, self.dev, self.run, log, Stopper())
+        callbacks = Callbacks([MetricsFile(self.run)])
+        loop.fit(self.task, self.session, self.data, self.dev, self.run, callbacks, Stopper())
 
     def entries(self) -> list[dict[str, float]]:
         return self.run.metrics()
@@ -165,7 +165,7 @@ def test_the_lowest_dev_loss_is_that_of_the_stored_weights(tmp_path: Path) -> No
     bench.fit()
     bench.model.load_state_dict(bench.stored())
     lowest = min(entry["dev_loss"] for entry in bench.entries())
-    assert loop.evaluate(bench.task, bench.model, bench.dev, Stopper())[0] == lowest
+    assert validation.evaluate(bench.task, bench.model, bench.dev, Stopper())[0] == lowest
 
 
 # Early stopping
@@ -179,7 +179,7 @@ def set_dev_losses(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list
         weights_at.append(weights(model))
         return losses[len(weights_at) - 1], None
 
-    monkeypatch.setattr(loop, "evaluate", evaluate)
+    monkeypatch.setattr(validation, "evaluate", evaluate)
     return weights_at
 
 
@@ -358,8 +358,10 @@ def test_the_gradient_is_that_of_the_mean_over_target_tokens(tmp_path: Path, mon
 def test_the_dev_loss_weighs_tokens_not_batches(tmp_path: Path) -> None:
     few = Bench(tmp_path, "train.batch_tokens=40")
     many = Bench(tmp_path, "train.batch_tokens=4000")
-    assert len(loop.sorted_batches(few.dev.lengths(), 40)) > len(loop.sorted_batches(many.dev.lengths(), 4000))
-    losses = [loop.evaluate(bench.task, bench.model, bench.dev, Stopper())[0] for bench in (few, many)]
+    assert len(validation.sorted_batches(few.dev.lengths(), 40)) > len(
+        validation.sorted_batches(many.dev.lengths(), 4000)
+    )
+    losses = [validation.evaluate(bench.task, bench.model, bench.dev, Stopper())[0] for bench in (few, many)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 

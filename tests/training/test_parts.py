@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from regard import recipe as recipes
 from regard.attention import NORMALIZERS, SCOPES
-from regard.console import ProgressLog
 from regard.data.batching import Batches, pad
 from regard.decoders import ORDERS
 from regard.errors import ResourceError
@@ -21,8 +20,9 @@ from regard.storage import Run
 from regard.tasks import Transduce
 from regard.tasks.core import DevLoss
 from regard.tasks.transduce import _sampled
-from regard.training import engine, loop, session, train
+from regard.training import engine, loop, session, train, validation
 from regard.training.averaging import Averager
+from regard.training.callbacks import Callbacks
 from regard.training.engine import Captured, Eager, eager
 from regard.training.health import health
 from regard.training.session import Session
@@ -303,7 +303,7 @@ def test_the_learning_rate_is_a_tensor_on_the_gpu_of_the_model(monkeypatch):
 @pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)
 def test_dev_batches_that_do_not_fit_are_split_too(monkeypatch, error):
     bench, real, tries = Bench(), Transduce.dev_loss, []
-    expected, expected_health = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+    expected, expected_health = validation.evaluate(bench.task, bench.model, bench.data, Stopper())
 
     def dev_loss(self: Transduce, model: Seq2Seq, batch: Batch) -> DevLoss:
         tries.append(len(batch.examples))
@@ -313,13 +313,13 @@ def test_dev_batches_that_do_not_fit_are_split_too(monkeypatch, error):
 
     monkeypatch.setattr(Transduce, "dev_loss", dev_loss)
     limit = 2
-    loss, measured_health = loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+    loss, measured_health = validation.evaluate(bench.task, bench.model, bench.data, Stopper())
     assert max(tries) > limit
     assert loss == pytest.approx(expected, rel=1e-6)
     assert list(measured_health) == pytest.approx(list(expected_health), rel=1e-6)
     limit = 0
     with pytest.raises(ResourceError, match="a single example does not fit into memory"):
-        loop.evaluate(bench.task, bench.model, bench.data, Stopper())
+        validation.evaluate(bench.task, bench.model, bench.data, Stopper())
 
 
 @pytest.mark.parametrize("error", MEMORY_ERRORS, ids=repr)
@@ -331,10 +331,10 @@ def test_a_captured_update_that_does_not_fit_is_a_resource_error(monkeypatch, tm
     updater = object.__new__(Captured)  # its constructor needs a GPU
     monkeypatch.setattr(Captured, "_launch", launch)
     monkeypatch.setattr(engine, "choose", lambda *_: updater)
-    run, log = Run.create(tmp_path, "bench", {}), ProgressLog(quiet=True)
+    run = Run.create(tmp_path, "bench", {})
     run.save(0, bench.session.files())
     with pytest.raises(ResourceError, match=r"memory for a captured update; lower .*, or set train\.capture=false"):
-        loop.fit(bench.task, bench.session, bench.data, bench.data, run, log, Stopper())
+        loop.fit(bench.task, bench.session, bench.data, bench.data, run, Callbacks([]), Stopper())
     assert [each.path.name for each in run.checkpoints()] == ["00000000"]
 
 
@@ -451,7 +451,7 @@ def test_a_uniform_map_has_relative_entropy_one():
     assert measured.attention_on_end == pytest.approx(expected, abs=1e-12)
     assert measured.attention_near_end == pytest.approx(expected, abs=1e-12)
     assert measured.flat()
-    assert measured.describe() == "attention entropy 1.00 of 1, 33% on the end, 33% just before it"
+    assert measured.describe() == "attention is flat (entropy 1.00 of 1), 33% on the end mark, 33% just before it"
 
 
 @pytest.mark.parametrize(("back", "on_end", "near_end"), [(1, 1.0, 0.0), (2, 0.0, 1.0)])

@@ -25,7 +25,7 @@ from regard.errors import DataError, StoppedError, StorageError
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import Transduce
-from regard.training import environment, loop, resume, stopping, train
+from regard.training import environment, loop, resume, stopping, train, validation
 from regard.training.engine import eager
 from regard.training.session import OPTIMIZER
 from regard.training.stopping import HEARD, Stopper
@@ -218,7 +218,7 @@ def test_a_signal_while_learning_or_validating(
 ) -> None:
     before = signal.getsignal(number)
     with monkeypatch.context() as patch:
-        on_call(2, eager if place == "learn_once" else loop, place, lambda: signal.raise_signal(number), patch)
+        on_call(2, eager if place == "learn_once" else validation, place, lambda: signal.raise_signal(number), patch)
         with pytest.raises(StoppedError) as caught:
             train(recipe, runs=tmp_path, quiet=True)
     assert caught.value.exit_code == 128 + number
@@ -379,7 +379,7 @@ def test_a_signal_while_the_run_is_finished_is_ignored(
 
 @pytest.mark.parametrize(
     ("owner", "name", "call", "saved"),
-    [(torch.optim.AdamW, "step", 5, 3), (loop, "evaluate", 2, 3), (Run, "record", 2, 3), (Run, "save", 2, 3)],
+    [(torch.optim.AdamW, "step", 5, 3), (validation, "evaluate", 2, 3), (Run, "record", 2, 3), (Run, "save", 2, 3)],
     ids=["update", "validation", "record", "save"],
 )
 def test_a_second_signal_stops_at_once_and_saves_nothing_incomplete(

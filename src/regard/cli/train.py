@@ -11,6 +11,8 @@ from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs, say, write_lin
 from regard.errors import RecipeError
 
 EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
+TENSORBOARD = typer.Option(metavar="FOLDER", help="Write curves for TensorBoard there, in a folder named as the run.")
+DRY_RUN = typer.Option("--dry-run", help="Check recipe and data and say what would be trained; write nothing.")
 RESUME = typer.Option(metavar="RUN", help="Instead of RECIPE: resume a run that was stopped.")
 
 
@@ -20,6 +22,8 @@ def train(
     resume: Annotated[str | None, RESUME] = None,
     exact: Annotated[bool, EXACT] = False,
     runs: Runs = Path("runs"),
+    dry_run: Annotated[bool, DRY_RUN] = False,
+    tensorboard: Annotated[Path | None, TENSORBOARD] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -29,17 +33,35 @@ def train(
 
     To start from the weights of another run, add: train.start_from=runs/dates
     """
-    from regard import training
-    from regard.tasks import task_class
+    from regard import recipe as recipes
+    from regard.console import ProgressLog, announcement
 
     if exact and resume is None:
         raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
-    if recipe is not None and resume is None:
-        run = training.train(recipe, *(overrides or []), runs=runs, quiet=quiet)
-    elif resume is not None and recipe is None:
-        run = training.resume(resume, exact=exact, quiet=quiet)
-    else:
+    if (recipe is None) == (resume is None):
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
+    if dry_run and resume is not None:
+        raise RecipeError("--dry-run is for new runs; write: regard train RECIPE --dry-run")
+    with ProgressLog(quiet=quiet) as log:
+        if recipe is not None:
+            settings = recipes.load(recipe, overrides or [])
+            log.announce(announcement(settings))
+        log.begin("loading torch")
+        from regard import training
+        from regard.tasks import task_class
+        from regard.training.tensorboard import TensorBoard
+
+        callbacks = [] if tensorboard is None else [TensorBoard(tensorboard)]
+        if dry_run:
+            found = training.preview(settings, quiet=quiet)
+            if as_json:
+                write_line(json.dumps(found._asdict()))
+            return
+        if recipe is not None:
+            run = training.train(settings, runs=runs, quiet=quiet, callbacks=callbacks)
+        else:
+            assert resume is not None
+            run = training.resume(resume, exact=exact, quiet=quiet, callbacks=callbacks)
     last = run.metrics()[-1]
     if as_json:
         write_line(json.dumps({"run": str(run.path)} | last))

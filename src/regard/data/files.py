@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from regard.console import counted
 from regard.data import store
 from regard.data.batching import shuffled
 from regard.data.store import Indices, Integers, Lines, StoredExamples, Texts, joined, offset_type, take, where
@@ -167,10 +168,15 @@ def _files_beside(paths: Sequence[Path]) -> list[str]:
 
 def load(name: str, limits: Limits = LIMITS) -> Lines:
     """The lines of a file, plain or gzip."""
-    lines = read_lines(_content(name, limits), name, limits)
+    lines = read_lines(counted(_content(name, limits), _reading(name), size=1), name, limits)
     if not lines:
         raise DataError(f"{name} is empty; give a file with at least one line")
     return lines
+
+
+def _reading(*names: str) -> str:
+    """The name of the work of reading these files."""
+    return f"reading {', '.join(os.path.basename(name) for name in names)}"
 
 
 def read_stdin() -> Lines:
@@ -287,7 +293,8 @@ def pairs(names: tuple[str, ...], limits: Limits = LIMITS, *, header: bool = Fal
     if len(names) not in (1, 2):
         raise DataError(f"{len(names)} files given; give one TSV of source<TAB>target or two parallel texts")
     lines = _tabbed(names[0], limits, "source", "target") if len(names) == 1 else _parallel(names[0], names[1], limits)
-    complete = where(store.texts(lines), lambda texts: bool(texts[0].strip() and texts[1].strip()))
+    texts = counted(store.texts(lines), _reading(*names))
+    complete = where(texts, lambda texts: bool(texts[0].strip() and texts[1].strip()))
     count = len(lines)
     if header:
         complete, count = complete[complete > 0], count - 1
@@ -332,7 +339,7 @@ def _parallel(first: str, second: str, limits: Limits) -> StoredExamples:
 def texts(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     """The lines of plain texts, file after file: each line is an example, as source and as target."""
     lines = joined([_texts(name, limits) for name in names])
-    filled = where(store.texts(lines), lambda texts: bool(texts[0].strip()))
+    filled = where(counted(store.texts(lines), _reading(*names)), lambda texts: bool(texts[0].strip()))
     if not len(filled):
         raise DataError(f"{' and '.join(names)}: no text is left, because all {len(lines):,} lines are blank")
     return Loaded(take(lines, filled), len(lines) - len(filled))
@@ -346,7 +353,8 @@ def _texts(name: str, limits: Limits) -> StoredExamples:
 def questions(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     """The examples of TSV files of question<TAB>context<TAB>answer; the source is question<TAB>context."""
     lines = joined([_tabbed(name, limits, "question", "context", "answer") for name in names])
-    complete = where(store.texts(lines), lambda texts: all(map(str.strip, (*texts[0].split("\t"), texts[1]))))
+    texts = counted(store.texts(lines), _reading(*names))
+    complete = where(texts, lambda texts: all(map(str.strip, (*texts[0].split("\t"), texts[1]))))
     if not len(complete):
         named = " and ".join(names)
         raise DataError(f"{named}: no question is left, because all {len(lines):,} have a blank field")
@@ -406,7 +414,7 @@ def _by_source(examples: Sequence[Example]) -> Integers:
     Sources are compared by digests of 64 bits; two different sources of equal digest would merely stay together.
     """
     digests = bytearray()
-    for source in store.sources(examples):
+    for source in counted(store.sources(examples), "splitting off dev"):
         digests += hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     _, first, groups = np.unique(np.frombuffer(digests, np.uint64), return_index=True, return_inverse=True)
     numbers = np.empty(len(first), np.int32)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import accumulate, chain, pairwise
 from typing import Any, ClassVar, TypeVar, final
 
+from regard.console import counted, tick
 from regard.errors import CorruptError, DataError, RecipeError, ResourceError
 from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
@@ -27,6 +28,7 @@ model = io.BytesIO()
 SentencePieceTrainer.train(sentence_iterator=sentences, model_writer=model, **settings)
 sys.stdout.buffer.write(model.getvalue())
 """
+WAIT = 0.25  # seconds between two looks whether sentencepiece has learned
 WITHIN_SPECIAL = re.compile("(?<=<)(?=(?:pad|unk|s|/s)>)")  # sentencepiece learns no characters from an uncut "<s>"
 ALWAYS_UNKNOWN = "\0"  # sentencepiece has no piece for it
 RESERVED = {"\t", "\r", "\n", "▅"}  # sentencepiece trims or uses them, unless they are user-defined symbols
@@ -120,7 +122,7 @@ class Listed(Tokenizer):
         if size < 0:
             raise RecipeError(f"a {cls.kind} vocabulary of {size} is impossible; give 0 for all, or more")
         counts: Counter[str] = Counter()
-        for text in texts:
+        for text in counted(texts, "learning the vocabulary"):
             counts.update(cls._split(text))
         return cls([token for token, _ in counts.most_common(size or None)])
 
@@ -234,7 +236,7 @@ class SentencePiece(Tokenizer):
     def build(cls, texts: Sequence[str], size: int) -> "SentencePiece":
         """Trains up to `size` pieces, including the special ones; fewer if there is too little data."""
         alphabet = set[str]()
-        for text in texts:
+        for text in counted(texts, "learning the alphabet"):
             alphabet.update(text)
         if not alphabet:
             raise DataError("there is no text to learn sentencepiece from; give at least one line that is not empty")
@@ -252,7 +254,7 @@ class SentencePiece(Tokenizer):
         return cls(content)
 
 
-def _sentences(texts: Sequence[str]) -> Iterator[str]:
+def _sentences(texts: Iterable[str]) -> Iterator[str]:
     """The texts, cut so that sentencepiece learns from all of them."""
     yield " "  # sentencepiece raises an error if nothing is left to learn from
     for text in texts:
@@ -299,7 +301,7 @@ def _train(texts: Sequence[str], size: int, symbols: list[str]) -> bytes:
     ) as trainer:
         assert trainer.stdin is not None
         try:
-            trained, errors = _give(trainer, chain([settings], _sentences(texts)))
+            trained, errors = _give(trainer, chain([settings], _sentences(counted(texts, "handing over texts"))))
         except BaseException:
             trainer.kill()
             with suppress(BrokenPipeError):
@@ -320,7 +322,10 @@ def _give(trainer: subprocess.Popen[bytes], content: Iterable[Any]) -> tuple[byt
     with suppress(BrokenPipeError):  # it ended early; stderr says why
         for item in content:
             trainer.stdin.write(json.dumps(item).encode() + b"\n")
-    return trainer.communicate()
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return trainer.communicate(timeout=WAIT)
+        tick("learning sub-words")
 
 
 def _damaged(kind: str, reason: str) -> CorruptError:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from regard import __version__, storage
+from regard.console import counted
 from regard.data.batching import pad
 from regard.data.store import BLOCK, IntegerRows
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
@@ -82,7 +83,7 @@ class Text(Source[list[int]]):
 
     def encode_all(self, sources: Sequence[str]) -> Sequence[list[int]]:
         """The token ids of many texts, in one array."""
-        return IntegerRows.of(map(self.encode, sources))
+        return IntegerRows.of(map(self.encode, counted(sources, "encoding sources")))
 
     def size(self, item: list[int]) -> int:
         """The number of tokens, END included."""
@@ -122,7 +123,7 @@ def build_tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origi
 def _digest(settings: list[Any], texts: Sequence[str]) -> str:
     """The SHA-256 of JSON of a list: the settings, and a list of the texts at its end; some texts at a time."""
     sha256 = hashlib.sha256((json.dumps(settings)[:-1] + ", [").encode())
-    for start in range(0, len(texts), BLOCK):
+    for start in counted(range(0, len(texts), BLOCK), "digest of the texts", size=1):
         separator = ", " if start else ""
         sha256.update((separator + json.dumps([*texts[start : start + BLOCK]])[1:-1]).encode())
     sha256.update(b"]]")

@@ -3,7 +3,7 @@
 `files` holds the single steps, `runs` the run directory with its checkpoints, `cache` what is kept between runs.
 """
 
-from regard.storage.cache import cached, write_to_cache
+from regard.storage.cache import cached, reading_only, write_to_cache
 from regard.storage.files import check_place, numbered, write
 from regard.storage.runs import (
     CHECKPOINTS,
@@ -38,6 +38,7 @@ __all__ = [
     "cached",
     "check_place",
     "numbered",
+    "reading_only",
     "write",
     "write_to_cache",
 ]

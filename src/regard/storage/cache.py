@@ -2,13 +2,15 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from regard.errors import CorruptError, StorageError
 from regard.storage import files
 
 LARGEST_RESULT = 1 << 30  # bytes of a cached result
+_reading_only: ContextVar[bool] = ContextVar("_reading_only", default=False)
 
 
 def home() -> Path:
@@ -26,10 +28,20 @@ def write_to_cache(kind: str, name: str, content: bytes) -> Path:
     return path
 
 
+@contextlib.contextmanager
+def reading_only() -> Iterator[None]:
+    """In the block, nothing is written to the cache."""
+    token = _reading_only.set(True)
+    try:
+        yield
+    finally:
+        _reading_only.reset(token)
+
+
 def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
     """The result of `make` from the cache, under a kind and a digest; called if the cache lacks it or is damaged.
 
-    If the cache cannot be written, the result is returned all the same.
+    If the cache cannot be written, or inside `reading_only()`, the result is returned all the same.
     """
     path = home() / kind / digest
     with contextlib.suppress(OSError, ValueError, StorageError, CorruptError):
@@ -37,6 +49,8 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
         if checksum == files.digest(content).encode():
             return content
     content = make()
+    if _reading_only.get():
+        return content
     with contextlib.suppress(OSError, StorageError):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, files.digest(content).encode() + b"\n" + content, owner=digest)

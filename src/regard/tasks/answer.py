@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from regard.console import counted
 from regard.data import batching, files
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
@@ -88,8 +89,8 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
         return Questions(
             examples,
             IntegerRows.of(self.source.encode(parts(example.source)[0]) for example in examples),
-            IntegerRows.of(self.source.encode(parts(example.source)[1]) for example in examples),
-            [self.find(parts(example.source)[1], example) for example in examples],
+            IntegerRows.of(self.source.encode(parts(example.source)[1]) for example in counted(examples, "encoding")),
+            [self.find(parts(example.source)[1], example) for example in counted(examples, "encoding answers")],
         )
 
     def find(self, context: str, example: Example) -> Span:

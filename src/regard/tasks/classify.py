@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.console import counted
 from regard.data import batching, files, store
 from regard.data.batching import Lengths
 from regard.data.files import Loaded
@@ -135,7 +136,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         """Encodes all examples as token ids and label indices."""
         _check_labels(examples, set(self.labels))
         numbers = {label: number for number, label in enumerate(self.labels)}
-        sources = IntegerRows.of(map(self.ids, store.sources(examples)))
+        sources = IntegerRows.of(map(self.ids, counted(store.sources(examples), "encoding")))
         return Labelled(examples, sources, [numbers[label] for label in store.targets(examples)])
 
     def ids(self, text: str) -> list[int]:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from regard import recipe as recipes
 from regard.attention.record import Recording, record
 from regard.attention.scopes import Scope
+from regard.console import counted
 from regard.data import batching, files, records, store
 from regard.data.batching import Lengths, length_array
 from regard.data.corpora import CORPORA
@@ -62,7 +63,7 @@ class Examples(NamedTuple):
         digests = {}
         for name, examples in (("train", self.train), ("dev", self.dev)):
             sha256 = hashlib.sha256()
-            for texts in store.texts(examples):
+            for texts in counted(store.texts(examples), "digest of the data"):
                 sha256.update(json.dumps(texts).encode())
             digests[name] = {"examples": len(examples), "sha256": sha256.hexdigest()}
         return json.dumps(digests, indent=1).encode()
@@ -148,6 +149,7 @@ class Scored(NamedTuple):
     outcomes: Sequence[Outcome] = ()  # of each example or text, in the order of the examples
 
 
+Item = TypeVar("Item")
 ModelKind = TypeVar("ModelKind", bound=nn.Module)
 DataKind = TypeVar("DataKind", bound=Encoded)
 BatchKind = TypeVar("BatchKind", bound=Batched)
@@ -251,18 +253,18 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     @classmethod
     def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all examples; if there is no dev set, one is split off the training set."""
-        data, notes, read = recipe.data, [], cls.reader(recipe, given)
+        data, read = recipe.data, cls.reader(recipe, given)
+        notes: list[str] = []
         test = read(data.test).examples if data.test else []
         dev = read(data.dev).examples if data.dev else []
         if not data.train:
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
-            notes.append(f"corpus {data.corpus}, generated")
             return Examples(splits.train, dev or splits.dev, test or splits.test, notes)
         train, dropped = read(data.train)
-        blank = f", {dropped:,} {cls.noun}s with an empty side dropped" if dropped else ""
-        notes.append(" and ".join(data.train) + blank)
+        if dropped:
+            notes.append(f"{' and '.join(data.train)}: {dropped:,} {cls.noun}s with an empty side dropped")
         if dev:
             return Examples(train, dev, test, notes)
         part = files.split(train, recipe.train.seed)
@@ -374,6 +376,15 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             for answer, same in zip(answers, sets, strict=True)
         ]
         return Scored(metric, total, groups, others, answers, asked, outcomes)
+
+    @classmethod
+    def part(cls, examples: Sequence[Example], count: int) -> Sequence[Example]:
+        """At most that many of the examples, to be scored in place of all."""
+        return evenly(examples, count)
+
+    def probes(self, examples: Sequence[Example]) -> list[Example]:
+        """For tasks whose metric is not one of outputs: inputs made from examples, with expected outputs, to show."""
+        return list(examples)
 
     @property
     def longest(self) -> float:
@@ -557,6 +568,13 @@ def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mappin
     return AttentionMaps(tuple(layers)) if layers else None
 
 
+def evenly(items: Sequence[Item], count: int) -> Sequence[Item]:
+    """At most `count` of the items, spread evenly over all of them."""
+    if len(items) <= count:
+        return items
+    return take(items, [index * len(items) // count for index in range(count)])
+
+
 def by_source(examples: Sequence[Example]) -> list[list[Example]]:
     """Groups examples of equal source (and group), in the order of the first example of each."""
     sets: dict[tuple[str, str], list[Example]] = {}
@@ -588,7 +606,8 @@ def input_batches(
     encoded = {place: encode(text) for place, text in enumerate(texts) if text.strip()}
     sizes = {place: size(item) for place, item in encoded.items()}
     answered = [place for place, positions in sizes.items() if positions <= longest + 1]
-    for group in batching.sorted_batches([(sizes[place], 0) for place in answered], budget):
+    groups = batching.sorted_batches([(sizes[place], 0) for place in answered], budget)
+    for group in counted(groups, "answering", size=1):
         places = [answered[index] for index in group]
         yield InputBatch(places, [encoded[place] for place in places])
 

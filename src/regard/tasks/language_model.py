@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import search
+from regard.console import counted
 from regard.data import batching, files, store
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
@@ -127,7 +128,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     def read_lines(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
         """Reads the lines of plain text as separate texts, without newlines and blank lines."""
         lines = files.stream(names, limits)
-        filled = take(lines, where(store.targets(lines), lambda line: bool(line.strip())))
+        filled = take(lines, where(counted(store.targets(lines), "reading"), lambda line: bool(line.strip())))
         if not filled:
             raise DataError(f"{' and '.join(names)}: no line is left, for all {len(lines):,} are blank")
         without_ends = store.with_texts(filled, lambda _, line: ("", line.removesuffix("\n")))
@@ -153,7 +154,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
             convert = _ended if window else list
             return Examples(convert(train), convert(dev), convert(test), notes)
         train, dropped = read(data.train)
-        notes = [" and ".join(data.train) + (f", {dropped:,} blank lines dropped" if dropped else "")]
+        notes = [f"{' and '.join(data.train)}: {dropped:,} blank lines dropped"] if dropped else []
         test = read(data.test).examples if data.test else []
         if data.dev:
             return Examples(train, read(data.dev).examples, test, notes)
@@ -185,7 +186,8 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
 
     def _lines(self, examples: Sequence[Example]) -> Rows:
         """Encodes each line as a row, with END."""
-        rows = IntegerRows.of([*self.source.encode(line), END] for line in store.targets(examples))
+        lines = counted(store.targets(examples), "encoding")
+        rows = IntegerRows.of([*self.source.encode(line), END] for line in lines)
         ids, ends = (torch.from_numpy(numbers.astype(np.int64)) for numbers in (rows.numbers, rows.ends))
         return Rows(examples, ids, functional.pad(ends[:-1], (1, 0)), ends, torch.arange(len(rows)))
 
@@ -249,13 +251,23 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
         outcomes = joined([texts for _, texts in results.values()])
         return Scored(metric, total.pop(metric), groups, total, outcomes=outcomes)
 
+    @classmethod
+    def part(cls, examples: Sequence[Example], count: int) -> Sequence[Example]:
+        """The first examples: lines of a text that follow each other."""
+        return examples[:count]
+
+    def probes(self, examples: Sequence[Example]) -> list[Example]:
+        """The first half of each text, to be continued."""
+        return [replace(example, source=example.target[: len(example.target) // 2].rstrip()) for example in examples]
+
     @torch.no_grad()
     def cost(self, model: LanguageModel, examples: Sequence[Example]) -> tuple[Cost, Sequence[Outcome]]:
         """The negative log-probability of the text, with the counts that metrics need; and that of each row."""
         model.eval()
         data = self.encode(examples)
         nats, row_nats = 0.0, [0.0] * len(data.starts)
-        for indices in batching.sorted_batches(data.lengths(), self.recipe.train.batch_tokens):
+        batches = batching.sorted_batches(data.lengths(), self.recipe.train.batch_tokens)
+        for indices in counted(batches, "scoring", size=1):
             batch_nats = self.nats(model, self.collate(data, indices)).double()
             nats += batch_nats.sum().item()
             for row, value in zip(indices, batch_nats.sum(1).tolist(), strict=True):

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from regard.console import counted
 from regard.data import batching, files
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
@@ -132,7 +133,8 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
 
     def encode(self, examples: Sequence[Example]) -> Texts:
         """Encodes all texts, each with a fixed seed of its mask, so that every validation predicts the same tokens."""
-        rows = IntegerRows.of(self.source.encode(core.lowered(_text(example), self.recipe)) for example in examples)
+        texts = map(_text, counted(examples, "encoding"))
+        rows = IntegerRows.of(self.source.encode(core.lowered(text, self.recipe)) for text in texts)
         first = self.recipe.train.seed * 1_000_003
         return Texts(examples, rows, range(first, first + len(rows)))
 
@@ -275,6 +277,18 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
                     axes = {ENCODER_SELF: Axes(self.pieces(rows[row]), self.pieces(rows[row]))}
                     answers[place] = replace(answers[place], maps=core.recorded_maps(model, recording, row, axes))
         return answers
+
+    def probes(self, examples: Sequence[Example]) -> list[Example]:
+        """Each text with a blank in place of its middle word."""
+        rows = [_text(example).split() for example in examples]
+        return [
+            replace(
+                example,
+                source=" ".join([*row[: len(row) // 2], BLANK, *row[len(row) // 2 + 1 :]]),
+                target=" ".join(row),
+            )
+            for example, row in zip(examples, rows, strict=True)
+        ]
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""

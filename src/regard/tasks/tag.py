@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from regard.console import counted
 from regard.data import batching, store, tagged
 from regard.data.batching import Lengths
 from regard.data.files import Loaded
@@ -138,8 +139,9 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     def encode(self, examples: Sequence[Example]) -> Sentences:
         """Encodes all examples as ids of words, letters and tags."""
         sources, targets = store.sources(examples), store.targets(examples)
-        words, tags = IntegerRows.of(map(self.encode_words, sources)), IntegerRows.of(map(self.tags.encode, targets))
-        letters = [self.encode_letters(source) for source in sources]
+        words = IntegerRows.of(map(self.encode_words, counted(sources, "encoding words")))
+        tags = IntegerRows.of(map(self.tags.encode, targets))
+        letters = [self.encode_letters(source) for source in counted(sources, "encoding letters")]
         return Sentences(examples, words, letters, tags)
 
     def encode_words(self, text: str) -> list[int]:

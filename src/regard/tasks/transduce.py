@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from regard import models, plugins, search
 from regard.attention import terms
+from regard.console import counted
 from regard.data import batching, store
 from regard.data.store import IntegerRows, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
@@ -107,8 +108,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def encode(self, examples: Sequence[Example]) -> Pairs:
         """Encodes all examples."""
         sources = self.inputs.encode_all(store.sources(examples))
-        targets = IntegerRows.of(map(self.target.encode, store.targets(examples)))
-        sizes = np.fromiter(map(self.inputs.size, sources), np.int32, len(sources))
+        targets = IntegerRows.of(map(self.target.encode, counted(store.targets(examples), "encoding targets")))
+        sizes = np.fromiter(map(self.inputs.size, counted(sources, "measuring sources")), np.int32, len(sources))
         return Pairs(examples, sources, targets, sizes)
 
     def describe(self, data: Pairs, dev: Pairs) -> Iterator[str]:
@@ -207,7 +208,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         budget = max(1, SEARCH_TOKENS // rows)
         batches = list(core.input_batches(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
         best: dict[int, tuple[Any, list[int]]] = {}  # by text: its encoded source, and the tokens of its best output
-        for asked, (layout, outputs) in zip(batches, map_in_parallel(search_in, batches, model), strict=True):
+        found = zip(batches, map_in_parallel(search_in, batches, model), strict=True)
+        for asked, (layout, outputs) in counted(found, "answering", len(batches), size=1):
             for place, item, hypotheses in zip(*asked, outputs, strict=True):
                 predictions = [self.prediction(texts[place], item, hypothesis, layout) for hypothesis in hypotheses]
                 answers[place] = core.with_alternatives(predictions)

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 FLAT = 0.9  # attention is called flat if its entropy is above this share of the highest possible entropy
+WORDS = ((0.25, "sharp"), (0.5, "focused"), (FLAT, "spread out"), (float("inf"), "flat"))  # by entropy
 
 
 class Health(NamedTuple):
@@ -22,9 +23,10 @@ class Health(NamedTuple):
         return self.attention_entropy > FLAT
 
     def describe(self) -> str:
-        """The statistics as a sentence for the report of a validation."""
-        end = f"{self.attention_on_end:.0%} on the end, {self.attention_near_end:.0%} just before it"
-        return f"attention entropy {self.attention_entropy:.2f} of 1, {end}"
+        """The statistics as a sentence for the report of a validation; docs/training.md explains the words."""
+        kind = next(word for most, word in WORDS if self.attention_entropy <= most)
+        end = f"{self.attention_on_end:.0%} on the end mark, {self.attention_near_end:.0%} just before it"
+        return f"attention is {kind} (entropy {self.attention_entropy:.2f} of 1), {end}"
 
 
 Map = tuple[Float[Tensor, "_batch _tokens _source"], Bool[Tensor, "_batch _source"], Bool[Tensor, "_batch _tokens"]]

@@ -1,38 +1,38 @@
 """The training loop, the same for all tasks: `train` starts a run, `resume` continues one."""
 
-import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from regard import device as devices
 from regard import memory, models, plugins, storage
 from regard import recipe as recipes
-from regard.console import ProgressLog
-from regard.data.batching import Batches, sorted_batches
-from regard.data.records import DEV, PAIRS, Given
-from regard.errors import CorruptError, DataError, NotFiniteError, RecipeError, StoppedError, pick
+from regard.console import ProgressLog, announcement, current_log
+from regard.data.batching import Batches
+from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Given
+from regard.errors import CallbackError, CorruptError, DataError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
 from regard.recipe import Data, Recipe, Train
 from regard.storage import Checkpoint, Run
 from regard.storage.runs import resume_command
 from regard.tasks import AnyTask, task_class, task_of
-from regard.tasks.core import AnyBatched, DevLoss, Encoded, Examples
+from regard.tasks.core import Encoded, Examples
 from regard.training import engine, environment
+from regard.training.callbacks import Callback, Callbacks, Ended, MetricsFile, Started, Updated, call
+from regard.training.callbacks import check as check_callbacks
 from regard.training.engine import SMALLER_BATCHES
-from regard.training.engine.eager import halves
-from regard.training.health import Health, health
+from regard.training.overview import overview
+from regard.training.report import Report
 from regard.training.schedules import SCHEDULES, learning_rate
 from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
+from regard.training.validation import check_best, part_of, validate
 
-FLAT_AFTER = 1000  # updates after which flat attention is reported
 KEPT_WEIGHTS = ("best", "last")  # values of train.keep: which weights are stored in the run
 
 
@@ -43,61 +43,128 @@ def train(
     dev: Any = None,
     runs: str | Path = "runs",
     quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a model by a recipe, with `a.b=c` overrides, and store the run in a new directory under `runs`.
 
     `pairs` are examples to learn from, in place of the recipe's data: a list of (source, target), or a data frame, with
     `data.columns` if it has more columns; `dev` are those to validate on, otherwise a part of `pairs` is split off.
-    Nothing is written until the recipe and all data have been checked.
+    Nothing is written until the recipe and all data have been checked. `callbacks` are told how training goes.
     """
-    if not isinstance(recipe, Recipe):
-        recipe = recipes.load(recipe)
-    recipe, given = _given(recipe, overrides, pairs, dev)
+    check_callbacks(callbacks)
+    recipe, given = _given(recipe if isinstance(recipe, Recipe) else recipes.load(recipe), overrides, pairs, dev)
     origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
     with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
         check(recipe)
-        kind = task_class(recipe.task)
-    with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log:
+    with Stopper().listening() as stopper, current_log(quiet=quiet) as log:
         stopper.say = log.say
-        examples = kind.examples(recipe, given)
-        task = kind.learn(recipe, examples.train, None if recipe.train.new_vocabulary else origin)
-        files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: examples.digest()} | task.files()
+        log.announce(announcement(recipe))
+        task, examples, data, dev_data, shapes, digest = _prepare(recipe, origin, given)
+        files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: digest} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
         files[storage.ENVIRONMENT] = environment.to_json([{"update": 0} | environment.current(recipe.train)])
-        data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
-        shapes = _shapes(task)
-        memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
-        examples = examples.without_texts()  # frees their memory
         if origin is not None:
             _fitting(origin, task, shapes)
             files[storage.ORIGIN] = origin.origin()
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
             with _training(run) as locked:
-                _learn(task, examples, data, dev, locked, log, stopper)
+                _learn(task, examples, data, dev_data, locked, log, stopper, callbacks)
     return run
 
 
+class Prepared(NamedTuple):
+    """All that a new training needs, before anything is written."""
+
+    task: AnyTask
+    examples: Examples
+    data: Encoded
+    dev: Encoded
+    shapes: nn.Module  # the model on the meta device
+    digest: bytes  # of the examples
+
+
+def _overridden(recipe: Recipe | str | Path, overrides: Sequence[str]) -> Recipe:
+    """The recipe of that name, with the overrides."""
+    recipe = recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
+    for text in overrides:
+        recipe = recipes.override(recipe, text)
+    return recipe
+
+
+def _prepare(recipe: Recipe, origin: Run | None, given: Given) -> Prepared:
+    """Read and encode the data of a new training, and check that it fits into memory."""
+    kind = task_class(recipe.task)
+    examples = kind.examples(recipe, given)
+    task = kind.learn(recipe, examples.train, None if recipe.train.new_vocabulary else origin)
+    digest = examples.digest()
+    data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
+    shapes = _shapes(task)
+    memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
+    return Prepared(task, examples.without_texts(), data, dev, shapes, digest)  # without texts: frees their memory
+
+
+class Preview(NamedTuple):
+    """What a training would be."""
+
+    examples: int  # to learn from
+    dev: int
+    parameters: int
+    updates: int
+    device: str
+    memory: int  # bytes of weights, gradients, optimizer and averages
+
+
+def preview(recipe: Recipe | str | Path, *overrides: str, quiet: bool = False) -> Preview:
+    """Check a recipe and its data as `train` does, and report what would be trained; nothing is written."""
+    recipe = _overridden(recipe, overrides)
+    origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
+    with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS):
+        check(recipe)
+    with Stopper().listening() as stopper, current_log(quiet=quiet) as log, storage.reading_only():
+        stopper.say = log.say
+        log.announce(announcement(recipe))
+        task, examples, data, dev, shapes, _ = _prepare(recipe, origin, NOTHING_GIVEN)
+        if origin is not None:
+            _fitting(origin, task, shapes)
+        device = devices.choose_device(recipe.train.device)
+        needed = memory.of_training(shapes, recipe.train)
+        for line in (*examples.notes, *overview(task, shapes, device, data, dev, len(examples.train))):
+            log.say(line)
+        log.say(memory.describe(needed, device))
+        log.say("the recipe and the data can be used; nothing was written")
+    parameters = sum(parameter.numel() for parameter in shapes.parameters())
+    return Preview(len(data.examples), len(dev.examples), parameters, recipe.train.updates, str(device), needed)
+
+
 def resume(
-    run: Run | str | Path, *, pairs: Any = None, dev: Any = None, exact: bool = False, quiet: bool = False
+    run: Run | str | Path,
+    *,
+    pairs: Any = None,
+    dev: Any = None,
+    exact: bool = False,
+    quiet: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Continue a run that was stopped or killed; the result is bit for bit that of an uninterrupted run.
 
     A run that was trained on `pairs` needs them again, and `dev` if it had them: a run does not store its data.
     Another version of torch or regard, another processor or GPU, or another number of threads may change the last bits.
-    A message says so then; with `exact`, it is an error.
+    A message says so then; with `exact`, it is an error. `callbacks` are told how training goes on.
     """
+    check_callbacks(callbacks)
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
     given = _given_again(run, recipe.data, pairs, dev)
     with plugins.loading(run.needs()):
         check(recipe, stored=True)
-    with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run) as locked:
+    with Stopper().listening() as stopper, current_log(quiet=quiet) as log, _training(run) as locked:
         stopper.say = log.say
         if run.finished():
             log.say(f"the run {run.path} is finished already")
             return run
+        log.announce(announcement(recipe))
         now = environment.current(recipe.train)
         changes = environment.describe_changes(run, now, exact=exact)
         task = task_class(recipe.task).restore(recipe, run.read)
@@ -117,7 +184,7 @@ def resume(
             if changes:
                 log.warn(changes)
                 environment.record(locked, now, run.newest_update())
-            _learn(task, examples, data, dev, locked, log, stopper)
+            _learn(task, examples, data, dev, locked, log, stopper, callbacks)
     return run
 
 
@@ -128,8 +195,7 @@ def _given(recipe: Recipe, overrides: Sequence[str], pairs: Any, dev: Any) -> tu
         raise RecipeError("dev is for a training on pairs; give pairs, too, or data.dev=FILE")
     if given:
         recipe = replace(recipe, data=replace(recipe.data, corpus="", train=(), dev=(), test=()))
-    for text in overrides:
-        recipe = recipes.override(recipe, text)
+    recipe = _overridden(recipe, overrides)
     data = recipe.data
     if given and (data.corpus or data.train or (DEV in given and data.dev)):
         raise RecipeError("examples are given as pairs or dev, and as a key of data, too; leave one of them out")
@@ -158,8 +224,15 @@ def _training(run: Run) -> Iterator[Run]:
         with run.training() as locked, devices.explain_out_of_memory("training", SMALLER_BATCHES):
             yield locked
     except StoppedError as stopped:
-        saved = f"{run.newest_update():,} updates are saved; go on with: {resume_command(run.path)}"
-        raise StoppedError(stopped.number, saved) from None
+        raise StoppedError(stopped.number, _saved(run)) from None
+    except CallbackError as failed:
+        state = "the run is finished all the same" if run.finished() else _saved(run)
+        raise CallbackError(failed.method, failed.update, failed.error, state) from failed.error
+
+
+def _saved(run: Run) -> str:
+    """The end of an error message about a run that can be resumed."""
+    return f"{run.newest_update():,} updates are saved; go on with: {resume_command(run.path)}"
 
 
 def check(recipe: Recipe, *, stored: bool = False) -> None:
@@ -178,6 +251,7 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     task.check(recipe)
     pick(dict.fromkeys(devices.PRECISIONS), recipe.train.precision, "precision")
     pick(dict.fromkeys(KEPT_WEIGHTS), recipe.train.keep, "weights to keep")
+    check_best(recipe)
     devices.choose_device(recipe.train.device)
 
 
@@ -188,7 +262,14 @@ def _shapes(task: AnyTask) -> nn.Module:
 
 
 def _learn(
-    task: AnyTask, examples: Examples, data: Encoded, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper
+    task: AnyTask,
+    examples: Examples,
+    data: Encoded,
+    dev: Encoded,
+    run: Run,
+    log: ProgressLog,
+    stopper: Stopper,
+    users: Sequence[Callback],
 ) -> None:
     """Train to the end, from the newest checkpoint if there is one, then compute the metric on dev."""
     recipe = task.recipe
@@ -201,8 +282,8 @@ def _learn(
     start_notes = _start_from(task, model, run)
     device = devices.choose_device(recipe.train.device)
     session = Session.begin(model.to(device), recipe.train)
-    overview = _overview(task, session.model, data, dev, len(examples.train))
-    for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
+    lines = overview(task, session.model, device, data, dev, len(examples.train))
+    for line in (*examples.notes, *lines, *start_notes, f"run {run.path}"):
         log.say(line)
     _restore_newest(run, session, recipe.train, log)
     if run.foreign_names():
@@ -212,18 +293,50 @@ def _learn(
         )
     if start_notes:
         run.save(0, session.files())  # after this, the run it started from may be changed or deleted
+    callbacks = Callbacks([MetricsFile(run), Report(log)], users)
     on_gpu = device.type == "cuda"  # then eager updates use the capturable paths too, which never wait for the GPU
-    with devices.keep_freed_memory(), devices.current(device), capturable(on_gpu), stopper.signals_in_backward(model):
-        fit(task, session, data, dev, run, log, stopper)
-    seconds = session.clock.seconds()
+    with _told_if_it_fails(callbacks, run, session, recipe.metric):
+        call(callbacks.start, _started(run, recipe, session))
+        with (
+            devices.keep_freed_memory(),
+            devices.current(device),
+            capturable(on_gpu),
+            stopper.signals_in_backward(model),
+        ):
+            fit(task, session, data, dev, run, callbacks, stopper)
+        ended = _measure(task, session, dev, run, stopper)
+    _restore_metrics(run, run.own_checkpoints()[0], session, log)
+    call(callbacks.end, ended)
+
+
+def _started(run: Run, recipe: Recipe, session: Session) -> Started:
+    """The event of the start."""
+    parameters = sum(parameter.numel() for parameter in session.model.parameters())
+    device = str(next(session.model.parameters()).device)
+    return Started(run, recipe, session.progress.update, recipe.train.updates, parameters, device)
+
+
+@contextmanager
+def _told_if_it_fails(callbacks: Callbacks, run: Run, session: Session, metric: str) -> Iterator[None]:
+    """If training is stopped or fails in the block, callbacks are told that it has ended; the error goes on."""
+    try:
+        yield
+    except BaseException:
+        ended = Ended(run, False, session.progress.update, session.clock.seconds(), metric)
+        for listener in callbacks.end:
+            with suppress(Exception):  # the first error is the one to report
+                listener(ended)
+        raise
+
+
+def _measure(task: AnyTask, session: Session, dev: Encoded, run: Run, stopper: Stopper) -> Ended:
+    """Compute the metric of the stored weights on all of dev."""
+    recipe, seconds, device = task.recipe, session.clock.seconds(), next(session.model.parameters()).device
     with stopper.at_once(), devices.current(device):
         models.load_weights(session.model, models.stored_weights(run, session.model))
         value, signature = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
-    _restore_metrics(run, run.own_checkpoints()[0], session, log)
     precision = devices.choose_precision(recipe.train.precision, device)
-    run.record({recipe.metric: value, "signature": signature, "train_seconds": seconds, "precision": precision})
-    run.finish()
-    log.say(f"learned in {seconds:.1f} s; on dev: {value:.4f} ({signature})")
+    return Ended(run, True, session.progress.update, seconds, recipe.metric, value, signature, precision)
 
 
 def _start_from(task: AnyTask, model: nn.Module, run: Run) -> list[str]:
@@ -303,122 +416,51 @@ def _restore_metrics(run: Run, checkpoint: Checkpoint, session: Session, log: Pr
 
 
 def fit(
-    task: AnyTask, session: Session, data: Encoded, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper
+    task: AnyTask, session: Session, data: Encoded, dev: Encoded, run: Run, callbacks: Callbacks, stopper: Stopper
 ) -> None:
     """Run updates and validations until train.updates or train.patience is reached, or a signal stops training.
 
-    The weights with the lowest dev loss are stored in the run, or the last ones if train.keep = last.
+    The weights of the best validation (train.best_by) are stored in the run, or the last ones if train.keep = last.
     """
     settings, progress = task.recipe.train, session.progress
     session.clock = Clock()
     running = engine.choose(task, session, data)
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
-    log.begin(settings.updates, progress.update)
+    part = part_of(task, dev.examples)
     try:
         while True:
             if _due(settings, progress.update) and progress.validated < progress.update:
                 running.collect()
-                validate(task, session, dev, run, log, stopper)
-                progress.metrics_size = run.metrics_size()
-                run.save(progress.update, session.files())
+                call(callbacks.validation, validate(task, session, dev, part, run, stopper))
+                _save(run, session)
             if progress.update == settings.updates:
                 return
             if settings.patience and progress.waited >= settings.patience:
-                log.say(f"stopping: the dev loss has not fallen for {progress.waited} validations")
                 return
             stopper.check()
             running.update(batches, stopper)
             session.averager.after_update(session.model, judged=_due(settings, progress.update))
-            log.advance(progress.total / max(1, progress.tokens), session.clock.rate(progress.tokens))
-    except StoppedError:
+            call(callbacks.update, _updated(settings, session))
+    except (StoppedError, CallbackError):
         running.collect()
         if not stopper.hurried:  # after a second signal an update may be half done: the last checkpoint is used instead
-            run.save(progress.update, session.files())
+            _save(run, session)
         raise
 
 
-def validate(task: AnyTask, session: Session, dev: Encoded, run: Run, log: ProgressLog, stopper: Stopper) -> None:
-    """Compute the dev loss, store the weights if they are the best so far or train.keep = last, and record metrics."""
-    settings, progress, model = task.recipe.train, session.progress, session.model
-    with session.averager.applied(model):
-        with session.undone_if_stopped(), stopper.undoable():
-            dev_loss, attention_health = evaluate(task, model, dev, stopper)
-        advice = "a lower train.learning_rate may help"
-        if not math.isfinite(dev_loss):
-            raise NotFiniteError(f"update {progress.update}: the dev loss is {dev_loss}; {advice}")
-        tensors = models.weights(model)
-        if name := models.not_finite(tensors):  # perhaps in a part that no dev example uses, so the loss is finite
-            raise NotFiniteError(f"update {progress.update}: the tensor {name} holds NaN or infinite numbers; {advice}")
-        best = dev_loss < progress.lowest
-        if best or settings.keep == "last":
-            run.replace(storage.MODEL, save_tensors(tensors))
-    entry = {
-        "update": progress.update,
-        "loss": progress.total / progress.tokens,
-        "dev_loss": dev_loss,
-        "learning_rate": learning_rate(settings, progress.update),
-        "tokens_per_second": session.clock.rate(progress.tokens),
-        "seconds": session.clock.seconds(),
-    }
-    run.record(entry | (attention_health._asdict() if attention_health else {}))
-    losses = f"update {progress.update:,}: loss {entry['loss']:.4f}, dev loss {dev_loss:.4f}"
-    log.say(losses + (f", {attention_health.describe()}" if attention_health else ""))
-    if attention_health and attention_health.flat() and progress.update >= FLAT_AFTER:
-        log.say(f"attention still flat after {progress.update:,} updates: it may be of no use to this model yet")
-    progress.waited = 0 if best else progress.waited + 1
-    progress.lowest = min(progress.lowest, dev_loss)
-    progress.validated, progress.total, progress.tokens = progress.update, 0.0, 0
-    session.clock.start_interval()
+def _save(run: Run, session: Session) -> None:
+    """Save a checkpoint."""
+    session.progress.metrics_size = run.metrics_size()
+    run.save(session.progress.update, session.files())
 
 
-@torch.no_grad()
-def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -> tuple[float, Health | None]:
-    """The mean loss per target token, in nats, and the health of the attention if the model has a map."""
-    model.eval()
-    device = next(model.parameters()).device
-    total, tokens, maps = 0.0, 0, []
-    for indices in sorted_batches(data.lengths(), task.recipe.train.batch_tokens):
-        stopper.check()
-        for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
-            total += judged.loss.item()
-            tokens += task.tokens(batch)
-            if judged.attention is not None and judged.mask is not None:
-                maps.append((judged.attention, judged.mask, batch.target.mask[:, 1:]))
-    return total / tokens, health(maps)
-
-
-def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, DevLoss]]:
-    """The loss and attention of a batch; a batch that does not fit into memory is split in two, again if needed."""
-    try:
-        return [(batch, task.dev_loss(model, batch))]
-    except (MemoryError, RuntimeError) as error:
-        if not devices.out_of_memory(error):
-            raise
-    return [judged for half in halves(batch) for judged in _judge(task, model, half)]
+def _updated(settings: Train, session: Session) -> Updated:
+    """The event of an update, with what was read from the device already."""
+    progress, rate = session.progress, session.clock.rate(session.progress.tokens)
+    current = learning_rate(settings, progress.update)
+    return Updated(progress.update, settings.updates, progress.mean_loss(), progress.mean_norm(), current, rate)
 
 
 def _due(settings: Train, update: int) -> bool:
     """Whether a validation follows this update."""
     return update % settings.validate == 0 or update == settings.updates
-
-
-def _overview(task: AnyTask, model: nn.Module, data: Encoded, dev: Encoded, examples: int) -> Iterator[str]:
-    """The lines printed before training: data, vocabulary, parameters, device, updates, precision.
-
-    Precision: what `auto` chose, and that forced bfloat16 may be slow; nothing is printed for float32.
-    """
-    settings, noun = task.recipe.train, task.noun
-    too_long = examples - len(data.examples)
-    dropped = f" ({too_long:,} over {task.recipe.data.max_length} tokens dropped)" if too_long else ""
-    yield f"{len(data.examples):,} {noun}s to learn from{dropped}, {len(dev.examples):,} dev {noun}s"
-    yield from task.describe(data, dev)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    device = next(model.parameters()).device
-    updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
-    yield f"{parameters:,} parameters on {device}, {updates}"
-    automatic = devices.choose_precision("auto", device)
-    if settings.precision == "auto":
-        rule = "train.precision=auto is bfloat16 on a GPU that computes in it, else float32"
-        yield f"precision: {automatic} on {device} ({rule})"
-    elif settings.precision == "bfloat16" != automatic:
-        yield f"precision: bfloat16 on {device}, as forced; this may be slow, train.precision=auto is {automatic} here"

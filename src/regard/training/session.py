@@ -21,6 +21,7 @@ from regard.training.averaging import Averager, under
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 MOST_GPUS = 64  # whose random generators a checkpoint can hold
+ADDED = {"norms": 0.0, "normed": 0}  # counters that older checkpoints do not have, none of them
 
 
 @dataclass
@@ -29,17 +30,21 @@ class Progress:
 
     update: int = 0  # number of updates done
     validated: int = 0  # update of the last validation
-    lowest: float = math.inf  # lowest dev loss so far
-    waited: int = 0  # validations since the lowest dev loss
+    lowest: float = math.inf  # lowest dev loss so far; if train.best_by = metric, that metric, negated if high is good
+    waited: int = 0  # validations since the best one
     total: float = 0.0  # summed loss since the last validation
     tokens: int = 0  # target tokens since the last validation
     metrics_size: int = 0  # size of the metrics file in bytes; on resume, what was written later is cut off
+    norms: float = 0.0  # summed norms of gradients since the last validation
+    normed: int = 0  # number of updates whose norm is in that sum
 
     @staticmethod
     def of(checkpoint: Checkpoint) -> "Progress":
         """The counters in a checkpoint; CorruptError if they are not numbers that training can have stored."""
         path = checkpoint.path / STATE
         stored = parse_json(checkpoint.read(STATE), dict, path)
+        if not stored.keys() & ADDED.keys():
+            stored = stored | ADDED
         for counter in fields(Progress):
             value = stored.get(counter.name)
             if type(value) is not counter.type or not (0 <= value < 1 << 63 if type(value) is int else value == value):
@@ -52,6 +57,18 @@ class Progress:
         if progress.validated > progress.update or (progress.validated < progress.update and not progress.tokens):
             raise CorruptError(f"{path} is damaged: its counters do not fit together")
         return progress
+
+    def begin_interval(self) -> None:
+        """A validation is done: begin the sums anew."""
+        self.validated, self.total, self.tokens, self.norms, self.normed = self.update, 0.0, 0, 0.0, 0
+
+    def mean_loss(self) -> float:
+        """The mean loss for each target token since the last validation."""
+        return self.total / max(1, self.tokens)
+
+    def mean_norm(self) -> float | None:
+        """The mean norm of the gradients since the last validation; None if none was read yet."""
+        return self.norms / self.normed if self.normed else None
 
 
 @dataclass
@@ -212,6 +229,18 @@ def _generators() -> dict[str, Tensor]:
     if torch.cuda.is_available():
         states |= {f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
     return states
+
+
+@contextmanager
+def generators_restored() -> Iterator[None]:
+    """After the block, torch's random generators are as before: what was drawn in it changes no training."""
+    before = _generators()
+    try:
+        yield
+    finally:
+        after = _generators()
+        if any(not torch.equal(state, after[name]) for name, state in before.items()):
+            _set_generators(before)
 
 
 def _set_generators(states: Mapping[str, Tensor]) -> None:

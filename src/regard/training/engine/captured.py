@@ -70,6 +70,7 @@ class Captured(Engine):
         self.table = Table.of(task, data, self.device)
         self.total = torch.zeros((), device=self.device, dtype=torch.float64)
         self.tokens = torch.zeros((), device=self.device, dtype=torch.int64)
+        self.norms = torch.zeros((), device=self.device, dtype=torch.float64)
         self.bad = torch.zeros((), device=self.device)
         self.collected = session.progress.update
         self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
@@ -110,8 +111,10 @@ class Captured(Engine):
                 "are as before it. A lower train.learning_rate, more train.warmup or a smaller train.clip often helps"
             )
         progress.total, progress.tokens = progress.total + self.total.item(), progress.tokens + int(self.tokens.item())
-        self.total.zero_()
-        self.tokens.zero_()
+        progress.norms += self.norms.item()
+        progress.normed += progress.update - first + 1
+        for total in (self.total, self.tokens, self.norms):
+            total.zero_()
 
     def _capture(self, rows: int, width: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """Captures an update for batches of this shape, after warm-up runs that leave no trace.
@@ -121,7 +124,7 @@ class Captured(Engine):
         index = torch.arange(rows, device=self.device).clamp(max=self.table.empty)
         self.session.model.train()
         generator = torch.cuda.get_rng_state(self.device)
-        sums = [self.total, self.tokens, self.bad]
+        sums = [self.total, self.tokens, self.norms, self.bad]
         with restored(self.session.model, self.session.optimizer, sums), capturable():
             self.side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.side):
@@ -149,6 +152,7 @@ class Captured(Engine):
         self.bad += not_finite
         self.total += self.global_sum(loss.detach())
         self.tokens += tokens
+        self.norms += norm
 
     def _forward(self, index: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """The summed loss of a batch, and the number of its target tokens."""

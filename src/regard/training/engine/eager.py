@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from regard.data.batching import Batches
 from regard.device import out_of_memory, precision
@@ -40,13 +39,15 @@ def learn_once(engine: Engine, batches: Batches, stopper: Stopper) -> None:
         pieces = [task.collate(data, batches[first + index]).to(engine.device) for index in range(settings.accumulate)]
         model.train()
         total, tokens = _gradient(engine, pieces, sampling=settings.sampling * number / settings.updates)
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf).item()
         _check_finite(number, total, norm, pieces, data)
     session.set_rate(learning_rate(settings, number))
     session.optimizer.step()
     progress.update = number
     progress.total += engine.global_sum(total)
     progress.tokens += tokens
+    progress.norms += norm
+    progress.normed += 1
 
 
 def _gradient(engine: Engine, pieces: Sequence[Batched], sampling: float) -> tuple[float, int]:
@@ -83,14 +84,14 @@ def halves(piece: AnyBatched) -> list[AnyBatched]:
     return [piece.select(half) for half in rows.split((len(rows) + 1) // 2)]
 
 
-def _check_finite(update: int, loss: float, norm: Tensor, pieces: Sequence[Batched], data: Encoded) -> None:
+def _check_finite(update: int, loss: float, norm: float, pieces: Sequence[Batched], data: Encoded) -> None:
     """Raise NotFiniteError if loss or gradient is not finite; the message names the examples of the batch."""
-    if math.isfinite(loss) and math.isfinite(norm.item()):
+    if math.isfinite(loss) and math.isfinite(norm):
         return
     origins = [data.examples[index].origin for piece in pieces for index in piece.examples.tolist()]
     more = f" and {len(origins) - 8:,} more" if len(origins) > 8 else ""
     raise NotFiniteError(
-        f"update {update}: the loss is {loss}, the norm of its gradient {norm.item()}; the weights are as before. "
+        f"update {update}: the loss is {loss}, the norm of its gradient {norm}; the weights are as before. "
         f"The batch held {', '.join(origins[:8])}{more}. "
         "A lower train.learning_rate, more train.warmup or a smaller train.clip often helps"
     )

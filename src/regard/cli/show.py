@@ -1,0 +1,56 @@
+"""`regard show`: all values of a recipe, what they mean and where they come from."""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from regard.cli.core import RECIPE, Json, Overrides, to_json, write_line
+from regard.visible import is_terminal
+
+WIDTH = 100  # columns of a comment, if it is not printed in a terminal
+
+
+def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: Json = False) -> None:
+    """Print every value of a recipe, with its meaning and where it comes from: a recipe that can be trained, too.
+
+    Sections of other tasks than that of the recipe are left out.
+    """
+    from rich.console import Console
+
+    from regard import catalogue
+    from regard import recipe as recipes
+    from regard.console import wrapped
+
+    settings, meanings = recipes.load(recipe, overrides or []), catalogue.meanings()
+    origins = recipes.origins(recipe, overrides or [])
+    width = Console().width if is_terminal(sys.stdout) else WIDTH
+    others = {new.partition(".")[0] for new in recipes.MOVED.values()} - {settings.task}
+    shown = ""
+    if not as_json:
+        write_line(f"format = {recipes.FORMAT}")
+    for section, key, value in _keys(settings, ""):
+        if section.partition(".")[0] in others:
+            continue
+        name = f"{section}.{key}" if section else key
+        origin = origins.get(name, "default")
+        if as_json:
+            write_line(to_json({"key": name, "value": value, "from": origin, "meaning": meanings[name]}))
+            continue
+        if section != shown:
+            write_line(f"\n[{section}]")
+        shown = section
+        for line in wrapped(f"{meanings[name]} ({origin})", width - 2).split("\n"):
+            write_line(f"# {line.strip()}")
+        write_line(f"# {key}: as model.attention" if value is None else f"{key} = {recipes.encoded(value)}")
+
+
+def _keys(section: Any, prefix: str) -> Iterator[tuple[str, str, Any]]:
+    """The section, the name and the value of all keys, those of a section before its sub-sections."""
+    values = [(field.name, getattr(section, field.name)) for field in dataclasses.fields(section)]
+    for name, value in values:
+        if not dataclasses.is_dataclass(value):
+            yield prefix, name, value
+    for name, value in values:
+        if dataclasses.is_dataclass(value):
+            yield from _keys(value, f"{prefix}.{name}" if prefix else name)

@@ -1,0 +1,33 @@
+"""The lines that are printed before training: what will be learned, from what, and on which device."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from regard import device as devices
+from regard.tasks import AnyTask
+from regard.tasks.core import Encoded
+
+
+def overview(
+    task: AnyTask, model: nn.Module, device: torch.device, data: Encoded, dev: Encoded, examples: int
+) -> Iterator[str]:
+    """The lines printed before training: data, vocabulary, parameters, device, updates, precision.
+
+    Precision: what `auto` chose, and that forced bfloat16 may be slow; nothing is printed for float32.
+    """
+    settings, noun = task.recipe.train, task.noun
+    too_long = examples - len(data.examples)
+    dropped = f" ({too_long:,} over {task.recipe.data.max_length} tokens dropped)" if too_long else ""
+    yield f"{len(data.examples):,} {noun}s to learn from{dropped}, {len(dev.examples):,} dev {noun}s"
+    yield from task.describe(data, dev)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
+    yield f"{parameters:,} parameters on {device}, {updates}"
+    automatic = devices.choose_precision("auto", device)
+    if settings.precision == "auto":
+        rule = "train.precision=auto is bfloat16 on a GPU that computes in it, else float32"
+        yield f"precision: {automatic} on {device} ({rule})"
+    elif settings.precision == "bfloat16" != automatic:
+        yield f"precision: bfloat16 on {device}, as forced; this may be slow, train.precision=auto is {automatic} here"

@@ -1,0 +1,121 @@
+"""The report of a training for people: a progress bar in a terminal, and messages on stderr."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from regard.console import ProgressLog, Work, duration
+from regard.recipe import Recipe
+from regard.training.callbacks import Callback, Ended, Sample, Started, Updated, Validated
+from regard.training.estimate import Estimate, describe
+from regard.training.validation import cost_of
+from regard.visible import make_visible
+
+FLAT_AFTER = 1000  # updates after which flat attention is reported
+SOON = 10.0  # seconds: the time that a training takes is not reported if it is over so soon
+LONGEST = 80  # characters of a text in a sample
+
+
+class Report(Callback):
+    """Shows the progress of updates, how long they will take, a message for each validation, and the result."""
+
+    def __init__(self, log: ProgressLog) -> None:
+        self.log = log
+        self.recipe, self.device = Recipe(), ""
+        self.estimate = Estimate(self.recipe.train, 0)
+        self.is_estimated = False
+        self.work = Work("learning", None)
+
+    def on_start(self, event: Started) -> None:
+        """Show the progress bar."""
+        self.recipe, self.device = event.recipe, event.device
+        self.estimate = Estimate(event.recipe.train, event.update)
+        self.work = self.log.begin("learning", event.updates, event.update)
+
+    def on_update(self, event: Updated) -> None:
+        """Show how far training is; after the first few updates, print how long it will take."""
+        self.estimate.after_update(event.update)
+        left = self.estimate.seconds_left(event.update)
+        self.log.show(event.update, f"loss {event.loss:.3f}", _speed(event.tokens_per_second), left=left)
+        if not self.is_estimated and left is not None and self.estimate.is_known(event.update):
+            self.is_estimated = True
+            if left > SOON:
+                assert self.estimate.pace.seconds is not None
+                self.log.say(describe(self.recipe, self.device, self.estimate.pace.seconds, left))
+
+    def on_validation(self, event: Validated) -> None:
+        """Print the numbers of a validation, how focused the attention is, and some outputs."""
+        self.estimate.after_validation(event.update)
+        for line in self._lines(event):
+            self.log.say(line)
+        self.log.go_on(self.work)
+
+    def _lines(self, event: Validated) -> Iterator[str]:
+        """The lines of a validation."""
+        left = self.estimate.seconds_left(event.update)
+        times = [duration(event.seconds), _speed(event.tokens_per_second)]
+        if left is not None and event.update < event.updates:
+            times.append(f"{duration(left)} left")
+        yield f"update {event.update:,} of {event.updates:,}: {', '.join(times)}"
+        numbers = [f"loss {event.loss:.4f}", f"dev loss {event.dev_loss:.4f}"]
+        if event.value is not None:
+            numbers.append(f"{event.metric} {event.value:.4f} (of {event.examples:,} dev {_plural('example', event)})")
+        if event.gradient_norm is not None:
+            numbers.append(f"gradient norm {event.gradient_norm:.3g}")
+        yield f"  {', '.join(numbers)}{'; the best so far' if event.best else ''}"
+        if event.health:
+            yield f"  {event.health.describe()}"
+            if event.health.flat() and event.update >= FLAT_AFTER:
+                yield f"  attention still flat after {event.update:,} updates: it may be of no use to this model yet"
+        for sample in event.samples:
+            yield f"  {describe_sample(sample)}"
+        patience, what = self.recipe.train.patience, "dev loss has not fallen"
+        if patience and event.waited >= patience and event.update < event.updates:
+            if self.recipe.train.best_by == "metric":
+                what = f"{event.metric} has not improved"
+            yield f"stopping: the {what} for {event.waited} validations"
+
+    def on_end(self, event: Ended) -> None:
+        """Print a small table of the best and the last validation, and the result."""
+        if event.finished:
+            for line in table(event.run.metrics()[:-1], self.recipe):
+                self.log.say(line)
+            self.log.say(f"learned in {event.seconds:.1f} s; on dev: {event.value:.4f} ({event.signature})")
+
+
+def _speed(tokens_per_second: float) -> str:
+    return f"{tokens_per_second:,.0f} tokens/s"
+
+
+def _plural(noun: str, event: Validated) -> str:
+    return noun if event.examples == 1 else f"{noun}s"
+
+
+def describe_sample(sample: Sample) -> str:
+    """A sample on one line, its texts visible and shortened."""
+    source, expected, output = map(_short, (sample.source, sample.expected, sample.output))
+    verdict = "as expected" if sample.output == sample.expected else f"expected {expected}"
+    return f"sample: {source} -> {output}, {verdict}"
+
+
+def _short(text: str) -> str:
+    visible = make_visible(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+    return visible or "(nothing)"
+
+
+def table(entries: Sequence[Mapping[str, Any]], recipe: Recipe) -> Iterator[str]:
+    """The lines of a table of the best and the last validation, from metrics.jsonl; none if there was only one."""
+    validations = [entry for entry in entries if "dev_loss" in entry]
+    if len(validations) < 2:
+        return
+    key = f"dev_{recipe.metric}"
+    columns = ["dev_loss", *([key] if key in validations[-1] else [])]
+    yield f"{'':<6}{'update':>9}" + "".join(f"  {column:>{max(9, len(column))}}" for column in columns)
+    best = min(validations, key=lambda entry: cost_of(recipe, entry["dev_loss"], entry.get(key)))
+    last = [] if best is validations[-1] else [("last", validations[-1])]
+    for name, entry in [("best", best), *last]:
+        numbers = (_number(entry.get(column), max(9, len(column))) for column in columns)
+        yield f"{name:<6}{entry['update']:>9,}" + "".join(f"  {number}" for number in numbers)
+
+
+def _number(value: float | None, width: int) -> str:
+    return " " * width if value is None else f"{value:>{width}.4f}"

@@ -1,0 +1,152 @@
+"""Validations: the dev loss, the metric and samples on a part of dev, and which weights are stored."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import torch
+from safetensors.torch import save as save_tensors
+from torch import nn
+
+from regard import device as devices
+from regard import models, storage
+from regard.console import counted
+from regard.data import store
+from regard.data.batching import sorted_batches
+from regard.errors import NotFiniteError, RecipeError, pick
+from regard.metrics import better
+from regard.recipe import Recipe
+from regard.storage import Run
+from regard.tasks import AnyTask
+from regard.tasks.core import AnyBatched, DevLoss, Encoded, evenly
+from regard.training.callbacks import Sample, Validated
+from regard.training.engine.eager import halves
+from regard.training.health import Health, health
+from regard.training.schedules import learning_rate
+from regard.training.session import Session, generators_restored
+from regard.training.stopping import Stopper
+from regard.types import Example
+
+BEST_BY = ("loss", "metric")  # values of train.best_by
+SAMPLES = 3  # outputs that are shown
+CHARACTERS = 50_000  # of the examples that a validation predicts, at most: this bounds its time
+MOST_EXTRA = 50  # of search.max_extra in a validation: a model that has learned little may never end an output
+
+
+def validate(
+    task: AnyTask, session: Session, dev: Encoded, part: Sequence[Example], run: Run, stopper: Stopper
+) -> Validated:
+    """Compute the dev loss, and store the weights if they are the best so far or train.keep = last.
+
+    `part` are the dev examples that are predicted, for the metric.
+    """
+    settings, progress, model = task.recipe.train, session.progress, session.model
+    with session.averager.applied(model):
+        with session.undone_if_stopped(), stopper.undoable():
+            dev_loss, attention_health = evaluate(task, model, dev, stopper)
+            value, samples = score(task, model, part) if part and math.isfinite(dev_loss) else (None, ())
+        advice = "a lower train.learning_rate may help"
+        if not math.isfinite(dev_loss):
+            raise NotFiniteError(f"update {progress.update}: the dev loss is {dev_loss}; {advice}")
+        tensors = models.weights(model)
+        if name := models.not_finite(tensors):  # perhaps in a part that no dev example uses, so the loss is finite
+            raise NotFiniteError(f"update {progress.update}: the tensor {name} holds NaN or infinite numbers; {advice}")
+        cost = cost_of(task.recipe, dev_loss, value)
+        best = cost < progress.lowest
+        if best or settings.keep == "last":
+            run.replace(storage.MODEL, save_tensors(tensors))
+    progress.waited = 0 if best else progress.waited + 1
+    progress.lowest = min(progress.lowest, cost)
+    validated = Validated(
+        update=progress.update,
+        updates=settings.updates,
+        loss=progress.mean_loss(),
+        gradient_norm=progress.mean_norm(),
+        dev_loss=dev_loss,
+        metric=task.recipe.metric,
+        value=value,
+        examples=len(part),
+        samples=samples,
+        best=best,
+        waited=progress.waited,
+        learning_rate=learning_rate(settings, progress.update),
+        tokens_per_second=session.clock.rate(progress.tokens),
+        seconds=session.clock.seconds(),
+        health=attention_health,
+    )
+    progress.begin_interval()
+    session.clock.start_interval()
+    return validated
+
+
+def cost_of(recipe: Recipe, dev_loss: float, value: float | None) -> float:
+    """What train.best_by says to be lowest."""
+    if recipe.train.best_by == "loss":
+        return dev_loss
+    assert value is not None, "check refuses train.best_by = metric without train.validate_examples"
+    return -value if better(recipe.metric) == "higher is better" else value
+
+
+def check_best(recipe: Recipe) -> None:
+    """Refuse a train.best_by that is not known, or whose metric would not be computed."""
+    pick(dict.fromkeys(BEST_BY), recipe.train.best_by, "value of train.best_by")
+    if recipe.train.best_by == "metric" and not recipe.train.validate_examples:
+        raise RecipeError("train.best_by = metric needs train.validate_examples of at least 1, not 0")
+
+
+def part_of(task: AnyTask, examples: Sequence[Example]) -> Sequence[Example]:
+    """The dev examples that each validation predicts: at most train.validate_examples, and `CHARACTERS` of text."""
+    part = task.part(examples, task.recipe.train.validate_examples)
+    sizes = accumulate(len(source) + len(target) for source, target in store.texts(part))
+    return part[: max(1, sum(size <= CHARACTERS for size in sizes))] if part else part
+
+
+def score(task: AnyTask, model: nn.Module, part: Sequence[Example]) -> tuple[float | None, tuple[Sample, ...]]:
+    """The recipe's metric on some examples, by greedy search, and some of the outputs.
+
+    The random generators stay as they are. If memory does not suffice for the search beside the training, there is no
+    value, unless train.best_by needs one.
+    """
+    recipe = task.recipe
+    greedy = replace(recipe.search, beam=1, temperature=0.0, max_extra=min(recipe.search.max_extra, MOST_EXTRA))
+    try:
+        with generators_restored(), torch.no_grad():
+            scored = task.measure(model, part, recipe.metric, greedy)
+            asked, answers = scored.asked, scored.answers
+            if not answers:  # the metric is not one of outputs
+                asked = task.probes(evenly(part, SAMPLES))
+                answers = task.answer(model, [example.source for example in asked], greedy)
+    except (MemoryError, RuntimeError) as error:
+        if not devices.out_of_memory(error) or recipe.train.best_by == "metric":
+            raise
+        return None, ()
+    pairs = evenly(list(zip(asked, answers, strict=True)), SAMPLES)
+    samples = tuple(Sample(example.source, example.target, answer.text) for example, answer in pairs)
+    return scored.measured.value, samples
+
+
+@torch.no_grad()
+def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -> tuple[float, Health | None]:
+    """The mean loss per target token, in nats, and the health of the attention if the model has a map."""
+    model.eval()
+    device = next(model.parameters()).device
+    total, tokens, maps = 0.0, 0, []
+    for indices in counted(sorted_batches(data.lengths(), task.recipe.train.batch_tokens), "validating", size=1):
+        stopper.check()
+        for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
+            total += judged.loss.item()
+            tokens += task.tokens(batch)
+            if judged.attention is not None and judged.mask is not None:
+                maps.append((judged.attention, judged.mask, batch.target.mask[:, 1:]))
+    return total / tokens, health(maps)
+
+
+def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, DevLoss]]:
+    """The loss and attention of a batch; a batch that does not fit into memory is split in two, again if needed."""
+    try:
+        return [(batch, task.dev_loss(model, batch))]
+    except (MemoryError, RuntimeError) as error:
+        if not devices.out_of_memory(error):
+            raise
+    return [judged for half in halves(batch) for judged in _judge(task, model, half)]

@@ -1,0 +1,238 @@
+"""Progress and messages: what is shown when, that counting changes nothing, and that no word is broken."""
+
+import io
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from regard import console
+from regard.console import Pace, ProgressLog, Work, counted, current_log, duration, fitting, tick, wrapped
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    result = Clock()
+    monkeypatch.setattr(console.time, "perf_counter", result)
+    return result
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+# Counting
+
+
+@pytest.mark.parametrize("count", [0, 1, 6, 7, 8, 20])
+def test_counting_gives_the_same_items_one_by_one(capsys: Capture, count: int) -> None:
+    read: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(count):
+            read.append(number)
+            yield number
+
+    with ProgressLog():
+        for number in counted(items(), "reading", count, size=7):
+            assert read[-1] == number  # nothing is read ahead: an item may be large
+    assert read == list(range(count))
+
+
+def test_without_an_open_log_nothing_is_wrapped() -> None:
+    items = [1, 2]
+    assert counted(items, "reading") is items
+    tick("waiting")
+
+
+def test_counting_costs_little() -> None:
+    """Of the preparation of a million pairs, about 20 microseconds a pair, at most 2 %: 0.4 microseconds a pair.
+
+    There are ten passes over the pairs, so 40 nanoseconds for each of them.
+    """
+    items, costs = list(range(300_000)), []
+    for _ in range(3):
+        begun = time.process_time()
+        for _ in items:
+            pass
+        plain = time.process_time() - begun
+        begun = time.process_time()
+        with ProgressLog(quiet=True):
+            for _ in counted(items, "reading"):
+                pass
+        costs.append((time.process_time() - begun - plain) / len(items))
+    assert min(costs) < 40e-9
+
+
+# Lines without a terminal
+
+
+def test_a_line_comes_every_ten_seconds_with_what_is_left(capsys: Capture, clock: Clock) -> None:
+    with ProgressLog() as log:
+        log.begin("reading pairs.tsv", 1000)
+        for done in range(0, 1000, 10):
+            log.show(done, "loss 2.5")
+            clock.now += 0.5
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        "reading pairs.tsv: 200 of 1,000, 40 s left, loss 2.5",
+        "reading pairs.tsv: 400 of 1,000, 30 s left, loss 2.5",
+    ]
+    assert len(lines) == 4
+
+
+def test_ten_seconds_count_over_short_works_and_from_the_last_message(capsys: Capture, clock: Clock) -> None:
+    with ProgressLog() as log:
+        for number in range(8):
+            clock.now += 3
+            log.begin(f"work {number}", 10)
+            log.show(1)
+        log.say("a message")
+        clock.now += 9
+        log.show(2)
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "work 3",
+        "work 7",
+        "a message",
+    ]
+
+
+def test_a_long_work_has_about_a_hundred_lines(capsys: Capture, clock: Clock) -> None:
+    with ProgressLog() as log:
+        log.begin("learning", 40_000)
+        for done in range(40_000):  # forty thousand seconds
+            clock.now += 1
+            log.show(done)
+    assert 100 < len(capsys.readouterr().err.splitlines()) < 500
+
+
+def test_a_work_of_unknown_length_says_how_long_it_takes_so_far(capsys: Capture, clock: Clock) -> None:
+    with ProgressLog():
+        for _ in range(25):
+            clock.now += 1
+            tick("learning sub-words")
+    assert capsys.readouterr().err.splitlines() == [
+        f"learning sub-words: {seconds} so far" for seconds in ("9.0 s", "19 s")
+    ]
+
+
+def test_a_quiet_log_shows_nothing(capsys: Capture, clock: Clock) -> None:
+    with ProgressLog(quiet=True) as log:
+        log.announce("from pairs.tsv")
+        clock.now += 100
+        log.tick("learning sub-words")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_line_is_announced_once_and_an_open_log_is_used_again(capsys: Capture) -> None:
+    with ProgressLog() as log:
+        log.announce("from pairs.tsv")
+        with current_log() as same:
+            assert same is log
+            same.announce("from pairs.tsv")
+            same.announce("from other.tsv")
+    assert capsys.readouterr().err == "from pairs.tsv\nfrom other.tsv\n"
+
+
+# Smoothing
+
+
+def test_what_is_left_is_smoothed(clock: Clock) -> None:
+    """One slow second among fast ones changes what is left by a few percent, not twofold."""
+    pace, done = Pace(), 0
+    for _ in range(60):
+        clock.now, done = clock.now + 1, done + 10
+        pace.measure(done)
+    assert pace.seconds == pytest.approx(0.1)
+    clock.now, done = clock.now + 1, done + 1
+    pace.measure(done)
+    assert 0.1 < pace.seconds < 0.104
+    for _ in range(120):
+        clock.now, done = clock.now + 1, done + 5
+        pace.measure(done)
+    assert pace.seconds == pytest.approx(0.2, rel=0.02)  # and it follows a lasting change
+
+
+def test_a_pause_does_not_count(clock: Clock) -> None:
+    work = Work("learning", 100)
+    clock.now += 2
+    work.count(10)
+    clock.now += 50
+    work.pace.restart(10)
+    clock.now += 2
+    work.count(20)
+    assert work.pace.seconds == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((0.04, "0.0 s"), (9.2, "9.2 s"), (9.96, "10 s"), (99, "99 s"), (100, "2 min"), (5999, "100 min")),
+        *((6000, "1.7 hours"), (144_000, "40 hours"), (172_800, "2.0 days")),
+    ],
+)
+def test_a_duration_has_two_digits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+# In a terminal
+
+
+@pytest.mark.parametrize("width", [30, 60, 120])
+def test_nothing_is_broken_within_a_word(monkeypatch: pytest.MonkeyPatch, clock: Clock, width: int) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(width))
+    message = "vocabularies of 8,004 and 8,004 tokens, go on with: regard train --resume " + "long/" * 9 + " and 日本語"
+    with ProgressLog() as log:
+        log.say(message)
+        log.begin("reading a_file_with_a_long_name.tsv", 1_000_000)
+        clock.now += 2
+        log.show(400_000, "loss 2.345", "123,456 tokens/s")
+        log._bar.refresh()
+    text = screen.getvalue()
+    said = console_lines(text[: text.index("reading")])
+    assert " ".join(said).split() == message.split()
+    assert all(len(line) <= width or " " not in line.strip() for line in said)
+    drawn = [line for line in console_lines(text) if "reading" in line]
+    assert drawn
+    assert all(len(line) <= width for line in drawn)
+    shown = [part for part in ("400,000 of 1,000,000", "3.0 s left", "loss 2.345", "123,456 tokens/s") if part in text]
+    assert len(shown) == {30: 0, 60: 1, 120: 4}[width]
+
+
+def console_lines(text: str) -> list[str]:
+    """The lines that were drawn, without colours and cursor movements."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "\n").splitlines()
+
+
+def test_as_many_parts_as_fit_are_shown() -> None:
+    parts = ["3 of 10", "4 s left", "loss 1"]
+    assert fitting(parts, 25) == "3 of 10, 4 s left, loss 1"
+    assert fitting(parts, 24) == "3 of 10, 4 s left"
+    assert fitting(parts, 6) == ""
+
+
+def test_wrapped_lines_are_indented() -> None:
+    assert wrapped("  right: one two three", 12) == "  right: one\n    two\n    three"
+    assert wrapped("", 12) == ""
+    assert os.linesep not in wrapped("x" * 50, 12)
