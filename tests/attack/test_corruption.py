@@ -33,6 +33,7 @@ from common import (
     snapshot,
     trying,
 )
+from crafted_pieces import sentencepieces
 
 from commands import Result
 
@@ -383,7 +384,7 @@ def test_crafted_manifests(attack: Attack, record_property: Count) -> None:
                 attack.discard(run)
 
 
-def listed(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+def listed(content: bytes) -> Iterator[tuple[str, bytes]]:
     """Crafted lists of tokens or labels, most with the right number of them."""
     stored = json.loads(content)
     old = stored if isinstance(stored, list) else stored["tokens"]
@@ -405,7 +406,7 @@ def listed(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
                 yield f"kind {kind!r}", json.dumps(stored | {"kind": kind}).encode()
 
 
-def needed(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+def needed(content: bytes) -> Iterator[tuple[str, bytes]]:
     """Crafted lists of the entries of installed packages that a run needs."""
     stored = json.loads(content)
     (key, package), *_ = stored.items()
@@ -418,31 +419,31 @@ def needed(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
         yield f"package {wrong!r:.20}", json.dumps({key: wrong}).encode()
 
 
-def begun_with(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+def begun_with(content: bytes) -> Iterator[tuple[str, bytes]]:
     """Crafted digests of the weights that a run started from."""
     (digest,) = json.loads(content)
     for wrong in (["0" * 64], [digest, digest], [digest.upper()], [[digest]], digest, {digest: digest}, [None], [7]):
         yield f"{wrong!r:.20}", json.dumps(wrong).encode()
 
 
-def crafted_contents(made: Example, name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+def crafted_contents(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
     """Contents to put in the place of a file that is not of tensors."""
     yield from TEXTS.items()
     if name == PLUGINS:
-        yield from needed(name, content)
+        yield from needed(content)
     elif name == ORIGIN:
-        yield from begun_with(name, content)
+        yield from begun_with(content)
     elif name.endswith(TOKENS) and not content.startswith(b"{"):
         yield from sentencepieces(content)
     elif name.endswith((TOKENS, LABELS)):
-        yield from listed(name, content)
+        yield from listed(content)
 
 
 def text_cases(made: Example) -> Iterator[tuple[str, str, str, str, bytes]]:
     for state, name, command in places_of(made):
         if not name.endswith((".safetensors", MANIFEST, LOCK)) and not name.startswith(OLDER):
             run = made.finished if state == "finished" else made.unfinished
-            for title, content in crafted_contents(made, name, (run / name).read_bytes()):
+            for title, content in crafted_contents(name, (run / name).read_bytes()):
                 yield state, name, command, title, content
 
 
@@ -456,119 +457,6 @@ def test_crafted_texts_with_a_fitting_manifest(attack: Attack, record_property: 
                 sign((run / name).parent)
                 attack.run(state, command, run, equal=False)
                 attack.discard(run)
-
-
-# ---- crafted sentencepiece models, which are messages of protocol buffers
-
-PIECES, TRAINER, NORMALIZER, SELF_TEST, DENORMALIZER = 1, 2, 3, 4, 5  # fields of a model
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
-Message = list[tuple[int, int, Any]]  # field, wire type and value
-
-
-def varint(content: bytes, start: int) -> tuple[int, int]:
-    """The number that starts there, and the place after it."""
-    value = shift = 0
-    while True:
-        byte = content[start]
-        value, shift, start = value | (byte & 127) << shift, shift + 7, start + 1
-        if byte < 128:
-            return value, start
-
-
-def to_varint(value: int) -> bytes:
-    parts = []
-    while value > 127:
-        parts.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*parts, value])
-
-
-def parse_message(content: bytes) -> Message:
-    message: Message = []
-    place = 0
-    while place < len(content):
-        key, place = varint(content, place)
-        if key & 7 == VARINT:
-            value, place = varint(content, place)
-            message.append((key >> 3, VARINT, value))
-            continue
-        size, place = {FIXED32: (4, place), FIXED64: (8, place)}.get(key & 7) or varint(content, place)
-        message.append((key >> 3, key & 7, content[place : place + size]))
-        place += size
-    return message
-
-
-def to_bytes(message: Message) -> bytes:
-    content = b""
-    for field, kind, value in message:
-        content += to_varint(field << 3 | kind)
-        content += to_varint(value) if kind == VARINT else (to_varint(len(value)) if kind == LENGTH else b"") + value
-    return content
-
-
-def piece(text: bytes, score: float = 0.0, kind: int = 1) -> tuple[int, int, bytes]:
-    """A piece of a model; kinds are 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte."""
-    return PIECES, LENGTH, to_bytes([(1, LENGTH, text), (2, FIXED32, struct.pack("<f", score)), (3, VARINT, kind)])
-
-
-def sentencepieces(content: bytes) -> Iterator[tuple[str, bytes]]:
-    """Crafted sentencepiece models, most with the right number of pieces."""
-    model = parse_message(content)
-    pieces = [field for field in model if field[0] == PIECES]
-    rest = [field for field in model if field[0] != PIECES]
-    last = len(pieces) - 1
-    texts = {
-        "empty": b"", "not UTF-8": b"\xff\xfe", "cut UTF-8": b"\xe2\x96", "surrogate": b"\xed\xa0\x80", "NUL": b"\0",
-        "space": b" ", "only the sign for a space": "▁".encode(), "long": b"a" * 10**6, "letter": b"a",
-        "unknown": b"<unk>", "end": b"</s>", "byte": b"<0x41>", "wrong byte": b"<0xZZ>",
-    }  # fmt: skip
-    for (title, text), kind in itertools.product(texts.items(), (0, 1, 2, 3, 4, 5, 6, 7, 2**31)):
-        yield f"a piece: {title}, kind {kind}", to_bytes([*pieces[:-1], piece(text, kind=kind), *rest])
-    for score in (float("nan"), float("inf"), -float("inf"), 3e38, -3e38):
-        scored = [piece({key: value for key, _, value in parse_message(old)}[1], score) for *_, old in pieces[4:]]
-        yield f"all scores {score}", to_bytes([*pieces[:4], *scored, *rest])
-    for index, kind in itertools.product(range(4), (1, 3, 4, 6)):
-        special = {key: value for key, _, value in parse_message(pieces[index][2])}[1]
-        changed = [*pieces[:index], piece(special, kind=kind), *pieces[index + 1 :]]
-        yield f"special piece {index} of kind {kind}", to_bytes([*changed, *rest])
-    yield "no piece", to_bytes(rest)
-    yield "pieces alone", to_bytes(pieces)
-    yield "one less", to_bytes([*pieces[:last], *rest])
-    yield "one twice", to_bytes([*pieces[:last], pieces[4], *rest])
-    yield "turned", to_bytes([*pieces[:4], *pieces[:3:-1], *rest])
-    yield "many pieces", to_bytes([*pieces, *(piece(f"x{index}".encode()) for index in range(20_000)), *rest])
-    yield "twice", content + content
-    for field in (TRAINER, NORMALIZER, DENORMALIZER, SELF_TEST):
-        for title, value in {"empty": b"", "random": random.Random(field).randbytes(60), "long": b"\n" * 10**6}.items():
-            others = [old for old in model if old[0] != field]
-            yield f"field {field} {title}", to_bytes([*others, (field, LENGTH, value)])
-    yield from settings_of(model, TRAINER)
-    yield from settings_of(model, NORMALIZER)
-
-
-def settings_of(model: Message, place: int) -> Iterator[tuple[str, bytes]]:
-    """Models with other settings of the trainer (model type, ids, flags) or of the normalizer (table, flags)."""
-    (old,) = [parse_message(value) for field, _, value in model if field == place]
-    others = [field for field in model if field[0] != place]
-    numbers = (0, 1, 2, 3, 4, 2**31 - 1, 2**31, 2**64 - 1)
-    fields = (3, 4, 24, 25, 35, 40, 41, 42, 43, 44, 48, 49) if place == TRAINER else (3, 4, 5)
-    changes: list[tuple[int, int, Any]] = [(field, VARINT, value) for field in fields for value in numbers]
-    generator = random.Random(place)
-    tables = (
-        b"",
-        b"\0" * 8,
-        b"\4\0\0\0\0\0\0\0",
-        b"\xff" * 64,
-        struct.pack("<I", 1024) + generator.randbytes(1024 + 64),
-    )
-    tables += tuple(struct.pack("<I", 256) + generator.randbytes(256) + b"a\0b\0" for _ in range(12))
-    if place == NORMALIZER:
-        changes += [(2, LENGTH, table) for table in tables]
-    else:
-        changes += [(field, LENGTH, text) for field in (44, 45, 46, 47, 48) for text in (b"", b"\xff", b"x" * 10**5)]
-    for field, kind, value in changes:
-        message = [*(setting for setting in old if setting[0] != field), (field, kind, value)]
-        yield f"field {place}.{field} = {value!r:.20}", to_bytes([*others, (place, LENGTH, to_bytes(message))])
 
 
 # ---- crafted states of a checkpoint
