@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.files import find, load, pairs, read_lines, split
+from regard.data.files import load, pairs, read_lines, split
+from regard.data.paths import find
 from regard.errors import DataError
 from regard.recipe import Limits
 from regard.types import Example

@@ -13,6 +13,7 @@ from regard import memory, models, plugins, storage
 from regard import recipe as recipes
 from regard.console import ProgressLog, announcement, current_log
 from regard.data.batching import Batches
+from regard.data.paths import are_large
 from regard.errors import CallbackError, CorruptError, DataError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
 from regard.recipe import Recipe, Train
@@ -52,8 +53,7 @@ def train(
         check(recipe)
     with Stopper().listening() as stopper, current_log(quiet=quiet) as log:
         stopper.say = log.say
-        log.announce(announcement(recipe))
-        task, examples, data, dev, shapes, digest = _prepare(recipe, origin)
+        task, examples, data, dev, shapes, digest = _prepare(recipe, origin, log)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: digest} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
@@ -87,16 +87,25 @@ def _overridden(recipe: Recipe | str | Path, overrides: Sequence[str]) -> Recipe
     return recipe
 
 
-def _prepare(recipe: Recipe, origin: Run | None) -> Prepared:
+def _prepare(recipe: Recipe, origin: Run | None, log: ProgressLog) -> Prepared:
     """Read and encode the data of a new training, and check that it fits into memory."""
     kind = task_class(recipe.task)
-    examples = kind.examples(recipe)
+    examples = _read(kind, recipe, log)
     task = kind.learn(recipe, examples.train, origin)
     digest = examples.digest()
     data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
     shapes = _shapes(task)
     memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
     return Prepared(task, examples.without_texts(), data, dev, shapes, digest)  # without texts: frees their memory
+
+
+def _read(kind: type[AnyTask], recipe: Recipe, log: ProgressLog) -> Examples:
+    """Read the examples; a line says where they come from, before they are read if that takes a while."""
+    if are_large(recipe.data.train):
+        log.announce(announcement(recipe))
+    examples = kind.examples(recipe)
+    log.announce(announcement(recipe))
+    return examples
 
 
 class Preview(NamedTuple):
@@ -118,8 +127,7 @@ def preview(recipe: Recipe | str | Path, *overrides: str, quiet: bool = False) -
         check(recipe)
     with Stopper().listening() as stopper, current_log(quiet=quiet) as log, storage.reading_only():
         stopper.say = log.say
-        log.announce(announcement(recipe))
-        task, examples, data, dev, shapes, _ = _prepare(recipe, origin)
+        task, examples, data, dev, shapes, _ = _prepare(recipe, origin, log)
         if origin is not None:
             _fitting(origin, shapes)
         device = devices.choose_device(recipe.train.device)
@@ -150,11 +158,10 @@ def resume(
         if run.finished():
             log.say(f"the run {run.path} is finished already")
             return run
-        log.announce(announcement(recipe))
         now = environment.current(recipe.train)
         changes = environment.describe_changes(run, now, exact=exact)
         task = task_class(recipe.task).restore(recipe, run.read)
-        examples = task.examples(recipe)
+        examples = _read(type(task), recipe, log)
         if examples.digest() != run.read(storage.DATA):
             names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
             raise DataError(
