@@ -147,6 +147,19 @@ def test_the_code_of_a_page_runs(name: str, tables_restored: None) -> None:
         exec(compile("\n" * above + block[1], f"docs/{name}.md", "exec"), namespace)
 
 
+def test_the_callback_of_the_page_on_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    assert len([line for line in block.split("\n") if line.strip()]) <= 12
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "training"}
+    sizes = ["model.encoder.dim=8", "model.decoder.dim=8", "model.embedding=8"]
+    small = [*sizes, "search.max_ratio=0", "train.device=cpu"]
+    words = ", ".join(f'"{override}"' for override in small)
+    exec(block.replace("callbacks=", f"{words}, quiet=True, callbacks="), namespace)
+    assert [len(point) for point in namespace["curve"].points] == [3, 3]
+
+
 def test_a_new_score_takes_about_fifteen_lines() -> None:
     text = (ROOT / "docs/extend.md").read_text(encoding="utf-8")
     (block,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class Laplace" in block]

@@ -192,9 +192,7 @@ class Train:
     doubly_stochastic: float = _number(0.0, 0.0, 1e6)  # weight of Xu et al.'s loss: total weight per key near 1
     guided: float = _number(0.0, 0.0, 1e6)  # weight of the guided attention loss, from known links; characters only
     entropy: float = _number(0.01, 0.0, 1e6)  # weight of the entropy bonus for hard attention
-    patience: int = _number(
-        0, 0, 1_000_000_000
-    )  # early stopping: validations without a new best (see best_by); 0: never
+    patience: int = _number(0, 0, 1_000_000_000)  # early stopping: validations without a new best; 0: never
     start_from: str = ""  # a run to start from: its tokenizers, and its weights whose names and shapes fit, are used
     new_vocabulary: bool = False  # with start_from: build vocabularies from the data; rows of tokens in both are taken
     seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of weights, batches, dropout, embedded corpora

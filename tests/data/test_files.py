@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import files
-from regard.data.files import find, load, pairs, read_lines, split, stream_stdin
+from regard.data.files import load, pairs, read_lines, split, stream_stdin
+from regard.data.paths import find
 from regard.errors import DataError
 from regard.recipe import Limits
 from regard.types import Example

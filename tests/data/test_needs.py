@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from regard import recipe as recipes
-from regard.data.files import find
 from regard.data.needs import how_to_fix, needs
+from regard.data.paths import find
 from regard.recipe import Data
 
 REAL = os.environ.get("REGARD_DATA", "")

@@ -22,6 +22,7 @@ import pytest
 from commands import Result
 from conftest import SCRIPT, Command
 from regard import __version__
+from regard import recipe as recipes
 from regard.analysis.doctor import EXTRAS
 from regard.attention.scores import SCORES
 from regard.errors import DataError, RecipeError
@@ -731,6 +732,60 @@ def test_data_lists_files_that_are_found_and_files_that_are_missing(regard: Comm
     assert (known.code, json.loads(known.lines[0])["files"][0]["path"]) == (2, None)
 
 
+def test_show_prints_a_recipe_with_meanings_and_where_values_come_from(regard: Command, tmp_path: Path) -> None:
+    changes = ["train.updates=7", "model.decoder.cross_attention.score=dot", "data.train=a.tsv,b.tsv"]
+    result = regard("show", "moods", *changes)
+    assert result.code == 0, result.error
+    shown = result.out.decode()
+    assert "\n# number of updates at most; see patience (the command line)\nupdates = 7\n" in shown
+    assert "\n# name of the run directory (moods.toml)\n" in shown
+    assert "(default)\nseed = 1\n" in shown
+    assert "\n# heads: as model.attention\n" in shown
+    assert "[classify]" in shown
+    assert "[masked_lm]" not in shown  # of another task
+    assert recipes.parse(shown, "shown") == recipes.load("moods", changes)
+    keys = [json.loads(line) for line in regard("show", "moods", *changes, "--json").lines]
+    assert {"key": "train.updates", "value": 7, "from": "the command line"}.items() <= keys[
+        [key["key"] for key in keys].index("train.updates")
+    ].items()
+    assert all(key["meaning"] for key in keys)
+    assert "did you mean 'train.updates'" in refused(regard("show", "moods", "train.update=7"))
+
+
+def test_a_dry_run_checks_reports_and_writes_nothing(regard: Command, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text(pairs(30), encoding="utf-8")
+    before = snapshot(tmp_path), snapshot(cache)
+    settings = ("dates", "data.train=pairs.tsv", "tokens.source=word", *TINY, "--dry-run")
+    result = regard("train", *settings, folder=tmp_path)
+    assert result.code == 0, result.error
+    assert result.out == b""
+    for sentence in (
+        "upper: translate, from pairs.tsv",
+        "no data.dev given: 3 pairs",
+        "memory: at least ",
+        "nothing was",
+    ):
+        assert sentence in result.error
+    assert (snapshot(tmp_path), snapshot(cache)) == before
+    report = json.loads(regard("train", *settings, "--json", "-q", folder=tmp_path).lines[0])
+    assert (report["examples"], report["dev"], report["device"]) == (27, 3, "cpu")
+    assert "unknown score" in refused(regard("train", *settings, "model.attention.score=dott", folder=tmp_path))
+    assert refused(regard("train", "--resume", "runs/dates", "--dry-run")).startswith("--dry-run is for new runs")
+
+
+def test_large_files_are_named_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\n" * 300_000, encoding="utf-8")
+    code = (
+        "import sys\nsys.modules['torch'] = None\nfrom regard import cli\n"
+        "sys.argv = ['regard', 'train', 'dates', 'data.train=pairs.tsv']\ncli.main()\n"
+    )
+    variables = os.environ | {"REGARD_CACHE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path, env=variables
+    )
+    assert done.stderr.startswith("dates: translate, from pairs.tsv\n")
+
+
 def test_data_describes_a_corpus_and_names_a_damaged_file(regard: Command, tmp_path: Path) -> None:
     result = regard("data", "dates")
     assert result.code == 0
@@ -844,7 +899,9 @@ def test_version(script: Command) -> None:
     assert script("--version").lines == [f"regard {__version__}"]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "--json"], ["--version"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["list"], ["list", "--json"], ["--version"], ["train", "--help"], ["show", "dates"]]
+)
 def test_light_commands_do_not_import_torch(arguments: list[str]) -> None:
     code = (
         "import sys\nfrom regard import cli\n"

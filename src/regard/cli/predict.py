@@ -74,7 +74,7 @@ def predict(
 
 def _check_inputs(run: str, inputs: list[str] | None, texts: list[str] | None, columns: str | None) -> None:
     """Refuse inputs that cannot be meant: files and texts, a text in place of a file, columns of lines."""
-    from regard.data.files import is_there
+    from regard.data.paths import is_there
     from regard.data.records import ending
 
     if texts and inputs:

@@ -35,6 +35,7 @@ def train(
     """
     from regard import recipe as recipes
     from regard.console import ProgressLog, announcement
+    from regard.data.paths import are_large
 
     if exact and resume is None:
         raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
@@ -45,7 +46,8 @@ def train(
     with ProgressLog(quiet=quiet) as log:
         if recipe is not None:
             settings = recipes.load(recipe, overrides or [])
-            log.announce(announcement(settings))
+            if are_large(settings.data.train):
+                log.announce(announcement(settings))
         log.begin("loading torch")
         from regard import training
         from regard.tasks import task_class

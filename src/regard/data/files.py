@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from encodings import utf_8
 from io import BufferedReader
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -20,8 +19,9 @@ import numpy as np
 from regard.console import counted
 from regard.data import store
 from regard.data.batching import shuffled
+from regard.data.paths import find
 from regard.data.store import Indices, Integers, Lines, StoredExamples, Texts, joined, offset_type, take, where
-from regard.errors import DataError, did_you_mean
+from regard.errors import DataError
 from regard.recipe import Limits
 from regard.types import Example
 
@@ -126,44 +126,6 @@ def _line_starts(content: bytearray, newlines: int, *, has_mark: bool) -> Intege
     if unfinished:
         starts[-1] = len(content)
     return starts
-
-
-def find(name: str) -> Path:
-    """The path of the file of that name: as given, otherwise under $REGARD_DATA, otherwise under ./data."""
-    if not name:
-        raise DataError("the name of a file is empty; name a file that is there")
-    paths = _candidates(name)
-    existing = [path for path in paths if os.path.exists(path)]
-    for path in existing:
-        if not os.path.isdir(path):
-            return path
-    if existing:
-        raise DataError(f"{existing[0]} is a folder; name a file in it")
-    tried = ", ".join(str(path) for path in paths)
-    unset = "" if os.environ.get("REGARD_DATA") else " ($REGARD_DATA is not set)"
-    suggestion = did_you_mean(Path(name).name, _files_beside(paths))
-    raise DataError(f"cannot find {name}; looked for {tried}{unset}{suggestion}")
-
-
-def is_there(name: str) -> bool:
-    """Whether a file or folder of that name is where `find` looks."""
-    return any(os.path.exists(path) for path in _candidates(name))
-
-
-def _candidates(name: str) -> list[Path]:
-    folders = ["", os.environ.get("REGARD_DATA", ""), "data"]
-    return list(dict.fromkeys(Path(folder, name) for folder in folders))  # an absolute name gives one path only
-
-
-def _files_beside(paths: Sequence[Path]) -> list[str]:
-    """The names of all files in the folders of these paths."""
-    names: list[str] = []
-    for path in paths:
-        try:
-            names += sorted(os.listdir(path.parent))
-        except (OSError, ValueError):  # the folder does not exist, or its name is invalid: nothing to suggest
-            continue
-    return names
 
 
 def load(name: str, limits: Limits = LIMITS) -> Lines:

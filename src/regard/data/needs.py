@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.files import find, load
+from regard.data.files import load
+from regard.data.paths import find
 from regard.data.records import ending, parquet_rows
 from regard.errors import DataError, MissingExtraError
 from regard.recipe import Data, Limits

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.data.files import LIMITS, Loaded, check_limit, find, load
+from regard.data.files import LIMITS, Loaded, check_limit, load
+from regard.data.paths import find
 from regard.data.store import LONG, Integers, Lines, Mapped, StoredExamples, Texts, joined, where
 from regard.errors import DataError, MissingExtraError, did_you_mean, shown
 from regard.recipe import Limits

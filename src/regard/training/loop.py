@@ -14,6 +14,7 @@ from regard import memory, models, plugins, storage
 from regard import recipe as recipes
 from regard.console import ProgressLog, announcement, current_log
 from regard.data.batching import Batches
+from regard.data.paths import are_large
 from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Given
 from regard.errors import CallbackError, CorruptError, DataError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
@@ -58,8 +59,7 @@ def train(
         check(recipe)
     with Stopper().listening() as stopper, current_log(quiet=quiet) as log:
         stopper.say = log.say
-        log.announce(announcement(recipe))
-        task, examples, data, dev_data, shapes, digest = _prepare(recipe, origin, given)
+        task, examples, data, dev_data, shapes, digest = _prepare(recipe, origin, given, log)
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: digest} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
@@ -93,16 +93,25 @@ def _overridden(recipe: Recipe | str | Path, overrides: Sequence[str]) -> Recipe
     return recipe
 
 
-def _prepare(recipe: Recipe, origin: Run | None, given: Given) -> Prepared:
+def _prepare(recipe: Recipe, origin: Run | None, given: Given, log: ProgressLog) -> Prepared:
     """Read and encode the data of a new training, and check that it fits into memory."""
     kind = task_class(recipe.task)
-    examples = kind.examples(recipe, given)
+    examples = _read(kind, recipe, given, log)
     task = kind.learn(recipe, examples.train, None if recipe.train.new_vocabulary else origin)
     digest = examples.digest()
     data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
     shapes = _shapes(task)
     memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
     return Prepared(task, examples.without_texts(), data, dev, shapes, digest)  # without texts: frees their memory
+
+
+def _read(kind: type[AnyTask], recipe: Recipe, given: Given, log: ProgressLog) -> Examples:
+    """Read the examples; a line says where they come from, before they are read if that takes a while."""
+    if are_large(recipe.data.train):
+        log.announce(announcement(recipe))
+    examples = kind.examples(recipe, given)
+    log.announce(announcement(recipe))
+    return examples
 
 
 class Preview(NamedTuple):
@@ -124,8 +133,7 @@ def preview(recipe: Recipe | str | Path, *overrides: str, quiet: bool = False) -
         check(recipe)
     with Stopper().listening() as stopper, current_log(quiet=quiet) as log, storage.reading_only():
         stopper.say = log.say
-        log.announce(announcement(recipe))
-        task, examples, data, dev, shapes, _ = _prepare(recipe, origin, NOTHING_GIVEN)
+        task, examples, data, dev, shapes, _ = _prepare(recipe, origin, NOTHING_GIVEN, log)
         if origin is not None:
             _fitting(origin, task, shapes)
         device = devices.choose_device(recipe.train.device)
@@ -164,13 +172,12 @@ def resume(
         if run.finished():
             log.say(f"the run {run.path} is finished already")
             return run
-        log.announce(announcement(recipe))
         now = environment.current(recipe.train)
         changes = environment.describe_changes(run, now, exact=exact)
         task = task_class(recipe.task).restore(recipe, run.read)
         if run.has_file(storage.ORIGIN):
             run.read(storage.ORIGIN)  # a checkpoint makes it needless, but a run with a damaged file is refused
-        examples = task.examples(recipe, given)
+        examples = _read(type(task), recipe, given, log)
         if examples.digest() != run.read(storage.DATA):
             names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
             raise DataError(

@@ -1,0 +1,55 @@
+"""Where the data files are that a recipe names; this module is imported before torch is."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from regard.errors import DataError, did_you_mean
+
+LARGE = 1_000_000  # bytes of files that take a while
+
+
+def find(name: str) -> Path:
+    """The path of the file of that name: as given, otherwise under $REGARD_DATA, otherwise under ./data."""
+    if not name:
+        raise DataError("the name of a file is empty; name a file that is there")
+    paths = _candidates(name)
+    existing = [path for path in paths if os.path.exists(path)]
+    for path in existing:
+        if not os.path.isdir(path):
+            return path
+    if existing:
+        raise DataError(f"{existing[0]} is a folder; name a file in it")
+    tried = ", ".join(str(path) for path in paths)
+    unset = "" if os.environ.get("REGARD_DATA") else " ($REGARD_DATA is not set)"
+    suggestion = did_you_mean(Path(name).name, _files_beside(paths))
+    raise DataError(f"cannot find {name}; looked for {tried}{unset}{suggestion}")
+
+
+def is_there(name: str) -> bool:
+    """Whether a file or folder of that name is where `find` looks."""
+    return any(os.path.exists(path) for path in _candidates(name))
+
+
+def are_large(names: Sequence[str]) -> bool:
+    """Whether it takes a while to read these files; files that are missing are refused later."""
+    try:
+        return sum(os.path.getsize(find(name)) for name in names) >= LARGE
+    except (OSError, DataError, ValueError):
+        return False
+
+
+def _candidates(name: str) -> list[Path]:
+    folders = ["", os.environ.get("REGARD_DATA", ""), "data"]
+    return list(dict.fromkeys(Path(folder, name) for folder in folders))  # an absolute name gives one path only
+
+
+def _files_beside(paths: Sequence[Path]) -> list[str]:
+    """The names of all files in the folders of these paths."""
+    names: list[str] = []
+    for path in paths:
+        try:
+            names += sorted(os.listdir(path.parent))
+        except (OSError, ValueError):  # the folder does not exist, or its name is invalid: nothing to suggest
+            continue
+    return names
