@@ -1,6 +1,7 @@
 """All maps of an output: they change no output, equal those of forced decoding, and are chosen by site, layer, head."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -236,3 +237,12 @@ def test_a_stack_without_layers_is_refused() -> None:
     layer = LayerMaps("x", 1, torch.ones(1, 1, 2), ("a",), ("b", "c"))
     assert [attention.place for attention in AttentionMaps((layer,))] == [("x", 1, 1)]
     assert AttentionMaps((layer,)).pick() == AttentionMap(torch.ones(1, 2), ("a",), ("b", "c"))
+
+
+def test_the_code_of_the_page_about_looking_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "looking.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```python\n(.*?)```", text, re.S)
+    monkeypatch.chdir(tmp_path)
+    run = GOLDEN / "translate_transformer" / "finished"
+    exec(block.replace('"runs/mine"', repr(str(run))), {})
+    assert b'"Site"' in (tmp_path / "maps.html").read_bytes()

@@ -32,7 +32,7 @@ ESCAPES = (
 RAW = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ud800-\udfff]"
 )
-OURS = re.compile(r"\x1b\[(?:48;2;\d+;\d+;\d+|0)m")  # the colours of a map
+OURS = re.compile(r"\x1b\[(?:38;2;\d+;\d+;\d+|0)m")  # the colours of a map
 BAR = re.compile(r"\x1b\[(?:[\d;]*m|\?25[lh]|2K|\d*A)")  # colours, cursor and lines of a progress bar
 NAME = f"run{ESCAPES}"  # of a folder
 BOTH, UTF8 = ("out", "error"), "utf-8:strict"

@@ -688,7 +688,7 @@ def test_force_writes_the_maps_of_all_pairs(in_process: InProcess, tmp_path: Pat
     file.write_text("fade\tFADE\nbad\tDAB\n", encoding="utf-8")
     in_process.force(file, out=[tmp_path / name for name in ("a.html", "a.pharaoh", "a.csv")], layer=1)
     assert sorted(os.listdir(tmp_path)) == ["a-1.csv", "a-2.csv", "a.html", "a.pharaoh", "x.tsv"]
-    assert "1: fade → FADE" in (tmp_path / "a.html").read_bytes().decode("raw_unicode_escape")
+    assert '"start":["1: fade → FADE"]' in (tmp_path / "a.html").read_bytes().decode("raw_unicode_escape")
     assert len((tmp_path / "a.pharaoh").read_text("utf-8").splitlines()) == 2
     table = (tmp_path / "a-2.csv").read_text("utf-8").splitlines()
     assert [line.partition(",")[0] for line in table] == ["", *"DAB", "</s>"]

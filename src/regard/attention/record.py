@@ -80,6 +80,9 @@ def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator
     Results and gradients of the model stay the same, bit for bit: the recorded weights are copies. Weights of fused
     paths and gates are computed a second time, in the hook. The gates of an LSTM take about as long as stepping through
     the LSTM once more.
+
+    In a beam search, the rows of a call are beams, which change places between calls, so that joined rows are of no one
+    output: `Predictor.predict` with `all_maps` records the best output after the search.
     """
     recording = Recording()
     handles = []

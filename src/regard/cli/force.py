@@ -94,12 +94,13 @@ def _check_count(paths: Sequence[Path], pairs: int) -> None:
 def _draw(path: Path, maps: "list[Chosen]", title: str, pieces: bool) -> list[tuple[Path, bytes]]:
     """The files of the maps of all pairs, with their content."""
     from regard.show.html import PLACES, html_of_several
+    from regard.show.labels import make_visible
     from regard.show.maps import draw
 
     ending = path.suffix.lower()
     if ending == ".html":
         pairs = {
-            (f"{number}: {name[:TITLE]}", *place): attention
+            (f"{number}: {make_visible(name, TITLE)}", *place): attention
             for number, (name, own) in enumerate(maps, start=1)
             for place, attention in own.items()
         }

@@ -65,10 +65,18 @@ def html_of_several(maps: Mapping[tuple[str, ...], AttentionMap], choices: Seque
         | {"path": path, "rows": place[pooled.rows], "columns": place[pooled.columns]}
         for path, unit, own, pooled in pools
     ]
-    labels, layer = [_labels(axis, longest) for axis in axes], choices.index("Layer") if "Layer" in choices else 0
-    first = next(iter(maps))
-    start = [path for path in maps if path[:layer] + path[layer + 1 :] == first[:layer] + first[layer + 1 :]][-1]
-    return _page(title, {"choices": list(choices), "start": start, "labels": labels, "maps": contents})
+    labels = [_labels(axis, longest) for axis in axes]
+    return _page(title, {"choices": list(choices), "start": _start(maps, choices), "labels": labels, "maps": contents})
+
+
+def _start(maps: Iterable[tuple[str, ...]], choices: Sequence[str]) -> tuple[str, ...]:
+    """The place of the first map, but in the last layer that has such a map."""
+
+    def without_layer(path: tuple[str, ...]) -> list[str]:
+        return [name for name, choice in zip(path, choices, strict=True) if choice != "Layer"]
+
+    first, *others = maps
+    return [first, *(path for path in others if without_layer(path) == without_layer(first))][-1]
 
 
 def _bytes(attention: AttentionMap, most: int) -> int:
