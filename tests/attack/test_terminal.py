@@ -160,6 +160,8 @@ COMMANDS = {
     "look": ("look", "RUN", SOURCE + ESCAPES),
     "look json": ("look", "RUN", SOURCE + ESCAPES, "--json"),
     "score": ("score", "RUN", "FILE"),
+    "score errors": ("score", "RUN", "FILE", "--errors", "LIST"),
+    "score errors json": ("score", "RUN", "FILE", "--errors", "LIST", "--json"),
     "align": ("align", "RUN", "GOLD"),
     "near": ("near", "RUN", "FILE", "--text", SOURCE + ESCAPES),
     "near json": ("near", "RUN", "FILE", "--text", SOURCE, "--json"),
@@ -185,7 +187,7 @@ COMMANDS = {
     "no such ending": ("look", "RUN", "a", "-o", f"x.no{ESCAPES}"),
     "not UTF-8": ("predict", "no\udcff\udc1b"),
 }
-QUICK = ("predict", "predict many", "look", "score", "near", "data", "compare", "list")
+QUICK = ("predict", "predict many", "look", "score", "score errors", "near", "data", "compare", "list")
 SAMPLE = [name for name in COMMANDS if WHOLE or name in QUICK or name.startswith(("no ", "a "))]
 
 
@@ -208,9 +210,10 @@ def filled(hostile_run: Path) -> Callable[[str], list[str]]:
         "RECIPE": recipe,
         "RUNS": folder / f"runs{NAME}",
         "PICTURE": folder / f"{NAME}.svg",
+        "LIST": folder / f"{NAME}.list",
     }
     return lambda name: [
-        re.sub("RUNS|RUN|FILE|GOLD|RECIPE|PICTURE", lambda word: str(places[word[0]]), argument)
+        re.sub("RUNS|RUN|FILE|GOLD|RECIPE|PICTURE|LIST", lambda word: str(places[word[0]]), argument)
         for argument in COMMANDS[name]
     ]
 
