@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import string
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import pytest
 import regard
 from regard import Comparison, Run
 from regard import recipe as recipes
+from regard.analysis import significance
 from regard.analysis.comparison import MAX_BINS, MIN_BIN_SIZE, bins
 from regard.errors import DataError, RecipeError, StorageError
 from regard.metrics import METRICS, better
@@ -83,23 +85,89 @@ def test_no_lengths_have_no_bins() -> None:
 # the results
 
 
-def test_the_table_has_a_line_for_each_run(compared: Comparison, runs: Path) -> None:
+def test_the_table_has_a_line_for_each_system(compared: Comparison, runs: Path) -> None:
     assert [entry.name for entry in compared.entries] == ["reverse", "reverse order=none", "mine"]
     assert [entry.run.path for entry in compared.entries] == [runs / "reverse", runs / "reverse-2", runs / "mine"]
     first, without, other = compared.entries
     assert first.parameters == other.parameters > without.parameters > 0
     assert all(entry.tokens_per_second > 0 < entry.train_seconds for entry in compared.entries)
     head, *lines = compared.table().split("\n")
-    assert head.split() == ["name", "exact_match", "parameters", "tokens/s", "seconds"]
-    assert len({len(line) for line in (head, *lines[:3])}) == 1
-    for line, entry in zip(lines[:3], compared.entries, strict=True):
-        assert line.startswith(entry.name)
-        assert f"{entry.measured.value:.4f}" in line
-        assert f"{entry.parameters:,}" in line
-    where, signature = lines[4:6]
+    assert head.split() == ["name", "seeds", "exact_match", "deviation", "parameters", "tokens/s", "seconds"]
+    assert len({len(line) for line in (head, *lines[:2])}) == 1
+    for line, system, runs_of in zip(lines[:2], compared.systems, ((first, other), (without,)), strict=True):
+        assert line.startswith(system.name)
+        assert system.runs == runs_of
+        assert f"{len(runs_of)}  " in line
+        assert f"{system.mean:.4f}" in line
+        assert f"{runs_of[0].parameters:,}" in line
+    tests, notes = lines[3:6], lines[6:]
+    assert tests[0].split() == ["against", "reverse", "difference", "p"]
+    assert tests[1].startswith("reverse order=none  ")
+    assert tests[2] == "p: approximate randomisation, 10,000 trials"
+    blank, where, signature, *rest = notes
     assert where.startswith("on 150 test pairs of ")
     assert where.endswith("test.tsv")
-    assert [*lines[3:4], signature, *lines[6:]] == ["", "exact_match|n:150|case:mixed|space:kept", ""]
+    assert [blank, signature, *rest] == ["", "exact_match|n:150|case:mixed|space:kept", ""]
+
+
+def test_a_table_without_several_seeds_has_no_column_for_them(compared: Comparison) -> None:
+    alone = regard.compare(compared.entries[1].run, quiet=True).table().split("\n")
+    assert alone[0].split() == ["name", "exact_match", "parameters", "tokens/s", "seconds"]
+    assert (alone[2], alone[3][:17]) == ("", "on 150 test pairs")
+
+
+@pytest.mark.parametrize("width", [40, 60, 120])
+def test_a_narrow_table_breaks_between_words(compared: Comparison, width: int) -> None:
+    *lines, where, signature, _ = compared.table(width).split("\n")
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).replace(",", " ").split()
+    for word in ("reverse", "order=none", "seeds", "exact_match", "deviation", "parameters", "difference", "p"):
+        assert word in words
+    assert (where, signature) == tuple(compared.table().split("\n")[-3:-1])
+
+
+# seeds and differences
+
+
+def test_runs_that_differ_in_seed_and_name_alone_are_joined(compared: Comparison) -> None:
+    first, without, other = compared.entries
+    joined, alone = compared.systems
+    values = first.measured.value, other.measured.value
+    assert joined.mean == pytest.approx(sum(values) / 2)
+    assert joined.deviation == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    assert (alone.mean, alone.deviation) == (without.measured.value, None)
+    for mean, one, two in zip(joined.curve().points, first.curve.points, other.curve.points, strict=True):
+        assert (mean.length, mean.examples) == (one.length, one.examples)
+        assert mean.value == pytest.approx((one.value + two.value) / 2)
+        assert mean.deviation == pytest.approx(abs(one.value - two.value) / 2**0.5)
+
+
+def test_equal_seeds_are_not_joined(compared: Comparison, runs: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(runs / "reverse", tmp_path / "copy")
+    result = regard.compare(runs / "reverse", copy, runs / "mine", metric="character_errors", quiet=True)
+    assert [[run.name for run in system.runs] for system in result.systems] == [["reverse", "mine"], ["copy"]]
+    (difference,) = result.differences
+    assert difference.seeds == 1
+    first, twin = result.entries[:2]
+    assert first.outcomes == twin.outcomes
+    assert significance.p_value("character_errors", first.outcomes, twin.outcomes) == difference.p == 1.0
+
+
+def test_the_difference_is_tested_on_the_outputs_of_all_seeds(
+    compared: Comparison, runs: Path, data: tuple[str, ...]
+) -> None:
+    entrants = ("reverse", "reverse", "train.seed=2", "name=mine")
+    others = ("reverse", "model.decoder.order=none", "reverse", "model.decoder.order=none", "train.seed=2")
+    result = regard.compare(*SMALL, *data, *entrants, *others, metric="character_errors", runs=runs, quiet=True)
+    one, other = result.systems
+    assert [system.name for system in result.systems] == ["reverse", "reverse order=none"]
+    assert [[run.run.recipe().train.seed for run in system.runs] for system in result.systems] == [[1, 2], [1, 2]]
+    (difference,) = result.differences
+    assert difference.value == pytest.approx(other.mean - one.mean)
+    outputs = [[outcome for run in system.runs for outcome in run.outcomes] for system in result.systems]
+    assert len(outputs[0]) == 300
+    assert difference == (difference.value, significance.p_value("character_errors", *outputs), 2)
+    assert "trials, with the outputs of up to 2 seeds of either" in result.table()
 
 
 def test_a_name_with_control_characters_has_one_row_of_the_table(compared: Comparison) -> None:
@@ -136,8 +204,13 @@ def test_a_corpus_metric_is_computed_on_the_outputs_of_each_bin(compared: Compar
 
 def test_a_picture_names_the_runs_and_the_axes(compared: Comparison) -> None:
     drawn = compared.draw(".svg").decode()
-    for words in ("reverse order=none", "mine", "source length in character tokens", "exact_match (higher is better)"):
+    for words in (
+        "reverse order=none",
+        "source length in character tokens, median of",
+        "exact_match (higher is better)",
+    ):
         assert words in drawn
+    assert "mine" not in drawn  # it is another seed of the first
     assert drawn == compared._repr_svg_()
 
 
@@ -147,6 +220,11 @@ def test_the_results_as_json(compared: Comparison, runs: Path) -> None:
     assert first["run"] == str(runs / "reverse")
     assert first["exact_match"] == compared.entries[0].measured.value
     assert first["curve"][0].keys() == {"length", "value", "examples"}
+    system = first["system"]
+    assert system == results[2]["system"]
+    assert (system["name"], system["seeds"], system["difference"], system["p"]) == ("reverse", 2, None, None)
+    assert system["mean"] == pytest.approx((first["exact_match"] + results[2]["exact_match"]) / 2)
+    assert results[1]["system"]["p"] == compared.differences[0].p
 
 
 def test_pictures_go_beside_the_runs_and_overwrite_no_file(compared: Comparison, runs: Path) -> None:

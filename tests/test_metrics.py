@@ -9,13 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.metrics import (
+    COUNTS,
+    INSTEAD,
     METRICS,
     MULTI_REFERENCE,
+    Outcome,
     bleu,
     bleu_tokenised,
     character_errors,
     chrf,
+    counts,
     exact_match,
+    example_value,
     phoneme_errors,
     phoneme_errors_unstressed,
     word_error_share,
@@ -51,6 +56,19 @@ def distance(output: Sequence[str], reference: Sequence[str]) -> int:
         )
 
     return edits(len(output), len(reference))
+
+
+@pytest.mark.parametrize("metric", [name for name in COUNTS if name != "masked_accuracy"])
+@given(pairs=paired)
+def test_a_metric_is_the_ratio_of_the_summed_counts(metric: str, pairs: list[tuple[str, str]]) -> None:
+    outcomes = [Outcome("", (reference,), output, 0.0) for output, reference in pairs]
+    numerators, denominators = zip(*(counts(metric, outcome) for outcome in outcomes), strict=True)
+    outputs, references = map(list, zip(*pairs, strict=True))
+    measured = METRICS[metric](outputs, references_of(metric, references)).value
+    assert measured == pytest.approx(sum(numerators) / max(1, sum(denominators)))
+    assert example_value(metric, outcomes[0]) == pytest.approx(
+        METRICS[INSTEAD.get(metric, metric)](outputs[:1], references_of(metric, references[:1])).value
+    )
 
 
 @given(paired)

@@ -111,6 +111,8 @@ COMMANDS = {
     "force tokens": ("force", "RUN", "FILE", "--tokens"),
     "force json": ("force", "RUN", "FILE", "--json", "-o", "PAGE"),
     "score": ("score", "RUN", "FILE"),
+    "score errors": ("score", "RUN", "FILE", "--errors", "LIST"),
+    "score errors json": ("score", "RUN", "FILE", "--errors", "LIST", "--json"),
     "align": ("align", "RUN", "GOLD"),
     "near": ("near", "RUN", "FILE", "--text", SOURCE + ESCAPES),
     "near json": ("near", "RUN", "FILE", "--text", SOURCE, "--json"),
@@ -137,7 +139,18 @@ COMMANDS = {
     "no such site": ("look", "RUN", SOURCE, "--site", f"no{ESCAPES}"),
     "not UTF-8": ("predict", "no\udcff\udc1b"),
 }
-QUICK = ("predict", "predict many", "look", "look all", "force tokens", "score", "near", "data", "compare", "list")
+QUICK = (
+    "predict",
+    "predict many",
+    "look",
+    "look all",
+    "force tokens",
+    "score errors",
+    "near",
+    "data",
+    "compare",
+    "list",
+)
 SAMPLE = [name for name in COMMANDS if WHOLE or name in QUICK or name.startswith(("no ", "a "))]
 
 
@@ -161,9 +174,10 @@ def filled(hostile_run: Path) -> Callable[[str], list[str]]:
         "RUNS": folder / f"runs{NAME}",
         "PICTURE": folder / f"{NAME}.svg",
         "PAGE": folder / f"{NAME}.html",
+        "LIST": folder / f"{NAME}.list",
     }
     return lambda name: [
-        re.sub("RUNS|RUN|FILE|GOLD|RECIPE|PICTURE|PAGE", lambda word: str(places[word[0]]), argument)
+        re.sub("RUNS|RUN|FILE|GOLD|RECIPE|PICTURE|PAGE|LIST", lambda word: str(places[word[0]]), argument)
         for argument in COMMANDS[name]
     ]
 

@@ -26,6 +26,9 @@ CURVES = {
     "no points": [curve("a")],
     "one point": [curve("a", 0.5)],
     "zeros": [curve("a", 0, 0, 0)],
+    "one outlying length": [curve("a", *[0.5] * 6, lengths=(1, 2, 3, 4, 5, 900))],
+    "rounding": [curve("a", 0.3, 0.3), curve("b", 0.1 + 0.2, 0.3)],
+    "deviations": [Curve("a", (Point(2, 0.0, 20, 0.1), Point(5, 0.9, 20, 0.3)))],
     "all equal": [curve(name, 1, 1, 1) for name in "abc"],
     "narrow": [curve("a", 0.971, 0.972, 0.979), curve("b", 0.98, 0.9721, 0.97)],
     "bleu": [curve("a", 31.2, 28.4, 12.0), curve("b", 30.1, 11.9, 0.4)],
@@ -46,10 +49,12 @@ def test_svg_is_xml_with_a_note_for_every_point(curves: list[Curve]) -> None:
     root = ElementTree.fromstring(draw(curves, ".svg", LABELS))
     notes = [title.text or "" for title in root.iter(f"{NAMESPACE}title")]
     points = [point for curve in curves for point in curve.points]
-    wanted = [f"{point.value:.4g} at {point.length:.3g} tokens, 20 examples" for point in points]
+    spreads = [f" ± {point.deviation:.2g}" if point.deviation else "" for point in points]
+    values = [f"{point.value:.4g}{spread}" for point, spread in zip(points, spreads, strict=True)]
+    wanted = [f"{value} at {point.length:.3g} tokens, 20 examples" for value, point in zip(values, points, strict=True)]
     assert [note.rpartition(": ")[2] for note in notes] == wanted
     words = [word.text for word in root.iter(f"{NAMESPACE}text")]
-    assert set(LABELS) <= set(words)
+    assert set(LABELS) <= {(word or "").removesuffix("; not to scale") for word in words}
     assert all(word and word.isprintable() for word in words)
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-label"].startswith("7 <pairs> & more: ")
@@ -96,6 +101,42 @@ def test_points_are_placed_by_value_and_length() -> None:
     assert (x2 - x1) * 2 == pytest.approx(x3 - x2)  # lengths 2, 5, 11
     assert y1 > y3 > y2
     assert y1 - y3 == pytest.approx(y3 - y2)
+
+
+def test_one_outlying_length_leaves_room_for_the_others() -> None:
+    picture = lay_out(CURVES["one outlying length"], LABELS)
+    places = [center(line)[0] for line in picture.lines if line.note]
+    gaps = [after - before for before, after in itertools.pairwise(places)]
+    assert min(gaps) == pytest.approx(max(gaps))
+    words = [word.text for word in picture.words]
+    assert {"1", "2", "3", "4", "5", "900", "length; not to scale"} <= set(words)
+    assert "length" in [word.text for word in lay_out(CURVES["narrow"], LABELS).words]
+
+
+@pytest.mark.parametrize("name", ["all equal", "rounding"])
+def test_equal_curves_are_all_seen(name: str) -> None:
+    lines = [line for line in lay_out(CURVES[name], LABELS).lines if line.ink in COLOURS and not line.filled]
+    widths = [line.width for line in lines]
+    assert len(widths) == len(CURVES[name])
+    assert all(under > over + 1 for under, over in itertools.pairwise(widths))
+    assert widths[-1] == 2
+    different = [line for line in lay_out(CURVES["bleu"], LABELS).lines if line.ink in COLOURS and not line.filled]
+    assert [line.width for line in different] == [2, 2]
+
+
+def test_values_that_differ_by_rounding_have_an_axis_from_zero() -> None:
+    labels = [word.text for word in lay_out(CURVES["rounding"], LABELS).words if word.anchor == "right"]
+    assert labels == ["0.0", "0.1", "0.2", "0.3", "0.4"]
+
+
+def test_deviations_are_drawn_from_mean_less_to_mean_plus_one_within_the_axes() -> None:
+    picture = lay_out(CURVES["deviations"], LABELS)
+    first, second = [line for line in picture.lines if line.width == 1 and line.ink == COLOURS[0] and not line.filled]
+    marks = [center(line) for line in picture.lines if line.note]
+    assert first.points[0] == (pytest.approx(marks[0][0]), pytest.approx(marks[0][1]))  # not below the axis
+    (_, below), (_, above) = second.points
+    assert (below + above) / 2 == pytest.approx(marks[1][1])
+    assert above < below
 
 
 def test_the_y_axis_begins_at_zero_unless_that_crowds_the_values() -> None:

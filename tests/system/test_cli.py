@@ -497,6 +497,45 @@ def test_score_a_file_plain_and_json(regard: Command, run: Path, trained: tuple[
     assert other["exact_match"] == sum(map(str.__eq__, answers.lines, (target for _, target in rows))) / 200
 
 
+def test_score_lists_the_wrong_answers_and_prints_the_kinds_of_mistake(
+    regard: Command, run: Path, trained: tuple[Path, Result], tmp_path: Path
+) -> None:
+    file = trained[0] / "pairs.tsv"
+    result = regard("score", run, file, "--errors", "errors.tsv", folder=tmp_path)
+    assert result.code == 0, result.error
+    assert result.error == "written: errors.tsv\n"
+    first, blank, *table = result.lines
+    assert (first, blank) == (regard("score", run, file).lines[0], "")
+    head, *rows = [line.split("\t") for line in (tmp_path / "errors.tsv").read_text(encoding="utf-8").splitlines()]
+    assert head == ["source", "expected", "answer", "score", "character_errors"]
+    expected = dict(line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
+    answers = dict(zip(expected, regard("predict", run, stdin="\n".join(expected).encode()).lines, strict=True))
+    assert {row[0] for row in rows} == {source for source in expected if answers[source] != expected[source]}
+    assert all((expected[row[0]], answers[row[0]]) == (row[1], row[2]) for row in rows)
+    assert [float(row[4]) for row in rows] == sorted((float(row[4]) for row in rows), reverse=True)
+    text = " ".join(table)
+    assert text.startswith(f"{len(rows)} of 200 answers are wrong; the most frequent of ")
+    assert max(map(len, table)) <= 80
+    as_json = json.loads(regard("score", run, file, "--errors", "errors.tsv", "--json", folder=tmp_path).lines[0])
+    assert (as_json["answers"], as_json["wrong"]) == (200, len(rows))
+    assert as_json["mistakes"][0].keys() == {"kind", "expected", "answer", "times", "example"}
+    assert f"{as_json['mistakes'][0]['times']}  " in text
+
+
+def test_tabs_and_line_ends_in_the_list_of_errors_are_escapes() -> None:
+    from regard.cli.score import to_tsv
+
+    assert to_tsv([("a\tb", "c\u2028d", "e\ud800\n")]) == b"a\\tb\tc\\u2028d\te\\ud800\\n\n"
+
+
+def test_a_place_for_errors_that_cannot_be_written_is_refused_at_once(regard: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place, reason in (("none/x.tsv", "No such file"), (".", "is not a file"), ("file/x.tsv", "Not a directory")):
+        result = regard("score", "no-run", "--errors", place, folder=tmp_path)
+        assert (result.code, result.lines) == (4, [])
+        assert reason in result.error
+
+
 def test_score_without_a_test_set_says_how_to_give_one(regard: Command, run: Path) -> None:
     assert "names no test set; write: regard score" in refused(regard("score", run))
 
@@ -808,12 +847,15 @@ def test_compare_a_run_with_a_recipe(regard: Command, trained: tuple[Path, Resul
     arguments = ("compare", run, "dates", *settings, "--data", file, "--runs", runs)
     result = regard(*arguments, "-o", "x.svg", "-o", "y.png", folder=tmp_path)
     assert result.code == 0, result.error
-    head, first, second, blank, examples, signature = result.lines
+    head, first, second, blank, against, tested, trials, _, examples, signature = result.lines
     assert head.split() == ["name", "character_errors", "parameters", "tokens/s", "seconds"]
     assert [first.split()[0], second.split()[0]] == ["upper", "short"]
     assert float(first.split()[1]) < float(second.split()[1])  # fewer errors
     assert (blank, examples) == ("", f"on 200 pairs of {file}")
     assert signature.startswith("character_errors|n:200|")
+    assert against.split() == ["against", "upper", "difference", "p"]
+    assert tested.split()[0::2] == ["short", "0.0001"]
+    assert trials == "p: approximate randomisation, 10,000 trials"
     assert "short: to be trained" in result.error
     assert result.error.endswith("drawn: x.svg\ndrawn: y.png\n")
     assert (tmp_path / "x.svg").read_bytes().startswith(b"<svg ")

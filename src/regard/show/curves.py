@@ -97,7 +97,8 @@ def lay_out(curves: Sequence[Curve], labels: Labels, spell: Callable[[str], str]
         for point, center in zip(curve.points, places, strict=True):
             spread = [place(point.length, point.value + way * point.deviation) for way in (-1, 1)]
             lines += [Line(tuple(spread), ink)] if point.deviation else []
-            note = f"{curve.name}: {point.value:.4g} at {point.length:.3g} tokens, {point.examples:,} examples"
+            value = f"{point.value:.4g}" + (f" ± {point.deviation:.2g}" if point.deviation else "")
+            note = f"{curve.name}: {value} at {point.length:.3g} tokens, {point.examples:,} examples"
             lines.append(_mark(number, center, ink, make_visible(note), rim))
         lines.append(_mark(number, (WIDTH + 18, y), ink, ""))
         words.append(Word(WIDTH + 28, y + 4, spell(clipped(make_visible(curve.name), NAME))))

@@ -48,7 +48,7 @@ def write(path: Path, content: bytes, owner: str = "") -> None:
 def check_place(path: Path) -> None:
     """Raise StorageError if no file can have this path: its folder is missing, or something else has the name."""
     with write_errors(path):
-        os.stat(path.parent / ".")
+        os.stat(os.path.join(path.parent, "."))  # an error too if it is a file
         if not _is_free(path) and not stat.S_ISREG(os.lstat(path).st_mode):
             raise StorageError(f"{path} is there and is not a file (a link, a folder or a device); choose another name")
 
