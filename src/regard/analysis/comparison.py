@@ -278,7 +278,7 @@ def _trained(name: str, entrant: Entrant, runs: Path, read: Read, log: ProgressL
         return entrant.run
     recipe = entrant.recipe
     for path in sorted(runs.glob(f"*/{storage.MANIFEST}")):
-        run = Run(path.parent)
+        run = Run.open(path.parent)
         if not re.fullmatch(rf"{re.escape(recipe.name)}(-\d+)?", run.path.name) or not _same(run, recipe, read):
             continue
         if run.finished():

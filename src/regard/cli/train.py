@@ -11,7 +11,9 @@ from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs, say, write_lin
 from regard.errors import RecipeError
 
 EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
-RESUME = typer.Option(metavar="RUN", help="Instead of RECIPE: resume a run that was stopped.")
+RESUME = typer.Option(
+    metavar="RUN", help="Instead of RECIPE: resume a run that was stopped; with train.updates=N, prolong any run."
+)
 
 
 def train(
@@ -28,6 +30,8 @@ def train(
     To train on your own pairs: regard train dates data.train=pairs.tsv
 
     To start from the weights of another run, add: train.start_from=runs/dates
+
+    To prolong a run, finished or not: regard train --resume runs/dates train.updates=2000
     """
     from regard import training
     from regard.tasks import task_class
@@ -36,8 +40,8 @@ def train(
         raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
     if recipe is not None and resume is None:
         run = training.train(recipe, *(overrides or []), runs=runs, quiet=quiet)
-    elif resume is not None and recipe is None:
-        run = training.resume(resume, exact=exact, quiet=quiet)
+    elif resume is not None and (recipe is None or "=" in recipe):  # there is no RECIPE: all are overrides
+        run = training.resume(resume, *filter(None, [recipe, *(overrides or [])]), exact=exact, quiet=quiet)
     else:
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     last = run.metrics()[-1]

@@ -46,6 +46,17 @@ def write(path: Path, content: bytes, owner: str = "") -> None:
             raise
 
 
+def replace_link(path: Path, target: str, owner: str) -> None:
+    """Let a symbolic link point to another target, atomically."""
+    partial = _temporary(path, owner)
+    os.symlink(target, partial)
+    try:
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
 def append(path: Path, content: bytes, owner: str) -> None:
     """Append to a file, which is created if it is missing, and sync it to the disk; not atomic. A link is refused.
 

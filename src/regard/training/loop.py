@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from regard.storage import Checkpoint, Run
 from regard.storage.runs import resume_command
 from regard.tasks import AnyTask, task_class
 from regard.tasks.core import AnyBatched, DevLoss, Encoded, Examples
-from regard.training import engine, environment
+from regard.training import engine, environment, prolonging
 from regard.training.engine import SMALLER_BATCHES
 from regard.training.engine.eager import halves
 from regard.training.health import Health, health
@@ -43,6 +44,8 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
     for text in overrides:
         recipe = recipes.override(recipe, text)
     origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
+    if origin and origin.path != Path(recipe.train.start_from):  # a link such as runs/latest: it will point to this run
+        recipe = replace(recipe, train=replace(recipe.train, start_from=str(origin.path)))
     with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
         check(recipe)
         kind = task_class(recipe.task)
@@ -63,25 +66,34 @@ def train(recipe: Recipe | str | Path, *overrides: str, runs: str | Path = "runs
             files[storage.ORIGIN] = origin.origin()
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
+            older = Path(runs) / recipe.name
+            notice = f"{older} exists; this run is {run.path}" if run.path != older else ""
+            if notice:
+                log.say(notice)
             with _training(run) as locked:
                 _learn(task, examples, data, dev, locked, log, stopper)
+            if notice:
+                log.say(notice)
     return run
 
 
-def resume(run: Run | str | Path, *, exact: bool = False, quiet: bool = False) -> Run:
+def resume(run: Run | str | Path, *overrides: str, exact: bool = False, quiet: bool = False) -> Run:
     """Continue a run that was stopped or killed; the result is bit for bit that of an uninterrupted run.
+
+    The overrides `train.updates=N` and `train.patience=N` prolong or shorten it; a finished run can be prolonged, too.
+    Its schedule is then the one of the new length, from the next update on.
 
     Another version of torch or regard, another processor or GPU, or another number of threads may change the last bits.
     A message says so then; with `exact`, it is an error.
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    recipe = run.recipe()
     with plugins.loading(run.needs()):
-        check(recipe, stored=True)
+        check(run.recipe(), stored=True)
     with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run) as locked:
         stopper.say = log.say
-        if run.finished():
-            log.say(f"the run {run.path} is finished already")
+        recipe = prolonging.prolonged_recipe(run, overrides)
+        if run.finished() and recipe == run.recipe():
+            log.say(f"the run {run.path} is finished already; to prolong it, add train.updates=NUMBER")
             return run
         now = environment.current(recipe.train)
         changes = environment.describe_changes(run, now, exact=exact)
@@ -154,7 +166,7 @@ def _learn(
     overview = _overview(task, session.model, data, dev, len(examples.train))
     for line in (*examples.notes, *overview, *start_notes, f"run {run.path}"):
         log.say(line)
-    _restore_newest(run, session, recipe.train, log)
+    _restore_newest(run, session, recipe, log)
     if run.strangers():
         names = ", ".join(run.strangers())
         log.warn(
@@ -205,29 +217,41 @@ def _fitting(origin: Run, model: nn.Module) -> dict[str, Tensor]:
     return fitting
 
 
-def _restore_newest(run: Run, session: Session, settings: Train, log: ProgressLog) -> None:
+def _restore_newest(run: Run, session: Session, recipe: Recipe, log: ProgressLog) -> None:
     """Restore the session from the newest checkpoint that is not damaged; damaged ones are set aside.
 
-    Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised.
+    Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised. If the
+    run is prolonged, it gets its new recipe then, and not before: a finished run that cannot go on stays finished.
     """
     damaged: list[tuple[Checkpoint, CorruptError]] = []
     for checkpoint in run.checkpoints():
         try:
-            session.restore(checkpoint, settings)
+            session.restore(checkpoint, recipe.train)
         except CorruptError as error:
             damaged.append((checkpoint, error))
             continue
+        if session.progress.validated:
+            models.stored_weights(run, session.model)  # the best so far; if damaged, this fails now and not at the end
+        _prolong(run, recipe, session.progress.update, log)
         for broken, why in damaged:
             aside = run.set_aside(broken)
             log.warn(f"{why}; it is set aside as {aside.name}; an older checkpoint is used instead")
-        if session.progress.validated:
-            models.stored_weights(run, session.model)  # the best so far; if damaged, this fails now and not at the end
         _restore_metrics(run, checkpoint, session, log)
         log.say(f"going on after update {session.progress.update:,}")
         return
     if damaged:
         raise damaged[0][1]
+    _prolong(run, recipe, 0, log)
     run.restore_metrics(None)
+
+
+def _prolong(run: Run, recipe: Recipe, done: int, log: ProgressLog) -> None:
+    """Store the recipe of a run that goes on after `done` updates, if it is another one than before."""
+    before = run.recipe()
+    if recipe != before:
+        for line in prolonging.changes(recipe.train, before.train, done):
+            log.say(line)
+        run.prolong(recipe)
 
 
 def _restore_metrics(run: Run, checkpoint: Checkpoint, session: Session, log: ProgressLog) -> None:
@@ -262,7 +286,7 @@ def fit(
                 return
             stopper.check()
             running.update(batches, stopper)
-            session.averager.after_update(session.model, judged=_due(settings, progress.update))
+            session.average(judged=_due(settings, progress.update))
             log.advance(progress.total / max(1, progress.tokens), session.clock.rate(progress.tokens))
     except StoppedError:
         running.collect()
