@@ -44,7 +44,7 @@ def test_latest_alone_is_that_of_the_folder_runs(tmp_path: Path, monkeypatch: py
 def test_a_link_to_a_run_that_was_removed_names_it_and_is_used_again(tmp_path: Path) -> None:
     run = Run.create(tmp_path, "mine", CREATED)
     os.rename(run.path, tmp_path / "renamed")
-    with pytest.raises(DataError, match="the run .*/mine is not there"):
+    with pytest.raises(DataError, match=r"the run .*/mine is not there"):
         Run.open(tmp_path / "latest")
     assert Run.create(tmp_path, "other", CREATED).path == Run.open(tmp_path / "latest").path
 

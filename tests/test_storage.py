@@ -14,7 +14,7 @@ import pytest
 from regard import storage
 from regard.errors import CorruptError, DataError, RecipeError, StorageError
 from regard.recipe import Recipe, to_toml
-from regard.storage import CHECKPOINTS, LOCK, MANIFEST, METRICS, MODEL, RECIPE, Folder, Run, files
+from regard.storage import CHECKPOINTS, LOCK, MANIFEST, METRICS, MODEL, PROLONGED, RECIPE, Folder, Run, files
 from regard.storage.runs import Manifest, resume_command
 
 CREATED = {RECIPE: to_toml(Recipe()).encode(), "source.tokens": b"[1, 2, 3]", "target.tokens": b"[4, 5, 6]"}
@@ -503,13 +503,15 @@ def test_a_finished_run_from_which_the_checkpoints_were_removed_is_as_good(run: 
 
 
 def test_a_prolonged_run_has_another_recipe_and_is_not_finished(run: Run) -> None:
-    recipe = replace(Recipe(), train=replace(Recipe().train, updates=7))
-    with run.training() as locked:
-        locked.prolong(recipe)
-    assert run.recipe() == recipe
-    assert not run.finished()
-    assert (run.path / LOCK).exists()
-    assert run.manifest().files[RECIPE] == [files.digest(to_toml(recipe).encode())]
+    recipe = replace(Recipe(), train=replace(Recipe().train, updates=1007))
+    for _ in range(2):  # the second time as if killed before the last step
+        with run.training() as locked:
+            locked.prolong(recipe, 1000)
+        assert run.recipe() == recipe
+        assert json.loads(run.read(PROLONGED)) == [{"update": 1000, "train.updates": 1000, "train.patience": 0}]
+        assert not run.finished()
+        assert (run.path / LOCK).exists()
+        run.replace(RECIPE, CREATED[RECIPE])
 
 
 def test_an_error_leaves_no_lock_in_a_finished_run(run: Run, young: Run) -> None:

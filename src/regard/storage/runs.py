@@ -31,11 +31,12 @@ DATA = "data.json"  # digests of the training data, to notice if the data change
 PLUGINS = "plugins.json"  # the entries of installed packages that a run uses; absent if it uses none
 ENVIRONMENT = "environment.json"  # what the run was trained with: versions, processor, GPU, threads
 ORIGIN = "origin.json"  # digests of the weights that the run started from; absent if it did not
+PROLONGED = "prolonged.json"  # the lengths that the run had before it was prolonged; absent if it never was
 CHECKPOINTS, LOCK, DAMAGED = "checkpoints", ".lock", ".damaged"
 FORMAT = 2  # of the manifest; manifests of format 1 have no id of the run and no digest of their own
 KEPT_CHECKPOINTS = 2  # number of checkpoints: the newest, and an older one in case it is damaged
 LARGEST_MANIFEST = 1 << 20  # bytes
-LARGEST_ENVIRONMENTS = 1 << 16  # bytes
+LARGEST_LIST = 1 << 16  # bytes of the environments, and of the lengths of a prolonged run
 MOST_ENTRIES = 200_000  # of the metrics: one for each validation
 LARGEST_OWNER = 1 << 10  # bytes of a lock file
 NAME = re.compile(r"\w[\w.+-]*")  # of runs, and of the files in them
@@ -214,11 +215,15 @@ class Run(Folder):
 
     def environments(self) -> list[dict[str, Any]]:
         """What the parts of its training were computed with, in order; none for runs that did not record it."""
-        if not self.has_file(ENVIRONMENT):
+        return self._read_list(ENVIRONMENT)
+
+    def _read_list(self, name: str) -> list[dict[str, Any]]:
+        """The JSON objects that a file lists; none if the run does not have it."""
+        if not self.has_file(name):
             return []
-        stored = parse_json(self.read(ENVIRONMENT, LARGEST_ENVIRONMENTS), list, self.path / ENVIRONMENT)
-        if not all(isinstance(environment, dict) for environment in stored):
-            raise CorruptError(f"{self.path / ENVIRONMENT} is damaged: it does not list environments")
+        stored = parse_json(self.read(name, LARGEST_LIST), list, self.path / name)
+        if not all(isinstance(entry, dict) for entry in stored):
+            raise CorruptError(f"{self.path / name} is damaged: it does not list JSON objects")
         return stored
 
     def origin(self) -> bytes:
@@ -390,12 +395,17 @@ class Run(Folder):
         with write_errors(self.path):
             self._remove_older_checkpoints()
 
-    def prolong(self, recipe: recipes.Recipe) -> None:
-        """Replace the recipe, and mark the run as not finished; the newest checkpoint is where its training goes on.
+    def prolong(self, recipe: recipes.Recipe, update: int) -> None:
+        """Mark the run as not finished, and replace its recipe; its old length is recorded with the updates done.
 
-        After each step the run can be resumed, by the old recipe or the new one.
+        After each step, the run can be resumed: by the old recipe, and from the last step on by the new one.
         """
+        old = self.recipe().train
+        length = {"update": update, "train.updates": old.updates, "train.patience": old.patience}
+        lengths = self._read_list(PROLONGED)
         self._write_manifest({name: digests for name, digests in self.manifest().files.items() if name != METRICS})
+        if length not in lengths:  # it is there if the process was killed before the last step
+            self.replace(PROLONGED, json.dumps([*lengths, length], indent=1).encode())
         self.replace(RECIPE, recipes.to_toml(recipe).encode())
 
     def finished(self) -> bool:

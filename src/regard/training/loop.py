@@ -251,7 +251,7 @@ def _prolong(run: Run, recipe: Recipe, done: int, log: ProgressLog) -> None:
     if recipe != before:
         for line in prolonging.changes(recipe.train, before.train, done):
             log.say(line)
-        run.prolong(recipe)
+        run.prolong(recipe, done)
 
 
 def _restore_metrics(run: Run, checkpoint: Checkpoint, session: Session, log: ProgressLog) -> None:
