@@ -16,6 +16,7 @@ from regard import storage
 from regard.errors import CorruptError, DataError, RecipeError, StoppedError
 from regard.recipe import Recipe
 from regard.storage import CHECKPOINTS, LOCK, METRICS, MODEL, Run
+from regard.tasks import Transduce
 from regard.training import environment, loop, resume, train
 from regard.training.session import OPTIMIZER, Progress
 from regard.training.stopping import Stopper
@@ -125,6 +126,16 @@ def test_a_prolonged_run_that_was_stopped_ends_with_the_same_bits(
     interrupt(check, lambda: resume(finished, "train.updates=9", quiet=True))
     assert not finished.finished()
     assert outcome(resume(finished, *(["train.updates=9"] if check % 2 else []), quiet=True)) == prolonged
+
+
+def test_a_signal_before_the_new_recipe_is_stored_leaves_the_run_finished(
+    finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(finished)
+    monkeypatch.setattr(Transduce, "encode", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(StoppedError, match=r"stopped by SIGINT; .*tiny is finished, as it was before"):
+        resume(finished, "train.updates=9", quiet=True)
+    assert contents(finished) == before
 
 
 def test_a_run_is_prolonged_twice(finished: Run, prolonged: Outcome) -> None:

@@ -516,7 +516,7 @@ def _creation_lock(parent: Path) -> Iterator[None]:
 
 
 def _partial_runs(parent: Path) -> Iterator[Path]:
-    """Folders and links of this user that have a temporary name of `Run.create`."""
+    """Folders of runs, and links `latest`, of this user that have a temporary name of `Run.create`."""
     pattern = re.compile(rf"\..+\.regard-new-[0-9a-f]{{16}}-[0-9a-f]{{16}}{re.escape(files.PARTIAL)}")
     for path in [parent / name for name in os.listdir(parent) if pattern.fullmatch(name)]:
         if (files.is_folder(path) or path.is_symlink()) and os.lstat(path).st_uid == os.geteuid():

@@ -124,7 +124,8 @@ def _training(run: Run) -> Iterator[Run]:
             yield locked
     except StoppedError as stopped:
         saved = f"{run.newest_update():,} updates are saved; go on with: {resume_command(run.path)}"
-        raise StoppedError(stopped.number, saved) from None
+        unchanged = f"{run.path} is finished, as it was before"  # it was to be prolonged
+        raise StoppedError(stopped.number, unchanged if run.finished() else saved) from None
 
 
 def check(recipe: Recipe, *, stored: bool = False) -> None:
