@@ -47,6 +47,7 @@ from regard.analysis import alignment, doctor  # noqa: F401
 
 READING = ("listdir", "scandir", "read")  # they change no file; nor does `open` without one of these flags
 OPERATIONS = ("open", "write", "pwrite", "ftruncate", "fsync", "close", "rename", "replace", "mkdir", "unlink", "rmdir")
+OPERATIONS += ("symlink",)  # of which the second argument is the path
 LISTING = ("listdir", "scandir")
 WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -81,7 +82,8 @@ class Operations:
 
     def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def operate(target: Any = ".", *arguments: Any, **named: Any) -> Any:
-            path = self._path(target, named.get("dir_fd", named.get("src_dir_fd")))
+            place = arguments[0] if name == "symlink" else target
+            path = self._path(place, named.get("dir_fd", named.get("src_dir_fd")))
             if path is None:
                 return real(target, *arguments, **named)
             reading = name in READING or (name == "open" and not arguments[0] & WRITING_FLAGS)

@@ -257,6 +257,13 @@ def test_a_run_gives_the_same_results_as_its_recipe(compared: Comparison) -> Non
         assert (again.measured, again.curve.points) == (entry.measured, entry.curve.points)
 
 
+def test_the_latest_run_has_the_name_of_its_folder_and_is_not_counted_twice(compared: Comparison, runs: Path) -> None:
+    (entry,) = regard.compare(runs / "latest", quiet=True).entries
+    assert (entry.name, entry.run.path) == ("mine", runs / "mine")
+    with pytest.raises(RecipeError, match="mine is given twice"):
+        regard.compare(runs / "latest", runs / "mine", quiet=True)
+
+
 def test_other_data_or_another_recipe_is_trained_anew(tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text(pairs([3, 5] * 20), encoding="utf-8")
@@ -268,8 +275,10 @@ def test_other_data_or_another_recipe_is_trained_anew(tmp_path: Path) -> None:
     assert [trained(), trained(), trained("train.seed=3"), trained("train.seed=3")] == [
         *("upper", "upper", "upper-2", "upper-2")
     ]
+    regard.resume(tmp_path / "upper-2", "train.updates=3", quiet=True)
+    assert trained("train.seed=3", "train.updates=3") == "upper-3"  # a prolonged run had another schedule
     file.write_text(pairs([3, 5] * 20, seed=8), encoding="utf-8")
-    assert trained() == "upper-3"
+    assert trained() == "upper-4"
 
 
 def test_a_run_that_cannot_be_read_now_is_not_trained_anew(

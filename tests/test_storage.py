@@ -4,7 +4,9 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from regard import storage
 from regard.errors import CorruptError, DataError, RecipeError, StorageError
 from regard.recipe import Recipe, to_toml
-from regard.storage import CHECKPOINTS, LOCK, MANIFEST, METRICS, MODEL, RECIPE, Folder, Run, files
+from regard.storage import CHECKPOINTS, LOCK, MANIFEST, METRICS, MODEL, PROLONGED, RECIPE, Folder, Run, files
 from regard.storage.runs import Manifest, resume_command
 
 CREATED = {RECIPE: to_toml(Recipe()).encode(), "source.tokens": b"[1, 2, 3]", "target.tokens": b"[4, 5, 6]"}
@@ -89,7 +91,7 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     runs = [Run.create(tmp_path / "runs", "mine", CREATED) for _ in range(3)]
     assert [run.path.name for run in runs] == ["mine", "mine-2", "mine-3"]
     assert all(names(run.path) == sorted([*CREATED, MANIFEST]) for run in runs)
-    assert names(tmp_path / "runs") == ["mine", "mine-2", "mine-3"]
+    assert names(tmp_path / "runs") == ["latest", "mine", "mine-2", "mine-3"]
 
 
 def test_a_file_of_that_name_is_not_overwritten_either(tmp_path: Path) -> None:
@@ -132,12 +134,13 @@ def test_creating_a_run_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_partial_runs_of_killed_processes_are_removed_and_use_up_no_name(tmp_path: Path) -> None:
     (tmp_path / f".mine.regard-new-{16 * '0'}-{16 * 'f'}.partial").mkdir()
     (tmp_path / f".mine.regard-new-{16 * '0'}-{16 * 'f'}.partial" / RECIPE).write_bytes(b"half")
+    (tmp_path / f".latest.regard-new-{16 * '0'}-{16 * 'f'}.partial").symlink_to("mine")
     foreign = [".download.partial", ".mine.7.partial", ".mine.regard-new-x-y.partial"]
     for name in foreign:
         (tmp_path / name).mkdir()
         (tmp_path / name / "thesis").write_bytes(b"precious")
     assert Run.create(tmp_path, "mine", CREATED).path.name == "mine"
-    assert names(tmp_path) == [*foreign, "mine"]
+    assert names(tmp_path) == [*foreign, "latest", "mine"]
     assert all((tmp_path / name / "thesis").read_bytes() == b"precious" for name in foreign)
 
 
@@ -149,7 +152,7 @@ def test_a_run_is_created_even_if_folders_cannot_be_locked(tmp_path: Path, monke
 def test_a_finished_run_can_be_opened_and_read(run: Run) -> None:
     opened = Run.open(run.path)
     assert opened.finished()
-    assert names(run.path) == sorted([*CREATED, MODEL, METRICS, MANIFEST])  # no lock, no checkpoints
+    assert names(run.path) == sorted([*CREATED, MODEL, METRICS, MANIFEST, CHECKPOINTS])  # no lock
     assert opened.read(MODEL) == WEIGHTS
     assert opened.recipe() == Recipe()
     assert opened.metrics() == [{"update": 1}, {"update": 2}]
@@ -372,7 +375,7 @@ def test_checkpoints_set_aside_stay_when_the_run_is_finished_and_cleaned_up(youn
     for _ in range(2):
         with young.training():
             young.finish()
-        assert names(young.path / CHECKPOINTS) == ["00000008.damaged"]
+        assert names(young.path / CHECKPOINTS) == ["00000004", "00000008.damaged"]
     assert names(young.path) == sorted([*CREATED, METRICS, MANIFEST, CHECKPOINTS])
 
 
@@ -482,11 +485,41 @@ def test_training_removes_files_that_a_killed_process_left(young: Run) -> None:
         assert names(young.path / CHECKPOINTS) == [f".00000008.{other}", "00000004"]
 
 
-def test_training_removes_the_checkpoints_of_a_finished_run(run: Run) -> None:
-    run.save(2, {"state": b"2"})
+def test_a_finished_run_keeps_its_newest_checkpoint_alone(run: Run) -> None:
+    run.save(4, {"state": b"4"})
+    run.save(6, {"state": b"6"})  # as if killed before `finish` removed the older ones
     with run.training():
         pass
+    assert names(run.path) == sorted([*CREATED, MODEL, METRICS, MANIFEST, CHECKPOINTS])
+    assert names(run.path / CHECKPOINTS) == ["00000006"]
+
+
+def test_a_finished_run_from_which_the_checkpoints_were_removed_is_as_good(run: Run) -> None:
+    shutil.rmtree(run.path / CHECKPOINTS)
+    with run.training() as locked:
+        assert locked.finished()
     assert names(run.path) == sorted([*CREATED, MODEL, METRICS, MANIFEST])
+    assert run.read(MODEL) == WEIGHTS
+
+
+def test_a_prolonged_run_has_another_recipe_and_is_not_finished(run: Run) -> None:
+    recipe = replace(Recipe(), train=replace(Recipe().train, updates=1007))
+    for _ in range(2):  # the second time as if killed before the last step
+        with run.training() as locked:
+            locked.prolong(recipe, 1000)
+        assert run.recipe() == recipe
+        assert json.loads(run.read(PROLONGED)) == [{"update": 1000, "train.updates": 1000, "train.patience": 0}]
+        assert not run.finished()
+        assert (run.path / LOCK).exists()
+        run.replace(RECIPE, CREATED[RECIPE])
+
+
+def test_an_error_leaves_no_lock_in_a_finished_run(run: Run, young: Run) -> None:
+    for each in (run, young):
+        with pytest.raises(DataError, match="refused"), each.training():
+            raise DataError("refused")
+    assert not (run.path / LOCK).exists()
+    assert (young.path / LOCK).exists()
 
 
 def test_an_os_error_in_the_training_block_is_not_turned_into_a_storage_error(young: Run) -> None:
@@ -726,7 +759,7 @@ def test_checkpoints_of_other_runs_and_other_files_are_left_alone(young: Run, tm
     young.record({"update": 12})
     with young.training() as locked:
         locked.finish()
-    assert names(folder) == foreign
+    assert names(folder) == sorted([*foreign, "00000012"])
     assert Folder(folder / "00000009").read("state") == b"other"
 
 

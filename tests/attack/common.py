@@ -28,7 +28,7 @@ MANIFEST, METRICS, MODEL, RECIPE, STATE = (
     "recipe.toml",
     "state.json",
 )
-OPTIMIZER, CHECKPOINTS, LOCK = "optimizer.safetensors", "checkpoints", ".lock"
+OPTIMIZER, CHECKPOINTS, LOCK, LATEST = "optimizer.safetensors", "checkpoints", ".lock", "latest"
 
 Case = TypeVar("Case")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from common import (
     CHECKPOINTS,
+    LATEST,
     LOCK,
     MANIFEST,
     METRICS,
@@ -77,7 +78,7 @@ def test_things_of_others_beside_a_run_stay(command: str, tmp_path: Path, run: P
     before = snapshot(runs, without=[run])
     result = commands()(*train_arguments(KIND, runs)) if command == "train" else resume(run)
     assert result.code == 0, result.error
-    assert snapshot(runs, without=[run, runs / f"{KIND}-2"]) == before
+    assert snapshot(runs, without=[run, runs / f"{KIND}-2", runs / LATEST]) == before
 
 
 def test_two_runs_created_at_once_have_two_names(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_two_runs_created_at_once_have_two_names(tmp_path: Path) -> None:
     os.kill(stopped, signal.SIGCONT)
     results.append(commands().wait(stopped))
     assert [result.code for result in results] == [0, 0, 0], [result.error for result in results]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [KIND, f"{KIND}-2", f"{KIND}-3"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LATEST, KIND, f"{KIND}-2", f"{KIND}-3"]
     for path in tmp_path.iterdir():
         made.assert_equal(path)
 
@@ -216,7 +217,7 @@ def test_a_link_in_a_run_is_never_written_through(tmp_path: Path, victim: Path, 
             copy = made.copy_unfinished if state == "unfinished" else made.copy_finished
             run = copy(tmp_path / str(number))
             if state == "finished" and name.startswith(f"{CHECKPOINTS}/"):
-                (run / name).parent.mkdir(parents=True)
+                (run / name).parent.mkdir(parents=True, exist_ok=True)
             with tried(state, name, target):
                 linked(run / name, victim / TARGETS[target])
                 before, beside = snapshot(victim), snapshot(run.parent, without=[run])

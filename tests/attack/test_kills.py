@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from common import (
     KINDS,
+    LATEST,
     MANIFEST,
     METRICS,
+    RECIPE,
     WHOLE,
     Example,
     commands,
+    differences,
     example,
     good_checkpoints,
     plant_foreign_files,
@@ -47,7 +50,7 @@ class Attacked:
         self.foreign = self.others()
 
     def others(self) -> dict[str, Any]:
-        return snapshot(self.folder, without=[self.run, self.folder / "cache"])
+        return snapshot(self.folder, without=[self.run, self.folder / LATEST, self.folder / "cache"])
 
     def train(self, **options: Any) -> Result:
         """Train the run if it is not there yet; otherwise resume it."""
@@ -95,6 +98,31 @@ def test_killed_at_every_operation_on_a_file(kind: str, new: bool, tmp_path: Pat
                 if not new:
                     assert attacked.is_finished() or good_checkpoints(attacked.run), "there is no good checkpoint"
                 attacked.assert_recovers()
+
+
+def test_prolonged_and_killed_at_every_operation_on_a_file(tmp_path: Path, record_property: Count) -> None:
+    """A plain resume after the kill ends it by the old recipe or the new one; prolonged again, it has the same bits."""
+    made = example("recurrent")
+
+    def prolong(run: Path, **options: Any) -> Result:
+        return commands()("train", "--resume", run, "train.updates=9", watched=str(run.parent), **options)
+
+    whole = made.copy_finished(tmp_path / "whole")
+    operations = prolong(whole).operations
+    numbers = [number for number, (name, _) in enumerate(operations, 1) if name not in READING]
+    written = max(number for number, (_, path) in enumerate(operations, 1) if f"/.{RECIPE}." in path)
+    early = [number for number in numbers if number < written + 10]  # until the run has its new recipe
+    with trying("kills at an operation on a file, prolonged run", record_property) as tried:
+        for number in sample(early, 5) + sample(numbers[len(early) :], 2):
+            with tried(number, operations[number - 1]):
+                run = made.copy_finished(tmp_path / str(number))
+                foreign = snapshot(run.parent, without=[run])
+                assert_killed(prolong(run, fail={number: "kill"}))
+                assert good_checkpoints(run), "there is no good checkpoint"
+                for result in (commands()("train", "--resume", run), prolong(run)):
+                    assert result.code == 0, result.error
+                assert not differences(run, whole)
+                assert snapshot(run.parent, without=[run]) == foreign
 
 
 @SOME_KINDS

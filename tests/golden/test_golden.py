@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from regard import storage
+from regard.errors import DataError
 from regard.predict import Predictor, load
 from regard.tasks import TASKS
 from regard.training import resume
@@ -128,3 +129,12 @@ def test_a_stopped_run_resumes_to_the_same_end(name: str, copied: Copy) -> None:
     assert losses == pytest.approx(expected(name)["dev_losses"], rel=RELATIVE_TOLERANCE)
     for prediction, answer in predictions_and_expected(load(run, device="cpu"), name):
         assert (prediction.text, list(prediction.tokens)) == (answer["text"], answer["tokens"])
+
+
+def test_an_old_run_gets_another_length_if_it_has_a_checkpoint(copied: Copy, tmp_path: Path) -> None:
+    run = resume(copied("language_model_lines/stopped"), "train.updates=131", quiet=True)
+    assert run.finished()
+    assert run.newest_update() == 131
+    finished = shutil.copytree(RUNS / "language_model_lines/finished", tmp_path / "finished")
+    with pytest.raises(DataError, match="is finished and has no checkpoint to go on from, like all runs of older"):
+        resume(finished, "train.updates=200", quiet=True)

@@ -204,7 +204,9 @@ def test_training_reports_its_steps_and_prints_the_run(trained: tuple[Path, Resu
     assert "regard look runs/upper" in result.error
     assert "\x1b" not in result.error
     expected = {"recipe.toml", "data.json", "environment.json", "manifest.json", "metrics.jsonl", "model.safetensors"}
-    assert expected | {"source.tokens", "target.tokens"} == {each.name for each in (folder / "runs/upper").iterdir()}
+    expected |= {"source.tokens", "target.tokens", "checkpoints"}
+    assert expected == {each.name for each in (folder / "runs/upper").iterdir()}
+    assert os.listdir(folder / "runs/upper/checkpoints") == ["00000150"]
 
 
 def test_training_again_overwrites_nothing(
@@ -222,6 +224,43 @@ def test_training_again_overwrites_nothing(
     assert scores["run"] == str(runs / "upper-2")
     assert {"character_errors", "signature", "train_seconds"} <= scores.keys()
     assert before.items() <= snapshot(runs).items()
+
+
+def test_a_second_run_says_its_name_before_and_after_training_and_is_the_latest(
+    trained: tuple[Path, Result], regard: Command, run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "runs" / "upper")
+    data = f"data.train={trained[0] / 'pairs.tsv'}"
+    result = regard("train", "dates", data, *TINY, "train.updates=1", folder=tmp_path)
+    assert result.lines == ["runs/upper-2"]
+    lines = result.error.splitlines()
+    first, last = [number for number, line in enumerate(lines) if line == "runs/upper exists; this run is runs/upper-2"]
+    [begun] = [number for number, line in enumerate(lines) if line.startswith("update 1:")]
+    assert first < begun < last == len(lines) - 2
+    assert os.readlink(tmp_path / "runs" / "latest") == "upper-2"
+    for name in ("runs/latest", "latest"):
+        shown = regard("look", name, "abc", "--json", folder=tmp_path)
+        assert shown.code == 0, shown.error
+        resumed = regard("train", "--resume", name, folder=tmp_path)
+        assert resumed.lines == ["runs/upper-2"]
+        assert "the run runs/upper-2 is finished already" in resumed.error
+
+
+def test_a_finished_run_is_prolonged(trained: tuple[Path, Result], regard: Command, run: Path, tmp_path: Path) -> None:
+    prolonged = Path(shutil.copytree(run, tmp_path / "upper"))
+    result = regard("train", "--resume", prolonged, "train.updates=151", "train.patience=9", folder=trained[0])
+    assert result.code == 0, result.error
+    assert result.lines == [str(prolonged)]
+    assert "train.updates is 151 now (was 150): by the schedule " in result.error
+    assert "train.patience is 9 now (was 0)" in result.error
+    assert os.listdir(prolonged / "checkpoints") == ["00000151"]
+    cases = {
+        ("train.updates=150",): f"train.updates=150: the run {prolonged} has done 151 updates; give more",
+        ("train.patience=7", "train.seed=2"): "train.seed cannot change when a run goes on, only train.updates and",
+        ("dates",): "give a RECIPE to train, or --resume RUN to resume a run, and not both",
+    }
+    for arguments, message in cases.items():
+        assert refused(regard("train", "--resume", prolonged, *arguments, folder=trained[0])).startswith(message)
 
 
 # Predict
@@ -861,7 +900,7 @@ def test_compare_a_run_with_a_recipe(regard: Command, trained: tuple[Path, Resul
     assert (tmp_path / "x.svg").read_bytes().startswith(b"<svg ")
     assert (tmp_path / "y.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert sorted(os.listdir(tmp_path)) == ["runs", "x.svg", "y.png"]
-    assert os.listdir(runs) == ["short"]
+    assert sorted(os.listdir(runs)) == ["latest", "short"]
 
     again = regard("compare", "dates", *settings, run, "--data", file, "--runs", runs, "--json", folder=tmp_path)
     assert again.code == 0, again.error
@@ -870,12 +909,13 @@ def test_compare_a_run_with_a_recipe(regard: Command, trained: tuple[Path, Resul
     assert [entry["name"] for entry in entries] == ["short", "upper"]
     assert [f"{entry['character_errors']:.4f}" for entry in entries] == [second.split()[1], first.split()[1]]
     assert sum(point["examples"] for point in entries[0]["curve"]) == 200
-    assert sorted(os.listdir(runs)) == ["compare.png", "compare.svg", "short"]
+    assert sorted(os.listdir(runs)) == ["compare.png", "compare.svg", "latest", "short"]
 
     before = snapshot(runs)
     quiet = regard("compare", runs / "short", "--data", file, "--quiet")
     assert (quiet.code, quiet.error) == (0, "")
-    assert sorted(os.listdir(runs)) == ["compare-2.png", "compare-2.svg", "compare.png", "compare.svg", "short"]
+    pictures = ["compare-2.png", "compare-2.svg", "compare.png", "compare.svg"]
+    assert sorted(os.listdir(runs)) == [*pictures, "latest", "short"]
     assert before.items() <= snapshot(runs).items()
 
 

@@ -4,12 +4,11 @@ import contextlib
 import errno
 import os
 import random
-import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -55,14 +54,12 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 
 class Outcomes:
-    """Outcomes of finished runs. Their last checkpoint is read before `finish` removes it."""
-
-    def __init__(self) -> None:
-        self.checkpoint_files: dict[Path, list[bytes]] = {}
+    """Outcomes of finished runs."""
 
     def of(self, run: Run) -> Outcome:
         """Weights, optimizer, averages, generator states and metrics, without metrics that depend on the clock."""
         assert sorted(each.name for each in run.path.iterdir()) == [
+            "checkpoints",
             "data.json",
             "environment.json",
             "manifest.json",
@@ -72,23 +69,14 @@ class Outcomes:
             "source.tokens",
             "target.tokens",
         ]
+        [last] = run.own_checkpoints()
         entries = [{key: value for key, value in entry.items() if key not in WALL_CLOCK} for entry in run.metrics()]
-        return run.read(storage.MODEL), *self.checkpoint_files[run.path], entries
+        return run.read(storage.MODEL), last.read(storage.MODEL), last.read(OPTIMIZER), entries
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> Iterator[Outcomes]:
-    result = Outcomes()
-    finish = Run.finish
-
-    def finish_and_record(self: Run) -> None:
-        last = self.checkpoints()[0]
-        result.checkpoint_files[self.path] = [last.read(storage.MODEL), last.read(OPTIMIZER)]
-        finish(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "finish", finish_and_record)
-        yield result
+def outcomes() -> Outcomes:
+    return Outcomes()
 
 
 @pytest.fixture(scope="module")
@@ -409,10 +397,11 @@ def test_resuming_a_finished_run_changes_nothing(
     recipe: Recipe, outcomes: Outcomes, uninterrupted: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = train(recipe, runs=tmp_path, quiet=True)
-    before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+    before = contents(run)
     assert resume(run).path == run.path
-    assert "is finished already" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
+    assert "tiny is finished already; to prolong it, add train.updates=NUMBER" in capsys.readouterr().err
+    assert contents(run) == before
+    assert not (run.path / storage.LOCK).exists()
     assert outcomes.of(run) == uninterrupted
 
 
@@ -514,7 +503,6 @@ def test_a_checkpoint_of_another_run_is_named_and_left_alone(
     resume(run, quiet=True)
     assert f"is not a checkpoint of this run; it is left alone: {aside.name}" in capsys.readouterr().err
     assert (contents(other), {path: path.read_bytes() for path in aside.iterdir()}) == before
-    shutil.rmtree(aside.parent)
     assert outcomes.of(run) == uninterrupted
 
 
@@ -570,7 +558,6 @@ def test_a_checkpoint_that_is_not_finite_is_set_aside_and_the_older_one_used(
     run.save(newest.update, content)
     resume(run, quiet=True)
     assert "holds NaN or infinite numbers" in capsys.readouterr().err
-    shutil.rmtree(run.path / storage.CHECKPOINTS)  # the one that was set aside
     assert outcomes.of(run) == uninterrupted
 
 

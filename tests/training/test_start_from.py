@@ -61,6 +61,10 @@ def weights(run: Run) -> dict[str, Tensor]:
     return load_tensors(run.read(storage.MODEL))
 
 
+def contents(run: Run) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
 def test_a_run_starts_with_the_weights_and_tokenizers_of_the_other(
     origin: Run, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,10 +78,18 @@ def test_a_run_starts_with_the_weights_and_tokenizers_of_the_other(
 
 
 def test_training_changes_the_new_run_but_not_the_origin(origin: Run, tmp_path: Path) -> None:
-    before = {each.name: each.read_bytes() for each in origin.path.iterdir()}
+    before = contents(origin)
     run = train(tiny(), f"train.start_from={origin.path}", "train.learning_rate=0.01", runs=tmp_path, quiet=True)
     assert run.read(storage.MODEL) != origin.read(storage.MODEL)
-    assert {each.name: each.read_bytes() for each in origin.path.iterdir()} == before
+    assert contents(origin) == before
+
+
+def test_a_run_that_starts_from_the_latest_stores_which_one_that_was(origin: Run, tmp_path: Path) -> None:
+    latest = origin.path.with_name("latest")
+    run = train(tiny(), f"train.start_from={latest}", NO_LEARNING, "name=other", runs=origin.path.parent, quiet=True)
+    assert run.recipe().train.start_from == str(origin.path)
+    assert Run.open(latest).path == run.path
+    assert run.started_from(origin)
 
 
 def test_tensors_that_do_not_fit_are_initialised_as_usual(

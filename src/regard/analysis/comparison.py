@@ -370,7 +370,7 @@ def _trained(name: str, entrant: Entrant, runs: Path, read: Read, log: ProgressL
         return entrant.run
     recipe = entrant.recipe
     for path in sorted(runs.glob(f"*/{storage.MANIFEST}")):
-        run = Run(path.parent)
+        run = Run.open(path.parent)
         if not re.fullmatch(rf"{re.escape(recipe.name)}(-\d+)?", run.path.name) or not _same(run, recipe, read):
             continue
         if run.finished():
@@ -383,10 +383,15 @@ def _trained(name: str, entrant: Entrant, runs: Path, read: Read, log: ProgressL
 
 
 def _same(run: Run, recipe: Recipe, read: Read) -> bool:
-    """Whether a run was trained with exactly this recipe, and its data and train.start_from have not changed since."""
+    """Whether a run was trained with exactly this recipe, and its data and train.start_from have not changed since.
+
+    A prolonged run was not: a part of it had the schedule of another length.
+    """
     origin = Path(recipe.train.start_from)
     with suppress(CorruptError, RecipeError):  # a damaged run, or one of another version, does not count
-        if run.recipe() != recipe or (recipe.train.start_from and Run.at(origin) and not run.started_from(Run(origin))):
+        if run.recipe() != recipe or run.has_file(storage.PROLONGED):
+            return False
+        if recipe.train.start_from and Run.at(origin) and not run.started_from(Run(origin)):
             return False
         return run.read(storage.DATA) == read(_source(recipe)).digest()
     return False

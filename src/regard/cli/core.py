@@ -50,7 +50,9 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...",
 Inputs = Annotated[
     list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one per line; - or nothing is stdin.")
 ]
-RunPath = Annotated[str, typer.Argument(metavar="RUN", help="A run directory, such as runs/dates.")]
+RunPath = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run directory, such as runs/dates; latest is the last one in runs.")
+]
 Runs = Annotated[Path, typer.Option(help="The folder for run directories.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors on stderr.")]

@@ -13,7 +13,9 @@ from regard.errors import RecipeError
 EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
 TENSORBOARD = typer.Option(metavar="FOLDER", help="Write curves for TensorBoard there, in a folder named as the run.")
 DRY_RUN = typer.Option("--dry-run", help="Check recipe and data and say what would be trained; write nothing.")
-RESUME = typer.Option(metavar="RUN", help="Instead of RECIPE: resume a run that was stopped.")
+RESUME = typer.Option(
+    metavar="RUN", help="Instead of RECIPE: resume a run that was stopped; with train.updates=N, prolong any run."
+)
 
 
 def train(
@@ -32,6 +34,8 @@ def train(
     To train on your own pairs: regard train dates data.train=pairs.tsv
 
     To start from the weights of another run, add: train.start_from=runs/dates
+
+    To prolong a run, finished or not: regard train --resume runs/dates train.updates=2000
     """
     from regard import recipe as recipes
     from regard.console import ProgressLog, announcement
@@ -39,6 +43,9 @@ def train(
 
     if exact and resume is None:
         raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
+    if recipe is not None and "=" in recipe and resume is not None:  # there is no RECIPE: all are overrides
+        overrides = [recipe, *(overrides or [])]
+        recipe = None
     if (recipe is None) == (resume is None):
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     if dry_run and resume is not None:
@@ -63,7 +70,7 @@ def train(
             run = training.train(settings, runs=runs, quiet=quiet, callbacks=callbacks)
         else:
             assert resume is not None
-            run = training.resume(resume, exact=exact, quiet=quiet, callbacks=callbacks)
+            run = training.resume(resume, *(overrides or []), exact=exact, quiet=quiet, callbacks=callbacks)
     last = run.metrics()[-1]
     if as_json:
         write_line(json.dumps({"run": str(run.path)} | last))

@@ -53,6 +53,17 @@ def check_place(path: Path) -> None:
             raise StorageError(f"{path} is there and is not a file (a link, a folder or a device); choose another name")
 
 
+def replace_link(path: Path, target: str, owner: str) -> None:
+    """Let a symbolic link point to another target, atomically."""
+    partial = _temporary(path, owner)
+    os.symlink(target, partial)
+    try:
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
 def append(path: Path, content: bytes, owner: str) -> None:
     """Append to a file, which is created if it is missing, and sync it to the disk; not atomic. A link is refused.
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from regard import plugins
 from regard import recipe as recipes
-from regard.errors import CorruptError, DataError, RecipeError, StorageError, did_you_mean, shown
-from regard.storage import files
+from regard.errors import CorruptError, DataError, RecipeError, RegardError, StorageError, did_you_mean, shown
+from regard.storage import files, latest
 from regard.storage.files import LARGEST_FILE, digest, numbered, read_errors, write_errors
 
 MANIFEST, RECIPE, METRICS, MODEL = "manifest.json", "recipe.toml", "metrics.jsonl", "model.safetensors"
@@ -31,11 +31,12 @@ DATA = "data.json"  # digests of the training data, to notice if the data change
 PLUGINS = "plugins.json"  # the entries of installed packages that a run uses; absent if it uses none
 ENVIRONMENT = "environment.json"  # what the run was trained with: versions, processor, GPU, threads
 ORIGIN = "origin.json"  # digests of the weights that the run started from; absent if it did not
+PROLONGED = "prolonged.json"  # the lengths that the run had before it was prolonged; absent if it never was
 CHECKPOINTS, LOCK, DAMAGED = "checkpoints", ".lock", ".damaged"
 FORMAT = 2  # of the manifest; manifests of format 1 have no id of the run and no digest of their own
 KEPT_CHECKPOINTS = 2  # number of checkpoints: the newest, and an older one in case it is damaged
 LARGEST_MANIFEST = 1 << 20  # bytes
-LARGEST_ENVIRONMENTS = 1 << 16  # bytes
+LARGEST_LIST = 1 << 16  # bytes of the environments, and of the lengths of a prolonged run
 MOST_ENTRIES = 200_000  # of the metrics: one for each validation
 LARGEST_OWNER = 1 << 10  # bytes of a lock file
 NAME = re.compile(r"\w[\w.+-]*")  # of runs, and of the files in them
@@ -158,7 +159,10 @@ class Run(Folder):
 
     @staticmethod
     def create(parent: Path, name: str, content: Mapping[str, bytes]) -> "Run":
-        """Creates, atomically, a new directory NAME with these files; if it exists, NAME-2, NAME-3 and so on."""
+        """Creates, atomically, a new directory NAME with these files; if it exists, NAME-2, NAME-3 and so on.
+
+        The link `latest` beside it points to it then.
+        """
         if not NAME.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
             letters = f"letters, digits, '.', '_', '+' and '-', at most {LONGEST_NAME} bytes"
             raise RecipeError(f"the name of a run is made of {letters}, not {shown(name)}")
@@ -170,20 +174,24 @@ class Run(Folder):
                     with contextlib.suppress(FileExistsError):
                         files.create_folder(path, _with_manifest(content, new), owner=f"new-{new}")
                         break
+                latest.point_to(path, owner=f"new-{new}")
         return Run(path)
 
     @staticmethod
     def at(path: Path) -> bool:
-        """Whether a path is a run directory."""
+        """Whether a path is a run directory, or a link `latest` to one."""
         with read_errors(path):
-            return (path / MANIFEST).is_file()
+            return (latest.resolve(path) / MANIFEST).is_file()
 
     @staticmethod
     def open(path: str | Path) -> "Run":
-        """The run in an existing run directory; raises DataError if there is none."""
+        """The run in an existing run directory; raises DataError if there is none.
+
+        A link `latest` is resolved once: the run stays the same if the link changes.
+        """
         if not str(path):
             raise DataError("the name of a run is empty; name a run directory, such as runs/dates")
-        path = Path(path)
+        path = latest.resolve(Path(path))
         if not Run.at(path):
             with read_errors(path):
                 siblings = [str(manifest.parent) for manifest in path.parent.glob(f"*/{MANIFEST}")]
@@ -210,11 +218,15 @@ class Run(Folder):
 
     def environments(self) -> list[dict[str, Any]]:
         """What the parts of its training were computed with, in order; none for runs that did not record it."""
-        if not self.has_file(ENVIRONMENT):
+        return self._read_list(ENVIRONMENT)
+
+    def _read_list(self, name: str) -> list[dict[str, Any]]:
+        """The JSON objects that a file lists; none if the run does not have it."""
+        if not self.has_file(name):
             return []
-        stored = parse_json(self.read(ENVIRONMENT, LARGEST_ENVIRONMENTS), list, self.path / ENVIRONMENT)
-        if not all(isinstance(environment, dict) for environment in stored):
-            raise CorruptError(f"{self.path / ENVIRONMENT} is damaged: it does not list environments")
+        stored = parse_json(self.read(name, LARGEST_LIST), list, self.path / name)
+        if not all(isinstance(entry, dict) for entry in stored):
+            raise CorruptError(f"{self.path / name} is damaged: it does not list JSON objects")
         return stored
 
     def origin(self) -> bytes:
@@ -242,9 +254,11 @@ class Run(Folder):
                 os.pwrite(lock, json.dumps(_this_process()).encode(), 0)
                 held._clean_up()
             yield held
-            if held.finished():
-                with write_errors(self.path):
-                    (self.path / LOCK).unlink(missing_ok=True)
+            held._remove_lock()
+        except RegardError:
+            with contextlib.suppress(RegardError):  # the first error is the one to report
+                held._remove_lock()
+            raise
         finally:
             os.close(lock)
 
@@ -269,6 +283,12 @@ class Run(Folder):
                     raise DataError(f"the run {self.path} is being trained by {owner}; wait for it") from None
                 raise
 
+    def _remove_lock(self) -> None:
+        """Remove the lock file of a finished run, if it is still the one that this process has locked."""
+        if self.lock is not None and self.finished() and files.is_open_as(self.lock, self.path / LOCK):
+            with write_errors(self.path):
+                (self.path / LOCK).unlink(missing_ok=True)
+
     def _check_lock(self) -> None:
         """Raise StorageError if this process has locked the run, but the lock file is no longer the one it locked."""
         if self.lock is not None and not files.is_open_as(self.lock, self.path / LOCK):
@@ -278,7 +298,7 @@ class Run(Folder):
             )
 
     def _clean_up(self) -> None:
-        """Remove partial files, and checkpoints of a finished run; restore a checkpoint whose replacement failed."""
+        """Remove partial files, and older checkpoints of a finished run; restore one whose replacement failed."""
         for folder in (self.path, self.path / CHECKPOINTS):
             for leftover, name in files.leftovers(folder, self.id) if self._is_own(folder) else ():
                 if name and not os.path.lexists(folder / name):
@@ -286,7 +306,7 @@ class Run(Folder):
                 else:
                     files.remove_leftover(leftover)
         if self.finished():
-            self._remove_checkpoints()
+            self._remove_older_checkpoints()
 
     def _is_own(self, folder: Path) -> bool:
         """Whether the folder is there; CorruptError if it is a link, which may lead out of the run, or a file."""
@@ -373,10 +393,23 @@ class Run(Folder):
         return aside
 
     def finish(self) -> None:
-        """Mark the run as finished: add the metrics to the manifest and remove the checkpoints."""
+        """Mark the run as finished: add the metrics to the manifest, and keep only the newest checkpoint."""
         self._write_manifest(self.manifest().files | {METRICS: [digest(self._recorded())]})
         with write_errors(self.path):
-            self._remove_checkpoints()
+            self._remove_older_checkpoints()
+
+    def prolong(self, recipe: recipes.Recipe, update: int) -> None:
+        """Mark the run as not finished, and replace its recipe; its old length is recorded with the updates done.
+
+        After each step, the run can be resumed: by the old recipe, and from the last step on by the new one.
+        """
+        old = self.recipe().train
+        length = {"update": update, "train.updates": old.updates, "train.patience": old.patience}
+        lengths = self._read_list(PROLONGED)
+        self._write_manifest({name: digests for name, digests in self.manifest().files.items() if name != METRICS})
+        if length not in lengths:  # it is there if the process was killed before the last step
+            self.replace(PROLONGED, json.dumps([*lengths, length], indent=1).encode())
+        self.replace(RECIPE, recipes.to_toml(recipe).encode())
 
     def finished(self) -> bool:
         """Whether training is finished."""
@@ -442,12 +475,10 @@ class Run(Folder):
         """Rename a damaged checkpoint, so that it is kept but no longer used; returns its new path."""
         return files.set_aside(checkpoint.path, DAMAGED)
 
-    def _remove_checkpoints(self) -> None:
-        """Remove all checkpoints of this run, and their folder unless it holds anything else."""
-        for checkpoint in self.own_checkpoints():
+    def _remove_older_checkpoints(self) -> None:
+        """Remove all checkpoints of this run but the newest, which a finished run keeps so that it can be prolonged."""
+        for checkpoint in self.own_checkpoints()[1:]:
             self._remove(checkpoint)
-        if self._is_own(self.path / CHECKPOINTS) and not self._checkpoint_names():
-            os.rmdir(self.path / CHECKPOINTS)
 
     def _remove(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint, unless somebody has put other files into it."""
@@ -489,15 +520,11 @@ def _creation_lock(parent: Path) -> Iterator[None]:
 
 
 def _partial_runs(parent: Path) -> Iterator[Path]:
-    """Folders of this user that have a temporary name of `Run.create`."""
+    """Folders of runs, and links `latest`, of this user that have a temporary name of `Run.create`."""
     pattern = re.compile(rf"\..+\.regard-new-[0-9a-f]{{16}}-[0-9a-f]{{16}}{re.escape(files.PARTIAL)}")
-    for name in os.listdir(parent):
-        if (
-            pattern.fullmatch(name)
-            and files.is_folder(parent / name)
-            and os.lstat(parent / name).st_uid == os.geteuid()
-        ):
-            yield parent / name
+    for path in [parent / name for name in os.listdir(parent) if pattern.fullmatch(name)]:
+        if (files.is_folder(path) or path.is_symlink()) and os.lstat(path).st_uid == os.geteuid():
+            yield path
 
 
 def _this_process() -> dict[str, Any]:

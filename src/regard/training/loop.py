@@ -23,7 +23,7 @@ from regard.storage import Checkpoint, Run
 from regard.storage.runs import resume_command
 from regard.tasks import AnyTask, task_class, task_of
 from regard.tasks.core import Encoded, Examples
-from regard.training import engine, environment
+from regard.training import engine, environment, prolonging
 from regard.training.callbacks import Callback, Callbacks, Ended, MetricsFile, Started, Updated, call
 from regard.training.callbacks import check as check_callbacks
 from regard.training.engine import SMALLER_BATCHES
@@ -55,6 +55,8 @@ def train(
     check_callbacks(callbacks)
     recipe, given = _given(recipe if isinstance(recipe, Recipe) else recipes.load(recipe), overrides, pairs, dev)
     origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
+    if origin and origin.path != Path(recipe.train.start_from):  # a link such as runs/latest: it will point to this run
+        recipe = replace(recipe, train=replace(recipe.train, start_from=str(origin.path)))
     with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
         check(recipe)
     with Stopper().listening() as stopper, current_log(quiet=quiet) as log:
@@ -69,8 +71,14 @@ def train(
             files[storage.ORIGIN] = origin.origin()
         with stopper.deferred():
             run = Run.create(Path(runs), recipe.name, files)
+            older = Path(runs) / recipe.name
+            notice = f"{older} exists; this run is {run.path}" if run.path != older else ""
+            if notice:
+                log.say(notice)
             with _training(run) as locked:
                 _learn(task, examples, data, dev_data, locked, log, stopper, callbacks)
+            if notice:
+                log.say(notice)
     return run
 
 
@@ -148,7 +156,7 @@ def preview(recipe: Recipe | str | Path, *overrides: str, quiet: bool = False) -
 
 def resume(
     run: Run | str | Path,
-    *,
+    *overrides: str,
     pairs: Any = None,
     dev: Any = None,
     exact: bool = False,
@@ -157,20 +165,23 @@ def resume(
 ) -> Run:
     """Continue a run that was stopped or killed; the result is bit for bit that of an uninterrupted run.
 
+    The overrides `train.updates=N` and `train.patience=N` prolong or shorten it; a finished run can be prolonged, too.
+    Its schedule is then the one of the new length, from the next update on.
+
     A run that was trained on `pairs` needs them again, and `dev` if it had them: a run does not store its data.
     Another version of torch or regard, another processor or GPU, or another number of threads may change the last bits.
     A message says so then; with `exact`, it is an error. `callbacks` are told how training goes on.
     """
     check_callbacks(callbacks)
     run = run if isinstance(run, Run) else Run.open(run)
-    recipe = run.recipe()
-    given = _given_again(run, recipe.data, pairs, dev)
+    given = _given_again(run, run.recipe().data, pairs, dev)
     with plugins.loading(run.needs()):
-        check(recipe, stored=True)
+        check(run.recipe(), stored=True)
     with Stopper().listening() as stopper, current_log(quiet=quiet) as log, _training(run) as locked:
         stopper.say = log.say
-        if run.finished():
-            log.say(f"the run {run.path} is finished already")
+        recipe = prolonging.prolonged_recipe(run, overrides)
+        if run.finished() and recipe == run.recipe():
+            log.say(f"the run {run.path} is finished already; to prolong it, add train.updates=NUMBER")
             return run
         now = environment.current(recipe.train)
         changes = environment.describe_changes(run, now, exact=exact)
@@ -231,7 +242,8 @@ def _training(run: Run) -> Iterator[Run]:
         with run.training() as locked, devices.explain_out_of_memory("training", SMALLER_BATCHES):
             yield locked
     except StoppedError as stopped:
-        raise StoppedError(stopped.number, _saved(run)) from None
+        unchanged = f"{run.path} is finished, as it was before"  # it was to be prolonged
+        raise StoppedError(stopped.number, unchanged if run.finished() else _saved(run)) from None
     except CallbackError as failed:
         state = "the run is finished all the same" if run.finished() else _saved(run)
         raise CallbackError(failed.method, failed.update, failed.error, state) from failed.error
@@ -292,7 +304,7 @@ def _learn(
     lines = overview(task, session.model, device, data, dev, len(examples.train))
     for line in (*examples.notes, *lines, *start_notes, f"run {run.path}"):
         log.say(line)
-    _restore_newest(run, session, recipe.train, log)
+    _restore_newest(run, session, recipe, log)
     if run.foreign_names():
         names = ", ".join(run.foreign_names())
         log.warn(
@@ -391,29 +403,41 @@ def _fitting(origin: Run, task: AnyTask, model: nn.Module) -> tuple[dict[str, Te
     return fitting, shared
 
 
-def _restore_newest(run: Run, session: Session, settings: Train, log: ProgressLog) -> None:
+def _restore_newest(run: Run, session: Session, recipe: Recipe, log: ProgressLog) -> None:
     """Restore the session from the newest checkpoint that is not damaged; damaged ones are set aside.
 
-    Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised.
+    Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised. If the
+    run is prolonged, it gets its new recipe then, and not before: a finished run that cannot go on stays finished.
     """
     damaged: list[tuple[Checkpoint, CorruptError]] = []
     for checkpoint in run.checkpoints():
         try:
-            session.restore(checkpoint, settings)
+            session.restore(checkpoint, recipe.train)
         except CorruptError as error:
             damaged.append((checkpoint, error))
             continue
+        if session.progress.validated:
+            models.stored_weights(run, session.model)  # the best so far; if damaged, this fails now and not at the end
+        _prolong(run, recipe, session.progress.update, log)
         for broken, why in damaged:
             aside = run.set_aside(broken)
             log.warn(f"{why}; it is set aside as {aside.name}; an older checkpoint is used instead")
-        if session.progress.validated:
-            models.stored_weights(run, session.model)  # the best so far; if damaged, this fails now and not at the end
         _restore_metrics(run, checkpoint, session, log)
         log.say(f"going on after update {session.progress.update:,}")
         return
     if damaged:
         raise damaged[0][1]
+    _prolong(run, recipe, 0, log)
     run.restore_metrics(None)
+
+
+def _prolong(run: Run, recipe: Recipe, done: int, log: ProgressLog) -> None:
+    """Store the recipe of a run that goes on after `done` updates, if it is another one than before."""
+    before = run.recipe()
+    if recipe != before:
+        for line in prolonging.changes(recipe.train, before.train, done):
+            log.say(line)
+        run.prolong(recipe, done)
 
 
 def _restore_metrics(run: Run, checkpoint: Checkpoint, session: Session, log: ProgressLog) -> None:
@@ -446,7 +470,7 @@ def fit(
                 return
             stopper.check()
             running.update(batches, stopper)
-            session.averager.after_update(session.model, judged=_due(settings, progress.update))
+            session.average(judged=_due(settings, progress.update))
             call(callbacks.update, _updated(settings, session))
     except (StoppedError, CallbackError):
         running.collect()

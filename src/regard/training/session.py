@@ -37,14 +37,16 @@ class Progress:
     metrics_size: int = 0  # size of the metrics file in bytes; on resume, what was written later is cut off
     norms: float = 0.0  # summed norms of gradients since the last validation
     normed: int = 0  # number of updates whose norm is in that sum
+    validations: int = 0  # validations so far, also one that is not done yet: each has a snapshot for train.average
 
     @staticmethod
-    def of(checkpoint: Checkpoint) -> "Progress":
+    def of(checkpoint: Checkpoint, settings: Train) -> "Progress":
         """The counters in a checkpoint; CorruptError if they are not numbers that training can have stored."""
         path = checkpoint.path / STATE
         stored = parse_json(checkpoint.read(STATE), dict, path)
         if not stored.keys() & ADDED.keys():
             stored = stored | ADDED
+        stored.setdefault("validations", settings.validations(checkpoint.update))  # older versions did not store it
         for counter in fields(Progress):
             value = stored.get(counter.name)
             if type(value) is not counter.type or not (0 <= value < 1 << 63 if type(value) is int else value == value):
@@ -130,6 +132,11 @@ class Session:
                 buffer.copy_(before)
             raise
 
+    def average(self, *, judged: bool) -> None:
+        """Average the weights after an update; `judged` says whether a validation follows."""
+        self.averager.after_update(self.model, judged=judged)
+        self.progress.validations += judged
+
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of all parameter groups."""
         for group in self.optimizer.param_groups:
@@ -155,8 +162,8 @@ class Session:
             raise CorruptError(f"{checkpoint.path} is damaged: the run ends after {settings.updates:,} updates")
         if checkpoint.has_file(METRICS):  # not so in checkpoints of older versions
             checkpoint.read(METRICS)
-        progress, weights = Progress.of(checkpoint), models.read_weights(checkpoint, self.model)
-        tensors = self._read_state(checkpoint, settings)
+        progress, weights = Progress.of(checkpoint, settings), models.read_weights(checkpoint, self.model)
+        tensors = self._read_state(checkpoint, progress.validations)
         device = next(self.model.parameters()).device
         models.load_weights(self.model, weights)
         self._load_optimizer(tensors)
@@ -164,9 +171,9 @@ class Session:
         _set_generators(under("generator.", tensors))
         self.progress = progress
 
-    def _read_state(self, checkpoint: Checkpoint, settings: Train) -> dict[str, Tensor]:
+    def _read_state(self, checkpoint: Checkpoint, validations: int) -> dict[str, Tensor]:
         """The tensors of optimizer, averages and random generators: all that must be there, and none besides."""
-        required, optional = self._expected(settings.validations(checkpoint.update))
+        required, optional = self._expected(validations)
         allowed = required | {name: tensor for group in optional for name, tensor in group.items()}
         tensors = models.read_tensors(checkpoint, OPTIMIZER, allowed)
         for group in (required, *optional):

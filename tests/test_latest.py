@@ -1,0 +1,99 @@
+"""The link `latest` beside runs: it points to the last one that was created, and is resolved when a run is opened."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from regard.errors import DataError
+from regard.recipe import Recipe, to_toml
+from regard.storage import RECIPE, Run
+
+CREATED = {RECIPE: to_toml(Recipe()).encode()}
+
+
+def test_it_points_to_the_run_that_was_created_last(tmp_path: Path) -> None:
+    for number, name in enumerate(["mine", "other", "mine"], 1):
+        run = Run.create(tmp_path, name, CREATED)
+        assert os.readlink(tmp_path / "latest") == run.path.name
+        assert len(list(tmp_path.iterdir())) == number + 1  # no temporary link is left
+
+
+def test_an_opened_run_has_the_path_of_its_real_folder_and_keeps_it(tmp_path: Path) -> None:
+    first = Run.create(tmp_path, "mine", CREATED)
+    opened = Run.open(tmp_path / "latest")
+    Run.create(tmp_path, "mine", CREATED)
+    assert opened.path == first.path
+    assert opened.id == first.id
+
+
+def test_latest_alone_is_that_of_the_folder_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="the run runs/latest is not there"):
+        Run.open("latest")
+    assert not Run.at(Path("latest"))
+    run = Run.create(Path("runs"), "mine", CREATED)
+    assert Run.at(Path("latest"))
+    assert Run.open("latest").path == run.path == Path("runs/mine")
+    monkeypatch.chdir("runs")
+    assert Run.open("latest").path == Path("mine")
+
+
+def test_a_link_to_a_run_that_was_removed_names_it_and_is_used_again(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, "mine", CREATED)
+    os.rename(run.path, tmp_path / "renamed")
+    with pytest.raises(DataError, match=r"the run .*/mine is not there"):
+        Run.open(tmp_path / "latest")
+    assert Run.create(tmp_path, "other", CREATED).path == Run.open(tmp_path / "latest").path
+
+
+FOREIGN: dict[str, Callable[[Path], None]] = {
+    "a file": lambda path: path.write_bytes(b"precious"),
+    "a folder": lambda path: path.mkdir(),
+    "a link out of the folder": lambda path: path.symlink_to("../elsewhere"),
+    "an absolute link": lambda path: path.symlink_to("/"),
+    "a link to the parent": lambda path: path.symlink_to(".."),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_others_have_called_latest_is_left_alone(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "latest"
+    FOREIGN[kind](path)
+    before = path.lstat()
+    run = Run.create(tmp_path, "mine", CREATED)
+    assert path.lstat() == before
+    assert not Run.at(path)
+    assert sorted(os.listdir(tmp_path)) == ["latest", run.path.name]
+
+
+def test_a_link_to_itself_is_no_run_and_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to("latest")
+    assert not Run.at(tmp_path / "latest")
+    with pytest.raises(DataError, match="latest is not there"):
+        Run.open(tmp_path / "latest")
+    assert Run.create(tmp_path, "mine", CREATED).path == Run.open(tmp_path / "latest").path
+
+
+def test_a_run_may_be_called_latest(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, "latest", CREATED)
+    other = Run.create(tmp_path, "mine", CREATED)
+    assert Run.open(tmp_path / "latest").path == run.path != other.path
+    assert Run.create(tmp_path, "latest", CREATED).path.name == "latest-2"
+
+
+@pytest.mark.parametrize("failing", ["symlink", "replace"])
+def test_a_file_system_without_links_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    if failing == "replace":
+        Run.create(tmp_path, "first", CREATED)
+    before = sorted(os.listdir(tmp_path))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, failing, refuse)
+    run = Run.create(tmp_path, "mine", CREATED)
+    assert run.recipe() == Recipe()
+    assert sorted(os.listdir(tmp_path)) == sorted([*before, "mine"])
