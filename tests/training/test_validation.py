@@ -220,7 +220,7 @@ def test_a_validation_is_reported_with_time_speed_numbers_and_samples() -> None:
         "  loss 2.0000, dev loss 1.5000, bleu 31.5000 (of 100 dev examples), gradient norm 1.25; the best so far"
     )
     assert third == "  sample: a␉b -> c, as expected"
-    assert fourth == f"  sample: {'x' * 79}… -> (nothing), expected y"
+    assert fourth == f"  sample: {'x' * 79}… -> (blank), expected y"
     assert report(validated(best=False, value=None, gradient_norm=None))[1] == "  loss 2.0000, dev loss 1.5000"
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs, say, write_line
+from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs, write_line
 from regard.errors import RecipeError
 
 EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
@@ -79,4 +79,4 @@ def train(
     if not quiet:
         quoted = shlex.quote(str(run.path))
         look = f'regard look {quoted} "..."; ' if task_class(run.recipe().task).shows else ""
-        say(f"next: {look}regard predict {quoted} FILE")
+        log.say(f"next: {look}regard predict {quoted} FILE")

@@ -99,7 +99,7 @@ def describe_sample(sample: Sample) -> str:
 
 def _short(text: str) -> str:
     visible = make_visible(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
-    return visible or "(nothing)"
+    return visible if visible.strip() else "(blank)"
 
 
 def table(entries: Sequence[Mapping[str, Any]], recipe: Recipe) -> Iterator[str]:

@@ -15,6 +15,7 @@ from regard.console import counted
 from regard.data import store
 from regard.data.batching import sorted_batches
 from regard.errors import NotFiniteError, RecipeError, pick
+from regard.kernels.choose import capturable
 from regard.metrics import better
 from regard.recipe import Recipe
 from regard.storage import Run
@@ -105,13 +106,13 @@ def part_of(task: AnyTask, examples: Sequence[Example]) -> Sequence[Example]:
 def score(task: AnyTask, model: nn.Module, part: Sequence[Example]) -> tuple[float | None, tuple[Sample, ...]]:
     """The recipe's metric on some examples, by greedy search, and some of the outputs.
 
-    The random generators stay as they are. If memory does not suffice for the search beside the training, there is no
-    value, unless train.best_by needs one.
+    The random generators stay as they are, and the search takes the paths of `predict`. If memory does not suffice for
+    it beside the training, there is no value, unless train.best_by needs one.
     """
     recipe = task.recipe
     greedy = replace(recipe.search, beam=1, temperature=0.0, max_extra=min(recipe.search.max_extra, MOST_EXTRA))
     try:
-        with generators_restored(), torch.no_grad():
+        with generators_restored(), capturable(False), torch.no_grad():
             scored = task.measure(model, part, recipe.metric, greedy)
             asked, answers = scored.asked, scored.answers
             if not answers:  # the metric is not one of outputs
