@@ -16,7 +16,7 @@ import regard
 from regard import Comparison, Run
 from regard import recipe as recipes
 from regard.analysis import significance
-from regard.analysis.comparison import MAX_BINS, MIN_BIN_SIZE, bins
+from regard.analysis.comparison import MAX_BINS, MIN_BIN_SIZE, Difference, System, bins
 from regard.errors import DataError, RecipeError, StorageError
 from regard.metrics import METRICS, better
 from regard.storage import METRICS as METRICS_FILE
@@ -173,10 +173,14 @@ def test_the_difference_is_tested_on_the_outputs_of_all_seeds(
 def test_a_name_with_control_characters_has_one_row_of_the_table(compared: Comparison) -> None:
     first, *others = compared.entries
     renamed = replace(first, name="a\nb\x1b", measured=first.measured._replace(signature="other"))
-    table = replace(compared, entries=(renamed, *others), examples="texts of a\n.tsv").table()
-    assert len(table.split("\n")) == 1 + len(compared.entries) + 1 + 1 + len(compared.entries) + 1
-    assert {len(line) for line in table.split("\n")[: 1 + len(compared.entries)]} == {len(table.split("\n")[0])}
-    assert table.count("a␊b␛") == 2
+    systems = (System("a\nb\x1b", (renamed,)), *(System(entry.name, (entry,)) for entry in others))
+    tested = (Difference(0.0, 1.0, 1),) * len(others)
+    changed = replace(compared, entries=(renamed, *others), systems=systems, differences=tested)
+    table = replace(changed, examples="texts of a\n.tsv").table()
+    rows = table.split("\n")[: 1 + len(systems)]
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert rows[1].startswith("a␊b␛ ")
+    assert table.count("a␊b␛") == 3  # in the table, as what the others are tested against, and with its signature
     assert "on texts of a␊.tsv\n" in table
 
 
@@ -258,10 +262,11 @@ def test_a_run_gives_the_same_results_as_its_recipe(compared: Comparison) -> Non
 
 
 def test_the_latest_run_has_the_name_of_its_folder_and_is_not_counted_twice(compared: Comparison, runs: Path) -> None:
+    name = (runs / "latest").readlink().name
     (entry,) = regard.compare(runs / "latest", quiet=True).entries
-    assert (entry.name, entry.run.path) == ("mine", runs / "mine")
-    with pytest.raises(RecipeError, match="mine is given twice"):
-        regard.compare(runs / "latest", runs / "mine", quiet=True)
+    assert (entry.name, entry.run.path) == (name, runs / name)
+    with pytest.raises(RecipeError, match=f"{name} is given twice"):
+        regard.compare(runs / "latest", runs / name, quiet=True)
 
 
 def test_other_data_or_another_recipe_is_trained_anew(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_visible_characters_stay_and_control_characters_become_symbols() -> None
 def test_an_emoji_of_several_characters_is_one_letter() -> None:
     labels = ("👩\u200d💻", "❤\ufe0fb", "1\ufe0f\u20e3")
     assert letters("".join(labels)) == ["👩\u200d💻", "❤\ufe0f", "b", "1\ufe0f\u20e3"]
-    narrow = terminal(random_map(("row",), labels), width=11, colour=False)
+    narrow = terminal(random_map(("row",), labels), width=11, colours=None)
     assert "👩\u200d💻" in narrow
 
 

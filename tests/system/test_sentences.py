@@ -36,7 +36,7 @@ def test_a_header_is_skipped_in_scoring_too(folder: Path, regard: Command) -> No
 
 
 def test_labels_come_with_alternatives_and_the_map(folder: Path, regard: Command) -> None:
-    result = regard("predict", "runs/small", "--text", TEXTS[0], "--n-best", 2, "--json", folder=folder)
+    result = regard("predict", "runs/small", "--text", TEXTS[0], "--n-best", 2, "--json", "--maps", folder=folder)
     prediction = json.loads(result.lines[0])
     assert {prediction["text"], prediction["alternatives"][0]["text"]} == {"bad", "fine"}
     assert prediction["source_tokens"] == [*TEXTS[0].split(), "</s>"]

@@ -14,7 +14,7 @@ import regard
 from regard import recipe as recipes
 from regard import storage
 from regard.errors import CallbackError, CorruptError, MissingExtraError, RecipeError
-from regard.recipe import Recipe
+from regard.recipe import Recipe, Train
 from regard.storage import Run
 from regard.training import Callback
 from regard.training.callbacks import Ended, Started, Updated, Validated
@@ -215,7 +215,7 @@ def counters(**stored: float) -> Progress:
     """The counters of a checkpoint that holds these."""
     content = json.dumps({"update": 3, "validated": 2, "lowest": 1.0, "waited": 0, "total": 4.0, "tokens": 5} | stored)
     checkpoint: Any = types.SimpleNamespace(path=Path("checkpoint"), update=3, read=lambda _: content.encode())
-    return Progress.of(checkpoint)
+    return Progress.of(checkpoint, Train())
 
 
 def test_a_checkpoint_of_an_older_version_has_no_gradient_norms() -> None:

@@ -54,7 +54,7 @@ def test_pairs_train_as_a_file_of_them_does(tmp_path: Path, capsys: pytest.Captu
     data = of_pairs.recipe().data
     assert (data.corpus, data.train, data.dev, data.test) == ("", (PAIRS,), (), ())
     printed = capsys.readouterr().err
-    assert "pairs given in Python, 1 pairs with an empty side dropped\n" in printed
+    assert "pairs given in Python: 1 pairs with an empty side dropped\n" in printed
     assert "no data.dev given: 1 pairs split off for it\n" in printed
     frame = {"id": range(10), "from": [row[0] for row in ROWS], "to": [row[1] for row in ROWS]}
     again = regard.train(tiny(), "data.columns=from,to", pairs=frame, dev=ROWS[:2], runs=tmp_path, quiet=True)

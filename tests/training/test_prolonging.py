@@ -248,7 +248,7 @@ def test_changed_data_and_another_environment_are_noticed(
 ) -> None:
     before = contents(finished)
     monkeypatch.setattr(environment, "__version__", "9.9")
-    with pytest.raises(DataError, match="With --exact a run goes on only with what it was begun with"):
+    with pytest.raises(DataError, match="--exact resumes a run only in the environment it was trained in"):
         resume(finished, "train.updates=9", exact=True, quiet=True)
     train_file = Path(recipe.data.train[0])
     content = train_file.read_bytes()

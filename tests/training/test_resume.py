@@ -316,7 +316,11 @@ def test_a_signal_during_the_last_decoding_stops_at_once(
     number: signal.Signals,
 ) -> None:
     with monkeypatch.context() as patch:
-        on_call(3, Transduce, "prediction", lambda: signal.raise_signal(number), patch)
+
+        def stop_after_two_predictions() -> None:
+            on_call(3, Transduce, "prediction", lambda: signal.raise_signal(number), patch)
+
+        on_call(1, loop, "_measure", stop_after_two_predictions, patch)
         with pytest.raises(StoppedError, match="8 updates are saved; go on with: regard train --resume"):
             train(recipe, runs=tmp_path, quiet=True)
     assert_resumes()

@@ -388,7 +388,13 @@ def _fitting(origin: Run, task: AnyTask, model: nn.Module) -> tuple[dict[str, Te
 
     Of tensors whose vocabularies are not the same in both, there are also the rows that both share.
     """
-    own, stored = task.vocabularies(), task_of(origin).vocabularies()
+    own = task.vocabularies()
+    try:
+        stored = task_of(origin).vocabularies()
+    except RecipeError:  # a package is missing that the other run needs: its tokenizers are those of this run
+        if task.recipe.train.new_vocabulary:
+            raise
+        stored = {}
     shared = {
         name: models.SharedRows.of(own[name], stored[name])
         for name in own
