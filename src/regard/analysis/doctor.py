@@ -32,7 +32,12 @@ from regard.tasks import AnyTask, task_of
 from regard.types import Example
 
 PACKAGES = ("torch", "triton", "numpy", "safetensors", "sentencepiece", "sacrebleu", "typer")
-EXTRAS = {"corpora": ("babel", "num2words"), "plot": ("matplotlib",), "papers": ("sacremoses",)}  # and their modules
+EXTRAS = {  # and their modules
+    "corpora": ("babel", "num2words"),
+    "plot": ("matplotlib",),
+    "papers": ("sacremoses",),
+    "tensorboard": ("tensorboard",),
+}
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # as in regard/__init__.py, which no part imports
 EXAMPLES = 200  # examples that the batch is chosen from; a generated corpus has no more
 TEXTS = 4  # texts that the run answers
