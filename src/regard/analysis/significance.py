@@ -10,9 +10,7 @@ from regard.errors import DataError
 from regard.metrics import SACREBLEU, Outcome, counts
 
 TRIALS, FEWEST_TRIALS = 10_000, 1000
-SWAPS = 20_000_000  # examples times trials of a test by sacreBLEU, which takes ten bytes for each; otherwise fewer trials
-    20_000_000  # examples times trials of a test by sacreBLEU, which needs ten bytes for each: for more, fewer trials
-)
+SWAPS = 20_000_000  # examples times trials of a test by sacreBLEU, which takes ten bytes for each
 SEED = 12345  # as of sacreBLEU, which also has the environment variable SACREBLEU_SEED
 CELLS = 4_000_000  # random numbers that are drawn at a time
 ROUNDING = 1e-12  # differences that are closer than this, relative to the scores, are equal
