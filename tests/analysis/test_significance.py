@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
 from regard.analysis import significance
-from regard.analysis.significance import TRIALS, p_value
+from regard.analysis.significance import TRIALS, count_trials, p_value
 from regard.errors import DataError
 from regard.metrics import COUNTS, METRICS, MULTI_REFERENCE, Cost, Outcome
 
@@ -84,6 +84,12 @@ def test_bleu_is_tested_by_sacrebleu() -> None:
     mine = p_value("bleu", outcomes(one, references), outcomes(other, references), trials=300)
     assert mine == results["BLEU"][1].p_value
     assert 1 / 301 < mine < 1
+
+
+def test_sacrebleu_makes_fewer_trials_with_many_examples() -> None:
+    numbers = [count_trials("bleu", examples) for examples in (1, 2000, 4000, 1_000_000)]
+    assert numbers == [10_000, 10_000, 5000, 1000]
+    assert count_trials("exact_match", 1_000_000) == 10_000
 
 
 def test_many_examples_are_tested_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

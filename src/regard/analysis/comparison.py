@@ -84,6 +84,7 @@ class Difference(NamedTuple):
     value: float
     p: float | None  # see `significance.p_value`; None if the outputs are not for the same examples
     seeds: int  # the number of seeds of either system whose outputs were tested
+    trials: int
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,9 @@ class Comparison:
             rows.append([system.name, f"{difference.value:+.4f}", p])
         most = max(difference.seeds for difference in self.differences)
         joined = "" if most == 1 else f", with the outputs of up to {most} seeds of either"
-        trials = f"p: approximate randomisation, {significance.TRIALS:,} trials{joined}"
-        return [*_lines(rows, width), *(wrap(trials, width) if width else [trials]), ""]
+        trials = min(difference.trials for difference in self.differences)
+        note = f"p: approximate randomisation, {trials:,} trials{joined}"
+        return [*_lines(rows, width), *(wrap(note, width) if width else [note]), ""]
 
     def _signatures(self) -> list[str]:
         """The signature of the score: one line if it is the same for all, else one line for each run."""
@@ -241,6 +243,8 @@ def compare(
         log.say(f"scoring {name} on {description}")
         entries.append(_judged(name, load(run), examples, lengths, metric, beam))
     systems = _systems(entries)
+    if len(systems) > 1:
+        log.say(f"testing the differences from {systems[0].name}")
     differences = tuple(_difference(metric, systems[0], system) for system in systems[1:])
     return Comparison(metric, description, _counted(named), tuple(entries), systems, differences)
 
@@ -475,5 +479,6 @@ def _difference(metric: str, first: System, other: System) -> Difference:
     pairs = list(zip(first.runs, other.runs, strict=False))
     ours, theirs = ([outcome for pair in pairs for outcome in pair[side].outcomes] for side in (0, 1))
     is_paired = all(len(one.outcomes) == len(two.outcomes) > 0 for one, two in pairs)
-    p = significance.p_value(metric, ours, theirs) if is_paired else None
-    return Difference(other.mean - first.mean, p, len(pairs))
+    trials = significance.count_trials(metric, len(ours))
+    p = significance.p_value(metric, ours, theirs, trials) if is_paired else None
+    return Difference(other.mean - first.mean, p, len(pairs), trials)

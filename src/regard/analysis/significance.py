@@ -9,12 +9,18 @@ from numpy.typing import NDArray
 from regard.errors import DataError
 from regard.metrics import SACREBLEU, Outcome, counts
 
-TRIALS = 10_000
+TRIALS, FEWEST_TRIALS = 10_000, 1000
+SWAPS = 20_000_000  # examples times trials of a test by sacreBLEU, which takes ten bytes for each
 SEED = 12345  # as of sacreBLEU, which also has the environment variable SACREBLEU_SEED
 CELLS = 4_000_000  # random numbers that are drawn at a time
 ROUNDING = 1e-12  # differences that are closer than this, relative to the scores, are equal
 
 Statistics = NDArray[np.float64]  # numerators and denominators: example, ratio, 2
+
+
+def count_trials(metric: str, examples: int) -> int:
+    """The number of trials for so many examples: `TRIALS`, or fewer if sacreBLEU would need too much memory."""
+    return max(FEWEST_TRIALS, min(TRIALS, SWAPS // max(1, examples))) if metric in SACREBLEU else TRIALS
 
 
 def p_value(metric: str, first: Sequence[Outcome], second: Sequence[Outcome], trials: int = TRIALS) -> float:
