@@ -1188,6 +1188,25 @@ def test_stdin_is_answered_line_by_line_until_stdout_is_closed(run: Path) -> Non
         assert process.stderr.read() == b""
 
 
+def test_people_who_type_are_told_how_and_answered_at_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    keyboard, terminal = os.openpty()
+    try:
+        with open(terminal, encoding="utf-8") as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            os.write(keyboard, b"abc\nbed\n\x04")
+            cli.predict(str(run))
+            typed = capfdbinary.readouterr()
+            os.write(keyboard, b"abc\nbed\n\x04")
+            cli.predict(str(run), quiet=True)
+    finally:
+        os.close(keyboard)
+    assert typed.out.count(b"\n") == 2
+    assert typed.err == b"type a text on each line; Ctrl-D ends\n"
+    assert capfdbinary.readouterr() == (typed.out, b"")
+
+
 def test_exact_is_refused_without_a_run_to_resume(regard: Command) -> None:
     assert refused(regard("train", "dates", "--exact")).startswith(
         "--exact is for runs that are resumed; write: regard"

@@ -1,6 +1,7 @@
 """`regard predict`: one line of output for each line of input."""
 
 import shlex
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from regard.cli import core
 from regard.cli.core import STDIN, Beam, Columns, Inputs, Json, Quiet, RunPath
 from regard.errors import RecipeError, shown
+from regard.visible import is_terminal
 
 if TYPE_CHECKING:
     from regard.tasks import AnyTask
@@ -49,9 +51,10 @@ def predict(
     _check_inputs(run, inputs, text, columns)
     predictor = load(run)
     own = predictor.task.recipe.data.columns
-    batches = (
-        core.in_chunks(text) if text else core.read_batches(inputs, core.split_columns(columns) or own[:-1] or own)
-    )
+    chosen = core.split_columns(columns) or own[:-1] or own  # the last is the target, unless it is a text alone
+    batches = core.in_chunks(text) if text else core.read_batches(inputs, chosen)
+    if not (quiet or text) and STDIN in (inputs or [STDIN]) and is_terminal(sys.stdin):
+        core.say("type a text on each line; Ctrl-D ends")
     settings = dict(item for assignment in search or [] for item in parse_override(assignment).items())
     notes, number = Notes(predictor.task), 0
     for batch in track(batches, "predicting", quiet=quiet):

@@ -154,6 +154,7 @@ def stream_stdin(most: int) -> Iterator[Lines]:
     stdin, pending, count, first, ended = _stdin(), bytearray(), 0, 1, False
     while not ended or pending:
         while not ended and (not count or (count < most and len(pending) < HELD and _has_more(stdin))):
+            select.select([stdin], [], [])  # waits, even if another process has made stdin non-blocking
             piece = stdin.read1(PIECE)
             check_limit(f"stdin:{first}", 0 if count else len(pending), LIMITS.line_bytes, "bytes", "line_bytes")
             pending += piece

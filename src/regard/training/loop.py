@@ -33,6 +33,7 @@ from regard.training.schedules import SCHEDULES, learning_rate
 from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
 from regard.training.validation import check_best, part_of, validate
+from regard.types import Vocabulary
 
 KEPT_WEIGHTS = ("best", "last")  # values of train.keep: which weights are stored in the run
 
@@ -388,13 +389,7 @@ def _fitting(origin: Run, task: AnyTask, model: nn.Module) -> tuple[dict[str, Te
 
     Of tensors whose vocabularies are not the same in both, there are also the rows that both share.
     """
-    own = task.vocabularies()
-    try:
-        stored = task_of(origin).vocabularies()
-    except RecipeError:  # a package is missing that the other run needs: its tokenizers are those of this run
-        if task.recipe.train.new_vocabulary:
-            raise
-        stored = {}
+    own, stored = task.vocabularies(), _vocabularies(origin, task.recipe.train)
     shared = {
         name: models.SharedRows.of(own[name], stored[name])
         for name in own
@@ -407,6 +402,16 @@ def _fitting(origin: Run, task: AnyTask, model: nn.Module) -> tuple[dict[str, Te
             f"make [model] more like that of {origin.path / storage.RECIPE}"
         )
     return fitting, shared
+
+
+def _vocabularies(origin: Run, settings: Train) -> dict[str, Vocabulary]:
+    """The vocabularies of the tensors of a run; none if it needs a package that only it needs, and is not installed."""
+    try:
+        return task_of(origin).vocabularies()
+    except RecipeError:
+        if settings.new_vocabulary:
+            raise
+        return {}
 
 
 def _restore_newest(run: Run, session: Session, recipe: Recipe, log: ProgressLog) -> None:
