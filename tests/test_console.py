@@ -102,8 +102,8 @@ def test_a_line_comes_every_ten_seconds_with_what_is_left(capsys: Capture, clock
 def test_ten_seconds_count_over_short_works_and_from_the_last_message(capsys: Capture, clock: Clock) -> None:
     with ProgressLog() as log:
         for number in range(8):
-            clock.now += 3
             log.begin(f"work {number}", 10)
+            clock.now += 3
             log.show(1)
         log.say("a message")
         clock.now += 9
@@ -113,6 +113,19 @@ def test_ten_seconds_count_over_short_works_and_from_the_last_message(capsys: Ca
         "work 7",
         "a message",
     ]
+
+
+def test_a_work_that_has_just_begun_has_no_line(capsys: Capture, clock: Clock) -> None:
+    """Else an error that follows would not stand alone, if something before it took long, such as loading torch."""
+    with ProgressLog() as log:
+        clock.now += 60
+        log.begin("reading pairs.tsv")
+        clock.now += 1.9
+        log.show(0)
+        assert capsys.readouterr().err == ""
+        clock.now += 0.2
+        log.show(0)
+    assert capsys.readouterr().err == "reading pairs.tsv: 2.1 s so far\n"
 
 
 def test_a_long_work_has_about_a_hundred_lines(capsys: Capture, clock: Clock) -> None:

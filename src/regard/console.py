@@ -22,6 +22,7 @@ Item = TypeVar("Item")
 BLOCK = 1000  # items that are counted at a time
 SECONDS_OF_A_LINE = 10.0  # without a terminal: seconds between two lines about the progress of one work
 MOST_LINES = 100  # without a terminal: lines about the progress of one work, if it takes very long
+SECONDS_OF_A_WORK = 2.0  # without a terminal: a shorter work has no line
 SECONDS_OF_A_DRAWING = 0.25  # in a terminal: seconds between two drawings of the bar
 WIDEST_NAME, WIDEST_BAR, NARROWEST_BAR = 24, 30, 8  # of a work, and of its bar, in columns
 SMOOTHING = 30.0  # seconds after which a measured speed counts for a third in what is said to be left
@@ -175,8 +176,9 @@ class Work:
     def is_time(self, *, terminal: bool) -> bool:
         """Whether it is time to show the work again."""
         now = time.perf_counter()
-        wait = SECONDS_OF_A_DRAWING if terminal else max(SECONDS_OF_A_LINE, (now - self.began) / MOST_LINES)
-        if now - self.shown < wait:
+        elapsed = now - self.began
+        wait = SECONDS_OF_A_DRAWING if terminal else max(SECONDS_OF_A_LINE, elapsed / MOST_LINES)
+        if now - self.shown < wait or (elapsed < SECONDS_OF_A_WORK and not terminal):
             return False
         self.shown = now
         return True
