@@ -174,7 +174,7 @@ def test_a_name_with_control_characters_has_one_row_of_the_table(compared: Compa
     first, *others = compared.entries
     renamed = replace(first, name="a\nb\x1b", measured=first.measured._replace(signature="other"))
     systems = (System("a\nb\x1b", (renamed,)), *(System(entry.name, (entry,)) for entry in others))
-    tested = (Difference(0.0, 1.0, 1),) * len(others)
+    tested = (Difference(0.0, 1.0, 1, 100),) * len(others)
     changed = replace(compared, entries=(renamed, *others), systems=systems, differences=tested)
     table = replace(changed, examples="texts of a\n.tsv").table()
     rows = table.split("\n")[: 1 + len(systems)]

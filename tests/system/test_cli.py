@@ -235,7 +235,7 @@ def test_a_second_run_says_its_name_before_and_after_training_and_is_the_latest(
     assert result.lines == ["runs/upper-2"]
     lines = result.error.splitlines()
     first, last = [number for number, line in enumerate(lines) if line == "runs/upper exists; this run is runs/upper-2"]
-    [begun] = [number for number, line in enumerate(lines) if "update 1:" in line]
+    [begun] = [number for number, line in enumerate(lines) if line.startswith("update 1 of 1")]
     assert first < begun < last == len(lines) - 2
     assert os.readlink(tmp_path / "runs" / "latest") == "upper-2"
     for name in ("runs/latest", "latest"):

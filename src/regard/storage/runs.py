@@ -317,9 +317,16 @@ class Run(Folder):
         return False
 
     def replace(self, name: str, content: bytes) -> None:
-        """Create or replace a file; until it is written, the manifest accepts the old content and the new one."""
+        """Create or replace a file; until an old one is replaced, the manifest accepts its content and the new one.
+
+        A new file is listed after it is written: whatever the manifest lists is always there.
+        """
         manifest, new = self.manifest().files, digest(content)
-        self._write_manifest(manifest | {name: [*manifest.get(name, []), new]})
+        if name in manifest:
+            self._write_manifest(manifest | {name: [*manifest[name], new]})
+        else:
+            with write_errors(self.path):
+                self._check_lock()
         files.write(self.path / name, content, self.id)
         self._write_manifest(manifest | {name: [new]})
 
