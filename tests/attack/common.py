@@ -243,7 +243,7 @@ def example(kind: str) -> Example:
     folder.mkdir(parents=True)
     finished = commands()(*train_arguments(kind, folder / "finished"), watched=str(folder))
     assert finished.code == 0, finished.error
-    last = ["regard.training.loop:evaluate", 3, [9]]
+    last = ["regard.training.validation:evaluate", 3, [9]]
     killed = commands()(*train_arguments(kind, folder / "unfinished"), signals=[last])
     assert killed.code == -9, killed.error
     paths = folder / "finished" / kind, folder / "unfinished" / kind

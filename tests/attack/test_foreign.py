@@ -370,7 +370,7 @@ def test_the_lock_of_a_dead_holder_does_not_count(run: Path) -> None:
     example(KIND).assert_ends_equal(run)
 
 
-@pytest.mark.parametrize("place", [EAGER, "regard.training.loop:evaluate"])
+@pytest.mark.parametrize("place", [EAGER, "regard.training.validation:evaluate"])
 def test_a_lock_that_is_removed_under_its_holder_is_noticed_before_the_next_save(place: str, run: Path) -> None:
     before = {update: snapshot(run / CHECKPOINTS / f"{update:08}") for update in good_checkpoints(run)}
     result = resume(run, remove=[place, 1, str(run / LOCK)])

@@ -32,6 +32,7 @@ SOME_KINDS = pytest.mark.parametrize("kind", KINDS if WHOLE else ["recurrent", "
 ONE_KIND = pytest.mark.parametrize("kind", KINDS if WHOLE else ["transformer"])
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 LOOP, EAGER, RUN = "regard.training.loop", "regard.training.engine.eager", "regard.storage:Run"
+VALIDATION = "regard.training.validation"
 
 
 class Attacked:
@@ -128,7 +129,7 @@ def test_killed_again_and_again_after_each_resume(kind: str, tmp_path: Path, rec
 
 
 PLACES = [
-    *((f"{LOOP}:evaluate", call) for call in (1, 2, 3)),
+    *((f"{VALIDATION}:evaluate", call) for call in (1, 2, 3)),
     *((f"{EAGER}:learn_once", call) for call in (1, 2, 6)),
     *((f"{RUN}.{name}", call) for name in ("replace", "record", "save") for call in (1, 3)),
     *((f"{RUN}.{name}", 1) for name in ("training", "finish")),
@@ -155,7 +156,9 @@ def test_killed_while_it_validates_saves_finishes_or_resumes(kind: str, tmp_path
 
 
 @SIGNALS
-@pytest.mark.parametrize(("place", "call", "saved"), [(f"{EAGER}:learn_once", 3, 3), (f"{LOOP}:evaluate", 2, 4)])
+@pytest.mark.parametrize(
+    ("place", "call", "saved"), [(f"{EAGER}:learn_once", 3, 3), (f"{VALIDATION}:evaluate", 2, 4)]
+)
 def test_a_signal_saves_and_stops(number: signal.Signals, place: str, call: int, saved: int, tmp_path: Path) -> None:
     attacked = Attacked(example("recurrent"), tmp_path / "runs", new=True)
     result = attacked.train(signals=[[place, call, [number]]])
@@ -189,7 +192,7 @@ def test_a_signal_at_a_random_instant(number: signal.Signals, tmp_path: Path, re
 def test_a_signal_that_was_ignored_on_entry_stays_ignored(number: signal.Signals, tmp_path: Path) -> None:
     """As under nohup, or in the background of a script."""
     made = example("recurrent")
-    signals = [[f"{EAGER}:learn_once", 3, [number]], [f"{LOOP}:evaluate", 2, [number, number]]]
+    signals = [[f"{EAGER}:learn_once", 3, [number]], [f"{VALIDATION}:evaluate", 2, [number, number]]]
     result = commands()(*train_arguments("recurrent", tmp_path), signals=signals, ignored=[number])
     assert result.code == 0, result.error
     assert "stopping" not in result.error

@@ -376,7 +376,7 @@ def test_files_are_plain_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text("one cat meows\n\n" * 12, encoding="utf-8")
     run = train(tiny(f"data.train={path}"), runs=tmp_path)
     messages = capsys.readouterr().err
-    assert f"{path}, 12 texts with an empty side dropped" in messages
+    assert f"{path}: 12 texts with an empty side dropped" in messages
     assert "15% of the tokens are masked and predicted" in messages
     assert Word.from_bytes(run.read("source.tokens")).size == 7
     path.write_text("\n\n", encoding="utf-8")
