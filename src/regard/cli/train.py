@@ -50,23 +50,22 @@ def train(
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     if dry_run and resume is not None:
         raise RecipeError("--dry-run is for new runs; write: regard train RECIPE --dry-run")
+    settings = None if recipe is None else recipes.load(recipe, overrides or [])
     with ProgressLog(quiet=quiet) as log:
-        if recipe is not None:
-            settings = recipes.load(recipe, overrides or [])
-            if are_large(settings.data.train):
-                log.announce(announcement(settings))
+        if settings is not None and are_large(settings.data.train):
+            log.announce(announcement(settings))
         log.begin("loading torch")
         from regard import training
         from regard.tasks import task_class
         from regard.training.tensorboard import TensorBoard
 
         callbacks = [] if tensorboard is None else [TensorBoard(tensorboard)]
-        if dry_run:
+        if settings is not None and dry_run:
             found = training.preview(settings, quiet=quiet)
             if as_json:
                 write_line(json.dumps(found._asdict()))
             return
-        if recipe is not None:
+        if settings is not None:
             run = training.train(settings, runs=runs, quiet=quiet, callbacks=callbacks)
         else:
             assert resume is not None
