@@ -91,7 +91,6 @@ def resume(
     """
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = run.recipe()
-    given = _given_again(run, recipe.data, pairs, dev)
     with plugins.loading(run.needs()):
         check(recipe, stored=True)
     with Stopper().listening() as stopper, ProgressLog(quiet=quiet) as log, _training(run) as locked:
@@ -102,7 +101,7 @@ def resume(
         now = environment.current(recipe.train)
         changes = environment.describe_changes(run, now, exact=exact)
         task = task_class(recipe.task).restore(recipe, run.read)
-        examples = task.examples(recipe, given)
+        examples = task.examples(recipe, _given_again(run, recipe.data, pairs, dev))
         if examples.digest() != run.read(storage.DATA):
             names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
             raise DataError(
