@@ -40,7 +40,7 @@ def kill_at_update(update: int, monkeypatch: pytest.MonkeyPatch, **given: Any) -
     with monkeypatch.context() as patch:
         patch.setattr(Run, "save", save)
         with pytest.raises(Killed):
-            regard.train(tiny(), quiet=True, **given)
+            regard.train(tiny("data.size=30"), quiet=True, **given)
     return Run.open(given["runs"] / "tiny")
 
 
@@ -79,6 +79,7 @@ def test_a_run_on_pairs_resumes_exactly_with_the_same_pairs_alone(
     with pytest.raises(DataError, match=rf"the data of .* has changed since its training began: {PAIRS}, {DEV}\. "):
         regard.resume(run, pairs=ROWS[1:], dev=dev, quiet=True)
     assert regard.resume(run, pairs=ROWS, dev=dev, quiet=True).read(storage.MODEL) == whole.read(storage.MODEL)
+    assert regard.resume(run, quiet=True) == run  # finished already: nothing is needed
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_what_cannot_be_meant_is_refused_and_nothing_is_written(
     assert not (tmp_path / "runs").exists()
 
 
-def test_pairs_are_refused_for_a_run_without_them(tmp_path: Path) -> None:
-    run = regard.train(tiny("data.size=30", "train.updates=1"), runs=tmp_path, quiet=True)
+def test_pairs_are_refused_for_a_run_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = kill_at_update(2, monkeypatch, runs=tmp_path)
     with pytest.raises(RecipeError, match=rf"was not trained on {PAIRS}; leave them out$"):
         regard.resume(run, pairs=ROWS, quiet=True)

@@ -175,7 +175,6 @@ def resume(
     """
     check_callbacks(callbacks)
     run = run if isinstance(run, Run) else Run.open(run)
-    given = _given_again(run, run.recipe().data, pairs, dev)
     with plugins.loading(run.needs()):
         check(run.recipe(), stored=True)
     with Stopper().listening() as stopper, current_log(quiet=quiet) as log, _training(run) as locked:
@@ -189,7 +188,7 @@ def resume(
         task = task_class(recipe.task).restore(recipe, run.read)
         if run.has_file(storage.ORIGIN):
             run.read(storage.ORIGIN)  # a checkpoint makes it needless, but a run with a damaged file is refused
-        examples = _read(type(task), recipe, given, log)
+        examples = _read(type(task), recipe, _given_again(run, recipe.data, pairs, dev), log)
         if examples.digest() != run.read(storage.DATA):
             names = ", ".join(recipe.data.train + recipe.data.dev) or f"the corpus {recipe.data.corpus}"
             raise DataError(
