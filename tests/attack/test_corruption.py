@@ -245,7 +245,7 @@ def assert_kept(before: Mapping[str, str], changed: str, run: Path, result: Resu
 @EVERY_KIND
 def test_every_file_flipped_cut_swapped_deleted_or_replaced(attack: Attack, record_property: Count) -> None:
     with trying("damaged files", record_property) as tried:
-        for state, name, change, command in shuffled(damage_cases(attack.made), 15):
+        for state, name, change, command in shuffled(damage_cases(attack.made), 10):
             with tried(state, name, change, command):
                 run = attack.copy(state)
                 CHANGES[change](run / name)
@@ -375,7 +375,7 @@ def manifest_cases(made: Example) -> Iterator[tuple[str, str, str, str, bytes]]:
 
 def test_crafted_manifests(attack: Attack, record_property: Count) -> None:
     with trying("crafted manifests", record_property) as tried:
-        for state, folder, command, name, content in shuffled(manifest_cases(attack.made), 60):
+        for state, folder, command, name, content in shuffled(manifest_cases(attack.made), 40):
             with tried(state, folder, command, name):
                 run = attack.copy(state)
                 (run / folder / MANIFEST).write_bytes(content)
@@ -450,7 +450,7 @@ def text_cases(made: Example) -> Iterator[tuple[str, str, str, str, bytes]]:
 @EVERY_KIND
 def test_crafted_texts_with_a_fitting_manifest(attack: Attack, record_property: Count) -> None:
     with trying("crafted texts of a run", record_property) as tried:
-        for state, name, command, title, content in shuffled(text_cases(attack.made), 10):
+        for state, name, command, title, content in shuffled(text_cases(attack.made), 6):
             with tried(state, name, title, command):
                 run = attack.copy(state)
                 (run / name).write_bytes(content)
@@ -492,7 +492,7 @@ def states(state: dict[str, Any]) -> Iterator[State]:
 
 def test_crafted_states(attack: Attack, record_property: Count) -> None:
     state = json.loads((attack.made.unfinished / NEWEST / STATE).read_bytes())
-    cases = shuffled(iter([(crafted, both) for crafted in states(state) for both in (False, True)]), 40)
+    cases = shuffled(iter([(crafted, both) for crafted in states(state) for both in (False, True)]), 25)
     with trying("crafted states of a checkpoint", record_property) as tried:
         for crafted, both in cases:
             with tried(crafted.name, "both checkpoints" if both else "the newest"):

@@ -308,6 +308,24 @@ def test_signals_are_handled_in_the_backward_pass(monkeypatch: pytest.MonkeyPatc
 
 
 @SIGNALS
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_signal_while_an_object_is_finalized_stops_all_the_same(number: signal.Signals, deferred: bool) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(number)  # Python ignores an error that is raised here
+
+    def work(stopper: Stopper) -> None:
+        with stopper.listening(), stopper.deferred() if deferred else contextlib.nullcontext(), stopper.undoable():
+            Finalized()
+            time.sleep(3)
+        pytest.fail("the signal was lost")
+
+    with pytest.raises(StoppedError) as caught:
+        work(Stopper())
+    assert caught.value.number == number
+
+
+@SIGNALS
 def test_a_signal_during_the_last_decoding_stops_at_once(
     assert_resumes: AssertResumes,
     recipe: Recipe,

@@ -23,7 +23,8 @@ class Stopper:
     """Raises StoppedError when a signal arrives: at once, or inside `deferred()` at the next `check()`.
 
     If no `check()` comes within `GRACE` seconds, the error is raised at any point inside `undoable()`. A second signal
-    always raises it at once; then `hurried` is True, because work may be half done.
+    always raises it at once; then `hurried` is True, because work may be half done. Python ignores errors that are
+    raised while an object is finalized: there the error is raised a moment later.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Stopper:
         self._undoable = False
         self._saying: threading.Thread | None = None
         self._signal: int | None = None
+        self._has_alarm = False
 
     @contextmanager
     def listening(self) -> Iterator["Stopper"]:
@@ -49,9 +51,10 @@ class Stopper:
         try:
             yield self
         finally:
-            if self._saying is not None:  # set together with the alarm
+            if self._has_alarm:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, alarm)
+            if self._saying is not None:
                 self._saying.join()
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -105,18 +108,26 @@ class Stopper:
 
     def _obey(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: raise StoppedError, or note the signal, answer it and set the alarm."""
+        if _in_finalizer(frame):
+            self._set_alarm(lambda _, later: self._obey(number, later), RETRY)
+            return
         if not self._deferring or self._signal is not None:
             self.hurried = True
             raise StoppedError(number)
         self._signal = number
         self._saying = threading.Thread(target=self.say, args=(HEARD,))  # this thread may be inside a print
         self._saying.start()
-        signal.signal(signal.SIGALRM, self._abandon)
-        signal.setitimer(signal.ITIMER_REAL, GRACE, RETRY)
+        self._set_alarm(self._abandon, GRACE, RETRY)
+
+    def _set_alarm(self, handler: Callable[[int, FrameType | None], None], seconds: float, again: float = 0.0) -> None:
+        """Call a handler after some seconds, and then every `again` seconds if that is not 0."""
+        self._has_alarm = True
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, seconds, again)
 
     def _abandon(self, number: int, frame: FrameType | None) -> None:
         """Handle the alarm: raise StoppedError if the current work can be undone; else the alarm comes again."""
-        if self._undoable:
+        if self._undoable and not _in_finalizer(frame):
             signal.setitimer(signal.ITIMER_REAL, 0)
             assert self._signal is not None
             raise StoppedError(self._signal)
@@ -124,3 +135,10 @@ class Stopper:
 
 def _hear(parameter: Tensor) -> None:
     """A hook that does nothing: Python calls pending signal handlers when it runs any Python code."""
+
+
+def _in_finalizer(frame: FrameType | None) -> bool:
+    """Whether a signal came while Python finalized an object, where errors are ignored."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
