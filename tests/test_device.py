@@ -15,7 +15,14 @@ import torch
 from torch import nn
 
 import regard
-from regard.device import check_cancelled, current, explain_out_of_memory, keep_freed_memory, map_in_parallel
+from regard.device import (
+    check_cancelled,
+    current,
+    explain_out_of_memory,
+    keep_freed_memory,
+    map_in_parallel,
+    only_shapes,
+)
 from regard.errors import ResourceError, StoppedError
 
 
@@ -31,6 +38,26 @@ def test_keeping_memory_can_be_nested_and_ends_with_an_error():
         raise KeyError
     with keep_freed_memory(), keep_freed_memory():
         pass
+
+
+def test_modules_of_shapes_alone_have_no_memory_and_their_own_shapes():
+    with only_shapes():
+        embedding, rnn = nn.Embedding(5, 3), nn.LSTM(3, 7)
+        nn.init.normal_(tensor=embedding.weight)
+        nn.init.xavier_normal_(rnn.weight_hh_l0)
+    assert {parameter.device.type for parameter in [*embedding.parameters(), *rnn.parameters()]} == {"meta"}
+    assert embedding.weight.shape == (5, 3)
+    assert rnn.weight_hh_l0.shape == (28, 7)
+    assert nn.Embedding(5, 3).weight.device.type == "cpu"
+    assert nn.Embedding(5, 3).weight.std() > 0.1
+
+
+@pytest.mark.parametrize("name", ["translate_bahdanau", "tag"])
+def test_a_recurrent_run_loads_without_the_compiler_of_torch(name):
+    run = Path(__file__).parent / "golden" / "runs" / name / "finished"
+    code = f"import sys, regard; regard.load({str(run)!r}); print('torch._dynamo' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"  # its import takes longer than that of everything else but torch
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.modules import module as modules
+from torch.overrides import TorchFunctionMode
 
 from regard.errors import RecipeError, ResourceError, shown
 
@@ -41,6 +42,28 @@ def choose_device(name: str) -> torch.device:
         reason = str(error).split("\n", 1)[0][:200]
         choices = "choose auto, cpu, cuda or cuda:N"
         raise RecipeError(f"the device {shown(name)} cannot be used ({reason}); {choices}") from error
+
+
+@contextmanager
+def only_shapes() -> Iterator[None]:
+    """Modules that are built in this context are on the meta device: they have shapes, and no memory for weights."""
+    with torch.device("meta"), _WithoutValues():
+        yield
+
+
+class _WithoutValues(TorchFunctionMode):
+    """Leaves out initial values for which torch would import its compiler on the meta device, for about a second.
+
+    The tables of a Transformer's positions still need it.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(function, "__name__", "")
+        if name == "normal_":  # of nn.init, and of tensors
+            return args[0] if args else kwargs["tensor"]
+        if name == "std":
+            return args[0].new_empty(())
+        return function(*args, **(kwargs or {}))
 
 
 def choose_precision(name: str, device: torch.device) -> str:

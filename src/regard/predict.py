@@ -5,12 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from regard import memory, models, plugins
 from regard import recipe as recipes
-from regard.device import choose_device, current, explain_out_of_memory, keep_freed_memory
+from regard.device import choose_device, current, explain_out_of_memory, keep_freed_memory, only_shapes
 from regard.errors import RecipeError, shown
 from regard.recipe import Search
 from regard.storage import Run
@@ -96,7 +95,7 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     run = run if isinstance(run, Run) else Run.open(run)
     task, chosen = task_of(run), choose_device(device)
     with plugins.loading(run.needs()):
-        with torch.device("meta"):  # only shapes: the run may be a stranger's, and its model larger than its weights
+        with only_shapes():  # the run may be a stranger's, and its model larger than its weights
             shapes = task.build()
         memory.check_model(shapes, chosen)
         weights = models.stored_weights(run, shapes)

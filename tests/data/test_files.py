@@ -143,6 +143,12 @@ def test_waiting_lines_come_in_full_batches(stdin, count, end):
     assert list(stream_stdin(most=3)) == [lines[start : start + 3] for start in range(0, count, 3)]
 
 
+def test_the_first_answers_to_a_long_stream_come_soon(stdin):
+    stdin(b"a\n" * 1000)
+    stdin(None)
+    assert [len(batch) for batch in stream_stdin(most=500)] == [64, 256, 500, 180]
+
+
 def test_errors_of_stdin_name_the_line(stdin, monkeypatch):
     batches = stream_stdin(most=2)
     stdin(b"a\nb\nc\nd\xff\n")

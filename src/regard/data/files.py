@@ -29,6 +29,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 GZIP_MEMBER = 31  # zlib's number for a gzip header, any window, and a checksum at the end
 PIECE = 2**18  # bytes that are read or decompressed at a time
 HELD = 2**24  # bytes of waiting lines of a stream that are taken at a time, or one longer line
+FIRST_BLOCK, GROWTH = 64, 4  # lines of a stream that are answered together at first, and by how much that grows
 FEW_MEMBERS, SMALL_MEMBER = 10_000, 2**9  # gzip members that any file may have, and more if each has so many bytes
 SMALL_CONTENT = 2**24  # bytes that any gzip file may unpack to, whatever its size
 LIMITS = Limits()  # for texts that no recipe names
@@ -149,9 +150,11 @@ def read_stdin() -> Lines:
 def stream_stdin(most: int) -> Iterator[Lines]:
     """The lines of stdin as they come: at least one at a time, and up to `most` if so many are waiting to be read.
 
-    A line that was typed or written is yielded at once: nothing waits for lines that may follow it.
+    A line that was typed or written is yielded at once: nothing waits for lines that may follow it. The first block is
+    small, so that its answers come soon; each further block may be `GROWTH` times as large as the one before.
     """
     stdin, pending, count, first, ended = _stdin(), bytearray(), 0, 1, False
+    largest, most = most, min(most, FIRST_BLOCK)
     while not ended or pending:
         while not ended and (not count or (count < most and len(pending) < HELD and _has_more(stdin))):
             select.select([stdin], [], [])  # waits, even if another process has made stdin non-blocking
@@ -170,6 +173,7 @@ def stream_stdin(most: int) -> Iterator[Lines]:
             yield lines
             del pending[:end]
             first, count = first + len(lines), max(0, count - most)
+            most = min(largest, most * GROWTH)
 
 
 def _stdin() -> BufferedReader:

@@ -30,6 +30,7 @@ from regard.data.files import LIMITS, Loaded
 from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Fields, Given
 from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
+from regard.device import only_shapes
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout
@@ -414,7 +415,7 @@ class TextTask(Task[ModelKind, DataKind, BatchKind]):
     def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         Text.check(recipe)
-        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
+        with only_shapes():  # fails if sizes do not fit
             cls.model(recipe, len(SPECIALS))
 
     @staticmethod

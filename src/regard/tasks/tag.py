@@ -18,6 +18,7 @@ from regard.data.files import Loaded
 from regard.data.records import NOTHING_GIVEN, Given
 from regard.data.store import IntegerRows, mapped, row_lengths
 from regard.data.tokenizers import TOKENIZERS, Character, Tokenizer, Word
+from regard.device import only_shapes
 from regard.errors import RecipeError, pick
 from regard.maps import AttentionMap
 from regard.models import ENCODER_SELF, tagger
@@ -84,7 +85,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         pick(tagged.FORMATS, recipe.tag.format, "format")
         if (recipe.tokens.source, recipe.tokens.target) != (Word.kind, Word.kind):
             raise RecipeError('a tagger reads words and writes tags; write tokens.source = tokens.target = "word"')
-        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
+        with only_shapes():  # fails if sizes do not fit
             tagger.build(
                 recipe.model, recipe.tag.letters, words=len(SPECIALS), letters=len(SPECIALS), tags=len(SPECIALS)
             )

@@ -17,7 +17,7 @@ from regard.data import batching, store
 from regard.data.store import IntegerRows, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
-from regard.device import map_in_parallel
+from regard.device import map_in_parallel, only_shapes
 from regard.errors import DataError, RecipeError, pick
 from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout
 from regard.metrics import MULTI_REFERENCE
@@ -67,7 +67,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         _check_terms(recipe)
         _check_search(recipe)
         size = len(SPECIALS)
-        with torch.device("meta"):  # builds the model without memory for weights: fails if sizes do not fit
+        with only_shapes():  # fails if sizes do not fit
             models.build(recipe.model, source_size=size, target_size=size, shared=recipe.tokens.shared)
 
     @classmethod

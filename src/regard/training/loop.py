@@ -276,7 +276,7 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
 
 def _shapes(task: AnyTask) -> nn.Module:
     """The model of a task on the meta device: only shapes, no memory for weights."""
-    with torch.device("meta"):
+    with devices.only_shapes():
         return task.build()
 
 
