@@ -62,9 +62,10 @@ browser:  # the tests of HTML maps look at them in chromium
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	  echo "No chromium here and none could be installed: the tests of HTML maps that need it are skipped."
 
-figures: $(READY)  ## make the pictures of the docs anew (some minutes)
+figures: $(READY) browser  ## make the pictures of the docs anew (some minutes)
 	$(BIN)/python docs/figures/bottleneck.py
 	$(BIN)/python docs/figures/map.py
+	$(BIN)/python docs/figures/screens.py
 
 sweep: $(READY)  ## train 57 combinations of order, score and scope and print what each reaches (hours on two cores)
 	$(BIN)/python benchmarks/sweep.py
