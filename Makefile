@@ -16,9 +16,12 @@ demo: $(READY)  ## learn to read dates in a minute and show the attention map
 # Two processes for each of up to four cores: then a busy process beside the tests takes a smaller share of the machine.
 WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$(( cores < 4 ? 2 * cores : 8 )))
 
+# Prints what each of two parallel targets wrote as a whole; make 3.81, which macOS has, cannot do that.
+WHOLE := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
 test: $(READY) lint types browser  ## ruff, mypy and all tests but the slow ones
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-	$(MAKE) --no-print-directory -j2 --output-sync=target laws-avx2 laws-default
+	$(MAKE) --no-print-directory -j2 $(WHOLE) laws-avx2 laws-default
 
 # Processors and numbers of threads differ in the last bits of a sum. So the laws run twice more, side by side: as on a
 # processor with AVX2 (by two threads), and as on one without AVX (by one); all else ran once, as on this one. The second
@@ -54,7 +57,7 @@ docs: $(READY)  ## write the pages that are made from the source
 	$(BIN)/python docs/mechanisms.py
 
 lessons: $(READY)  ## run all lessons; pictures go to lessons-out
-	for lesson in $$(ls -v docs/lessons/lesson_*.py); do $(BIN)/python "$$lesson" || exit 1; done
+	for lesson in $$(ls docs/lessons/lesson_*.py | sort -t_ -k2n); do $(BIN)/python "$$lesson" || exit 1; done
 
 browser:  # the tests of HTML maps look at them in chromium
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
@@ -62,9 +65,10 @@ browser:  # the tests of HTML maps look at them in chromium
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	  echo "No chromium here and none could be installed: the tests of HTML maps that need it are skipped."
 
-figures: $(READY)  ## make the pictures of the docs anew (some minutes)
+figures: $(READY) browser  ## make the pictures of the docs anew (some minutes)
 	$(BIN)/python docs/figures/bottleneck.py
 	$(BIN)/python docs/figures/map.py
+	$(BIN)/python docs/figures/screens.py
 
 sweep: $(READY)  ## train 57 combinations of order, score and scope and print what each reaches (hours on two cores)
 	$(BIN)/python benchmarks/sweep.py

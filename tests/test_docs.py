@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import regard
 from regard import recipe as recipes
+from regard.analysis.doctor import EXTRAS
 from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, attend, masks
 from regard.attention.gates import SqueezeExcite
 from regard.attention.record import record
@@ -202,6 +205,75 @@ def test_the_tests_that_reliability_names_are_there() -> None:
     for path, name in named:
         source = (ROOT / path).read_text(encoding="utf-8")
         assert re.search(rf"^def {name}\(", source, re.M) or not name, (path, name)
+
+
+# ---- pictures
+
+
+FIGURES = sorted([*ROOT.glob("docs/figures/**/*.svg"), *ROOT.glob("docs/figures/**/*.png")])
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda path: path.name)
+def test_a_picture_is_small_and_loads_nothing(figure: Path) -> None:
+    content = figure.read_bytes()
+    assert len(content) < 150_000
+    if figure.suffix == ".svg":
+        elsewhere = re.findall(rb"@font-face|@import|<script|(?:href|src)=\"[^#]|url\([^#)]+\)", content)
+        assert elsewhere == []
+
+
+def test_the_readme_shows_a_map_the_terminal_and_the_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]{20,}\]\(([^)]+)\)", readme)  # each with a description for those who cannot see it
+    assert shown == ["docs/figures/map.svg", "docs/figures/terminal.svg", "docs/figures/page.png"]
+
+
+def test_the_picture_of_a_terminal_shows_what_stays_there() -> None:
+    screen = runpy.run_path(str(ROOT / "docs/figures/screens.py"))["screen"]
+    bar = "\x1b[?25l\r\x1b[2K\x1b[1mloading\x1b[0m ━━  "
+    assert screen(f"{bar}{bar}\r\nnext\r\n\x1b[1A\x1b[1A\r\x1b[2Kdone\r\n\x1b[2K\x1b[?25hafter\r\n") == "done\nafter"
+    assert screen("plain \x1b[1;32mgreen\x1b[0m") == "plain " + "".join(f"\x1b[1;32m{each}\x1b[0m" for each in "green")
+
+
+# ---- how to install, and the commands
+
+
+def test_the_readme_lists_the_extras_as_pyproject_has_them() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {
+        name: {re.split(r"[<>=]", package)[0] for package in packages}
+        for name, packages in project["optional-dependencies"].items()
+    }
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme[readme.index("| extra |") :].split("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \|$", table, re.M)
+    assert {name: set(packages.split(", ")) for name, packages in rows} == extras
+    assert set(extras) - {"dev"} == set(EXTRAS)
+
+
+def test_the_readme_names_the_torch_and_the_wheel_that_are_there() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pinned = re.findall(r"^torch==[\d.]+", (ROOT / "constraints-torch.txt").read_text(encoding="utf-8"), re.M)
+    assert re.findall(r"torch==[\d.]+", readme) == pinned
+    assert set(re.findall(r"regard-[\d.]+-py3", readme)) == {f"regard-{regard.__version__}-py3"}
+
+
+@pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")  # typer imports names that click 8.5 deprecates
+def test_the_index_lists_every_command_and_the_pages_name_no_other() -> None:
+    from regard.cli import COMMANDS
+
+    index, readme, changes = (
+        (ROOT / page).read_text(encoding="utf-8") for page in ("docs/index.md", "README.md", "CHANGELOG.md")
+    )
+    table = index[index.index("| command |") :].split("\n\n")[0]
+    rows = re.findall(r"^\| (`[^|]+`) \|", table, re.M)
+    assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == list(COMMANDS)
+    (listed,) = re.findall(r"^- `regard (demo(?: \| \w+)+)`", changes, re.M)
+    assert listed.split(" | ") == list(COMMANDS)
+    blocks = "".join(re.findall(r"^```\w*\n(.*?)^```$", readme, re.M | re.S))
+    used = set(re.findall(r"^regard ([a-z]+)", blocks, re.M))
+    assert len(used) > 5
+    assert used <= set(COMMANDS)
 
 
 # ---- words and slips, settled: each test is named by a row of the last table of mechanisms.md

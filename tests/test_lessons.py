@@ -1,5 +1,6 @@
 """Every lesson runs and saves its pictures; every exercise accepts right answers and names the mistake in others."""
 
+import ast
 import importlib
 import os
 import re
@@ -17,6 +18,7 @@ from regard.types import BEGIN, END
 ROOT = Path(__file__).parent.parent
 LESSONS = sorted((ROOT / "docs/lessons").glob("lesson_*.py"), key=lambda path: int(path.stem.split("_")[1]))
 SECONDS = 240  # a lesson takes far less than a minute, but the machine may be busy
+QUIZ_FILE = ROOT / "docs/lessons/quiz_attention.py"
 DIFFERS = "differs from the definition"
 
 
@@ -97,6 +99,52 @@ def test_a_lesson_runs_and_saves_its_pictures(lesson: Path, tmp_path: Path) -> N
     assert [line for line in done.stdout.splitlines() if ": not yet: nothing returned." in line] == [
         f"{name}: not yet: nothing returned. Fill the function in, then run this cell again." for name in exercise_names
     ]
+
+
+def run_elsewhere(script: Path, folder: Path) -> str:
+    """The output of a script that is run with another current folder, without REGARD_LESSON_OUT."""
+    environment = {name: value for name, value in os.environ.items() if name != "REGARD_LESSON_OUT"}
+    environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    command = [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_pictures_go_to_the_current_folder(tmp_path: Path) -> None:
+    printed = run_elsewhere(ROOT / "docs/lessons/lesson_2_query_key_value.py", tmp_path)
+    pictures = re.findall(r"^picture: (.+)$", printed, re.M)
+    assert pictures
+    assert {Path(picture).parent for picture in pictures} == {Path("lessons-out")}
+    assert all((tmp_path / picture).exists() for picture in pictures)
+    assert [path.name for path in tmp_path.iterdir()] == ["lessons-out"]
+
+
+def test_pictures_go_to_a_temporary_folder_if_the_current_one_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "lessons-out").write_text("a file in the way, since root may write to every folder")
+    printed = run_elsewhere(ROOT / "docs/lessons/lesson_2_query_key_value.py", tmp_path)
+    pictures = [Path(picture) for picture in re.findall(r"^picture: (.+)$", printed, re.M)]
+    assert len({picture.parent for picture in pictures}) == 1
+    assert all(picture.exists() and picture.parent.name.startswith("lessons-out-") for picture in pictures)
+
+
+def test_every_import_of_a_lesson_resolves_from_another_folder(tmp_path: Path) -> None:
+    """The long lessons run in `make slow` alone; here only their imports do, with the search path that a script has."""
+    imports = tmp_path / "imports.py"
+    lines = [f"import sys; sys.path[0] = {str(ROOT / 'docs/lessons')!r}"]
+    for path in (*LESSONS, QUIZ_FILE):
+        text = path.read_text("utf-8")
+        nodes = [node for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        lines += [ast.unparse(node) for node in nodes]
+        assert not re.search(r"__file__|getcwd|chdir|[\"']docs/|\bopen\(", text), "a path that depends on the folder"
+    imports.write_text("\n".join([*lines, "import quiz_marks", "print('all')"]), "utf-8")
+    assert run_elsewhere(imports, tmp_path) == "all\n"
+
+
+def test_the_quiz_runs_from_another_folder(tmp_path: Path) -> None:
+    assert run_elsewhere(QUIZ_FILE, tmp_path).endswith("0 of 10\n")
 
 
 # ---- right answers
@@ -1056,7 +1104,6 @@ def test_a_plausible_wrong_answer_is_refused(exercises: ModuleType, name: str, a
 
 # ---- the quiz on attention
 
-QUIZ_FILE = ROOT / "docs/lessons/quiz_attention.py"
 RIGHT_LETTERS = {
     "score": "b",
     "weight": "d",

@@ -1,8 +1,10 @@
 """Draws and saves the pictures of the lessons, in the folder named by REGARD_LESSON_OUT or in ./lessons-out."""
 
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -30,16 +32,28 @@ class Picture:
 
 def keep(picture: Figure | AttentionMap, name: str) -> Picture:
     """Save a picture as NAME.png and print its path."""
-    folder = Path(os.environ.get("REGARD_LESSON_OUT", "lessons-out"))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / ".gitignore").write_text("*\n")  # git ignores the whole folder, wherever it is
-    path = folder / f"{name}.png"
+    path = _folder() / f"{name}.png"
     if isinstance(picture, AttentionMap):
         path.write_bytes(maps.draw(picture, ".png"))
     else:
         picture.savefig(path, dpi=110, bbox_inches="tight", metadata={"Software": None})
     print(f"picture: {path}")
     return Picture(path)
+
+
+@cache
+def _folder() -> Path:
+    """The folder of the pictures: made if it is missing, or a temporary one if the current folder is read-only."""
+    named = os.environ.get("REGARD_LESSON_OUT")
+    folder = Path(named or "lessons-out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".gitignore").write_text("*\n")  # git ignores the whole folder, wherever it is
+    except OSError:
+        if named:
+            raise
+        folder = Path(tempfile.mkdtemp(prefix="lessons-out-"))
+    return folder
 
 
 def plot(title: str, *, x: str, y: str, width: float = 7.0, height: float = 3.6) -> tuple[Figure, Axes]:
