@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from regard.errors import RecipeError
 from regard.maps import AttentionMap, AttentionMaps, LayerMaps
 from regard.models import sites
 from regard.tasks.core import Axes, recorded_maps
-from regard.types import Example, Prediction
+from regard.types import END, Example, Prediction
 
 GOLDEN = Path(__file__).parent / "golden" / "runs"
 CROSS, DECODER, ENCODER = "decoder.cross_attention", "decoder.self_attention", "encoder.self_attention"
@@ -60,6 +61,20 @@ def in_layers(layers: int = 2, heads: int = 3) -> Predictor:
     predictor, _ = golden("translate_transformer")
     task = type(predictor.task).learn(recipe, [Example("abc de", "xyz")])
     return Predictor(predictor.run, task, task.build().eval())
+
+
+def continuing(window: int) -> Predictor:
+    """A Transformer of two layers with new weights that continues texts by 11 characters; window 0: no window."""
+    keys = ["task=language_model", f"language_model.window={window}", "name=tiny"]
+    keys += ["model.decoder.kind=transformer", "model.decoder.layers=2", "model.decoder.dim=12", "model.embedding=12"]
+    keys += ["model.attention.heads=3", "model.attention.score=scaled_dot", "search.max_extra=11"]
+    predictor, _ = golden("language_model_lines")
+    torch.manual_seed(1)
+    task = type(predictor.task).learn(recipes.parse("", "it", keys), [Example("", "abcabc")])
+    model = task.build().eval()
+    with torch.no_grad():
+        model.decoder.out.bias[END] = -torch.inf  # so that it writes as long as it may
+    return Predictor(predictor.run, task, model)
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir()))
@@ -105,6 +120,82 @@ def test_maps_after_a_search_are_those_of_a_forced_pass(name: str) -> None:
         for found, among in zip(alone.maps, answer.maps, strict=True):  # batch mates and their padding change nothing
             assert (found.rows, found.columns) == (among.rows, among.columns)
             torch.testing.assert_close(found.weights, among.weights, atol=1e-5, rtol=0)
+
+
+def assert_same(actual: Recording, expected: Recording) -> None:
+    """Assert that two recordings hold the same calls, bit for bit."""
+    assert actual.calls.keys() == expected.calls.keys()
+    for name, calls in expected.calls.items():
+        assert len(actual.calls[name]) == len(calls)
+        assert all(map(torch.equal, actual.calls[name], calls))
+
+
+SEARCHES = [{"beam": 1}, {"beam": 5}, {"beam": 2, "n_best": 3}, {"search": {"temperature": 1.5}, "n_best": 2}]
+every_search = pytest.mark.parametrize("settings", SEARCHES, ids=str)
+
+
+@every_search
+@pytest.mark.parametrize("name", TRANSLATIONS)
+def test_recording_a_prediction_gives_its_best_output_as_if_forced(name: str, settings: dict[str, Any]) -> None:
+    predictor, [text, *_] = golden(name)
+    plain = predictor.predict([text], **settings)[0]
+    with regard.record(predictor.model) as recording:
+        prediction = predictor.predict([text], **settings)[0]
+    assert prediction == plain
+    with regard.record(predictor.model) as among_all:
+        full = predictor.predict([text], **settings, all_maps=True)[0]
+    assert_same(among_all, recording)  # nothing is recorded twice
+    with regard.record(predictor.model) as forced:
+        regard.force(predictor, [(text, prediction.text)])
+    assert recording.calls.keys() == forced.calls.keys()
+    rows = len(prediction.tokens)
+    for layer, weights in forced.weights.items():
+        own = recording.weights[layer]
+        if layer.startswith("encoder"):
+            assert torch.equal(own, weights)  # of its one pass
+        elif "rnn" not in layer:
+            assert own.shape[-2] == rows
+            columns = own.shape[-1]
+            torch.testing.assert_close(own, weights[..., :rows, :columns], atol=1e-5, rtol=0)
+    assert full.maps is not None
+    for layer, place in sites(predictor.model).items():
+        labelled = full.maps.pick(*place)
+        own = recording.map(layer, rows=labelled.rows, columns=labelled.columns)
+        torch.testing.assert_close(own.weights, labelled.weights, atol=1e-5, rtol=0)
+    assert prediction.map is not None
+    name_of_map = [name for name, (site, _) in sites(predictor.model).items() if site == CROSS][-1]
+    own = recording.map(name_of_map, rows=prediction.tokens)
+    torch.testing.assert_close(own.weights, prediction.map.weights, atol=1e-5, rtol=0)
+
+
+@every_search
+@pytest.mark.parametrize("window", [0, 8])
+def test_recording_a_continuation_gives_prompt_and_output_once(window: int, settings: dict[str, Any]) -> None:
+    predictor, text = continuing(window), "abca"
+    plain = predictor.predict([text], **settings)[0]
+    with regard.record(predictor.model) as recording:
+        prediction = predictor.predict([text], **settings)[0]
+    with regard.record(predictor.model) as among_all:
+        full = predictor.predict([text], **settings, all_maps=True)[0]
+    assert prediction == plain == replace(full, maps=None)
+    assert_same(among_all, recording)
+    prompt, rows = len(text), len(text) + len(prediction.tokens)
+    assert rows == prompt + 11
+    assert len(recording.weights) == 2
+    for weights in recording.weights.values():
+        assert weights.shape[-2] == min(rows, window or rows)
+    assert (full.maps is None) == bool(window)
+    for layer, place in sites(predictor.model).items():
+        if full.maps is not None:
+            torch.testing.assert_close(full.maps.pick(*place).weights, recording.map(layer).weights[prompt:])
+
+
+def test_maps_do_not_keep_the_batch_in_memory() -> None:
+    predictor, texts = golden("translate_transformer")
+    for prediction in predictor.predict(texts, all_maps=True):
+        assert prediction.maps is not None
+        for layer in prediction.maps.layers:
+            assert layer.weights.untyped_storage().nbytes() == layer.weights.numel() * 4
 
 
 def test_sites_layers_and_heads_are_those_that_record_finds() -> None:

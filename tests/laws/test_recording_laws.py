@@ -1,8 +1,16 @@
-"""Recording never changes the result: over every order, every Transformer and every variant of attention."""
+"""Recording never changes the result: over every order, every Transformer and every variant of attention.
+
+A recorded search holds its best output, as if that had been forced.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import product
 
 import pytest
 import torch
-from setups import LIMITS, make_setup, setups
+from setups import LIMITS, case_of, make_setup, setups
 from small import (
     ATTENDING,
     BATCH,
@@ -14,19 +22,25 @@ from small import (
     gradients,
     make_attention,
     make_model,
+    make_recipe,
     make_sources,
     near,
     same,
     transformer,
 )
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from regard.attention.gates import GATES
 from regard.attention.record import Recording, record
 from regard.decoders import ORDERS
+from regard.errors import RecipeError
+from regard.kernels.choose import is_observed, pause_observers
 from regard.models import Seq2Seq
-from regard.search import beam, sample
-from regard.types import BEGIN, Step
+from regard.models.language import build as build_language_model
+from regard.recipe import Search
+from regard.search import beam, find, sample
+from regard.types import BEGIN, END, PAD, Hypothesis, Memory, Step
 from shapes import unchecked
 
 LENGTHS = (7, 4, 2)
@@ -160,13 +174,151 @@ def test_recording_changes_no_decoded_token(kind, seed):
             assert search() == expected
 
 
-@pytest.mark.parametrize("kind", ["luong", "transformer_post"])
-def test_weights_recorded_in_a_search_are_not_one_map(kind):
-    setup = make_setup(kind)
+SEARCHES: dict[str, Callable[..., list[list[Hypothesis]]]] = {
+    "greedy": partial(beam, width=1),
+    "beam": partial(beam, width=3, n_best=2),
+    "sample": partial(sample, seeds=(1, 2, 3), count=2),
+    "find": partial(find, settings=Search(beam=2), seeds=(1, 2, 3), n_best=3),  # makes two searches
+    "find a sample": partial(find, settings=Search(temperature=1.5), seeds=(1, 2, 3), n_best=1),
+}
+PREFIX = torch.tensor([[5, 8], [6, 4], [9, 4]])
+
+
+def best_inputs(found: list[list[Hypothesis]]) -> Tensor:
+    """The decoder's inputs while it writes the first output of each sentence, without END's step."""
+    rows = [torch.tensor([BEGIN, *hypotheses[0].tokens[:-1]]) for hypotheses in found]
+    return pad_sequence(rows, batch_first=True, padding_value=PAD)
+
+
+def assert_same_calls(actual: Recording, expected: Recording) -> None:
+    """Assert that two recordings hold the same calls, bit for bit."""
+    assert actual.calls.keys() == expected.calls.keys()
+    for name, calls in expected.calls.items():
+        for call, again in zip(actual.calls[name], calls, strict=True):
+            same(call, again)
+            assert not call.is_inference()
+
+
+@setups
+def test_a_recorded_search_holds_its_best_output_as_if_forced(kind, seed):
+    setup, case = make_setup(kind, seed, torch.float32), case_of(kind, seed)
+    decoder, memory = setup.model.decoder, setup.memory
+    for search, prefix in product(SEARCHES.values(), (None, PREFIX)):
+        with unchecked(), record(setup.model) as recording:
+            found = search(decoder, memory, limits=LIMITS, prefix=prefix)
+        with unchecked(), torch.no_grad(), record(setup.model) as forced:
+            decoder(best_inputs(found), memory)
+        assert_same_calls(recording, forced)
+        if not case.attends():
+            continue
+        weights = recording.weights[name_of(case)].flatten(1, -3).mean(1)
+        for row, (best, *_) in enumerate(found):
+            near(weights[row, : len(best.tokens)], best.map[: len(best.tokens)], setup.tolerance)
+
+
+LANGUAGE_MODELS = [Case("none", "lstm", 2), transformer("rotary"), transformer()]
+
+
+@pytest.mark.parametrize("case", LANGUAGE_MODELS, ids=str)
+def test_a_recorded_language_model_holds_its_prefix_and_its_best_output(case):
+    torch.manual_seed(3)
+    model = build_language_model(make_recipe(case), size=11).eval()
+    memory = Memory.none(BATCH, torch.device("cpu"))
+    for search in SEARCHES.values():
+        plain = search(model.decoder, memory, limits=LIMITS, prefix=PREFIX)
+        with record(model) as recording:
+            found = search(model.decoder, memory, limits=LIMITS, prefix=PREFIX)
+        with torch.no_grad(), record(model) as forced:
+            model.decoder(best_inputs(found), memory)
+        assert found == plain
+        assert recording.calls
+        assert_same_calls(recording, forced)
+
+
+def test_an_empty_output_has_one_row():
+    setup = make_setup("luong")
+    with torch.no_grad():
+        setup.model.decoder.out.bias[END] = 100.0
+    with record(setup.model) as recording:
+        found = beam(setup.model.decoder, setup.memory, width=2, limits=LIMITS)
+    assert [best.tokens for best, *_ in found] == [[], [], []]
+    assert recording.weights[NAME].shape == (BATCH, 1, 1, max(LENGTHS))
+
+
+def test_every_recording_of_a_search_has_its_own_layers():
+    setup = make_setup("transformer_pre", 1)
+    name, search = "decoder.stack.0.cross.attention", partial(SEARCHES["beam"], limits=LIMITS)
+    with record(setup.model) as whole, record(setup.model.decoder) as inner, record(setup.model, layers=[name]) as one:
+        found = search(setup.model.decoder, setup.memory)
+    assert list(one.weights) == [name]
+    assert {f"decoder.{key}" for key in inner.weights} == set(whole.weights)
+    for key, weights in inner.weights.items():
+        same(weights, whole.weights[f"decoder.{key}"])
+        assert weights.shape[-2] == max(len(best.tokens) for best, *_ in found)
+    same(one.weights[name], whole.weights[name])
+
+
+def test_a_search_whose_decoder_is_not_recorded_makes_no_further_pass():
+    setup, calls = make_setup("transformer_pre"), []
+    setup.model.decoder.register_forward_hook(lambda *_: calls.append(1))
+    encoder_layers = [name for name, _ in setup.model.named_modules() if name.startswith("encoder")]
+    for layers, passes in (([], 0), (encoder_layers, 0), (None, 1)):
+        calls.clear()
+        with record(setup.model, layers=layers):
+            beam(setup.model.decoder, setup.memory, width=2, limits=LIMITS)
+        assert len(calls) == passes
+
+
+def test_a_hook_that_changes_the_weights_also_acts_on_what_a_search_records():
+    setup = make_setup("bahdanau")
+    decoder = setup.model.decoder
+    decoder.attention.register_forward_hook(lambda module, inputs, result: result._replace(weights=result.weights / 2))
     with unchecked(), record(setup.model) as recording:
-        beam(setup.model.decoder, setup.memory, width=2, limits=(9, 1, 4))
-    with pytest.raises(ValueError, match=r"ran on batches of several sizes.*predict\(texts, all_maps=True\)"):
-        _ = recording.weights
+        found = beam(decoder, setup.memory, width=2, limits=LIMITS)
+    near(found[0][0].map.sum(-1), torch.full_like(found[0][0].map[:, 0], 0.5))
+    near(recording.weights[NAME].sum(-1), torch.full_like(recording.weights[NAME][..., 0], 0.5))
+
+
+def test_a_search_in_training_mode_draws_the_same_numbers_when_recorded():
+    model = make_model(transformer(), dropout=0.3).train()
+    memory = model.encoder(make_sources(*LENGTHS))
+    after = []
+    for layers in ([], None):
+        torch.manual_seed(7)
+        with unchecked(), record(model, layers=layers):
+            beam(model.decoder, memory, width=2, limits=LIMITS)
+        after.append(torch.get_rng_state())
+    same(*after)
+
+
+def test_a_search_that_fails_leaves_recording_on():
+    setup = make_setup("luong")
+    with record(setup.model) as recording:
+        with pytest.raises(RecipeError, match="a beam of width 1 finds 1 to 1 hypotheses"):
+            beam(setup.model.decoder, setup.memory, width=1, n_best=2, limits=LIMITS)
+        assert not recording.calls
+        setup.model.decoder(PREFIX, setup.memory)
+    assert list(recording.weights) == [NAME]
+
+
+def test_recording_is_paused_in_one_thread_and_for_earlier_recordings_only():
+    model, tokens = make_model(), make_tokens()
+    memory = model.encoder(make_sources(*LENGTHS))
+    with record(model) as outer:
+        with pause_observers():
+            model.decoder(tokens, memory)
+            assert not outer.calls
+            assert not is_observed(model.decoder.attention)
+            with record(model) as inner, pause_observers():
+                model.decoder(tokens, memory)
+            assert not inner.calls
+            with record(model) as inner:
+                model.decoder(tokens, memory)
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(model.decoder, tokens, memory).result()
+        assert len(inner.calls[NAME]) == len(outer.calls[NAME]) == TARGET
+        model.decoder(tokens, memory)
+    assert len(outer.calls[NAME]) == 2 * TARGET
 
 
 @pytest.mark.parametrize("case", [case for case in KINDS if case.attends()], ids=str)

@@ -1,4 +1,4 @@
-"""Record attention weights and gates of a forward pass with hooks that do not change its results."""
+"""Record attention weights and gates of forward passes and searches, with hooks that do not change their results."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from torch.nn import functional
 from regard.attention.core import Attended
 from regard.attention.gates import SqueezeExcite, lstm_gates
 from regard.attention.scopes import Scope
-from regard.kernels.choose import observer
+from regard.kernels.choose import Observer
 from regard.maps import AttentionMap
 
 NAMED = 3  # number of modules that the repr of a recording names
@@ -63,12 +63,14 @@ class Recording:
 
 def _joined(name: str, calls: Sequence[Tensor]) -> Tensor:
     """Join the rows of all calls. If keys were added from call to call (a cache), later keys get weight 0 before."""
+    if len(calls) == 1:
+        return calls[0]
     keys = [weights.shape[-1] for weights in calls]
     growing = [keys[0], *(count + weights.shape[-2] for count, weights in zip(keys, calls[1:], strict=False))]
     if len({weights.shape[:-2] for weights in calls}) > 1 or (len(set(keys)) > 1 and keys != growing):
         raise ValueError(
-            f"{name} ran on batches of several sizes, which cannot be joined to one map; record each batch on its own; "
-            "all maps of a search's best output are in predict(texts, all_maps=True)[0].maps"
+            f"{name} ran on batches of several sizes, which cannot be joined to one map; record each batch on its own, "
+            "or call predict(texts, all_maps=True), which gives the maps of every text"
         )
     return torch.cat([functional.pad(weights, (0, keys[-1] - weights.shape[-1])) for weights in calls], dim=-2)
 
@@ -81,8 +83,10 @@ def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator
     paths and gates are computed a second time, in the hook. The gates of an LSTM take about as long as stepping through
     the LSTM once more.
 
-    In a beam search, the rows of a call are beams, which change places between calls, so that joined rows are of no one
-    output: `Predictor.predict` with `all_maps` records the best output after the search.
+    A search (`Predictor.predict`) is recorded as if its best output had been forced: the steps of the search are not
+    recorded, and after it the decoder runs once over the first output of every sentence of the batch. The rows are
+    those of the output's tokens, without END; shorter outputs of a batch are padded. The rows of a language model begin
+    with those of its prompt; with language_model.window, only the first window is recorded.
     """
     recording = Recording()
     handles = []
@@ -96,10 +100,9 @@ def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator
             handle.remove()
 
 
-def _recording_hook(recording: Recording, name: str) -> Any:
+def _recording_hook(recording: Recording, name: str) -> Observer:
     """A forward hook that adds a module's weights or gates to the recording."""
 
-    @observer
     def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         with torch.no_grad():
             if isinstance(module, SqueezeExcite):
@@ -115,4 +118,4 @@ def _recording_hook(recording: Recording, name: str) -> Any:
                 options = {key: named[key] for key in ("mask", "bias", "start") if key in named}
                 recording.add(name, module.weigh(query, keys, **options))
 
-    return hook
+    return Observer(hook)

@@ -13,11 +13,12 @@ module next to its twin, for hooks that record it; and the choice by layout or d
 """
 
 import os
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,6 @@ from torch.nn.modules import module as modules
 from regard.kernels import gpu
 from regard.types import Batch
 
-Hook = TypeVar("Hook", bound=Callable[..., Any])
 Reason = str | Literal[False]  # of a condition: why the twin may not run, in a few words; False if it may
 
 # Sizes from which, or up to which, a twin is faster than its definition.
@@ -79,22 +79,57 @@ class Path:
 # ---- what conditions check: modules, autocast, function transforms, CUDA graphs
 
 
-def observer(hook: Hook) -> Hook:
-    """Mark a forward hook that changes nothing, such as those of `record`: fast paths still run, and call it too."""
-    hook.only_observes = True  # type: ignore[attr-defined]
-    return hook
+_pauses = threading.local()  # how many blocks of `pause_observers` a thread is in
+
+
+def _pause_depth() -> int:
+    return getattr(_pauses, "depth", 0)
+
+
+@contextmanager
+def pause_observers() -> Iterator[None]:
+    """In the block, observers that were made before it are not called in this thread; those made in it are."""
+    _pauses.depth = _pause_depth() + 1
+    try:
+        yield
+    finally:
+        _pauses.depth -= 1
+
+
+class Observer:
+    """A forward hook that changes nothing, such as those of `record`: fast paths still run, and call it too."""
+
+    def __init__(self, hook: Callable[..., None]) -> None:
+        self.hook, self.depth = hook, _pause_depth()
+
+    def is_paused(self) -> bool:
+        """Whether this thread is in a block of `pause_observers` that began after the observer was made."""
+        return _pause_depth() > self.depth
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call the hook, unless it is paused."""
+        if not self.is_paused():
+            self.hook(*arguments)
 
 
 def is_observed(module: nn.Module) -> bool:
-    """Whether a module has a forward hook, so that it must be called even if a twin computes its result."""
-    return bool(module._forward_hooks)
+    """Whether a module has a forward hook that is not paused, so that it must be called even if a twin runs too."""
+    if not module._forward_hooks:  # as at almost every call
+        return False
+    return not all(isinstance(hook, Observer) and hook.is_paused() for hook in module._forward_hooks.values())
+
+
+def has_observers(module: nn.Module) -> bool:
+    """Whether a module or one of its submodules has an observer that is not paused."""
+    hooks = (hook for part in module.modules() for hook in part._forward_hooks.values())
+    return any(isinstance(hook, Observer) and not hook.is_paused() for hook in hooks)
 
 
 def is_hooked(module: nn.Module) -> bool:
     """Whether a hook other than an observer may change the module's inputs, outputs or gradients."""
     if module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return True
-    if module._forward_hooks and not all(hasattr(hook, "only_observes") for hook in module._forward_hooks.values()):
+    if module._forward_hooks and not all(isinstance(hook, Observer) for hook in module._forward_hooks.values()):
         return True
     return bool(modules._has_any_global_hook())
 

@@ -16,6 +16,7 @@ from regard.kernels.choose import takes
 from regard.kernels.topk import topk
 from regard.search import penalties
 from regard.search.hypotheses import FORBIDDEN_TOKENS, Beams, begin, check_limits
+from regard.search.recorded import recorded
 from regard.types import END, Hypothesis, Memory
 
 
@@ -52,6 +53,7 @@ class Expansion(NamedTuple):
             yield ending, [candidate for candidate in best if candidate.word != END][:width]
 
 
+@recorded
 def beam(
     decoder: AnyDecoder,
     memory: Memory,

@@ -9,10 +9,12 @@ from torch import Tensor
 from regard.decoders import AnyDecoder
 from regard.recipe import Search
 from regard.search.beam import beam
+from regard.search.recorded import recorded
 from regard.search.sample import sample
 from regard.types import Hypothesis, Memory
 
 
+@recorded
 def find(
     decoder: AnyDecoder,
     memory: Memory,

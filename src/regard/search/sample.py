@@ -10,6 +10,7 @@ from regard.decoders import AnyDecoder
 from regard.device import check_cancelled
 from regard.errors import NotFiniteError, RecipeError
 from regard.search.hypotheses import FORBIDDEN_TOKENS, begin, check_limits
+from regard.search.recorded import recorded
 from regard.types import END, Hypothesis, Memory
 
 # Added to the seed for each further output of a sentence; torch uses only the low 32 bits of a seed.
@@ -17,6 +18,7 @@ SEED_STEP = 15_485_863
 LOWEST_TEMPERATURE = 1e-30  # a lower one may be 0 in float32; far above it, only the best token is left
 
 
+@recorded
 @torch.no_grad()
 def sample(
     decoder: AnyDecoder,

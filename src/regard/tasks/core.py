@@ -552,7 +552,8 @@ class Axes(NamedTuple):
 def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mapping[str, Axes]) -> AttentionMaps | None:
     """The maps of one row of a recorded batch, of all sites that have `axes`; None if the model has no attention.
 
-    The labels of positions that an encoder of another package reads may not fit its weights; they are then numbers.
+    They are copies, so that they do not keep the whole batch in memory. The labels of positions that an encoder of
+    another package reads may not fit its weights; they are then numbers.
     """
     layers = []
     for name, (site, layer) in sites(model).items():
@@ -565,7 +566,7 @@ def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mappin
             weights = weights[:, start : start + len(rows), : len(columns)]
         else:
             rows, columns = (tuple(map(str, range(1, count + 1))) for count in weights.shape[-2:])
-        layers.append(LayerMaps(site, layer, weights.float().cpu(), rows, columns, layout))
+        layers.append(LayerMaps(site, layer, weights.to("cpu", torch.float32, copy=True), rows, columns, layout))
     return AttentionMaps(tuple(layers)) if layers else None
 
 

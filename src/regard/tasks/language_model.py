@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import search
+from regard.attention.record import Recording
 from regard.console import counted
 from regard.data import batching, files, store
 from regard.data.batching import Lengths
@@ -20,6 +21,7 @@ from regard.data.files import LIMITS, Loaded
 from regard.data.records import NOTHING_GIVEN, Fields, Given
 from regard.data.store import Indices, IntegerRows, Mapped, Texts, joined, take, where
 from regard.errors import DataError, RecipeError
+from regard.kernels.choose import pause_observers
 from regard.maps import AttentionMaps
 from regard.metrics import METRICS, Cost, Outcome
 from regard.models import DECODER_SELF, language
@@ -309,7 +311,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
         The `text` of a prediction begins with the given text; `tokens` and `score` are those of the new tokens only.
         With language_model.window, the model sees at most one window: only the end of a longer text, and if the window
         is full, generation goes on from its second half. Without it, a text that is too long gets a blank prediction.
-        With `all_maps`, the `maps` of an output that fits into one window are recorded in a second pass over it.
+        With `all_maps`, the best output of each text has `maps` if it fits into one window.
         """
         model.eval()
         answers = [core.blank(text) for text in texts]
@@ -317,29 +319,28 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
         contexts = {place: self._context(prompt) for place, prompt in prompts.items()}
         for places in _equally_long(contexts, settings.max_extra, SEARCH_TOKENS // max(settings.beam, n_best)):
             seeds = [seed + place for place in places]
-            continuations = self.write(model, [prompts[place] for place in places], settings, seeds, n_best)
-            for place, ranked in zip(places, continuations, strict=True):
+            with core.recording_sites(model, all_maps) as recording:
+                continuations = self.write(model, [prompts[place] for place in places], settings, seeds, n_best)
+            for row, (place, ranked) in enumerate(zip(places, continuations, strict=True)):
                 predictions = [self.prediction(texts[place], prompts[place], written) for written in ranked]
                 answers[place] = core.with_alternatives(predictions)
                 if all_maps:
-                    maps = self.maps(model, contexts[place], ranked[0].tokens)
+                    maps = self.maps(model, recording, row, contexts[place], ranked[0].tokens)
                     answers[place] = replace(answers[place], maps=maps)
         return answers
 
-    def maps(self, model: LanguageModel, context: list[int], written: list[int]) -> AttentionMaps | None:
-        """The self-attention of all layers and heads while the tokens are written; None if they took several windows.
+    def maps(
+        self, model: LanguageModel, recording: Recording, row: int, context: list[int], written: list[int]
+    ) -> AttentionMaps | None:
+        """The self-attention of all layers and heads of one row's best output; None if it took several windows.
 
-        A row is a new token, a column a token that was read before it.
+        A row of a map is a new token, a column a token that was read before it.
         """
-        window, read = self.recipe.language_model.window, [BEGIN, *context, *written[:-1]]
+        window = self.recipe.language_model.window
         if not written or (window and len(context) + len(written) > window):
             return None
-        target = batching.pad([[*read, written[-1]]]).to(next(model.parameters()).device)
-        no_source = Padded(target.ids[:, :0], target.mask[:, :0])
-        with core.recording_sites(model) as recording:
-            model(Batch(no_source, target, torch.arange(1)))
-        new, before = (tuple(map(self.source.piece, ids)) for ids in (written, read))
-        return core.recorded_maps(model, recording, 0, {DECODER_SELF: Axes(new, before, start=len(context))})
+        new, before = (tuple(map(self.source.piece, ids)) for ids in (written, [BEGIN, *context, *written[:-1]]))
+        return core.recorded_maps(model, recording, row, {DECODER_SELF: Axes(new, before, start=len(context))})
 
     def write(
         self, model: LanguageModel, prompts: list[list[int]], settings: Search, seeds: list[int], n_best: int
@@ -356,7 +357,8 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
             fresh = [seeds[row] + draw * SEED_STEP + turn * TURN for row, draw in unfinished]
             left = most - len(written[unfinished[0]].tokens)  # the same for all, since their contexts are equally long
             contexts = [tokens[len(tokens) - half :] for tokens in so_far]
-            further = self._turn(model, contexts, replace(settings, max_extra=left), fresh, 1)
+            with pause_observers():  # a recording has the first window of each output
+                further = self._turn(model, contexts, replace(settings, max_extra=left), fresh, 1)
             for key, (more,) in zip(unfinished, further, strict=True):
                 written[key] = written[key].then(more)
         return [[written[row, draw] for draw in range(len(drawn))] for row, drawn in enumerate(first)]
@@ -378,7 +380,8 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
         """The log-probabilities of the tokens after the first `length` ones, without the penalties of the search."""
         target = batching.pad([[BEGIN, *each.tokens, *([END] if each.finished else [])] for each in hypotheses])
         no_source = Padded(target.ids[:, :0], target.mask[:, :0])
-        nats = self.nats(model, Batch(no_source, target, torch.arange(len(hypotheses))))
+        with pause_observers():  # a recording has the best outputs from the search already
+            nats = self.nats(model, Batch(no_source, target, torch.arange(len(hypotheses))))
         return (-nats[:, length:].double().sum(1)).tolist()
 
     def _context(self, prompt: list[int]) -> list[int]:

@@ -19,6 +19,7 @@ from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
 from regard.device import map_in_parallel, only_shapes
 from regard.errors import DataError, RecipeError, pick
+from regard.kernels.choose import pause_observers
 from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout
 from regard.metrics import MULTI_REFERENCE
 from regard.models import CROSS, DECODER_SELF, ENCODER_SELF, Seq2Seq
@@ -218,8 +219,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             sources, targets = zip(*best.values(), strict=True)
             sizes = np.array([self.inputs.size(item) for item in sources], np.int32)
             data = Pairs([Example(texts[place], "") for place in best], sources, targets, sizes)
-            for place, forced in zip(best, self.forced(model, data, all_maps=True, with_end=False), strict=True):
-                answers[place] = replace(answers[place], maps=forced.maps)
+            with pause_observers():  # a caller's recording has the best outputs from the search already
+                forced = self.forced(model, data, all_maps=True, with_end=False)
+            for place, again in zip(best, forced, strict=True):
+                answers[place] = replace(answers[place], maps=again.maps)
         return answers
 
     def force(self, model: Seq2Seq, examples: Sequence[Example], *, all_maps: bool = False) -> list[Prediction]:
