@@ -161,7 +161,7 @@ class Run(Folder):
     def create(parent: Path, name: str, content: Mapping[str, bytes]) -> "Run":
         """Creates, atomically, a new directory NAME with these files; if it exists, NAME-2, NAME-3 and so on.
 
-        The link `latest` beside it points to it then.
+        The link `latest` beside it points to it then, unless something else has that name: see `latest_obstacle`.
         """
         if not NAME.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
             letters = f"letters, digits, '.', '_', '+' and '-', at most {LONGEST_NAME} bytes"
@@ -174,8 +174,12 @@ class Run(Folder):
                     with contextlib.suppress(FileExistsError):
                         files.create_folder(path, _with_manifest(content, new), owner=f"new-{new}")
                         break
-                latest.point_to(path, owner=f"new-{new}")
+                latest.point_to(path, f"new-{new}", _is_run)
         return Run(path)
+
+    def latest_obstacle(self) -> str:
+        """A sentence if the link `latest` beside the run could not be made, because something else has its name."""
+        return latest.describe_obstacle(self.path, _is_run)
 
     @staticmethod
     def at(path: Path) -> bool:
@@ -491,6 +495,14 @@ class Run(Folder):
         """Remove a checkpoint, unless somebody has put other files into it."""
         if not _foreign_files(checkpoint):
             files.remove_folder(checkpoint.path, self.id)
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a path is a run directory of regard's own: a folder, and no link, with a manifest that lists a recipe."""
+    try:
+        return files.is_folder(path) and Folder(path).has_file(RECIPE)
+    except (StorageError, CorruptError):
+        return False
 
 
 def _newest_first(checkpoints: list[Checkpoint]) -> list[Checkpoint]:

@@ -76,6 +76,8 @@ def train(
             notice = f"{older} exists; this run is {run.path}" if run.path != older else ""
             if notice:
                 log.say(notice)
+            if obstacle := run.latest_obstacle():
+                log.warn(obstacle)
             with _training(run) as locked:
                 _learn(task, examples, data, dev_data, locked, log, stopper, callbacks)
             if notice:
