@@ -66,7 +66,7 @@ def train(
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: digest} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
-        files[storage.ENVIRONMENT] = environment.to_json([{"update": 0} | environment.current(recipe.train)])
+        files[storage.ENVIRONMENT] = environment.to_json(environment.current(recipe.train))
         if origin is not None:
             _fitting(origin, task, shapes)
             files[storage.ORIGIN] = origin.origin()
