@@ -30,7 +30,10 @@ def describe_obstacle(run: Path, is_run: Callable[[Path], bool]) -> str:
     link = run.with_name(LATEST)
     if run == link or not os.path.lexists(link) or _points_to_a_run(link, is_run):
         return ""
-    target = f"a link to {os.readlink(link)}, which is not a run there" if link.is_symlink() else "not a link"
+    try:
+        target = f"a link to {os.readlink(link)}, which is not a run there"
+    except OSError:
+        target = "not a link"
     return f"{link} is {target}: it is left alone, and does not name this run; remove it to have a link to the next run"
 
 
