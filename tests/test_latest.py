@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import regard
 from regard.errors import DataError
 from regard.recipe import Recipe, to_toml
 from regard.storage import RECIPE, Run
 
+Capture = pytest.CaptureFixture[str]
 CREATED = {RECIPE: to_toml(Recipe()).encode()}
+TINY = ("data.size=50", "train.updates=1", "train.device=cpu", "model.encoder.dim=4", "model.decoder.dim=4")
 
 
 def test_it_points_to_the_run_that_was_created_last(tmp_path: Path) -> None:
@@ -41,12 +44,20 @@ def test_latest_alone_is_that_of_the_folder_runs(tmp_path: Path, monkeypatch: py
     assert Run.open("latest").path == Path("mine")
 
 
-def test_a_link_to_a_run_that_was_removed_names_it_and_is_used_again(tmp_path: Path) -> None:
+def test_a_link_to_a_run_that_was_removed_names_it_and_is_left_alone(tmp_path: Path) -> None:
+    """Nobody knows whose it is: it may be a link of somebody else's whose folder is away for a while."""
     run = Run.create(tmp_path, "mine", CREATED)
     os.rename(run.path, tmp_path / "renamed")
     with pytest.raises(DataError, match=r"the run .*/mine is not there"):
         Run.open(tmp_path / "latest")
+    other = Run.create(tmp_path, "other", CREATED)
+    assert os.readlink(tmp_path / "latest") == "mine"
+    assert "latest is a link to mine, which is not a run there: it is left alone" in other.latest_obstacle()
+    (tmp_path / "latest").unlink()
     assert Run.create(tmp_path, "other", CREATED).path == Run.open(tmp_path / "latest").path
+    again = Run.create(tmp_path, "mine", CREATED)
+    assert again.path == Run.open(tmp_path / "latest").path
+    assert not again.latest_obstacle()
 
 
 FOREIGN: dict[str, Callable[[Path], None]] = {
@@ -55,27 +66,55 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
     "a link out of the folder": lambda path: path.symlink_to("../elsewhere"),
     "an absolute link": lambda path: path.symlink_to("/"),
     "a link to the parent": lambda path: path.symlink_to(".."),
+    "a link to nothing": lambda path: path.symlink_to("thesis"),
+    "a link to itself": lambda path: path.symlink_to("latest"),
+    "a link to a file": lambda path: (path.with_name("thesis").write_bytes(b"precious"), path.symlink_to("thesis")),
+    "a link to a folder": lambda path: (path.with_name("thesis").mkdir(), path.symlink_to("thesis")),
+    "a link to a folder with a manifest of others": lambda path: _link_to_an_application(path),
+    "a link to a link": lambda path: _link_to_a_link(path),
 }
+
+
+def _link_to_an_application(path: Path) -> None:
+    path.with_name("thesis").mkdir()
+    path.with_name("thesis").joinpath("manifest.json").write_text('{"name": "thesis", "icons": []}', encoding="utf-8")
+    path.symlink_to("thesis")
+
+
+def _link_to_a_link(path: Path) -> None:
+    Run.create(path.parent / "elsewhere", "mine", CREATED)
+    path.with_name("thesis").symlink_to("elsewhere/mine")
+    path.symlink_to("thesis")
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_what_others_have_called_latest_is_left_alone(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "latest"
     FOREIGN[kind](path)
-    before = path.lstat()
+    before, names = path.lstat(), os.listdir(tmp_path)
     run = Run.create(tmp_path, "mine", CREATED)
     after = path.lstat()
     assert (after.st_ino, after.st_mode, after.st_mtime_ns) == (before.st_ino, before.st_mode, before.st_mtime_ns)
-    assert not Run.at(path)
-    assert sorted(os.listdir(tmp_path)) == ["latest", run.path.name]
+    assert sorted(os.listdir(tmp_path)) == sorted([*names, run.path.name])
+    assert f"{path} is " in run.latest_obstacle()
+    if kind not in ("a link to a folder with a manifest of others", "a link to a link"):
+        assert not Run.at(path)
 
 
-def test_a_link_to_itself_is_no_run_and_is_replaced(tmp_path: Path) -> None:
+def test_a_link_to_itself_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to("latest")
     assert not Run.at(tmp_path / "latest")
     with pytest.raises(DataError, match="latest is not there"):
         Run.open(tmp_path / "latest")
-    assert Run.create(tmp_path, "mine", CREATED).path == Run.open(tmp_path / "latest").path
+
+
+def test_a_training_says_that_the_link_of_somebody_else_is_left_alone(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "latest").symlink_to("thesis")
+    run = regard.train("copy", *TINY, runs=tmp_path, quiet=True)
+    assert run.finished()
+    sentence = "latest is a link to thesis, which is not a run there: it is left alone, and does not name this run"
+    assert sentence in capsys.readouterr().err
+    assert os.readlink(tmp_path / "latest") == "thesis"
 
 
 def test_a_run_may_be_called_latest(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Every metric equals an independent implementation of its definition."""
 
+import math
 from collections.abc import Sequence
 from functools import cache
 
@@ -8,11 +9,13 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.errors import NotFiniteError
 from regard.metrics import (
     COUNTS,
     INSTEAD,
     METRICS,
     MULTI_REFERENCE,
+    Cost,
     Outcome,
     bleu,
     bleu_tokenised,
@@ -21,6 +24,7 @@ from regard.metrics import (
     counts,
     exact_match,
     example_value,
+    perplexity,
     phoneme_errors,
     phoneme_errors_unstressed,
     word_error_share,
@@ -206,3 +210,11 @@ def test_a_perfect_output_has_the_best_score(name: str) -> None:
 def test_a_missing_output_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match="zip"):
         METRICS[name](OUTPUTS[:-1], references_of(name, REFERENCES))
+
+
+def test_a_perplexity_that_no_number_holds_is_refused() -> None:
+    how = "tokenizer:word"
+    assert perplexity(Cost(1, 2, 9, 0, 2 * 709.0), how).value > 1e307
+    for nats in (2 * 710.0, math.inf):
+        with pytest.raises(NotFiniteError, match="the perplexity is too large for a number: the mean loss"):
+            perplexity(Cost(1, 2, 9, 0, nats), how)

@@ -19,6 +19,12 @@ from regard.storage.runs import Manifest, resume_command
 
 CREATED = {RECIPE: to_toml(Recipe()).encode(), "source.tokens": b"[1, 2, 3]", "target.tokens": b"[4, 5, 6]"}
 WEIGHTS = bytes(range(256)) * 8
+ENDED = {"exact_match": 0.5, "signature": "exact_match|n:2", "train_seconds": 1.5}  # the last entry of the metrics
+
+
+def validated(update: int, **more: float) -> dict[str, float]:
+    """An entry of the metrics, of a validation."""
+    return {"update": update, "dev_loss": 0.5, "tokens_per_second": 9.0} | more
 
 
 @pytest.fixture
@@ -27,9 +33,9 @@ def run(tmp_path: Path) -> Run:
     run = Run.create(tmp_path, "mine", CREATED)
     with run.training():
         run.replace(MODEL, WEIGHTS)
-        run.record({"update": 1})
-        run.record({"update": 2})
+        run.record(validated(2))
         run.save(2, {"state": b"2"})
+        run.record(ENDED)
         run.finish()
     return run
 
@@ -155,7 +161,7 @@ def test_a_finished_run_can_be_opened_and_read(run: Run) -> None:
     assert names(run.path) == sorted([*CREATED, MODEL, METRICS, MANIFEST, CHECKPOINTS])  # no lock
     assert opened.read(MODEL) == WEIGHTS
     assert opened.recipe() == Recipe()
-    assert opened.metrics() == [{"update": 1}, {"update": 2}]
+    assert opened.metrics() == [validated(2), ENDED]
 
 
 FILES = [RECIPE, MODEL, METRICS, "source.tokens"]
@@ -291,14 +297,14 @@ def test_a_file_that_is_replaced_while_it_is_read_is_not_called_damaged(
 
 def test_metrics_of_an_unfinished_run_are_its_complete_lines(young: Run) -> None:
     assert young.metrics() == []
-    young.record({"update": 1})
+    young.record(validated(1))
     size = young.metrics_size()
-    young.record({"update": 2})
+    young.record(validated(2))
     with open(young.path / METRICS, "ab") as file:
         file.write(b'{"upda')
-    assert young.metrics() == [{"update": 1}, {"update": 2}]
+    assert young.metrics() == [validated(1), validated(2)]
     assert young.restore_metrics(None, size) is None
-    assert young.metrics() == [{"update": 1}]
+    assert young.metrics() == [validated(1)]
     assert young.metrics_size() == size
     assert young.restore_metrics(None) is None
     assert young.metrics() == []
@@ -307,10 +313,10 @@ def test_metrics_of_an_unfinished_run_are_its_complete_lines(young: Run) -> None
 
 
 def test_a_flipped_bit_in_the_metrics_of_an_unfinished_run_is_detected_and_undone(young: Run) -> None:
-    young.record({"update": 1, "loss": 0.5})
+    young.record(validated(1, loss=0.5))
     young.save(1, {"state": b"1"})
     undamaged = (young.path / METRICS).read_bytes()
-    young.record({"update": 2})
+    young.record(validated(2))
     [checkpoint] = young.checkpoints()
     for index in range(len(undamaged)):
         flipped = bytearray((young.path / METRICS).read_bytes())
@@ -325,7 +331,7 @@ def test_a_flipped_bit_in_the_metrics_of_an_unfinished_run_is_detected_and_undon
         assert (young.path / METRICS).read_bytes() == undamaged
     (young.path / METRICS).unlink()
     assert young.restore_metrics(checkpoint) is None
-    assert young.metrics() == [{"update": 1, "loss": 0.5}]
+    assert young.metrics() == [validated(1, loss=0.5)]
 
 
 def test_the_two_newest_checkpoints_are_kept(young: Run) -> None:
@@ -371,7 +377,7 @@ def test_checkpoints_set_aside_stay_when_the_run_is_finished_and_cleaned_up(youn
     for update in (4, 8):
         young.save(update, {"state": b"state"})
     young.set_aside(young.checkpoints()[0])
-    young.record({"update": 8})
+    young.record(validated(8))
     for _ in range(2):
         with young.training():
             young.finish()
@@ -500,6 +506,24 @@ def test_a_finished_run_from_which_the_checkpoints_were_removed_is_as_good(run: 
         assert locked.finished()
     assert names(run.path) == sorted([*CREATED, MODEL, METRICS, MANIFEST])
     assert run.read(MODEL) == WEIGHTS
+
+
+def test_a_run_that_was_prolonged_a_thousand_times_can_be_prolonged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # for speed
+    for updates in range(1001, 2001):
+        run.prolong(replace(Recipe(), train=replace(Recipe().train, updates=updates)), updates - 1)
+    listed = json.loads(run.read(PROLONGED))
+    assert len(run.read(PROLONGED)) <= 1 << 16
+    assert (listed[0]["update"], listed[-1]["update"]) == (1000, 1999)
+    assert listed[1]["left_out"] + len(listed) - 1 == 1000
+    assert run.recipe().train.updates == 2000
+
+
+@pytest.mark.parametrize("count", ["1", None, True, 0, -1, 1 << 63, [1]])
+def test_a_crafted_count_of_entries_left_out_is_refused(run: Run, count: object) -> None:
+    run.replace(PROLONGED, json.dumps([{"left_out": count}]).encode())
+    with pytest.raises(CorruptError, match=f"{PROLONGED} is damaged: left_out is"):
+        run.append_to_list(PROLONGED, {"update": 1})
 
 
 def test_a_prolonged_run_has_another_recipe_and_is_not_finished(run: Run) -> None:
@@ -729,7 +753,7 @@ def test_training_does_not_follow_links_out_of_a_run(young: Run, tmp_path: Path,
 
     def train() -> None:
         with young.training() as locked:
-            locked.record({"update": 1})
+            locked.record(validated(1))
             locked.save(1, {"state": b"1"})
 
     with pytest.raises((CorruptError, StorageError), match=name):
@@ -756,7 +780,7 @@ def test_checkpoints_of_other_runs_and_other_files_are_left_alone(young: Run, tm
     assert [checkpoint.path.name for checkpoint in young.checkpoints()] == ["00000012", "00000009-2"]
     assert [checkpoint.read("state") for checkpoint in young.checkpoints()] == [b"12", b"9"]
     assert young.newest_update() == 12
-    young.record({"update": 12})
+    young.record(validated(12))
     with young.training() as locked:
         locked.finish()
     assert names(folder) == sorted([*foreign, "00000012"])
@@ -804,15 +828,16 @@ def test_damaged_checkpoints_push_out_no_good_one(young: Run) -> None:
 
 @pytest.mark.parametrize("name", [LOCK, METRICS])
 def test_hard_links_in_a_run_are_not_written_through(young: Run, tmp_path: Path, name: str) -> None:
-    (tmp_path / "backup").write_bytes(b'{"update": 1}\n')
+    line = json.dumps(validated(1)).encode() + b"\n"
+    (tmp_path / "backup").write_bytes(line)
     os.link(tmp_path / "backup", young.path / name)
     with young.training() as locked:
-        locked.record({"update": 2})
+        locked.record(validated(2))
         locked.save(2, {"state": b"2"})
         with pytest.raises(DataError, match="is being trained by process"), Run.open(young.path).training():
             pass
-    assert (tmp_path / "backup").read_bytes() == b'{"update": 1}\n'
-    assert young.metrics()[-1] == {"update": 2}
+    assert (tmp_path / "backup").read_bytes() == line
+    assert young.metrics()[-1] == validated(2)
 
 
 def test_a_file_of_others_at_a_temporary_name_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -846,7 +871,7 @@ def test_a_lock_that_is_removed_is_noticed_before_anything_more_is_written(young
         return {path: path.read_bytes() for path in young.path.rglob("*") if path.is_file() and path.name != LOCK}
 
     with young.training() as locked:
-        locked.record({"update": 1})
+        locked.record(validated(1))
         locked.save(1, {"state": b"1"})
         before = contents()
         (young.path / LOCK).unlink()
@@ -855,7 +880,7 @@ def test_a_lock_that_is_removed_is_noticed_before_anything_more_is_written(young
         for write in (
             lambda: locked.save(2, {"state": b"2"}),
             lambda: locked.replace(MODEL, b"new"),
-            lambda: locked.record({"update": 2}),
+            lambda: locked.record(validated(2)),
             locked.finish,
         ):
             with pytest.raises(StorageError, match=r"\.lock was removed or replaced while .* Go on with: regard train"):

@@ -37,6 +37,16 @@ def _console(*, quiet: bool) -> Console:
     )
 
 
+def _has_bar(console: Console) -> bool:
+    """Whether a bar can be drawn: on a terminal, unless the environment (TTY_COMPATIBLE=0) says that it cannot."""
+    return console.is_terminal and is_terminal(console.file)
+
+
+def _must_be_visible(console: Console) -> bool:
+    """Whether text is made visible: on any terminal, whatever rich takes it for, and where rich draws as on one."""
+    return is_terminal(console.file) or console.is_terminal or console.is_jupyter
+
+
 class Bar(Progress):
     """A progress bar on stderr, shown only in a terminal."""
 
@@ -45,7 +55,7 @@ class Bar(Progress):
             *columns,
             console=console,
             transient=True,
-            disable=disable or console.quiet or not console.is_terminal,
+            disable=disable or console.quiet or not _has_bar(console),
             redirect_stdout=is_terminal(sys.stdout),
             refresh_per_second=1 / SECONDS_OF_A_DRAWING,  # each takes about 2 ms from the work
         )
@@ -77,13 +87,14 @@ class ProgressLog:
 
     def say(self, text: str) -> None:
         """Print one line; in a terminal, with visible control characters, and broken between words."""
+        if not _has_bar(self.console):
+            self._work.shown = time.perf_counter()
         with suppress(OSError):
-            if self.console.is_terminal or self.console.is_jupyter:
+            if _must_be_visible(self.console):
                 self.console.print(wrapped(make_visible(text), self.console.width))
             elif not self.console.quiet:
                 self.console.file.write(f"{text}\n")  # rich would leave out some characters
                 self.console.file.flush()
-                self._work.shown = time.perf_counter()
 
     def warn(self, text: str) -> None:
         """Print one line even if `quiet` is set."""
@@ -120,11 +131,12 @@ class ProgressLog:
         """
         work = self._work
         work.count(done)
-        if self.console.quiet or not work.is_time(terminal=self.console.is_terminal):
+        has_bar = not self._bar.disable
+        if self.console.quiet or not work.is_time(terminal=has_bar):
             return
         parts = [*work.parts(left), *details]
         with suppress(OSError):
-            if self.console.is_terminal:
+            if has_bar:
                 task = self._bar.tasks[-1]
                 room = self.console.width - cell_len(task.description) - self._bar_width() - 3
                 self._bar.update(task.id, completed=done, words=fitting(parts, room))

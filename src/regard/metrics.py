@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from regard.errors import NotFiniteError
+
+LARGEST_EXPONENT = 709.0  # of e, in floats of 64 bits
+
 
 class Measured(NamedTuple):
     """A score, and a signature that says how it was computed."""
@@ -178,6 +182,10 @@ def spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:
 def perplexity(cost: Cost, how: str) -> Measured:
     """Perplexity: the exponential of the mean negative log-likelihood per token, in nats; lower is better."""
     mean = cost.nats / cost.tokens
+    if mean > LARGEST_EXPONENT:
+        raise NotFiniteError(
+            f"the perplexity is too large for a number: the mean loss is {mean:,.1f} nats for each token"
+        )
     return Measured(math.exp(mean), f"perplexity|{_counts(cost)}|nats:{mean:.4f}|{how}")
 
 

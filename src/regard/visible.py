@@ -5,7 +5,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 # Invisible characters of other categories: fillers and joiners (Unicode: Default_Ignorable), the blank of braille, and
 # the selectors of variants.
@@ -81,7 +81,7 @@ class VisibleStream:
             return getattr(self.stream, name)
 
 
-def is_terminal(stream: TextIO | None) -> bool:
+def is_terminal(stream: IO[str] | None) -> bool:
     """Whether people read the stream in a terminal; a stream that was closed before the start is None."""
     return stream is not None and stream.isatty()
 

@@ -49,6 +49,12 @@ COMMANDS: dict[str, Callable[[Path], list[str]]] = {
     "resume": lambda run: ["train", "--resume", str(run)],
     "doctor": lambda run: ["doctor", str(run)],
 }
+# Besides resuming, the commands that read metrics.
+OF_METRICS: dict[str, Callable[[Path], list[str]]] = {
+    "compare": lambda run: ["compare", str(run), "--out", "compared.svg"],
+    "prolong": lambda run: ["train", "--resume", str(run), "train.updates=8"],
+}
+TRAINING = ("resume", "prolong")  # commands that write to the run
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -104,11 +110,11 @@ class Attack:
         If not `equal`, another result is allowed: what was changed may be valid in itself.
         """
         outside = snapshot(run.parent, without=[run])
-        before = snapshot(run) if command != "resume" else {}
-        result = commands()(*COMMANDS[command](run))
+        before = snapshot(run) if command not in TRAINING else {}
+        result = commands()(*(COMMANDS | OF_METRICS)[command](run))
         result.assert_behaved()
         assert snapshot(run.parent, without=[run]) == outside
-        if command != "resume":
+        if command not in TRAINING:
             assert snapshot(run) == before  # only training writes
         if result.code == 0 and equal:
             if (state, command) in self.expected:
@@ -459,6 +465,76 @@ def test_crafted_texts_with_a_fitting_manifest(attack: Attack, record_property: 
                 attack.discard(run)
 
 
+# ---- crafted metrics
+
+NOT_NUMBERS: dict[str, Any] = {
+    "null": None, "text": "1", "escapes": "\x1b[2J\n\u202e", "list": [1.0], "object": {"a": {}}, "true": True,
+    "2 ** 63": 1 << 63, "a number of 4,000 digits": 10**3999, "minus 10 ** 400": -(10**400),
+}  # fmt: skip
+USED = ("update", "dev_loss", "tokens_per_second", "train_seconds")  # numbers that commands compute with
+
+
+def metrics(content: bytes) -> Iterator[tuple[str, bytes]]:
+    """Crafted metrics of the same form; nothing that training writes."""
+    entries = [json.loads(line) for line in content.splitlines()]
+
+    def written(place: int, entry: dict[str, Any]) -> bytes:
+        lines = (json.dumps(entry if index == place else old) for index, old in enumerate(entries))
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    for place in {0, len(entries) - 1}:
+        old = entries[place]
+        for key, value in old.items():
+            wrong = {"number": 7} if isinstance(value, str) else NOT_NUMBERS
+            if key in USED:
+                wrong = wrong | {"NaN": float("nan"), "infinite": float("inf")}
+                yield f"no {key} in line {place}", written(place, {name: old[name] for name in old if name != key})
+            for title, other in wrong.items():
+                yield f"{key} is {title} in line {place}", written(place, old | {key: other})
+        for title, other in NOT_NUMBERS.items():
+            yield f"another key is {title} in line {place}", written(place, old | {"dev_more": other})
+    for title, update in {"0": 0, "below 0": -1, "a fraction": 1.5}.items():
+        yield f"update is {title}", written(0, entries[0] | {"update": update})
+    for title, line in TEXTS.items():
+        if line not in (b"", b"\n"):
+            yield f"a line is {title}", line + b"\n" + content
+    yield "the end is before a validation", b'{"train_seconds": 1.0}\n' + content
+    yield "only an end", b'{"train_seconds": 1.0}\n'
+
+
+def metrics_cases(made: Example) -> Iterator[tuple[str, str, str, bytes]]:
+    """State of the run, command, and the name and content of its metrics, in its checkpoints too."""
+    for state, run in {"finished": made.finished, "unfinished": made.unfinished}.items():
+        for title, content in metrics((run / METRICS).read_bytes()):
+            for command in ("resume", *OF_METRICS) if state == "finished" else ("resume",):
+                yield state, command, title, content
+
+
+def test_crafted_metrics(attack: Attack, record_property: Count) -> None:
+    with trying("crafted metrics", record_property) as tried:
+        for state, command, title, content in shuffled(metrics_cases(attack.made), 40):
+            with tried(state, command, title):
+                run = attack.copy(state)
+                for folder in (run, *(run / CHECKPOINTS).iterdir()):
+                    (folder / METRICS).write_bytes(content)
+                    sign(folder)
+                result = attack.run(state, command, run, equal=False)
+                assert result.code == 5, (result.code, result.error)
+                assert METRICS in result.error
+                attack.discard(run)
+
+
+def test_crafted_metrics_of_the_newest_checkpoint_are_set_aside(attack: Attack) -> None:
+    run = attack.copy("unfinished")
+    crafted = b'{"update": 2, "dev_loss": "low", "tokens_per_second": 1.0}\n'
+    (run / NEWEST / METRICS).write_bytes(crafted)
+    sign(run / NEWEST)
+    result = attack.run("unfinished", "resume", run)
+    assert result.code == 0, result.error
+    assert "'dev_loss' is 'low'" in result.error
+    assert "set aside" in result.error
+
+
 # ---- crafted states of a checkpoint
 
 
@@ -739,7 +815,9 @@ def test_values_that_are_not_finite(attack: Attack, record_property: Count) -> N
 @EVERY_KIND
 def test_random_bytes_with_a_fitting_manifest(attack: Attack, record_property: Count) -> None:
     generator = random.Random(f"fuzz {attack.made.kind}")
-    files = [("finished", name) for name in files_of(attack.made.finished) if name != MANIFEST]
+    # No manifest, nor that of the checkpoint that a finished run keeps: `sign` cannot make a damaged one fit anything.
+    # `test_crafted_manifests` and the test of every file try them.
+    files = [("finished", name) for name in files_of(attack.made.finished) if Path(name).name != MANIFEST]
     files += [("unfinished", f"{NEWEST}/{name}") for name in (MODEL, OPTIMIZER, STATE)]
     if attack.made.kind == "subwords":
         files += [("finished", "source.tokens")] * 3 * len(files)  # read by code that is not regard's own

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,8 +49,15 @@ def regard(tmp_path_factory: pytest.TempPathFactory) -> Run:
     environment = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "80"}
     options = {"environment": environment, "packages": str(hostile_package(home)), "folder": home}
 
-    def run(*arguments: object, terminals: Sequence[str] = BOTH, stdin: str = "", encoding: str = UTF8) -> Result:
-        return commands()(*arguments, terminals=terminals, stdin=stdin.encode(), encoding=encoding, **options)
+    def run(
+        *arguments: object,
+        terminals: Sequence[str] = BOTH,
+        stdin: str = "",
+        encoding: str = UTF8,
+        variables: Mapping[str, str] = {},
+    ) -> Result:
+        changed = options | {"environment": environment | variables}
+        return commands()(*arguments, terminals=terminals, stdin=stdin.encode(), encoding=encoding, **changed)
 
     return run
 
@@ -193,6 +200,30 @@ def test_nothing_raw_reaches_a_terminal(
     assert result.code == (2 if name.startswith(("no ", "a ", "an ", "not ", "data")) else 0), text
 
 
+# Variables by which rich decides whether a stream is a terminal, whatever it really is.
+VARIABLES = (
+    *({"FORCE_COLOR": value} for value in ("", "0", "1")),
+    *({"TTY_COMPATIBLE": value} for value in ("0", "1")),
+    *({"TTY_INTERACTIVE": value} for value in ("0", "1")),
+    *({"TERM": value} for value in ("", "dumb", "unknown")),
+    *({"NO_COLOR": "1"}, {"JUPYTER_COLUMNS": "20"}, {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "0"}),
+)
+UNDER_VARIABLES = ("train", "no such run", "no such command", "compare")
+
+
+@pytest.mark.parametrize("variables", VARIABLES, ids=lambda variables: " ".join(map("=".join, variables.items())))
+@pytest.mark.parametrize("name", UNDER_VARIABLES if WHOLE else UNDER_VARIABLES[:2])
+def test_no_variable_lets_raw_text_reach_a_terminal(
+    regard: Run, filled: Callable[[str], list[str]], record_property: Count, name: str, variables: Mapping[str, str]
+) -> None:
+    record_property("commands with hostile texts under a variable of rich", 1)
+    for terminals in (BOTH, ("error",)):
+        result = regard(*filled(name), terminals=terminals, variables=variables)
+        error = BAR.sub("", result.error)
+        assert RAW.search(error) is None, error
+        assert "owned" in error
+
+
 def test_outputs_paths_and_messages_stay_legible(regard: Run, hostile_run: Path) -> None:
     seen = make_visible(f"NOUN{ESCAPES}")
     assert all(part in seen for part in ("\\u202e", "\\x9b", "␛", "␇"))
@@ -319,6 +350,31 @@ def test_messages_beside_a_progress_bar_are_visible(monkeypatch: pytest.MonkeyPa
     assert "[bold]runs[/bold] [red] :smile: ␛]0;owned␇" in text
     assert "␊forged" in text
     assert "line 1 [bold]runs[/bold]" in text
+
+
+@pytest.mark.parametrize("variables", [{"FORCE_COLOR": ""}, {"TTY_COMPATIBLE": "0"}])
+def test_messages_are_visible_in_a_terminal_that_rich_takes_for_a_file(
+    monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]
+) -> None:
+    screen = show(monkeypatch)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with ProgressLog() as log:
+        log.begin(f"learning{ESCAPES}", 3)
+        log.say(HOSTILE_LINE)
+        log.show(1)
+    assert RAW.search(screen.getvalue()) is None, screen.getvalue()
+    assert "␛]0;owned␇" in screen.getvalue()
+
+
+def test_results_stay_on_stdout_if_rich_takes_a_file_for_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar on stderr takes what is written to a terminal on stdout; here it would take it into the file."""
+    screen, file = show(monkeypatch), io.StringIO()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", file)
+    for number in track(range(2), "predicting"):
+        sys.stdout.write(f"line {number}\n")
+    assert screen.getvalue() == "line 0\nline 1\n"
 
 
 def test_messages_in_a_file_are_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:

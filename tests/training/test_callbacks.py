@@ -1,7 +1,10 @@
 """Callbacks: what they are told and when, that they change no bit, and that their errors leave a run resumable."""
 
+import errno
 import json
+import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +16,9 @@ import torch
 import regard
 from regard import recipe as recipes
 from regard import storage
-from regard.errors import CallbackError, CorruptError, MissingExtraError, RecipeError
+from regard.errors import CallbackError, CorruptError, MissingExtraError, RecipeError, RegardError
 from regard.recipe import Recipe, Train
-from regard.storage import Run
+from regard.storage import MODEL, Run
 from regard.training import Callback
 from regard.training.callbacks import Ended, Started, Updated, Validated
 from regard.training.session import Progress
@@ -233,21 +236,32 @@ class Writer:
 
     made: ClassVar[list["Writer"]] = []
 
+    failing: ClassVar[str] = ""  # the method that fails
+
     def __init__(self, folder: str, purge_step: int) -> None:
         self.folder, self.purge_step = folder, purge_step
         self.calls: list[tuple[Any, ...]] = []
+        self._fail("__init__")
         Writer.made.append(self)
 
+    def _fail(self, method: str) -> None:
+        if self.failing == method:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def add_scalar(self, name: str, value: float, update: int) -> None:
+        self._fail("add_scalar")
         self.calls.append((name, value, update))
 
     def add_text(self, name: str, text: str, update: int) -> None:
+        self._fail("add_text")
         self.calls.append((name, text, update))
 
     def flush(self) -> None:
+        self._fail("flush")
         self.calls.append(("flush",))
 
     def close(self) -> None:
+        self._fail("close")
         self.calls.append(("close",))
 
 
@@ -280,6 +294,45 @@ def test_tensorboard_closes_its_file_if_training_fails(tmp_path: Path, stub: Cal
     first, second = stub()
     assert first.calls[-1] == second.calls[-1] == ("close",)
     assert second.purge_step == 4  # points after the checkpoint are hidden
+
+
+@pytest.mark.parametrize("method", ["__init__", "add_text", "add_scalar", "flush", "close"])
+def test_a_folder_of_tensorboard_that_cannot_be_written_leaves_the_run_resumable(
+    tmp_path: Path, stub: Callable[[], list[Writer]], plain: Run, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "failing", method)
+        reason = r"board/tiny cannot be written \(No space left on device\); name another folder"
+        with pytest.raises(CallbackError, match=rf"the callback TensorBoard\.on_\w+ failed .*{reason}") as caught:
+            regard.train(tiny(), runs=tmp_path, quiet=True, callbacks=[TensorBoard(tmp_path / "board")])
+    assert caught.value.exit_code == 4
+    run = regard.resume(tmp_path / "tiny", quiet=True)
+    assert run.read(MODEL) == plain.read(MODEL)
+
+
+def test_the_thread_of_a_writer_prints_no_traceback_and_others_do(
+    tmp_path: Path, stub: Callable[[], list[Writer]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: printed.append(arguments.thread))
+    regard.train(tiny(), runs=tmp_path, quiet=True, callbacks=[TensorBoard(tmp_path / "board")])
+    regard.train(tiny(), runs=tmp_path, quiet=True, callbacks=[TensorBoard(tmp_path / "board")])
+    kind = type("Worker", (threading.Thread,), {"__module__": "tensorboard.summary.writer.event_file_writer"})
+    threads = [kind(target=lambda: 1 / 0), threading.Thread(target=lambda: 1 / 0)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+    assert printed == threads[1:]
+
+
+def test_versions_of_tensorboard_that_do_not_fit_are_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise TypeError("Descriptors cannot be created directly")
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", Broken("torch.utils.tensorboard"))
+    with pytest.raises(RegardError, match=r"cannot be imported \(TypeError: 'Descriptors cannot be created directly'"):
+        TensorBoard("board")
 
 
 def test_without_tensorboard_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 import random
 import signal
@@ -557,6 +558,41 @@ def test_another_environment_is_named_and_recorded_or_refused(
     assert run.environments() == [first, first | {"update": 3, "regard": "9.9"}]
     environment.record(run, environment.current(recipe.train), 4)
     assert len(run.environments()) == 2  # only what is new is added
+
+
+def test_a_thousand_changes_of_machine_keep_the_run_readable(
+    stop_training: StopTraining, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = stop_training(6)
+    [first] = run.environments()
+    now = environment.current(recipe.train)
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # for speed
+    for number in range(1000):
+        environment.record(run, now | {"processor": f"processor {number}"}, 3)
+    stored = run.environments()
+    assert stored[0] == first
+    newest = [f"processor {number}" for number in range(1000)][1 - len(stored) :]
+    assert [entry["processor"] for entry in stored[1:]] == newest
+    listed = json.loads(run.read(storage.ENVIRONMENT))
+    assert listed[1] == {"left_out": 1001 - len(stored)}
+    assert len(stored) > 100
+    assert len(run.read(storage.ENVIRONMENT)) <= 1 << 16
+    with pytest.raises(DataError, match="--exact resumes a run only in the environment it was trained in"):
+        resume(run, exact=True, quiet=True)
+    assert resume(run, quiet=True).finished()
+
+
+def test_a_longer_list_of_environments_of_an_older_version_is_read(stop_training: StopTraining) -> None:
+    run = stop_training(6)
+    [first] = run.environments()
+    many = [first | {"processor": f"processor {number}"} for number in range(1000)]
+    run.replace(storage.ENVIRONMENT, json.dumps(many, indent=1).encode())
+    assert len(run.read(storage.ENVIRONMENT)) > 1 << 16
+    assert run.environments() == many
+    assert resume(run, quiet=True).finished()
+    assert run.environments()[0] == many[0]
+    assert run.environments()[-1]["processor"] == first["processor"]
+    assert len(run.read(storage.ENVIRONMENT)) <= 1 << 16
 
 
 def test_definitions_in_place_of_fast_paths_are_another_environment(

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from regard.storage import files
@@ -10,17 +11,36 @@ LATEST = "latest"
 RUNS = Path("runs")  # the folder that `latest` alone is looked for in
 
 
-def point_to(run: Path, owner: str) -> None:
-    """Let the link beside a run point to it; anything else that has its name is left alone.
+def point_to(run: Path, owner: str, is_run: Callable[[Path], bool]) -> None:
+    """Let the link beside a run point to it; anything of that name but a link to another run is left alone.
 
-    A file system that has no links gets none. `owner` is part of the temporary name of a link that is replaced.
+    A file system that has no links gets none. `owner` is part of the temporary name of a link that is replaced, and
+    `is_run` says whether a path is a run directory.
     """
     link = run.with_name(LATEST)
     with contextlib.suppress(OSError):
-        if _target(link):
+        if not os.path.lexists(link):
+            os.symlink(run.name, link)
+        elif _target(link) != run.name and _points_to_a_run(link, is_run):
             files.replace_link(link, run.name, owner)
-        else:
-            os.symlink(run.name, link)  # FileExistsError if something else has the name
+
+
+def describe_obstacle(run: Path, is_run: Callable[[Path], bool]) -> str:
+    """A sentence if something else has the name of the link, so that none points to the run; empty otherwise."""
+    link = run.with_name(LATEST)
+    if run == link or not os.path.lexists(link) or _points_to_a_run(link, is_run):
+        return ""
+    try:
+        target = f"a link to {os.readlink(link)}, which is not a run there"
+    except OSError:
+        target = "not a link"
+    return f"{link} is {target}: it is left alone, and does not name this run; remove it to have a link to the next run"
+
+
+def _points_to_a_run(link: Path, is_run: Callable[[Path], bool]) -> bool:
+    """Whether it is a link as regard makes them: to a run beside it. One whose run is gone may be anybody's."""
+    target = _target(link)
+    return bool(target) and is_run(link.with_name(target))
 
 
 def resolve(path: Path) -> Path:

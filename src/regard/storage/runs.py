@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import math
 import os
 import re
 import secrets
@@ -15,7 +16,7 @@ import shlex
 import socket
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -36,8 +37,14 @@ CHECKPOINTS, LOCK, DAMAGED = "checkpoints", ".lock", ".damaged"
 FORMAT = 2  # of the manifest; manifests of format 1 have no id of the run and no digest of their own
 KEPT_CHECKPOINTS = 2  # number of checkpoints: the newest, and an older one in case it is damaged
 LARGEST_MANIFEST = 1 << 20  # bytes
-LARGEST_LIST = 1 << 16  # bytes of the environments, and of the lengths of a prolonged run
+LARGEST_LIST = 1 << 20  # bytes of the environments, and of the lengths of a prolonged run, that are read
+LARGEST_NEW_LIST = 1 << 16  # bytes of such a list that are written: then entries between the first and the newest go
+LEFT_OUT = "left_out"  # key of an entry of such a list that counts those that were left out in its place
 MOST_ENTRIES = 200_000  # of the metrics: one for each validation
+VALIDATED = ("update", "dev_loss", "tokens_per_second")  # numbers that the entry of a validation has, among others
+ENDED = ("train_seconds",)  # and the entry at the end
+TEXTS = ("signature", "precision")  # all else in the metrics is a number
+LARGEST_NUMBER = 1 << 63  # of whole numbers in the metrics
 LARGEST_OWNER = 1 << 10  # bytes of a lock file
 NAME = re.compile(r"\w[\w.+-]*")  # of runs, and of the files in them
 LONGEST_NAME = 100  # bytes of the name of a run; most systems allow 255 for a name, and temporary names are longer
@@ -95,6 +102,35 @@ def parse_json(content: bytes, kind: type[Json], path: Path | str) -> Json:
     return value
 
 
+def parse_metrics(content: bytes, path: Path) -> list[dict[str, Any]]:
+    """The entries of metrics, an incomplete last line left out; CorruptError if training cannot have written them."""
+    lines = content.split(b"\n")[:-1]
+    if len(lines) > MOST_ENTRIES:
+        raise CorruptError(f"{path} is damaged: it holds more than {MOST_ENTRIES:,} entries")
+    entries: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        entry = parse_json(line, dict, path)
+        required = VALIDATED if "update" in entry else ENDED
+        if required is ENDED and number < len(lines):
+            raise CorruptError(f"{path} is damaged: its line {number:,} is not of a validation")
+        for name in (*required, *entry):
+            if not _is_metric(name, entry.get(name), finite=name in required):
+                raise CorruptError(f"{path} is damaged: in line {number:,}, {shown(name)} is {shown(entry.get(name))}")
+        entries.append(entry)
+    return entries
+
+
+def _is_metric(name: str, value: object, *, finite: bool) -> bool:
+    """Whether training can have recorded the value; if it is `finite`, results are computed from it."""
+    if name in TEXTS:
+        return isinstance(value, str)
+    if name == "update":
+        return type(value) is int and 0 < value < LARGEST_NUMBER
+    if type(value) is int:
+        return abs(value) < LARGEST_NUMBER
+    return type(value) is float and (math.isfinite(value) or not finite)
+
+
 @dataclass(frozen=True)
 class Folder:
     """A folder of files with a manifest that lists their digests."""
@@ -147,6 +183,10 @@ class Checkpoint(Folder):
         """1, or the number after the dash: a higher one was saved later."""
         return int(self.path.name.partition("-")[2] or 1)
 
+    def metrics(self) -> bytes:
+        """The copy of the metrics; CorruptError if it holds anything but validations, each on a complete line."""
+        return _validations(self.read(METRICS), self.path / METRICS)
+
 
 @dataclass(frozen=True)
 class Run(Folder):
@@ -161,7 +201,7 @@ class Run(Folder):
     def create(parent: Path, name: str, content: Mapping[str, bytes]) -> "Run":
         """Creates, atomically, a new directory NAME with these files; if it exists, NAME-2, NAME-3 and so on.
 
-        The link `latest` beside it points to it then.
+        The link `latest` beside it points to it then, unless something else has that name: see `latest_obstacle`.
         """
         if not NAME.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
             letters = f"letters, digits, '.', '_', '+' and '-', at most {LONGEST_NAME} bytes"
@@ -174,8 +214,12 @@ class Run(Folder):
                     with contextlib.suppress(FileExistsError):
                         files.create_folder(path, _with_manifest(content, new), owner=f"new-{new}")
                         break
-                latest.point_to(path, owner=f"new-{new}")
+                latest.point_to(path, f"new-{new}", _is_run)
         return Run(path)
+
+    def latest_obstacle(self) -> str:
+        """A sentence if the link `latest` beside the run could not be made, because something else has its name."""
+        return latest.describe_obstacle(self.path, _is_run)
 
     @staticmethod
     def at(path: Path) -> bool:
@@ -218,7 +262,7 @@ class Run(Folder):
 
     def environments(self) -> list[dict[str, Any]]:
         """What the parts of its training were computed with, in order; none for runs that did not record it."""
-        return self._read_list(ENVIRONMENT)
+        return [entry for entry in self._read_list(ENVIRONMENT) if LEFT_OUT not in entry]
 
     def _read_list(self, name: str) -> list[dict[str, Any]]:
         """The JSON objects that a file lists; none if the run does not have it."""
@@ -227,7 +271,14 @@ class Run(Folder):
         stored = parse_json(self.read(name, LARGEST_LIST), list, self.path / name)
         if not all(isinstance(entry, dict) for entry in stored):
             raise CorruptError(f"{self.path / name} is damaged: it does not list JSON objects")
+        for count in (entry[LEFT_OUT] for entry in stored if LEFT_OUT in entry):
+            if type(count) is not int or not 0 < count < LARGEST_NUMBER:
+                raise CorruptError(f"{self.path / name} is damaged: {LEFT_OUT} is {shown(count)}")
         return stored
+
+    def append_to_list(self, name: str, entry: Mapping[str, Any]) -> None:
+        """Add an entry to a file that lists JSON objects; if it gets too long, entries after the first are left out."""
+        self.replace(name, _bounded_list([*self._read_list(name), entry]))
 
     def origin(self) -> bytes:
         """JSON with the digests of the run's weights, to store in a run that starts from them."""
@@ -347,12 +398,10 @@ class Run(Folder):
     def metrics(self) -> list[dict[str, Any]]:
         """The metrics recorded during training; an incomplete last line is left out."""
         content = self.read(METRICS) if self.finished() else self._undamaged_metrics(self.own_checkpoints())
-        lines = content.split(b"\n")[:-1]
-        if len(lines) > MOST_ENTRIES:
-            raise CorruptError(f"{self.path / METRICS} is damaged: it holds more than {MOST_ENTRIES:,} entries")
-        entries = [parse_json(line, dict, self.path / METRICS) for line in lines]
-        if self.finished() and not entries:
-            raise CorruptError(f"{self.path / METRICS} is damaged: a finished run has metrics, and it holds none")
+        entries = parse_metrics(content, self.path / METRICS)
+        if self.finished() and (len(entries) < 2 or "update" in entries[-1]):
+            how = "a finished run has at least one validation and an end"
+            raise CorruptError(f"{self.path / METRICS} is damaged: {how}, which it does not hold")
         return entries
 
     def metrics_size(self) -> int:
@@ -387,11 +436,11 @@ class Run(Folder):
         """
         recorded, aside = self._recorded(), None
         if checkpoint is not None and checkpoint.has_file(METRICS):
-            wanted = checkpoint.read(METRICS)
+            wanted = checkpoint.metrics()
         elif len(recorded) < size:
             raise CorruptError(f"{self.path / METRICS} is damaged: {size:,} bytes were written, fewer are left")
         else:
-            wanted = recorded[:size]
+            wanted = _validations(recorded[:size], self.path / METRICS)
         if recorded == wanted:
             return None
         if recorded and not recorded.startswith(wanted):
@@ -412,10 +461,10 @@ class Run(Folder):
         """
         old = self.recipe().train
         length = {"update": update, "train.updates": old.updates, "train.patience": old.patience}
-        lengths = self._read_list(PROLONGED)
+        is_listed = length in self._read_list(PROLONGED)  # if the process was killed before the last step
         self._write_manifest({name: digests for name, digests in self.manifest().files.items() if name != METRICS})
-        if length not in lengths:  # it is there if the process was killed before the last step
-            self.replace(PROLONGED, json.dumps([*lengths, length], indent=1).encode())
+        if not is_listed:
+            self.append_to_list(PROLONGED, length)
         self.replace(RECIPE, recipes.to_toml(recipe).encode())
 
     def finished(self) -> bool:
@@ -491,6 +540,33 @@ class Run(Folder):
         """Remove a checkpoint, unless somebody has put other files into it."""
         if not _foreign_files(checkpoint):
             files.remove_folder(checkpoint.path, self.id)
+
+
+def _bounded_list(entries: Sequence[Mapping[str, Any]]) -> bytes:
+    """JSON of at most LARGEST_NEW_LIST bytes: the first entry, the number of those left out, and the newest entries."""
+    first, *newest = [entry for entry in entries if LEFT_OUT not in entry]
+    left_out: int = sum(entry.get(LEFT_OUT, 0) for entry in entries)
+    while True:
+        gap = [{LEFT_OUT: left_out}] if left_out else []
+        content = json.dumps([first, *gap, *newest], indent=1).encode()
+        if len(content) <= LARGEST_NEW_LIST or len(newest) <= 1:
+            return content
+        newest, left_out = newest[1:], left_out + 1
+
+
+def _validations(metrics: bytes, path: Path) -> bytes:
+    """The metrics of a training that goes on: checked to be validations only, each on a complete line."""
+    if not all("update" in entry for entry in parse_metrics(metrics, path)) or metrics[-1:] not in (b"", b"\n"):
+        raise CorruptError(f"{path} is damaged: it does not end with a validation")
+    return metrics
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a path is a run directory of regard's own: a folder, and no link, with a manifest that lists a recipe."""
+    try:
+        return files.is_folder(path) and Folder(path).has_file(RECIPE)
+    except (StorageError, CorruptError):
+        return False
 
 
 def _newest_first(checkpoints: list[Checkpoint]) -> list[Checkpoint]:

@@ -1,7 +1,7 @@
 """What a training is computed with: versions, processor, GPU, threads. Others may change the last bits of a result."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,9 +29,9 @@ def current(settings: Train) -> Environment:
     }
 
 
-def to_json(environments: Sequence[Environment]) -> bytes:
-    """The content of a run's file: one entry for each part of its training, each with its first update."""
-    return json.dumps(environments, indent=1).encode()
+def to_json(environment: Environment) -> bytes:
+    """The content of a new run's file: one entry for each part of its training, each with its first update."""
+    return json.dumps([{"update": 0} | environment], indent=1).encode()
 
 
 def describe_changes(run: Run, now: Environment, *, exact: bool) -> str:
@@ -57,4 +57,4 @@ def record(run: Run, now: Environment, update: int) -> None:
     """Add to the run's file that its training goes on in this environment after `update` updates, if it is new."""
     stored = run.environments()
     if not stored or _changes(stored[-1], now):
-        run.replace(ENVIRONMENT, to_json([*stored, {"update": update} | now]))
+        run.append_to_list(ENVIRONMENT, {"update": update} | now)

@@ -66,7 +66,7 @@ def train(
         files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: digest} | task.files()
         if packages:
             files[storage.PLUGINS] = plugins.to_json(packages)
-        files[storage.ENVIRONMENT] = environment.to_json([{"update": 0} | environment.current(recipe.train)])
+        files[storage.ENVIRONMENT] = environment.to_json(environment.current(recipe.train))
         if origin is not None:
             _fitting(origin, task, shapes)
             files[storage.ORIGIN] = origin.origin()
@@ -76,6 +76,8 @@ def train(
             notice = f"{older} exists; this run is {run.path}" if run.path != older else ""
             if notice:
                 log.say(notice)
+            if obstacle := run.latest_obstacle():
+                log.warn(obstacle)
             with _training(run) as locked:
                 _learn(task, examples, data, dev_data, locked, log, stopper, callbacks)
             if notice:

@@ -161,7 +161,7 @@ class Session:
         if checkpoint.update > settings.updates:
             raise CorruptError(f"{checkpoint.path} is damaged: the run ends after {settings.updates:,} updates")
         if checkpoint.has_file(METRICS):  # not so in checkpoints of older versions
-            checkpoint.read(METRICS)
+            checkpoint.metrics()
         progress, weights = Progress.of(checkpoint, settings), models.read_weights(checkpoint, self.model)
         tensors = self._read_state(checkpoint, progress.validations)
         device = next(self.model.parameters()).device

@@ -1,10 +1,13 @@
 """Writes the course of a training for TensorBoard: `regard train RECIPE --tensorboard FOLDER`, or as a callback."""
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from regard import recipe as recipes
-from regard.errors import MissingExtraError, StorageError
+from regard.errors import MissingExtraError, RegardError, StorageError, shown
 from regard.training.callbacks import Callback, Ended, Started, Updated, Validated
 
 EVERY = 10  # updates between two points of a curve
@@ -13,44 +16,77 @@ EVERY = 10  # updates between two points of a curve
 class TensorBoard(Callback):
     """Writes curves to a folder with the name of the run, under `folder`; the packages of TensorBoard write the files.
 
-    A resumed run goes on in the same folder; points that were written after its checkpoint are hidden.
+    A resumed run goes on in the same folder; points that were written after its checkpoint are hidden. If the folder
+    cannot be written, as on a full disk, training ends with a StorageError, as for any error in a callback.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = self.path = Path(folder)
         self.writer: Any = None
         _summary_writer()
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn an OSError in the block, also one of the writer's thread before it, into a StorageError."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or shown(str(error))
+            raise StorageError(f"{self.path} cannot be written ({reason}); name another folder") from error
+
     def on_start(self, event: Started) -> None:
         """Open the event file, and write the recipe."""
-        folder = self.folder / event.run.path.name
-        try:
-            self.writer = _summary_writer()(str(folder), purge_step=event.update + 1)
-        except OSError as error:
-            raise StorageError(f"{folder} cannot be written ({error.strerror}); name another folder") from error
-        self.writer.add_text("recipe", "    " + recipes.to_toml(event.recipe).replace("\n", "\n    "), event.update)
+        self.path = self.folder / event.run.path.name
+        _hide_errors_of_writers()
+        with self._writing():
+            self.writer = _summary_writer()(str(self.path), purge_step=event.update + 1)
+            self.writer.add_text("recipe", "    " + recipes.to_toml(event.recipe).replace("\n", "\n    "), event.update)
 
     def on_update(self, event: Updated) -> None:
         """Write the loss, the norm of the gradient and the learning rate of some updates."""
         if event.update % EVERY == 0 and event.gradient_norm is not None:
-            self.writer.add_scalar("train/loss", event.loss, event.update)
-            self.writer.add_scalar("train/gradient_norm", event.gradient_norm, event.update)
-            self.writer.add_scalar("train/learning_rate", event.learning_rate, event.update)
+            with self._writing():
+                self.writer.add_scalar("train/loss", event.loss, event.update)
+                self.writer.add_scalar("train/gradient_norm", event.gradient_norm, event.update)
+                self.writer.add_scalar("train/learning_rate", event.learning_rate, event.update)
 
     def on_validation(self, event: Validated) -> None:
         """Write the numbers that metrics.jsonl has, too."""
-        for name, value in event.entry().items():
-            if name != "update":
-                self.writer.add_scalar(f"validation/{name}", value, event.update)
-        self.writer.flush()
+        with self._writing():
+            for name, value in event.entry().items():
+                if name != "update":
+                    self.writer.add_scalar(f"validation/{name}", value, event.update)
+            self.writer.flush()
 
     def on_end(self, event: Ended) -> None:
         """Write the metric of a finished run, and close the event file."""
         if self.writer is None:  # the start failed
             return
-        if event.value is not None:
-            self.writer.add_scalar(f"dev/{event.metric}", event.value, event.update)
-        self.writer.close()
+        with self._writing():
+            if event.value is not None:
+                self.writer.add_scalar(f"dev/{event.metric}", event.value, event.update)
+            self.writer.close()
+
+
+class _ThreadErrors:
+    """What Python calls if a thread fails: prints nothing for the threads of writers, as usual for all others."""
+
+    def __init__(self, usual: Callable[[threading.ExceptHookArgs], Any]) -> None:
+        self.usual = usual
+
+    def __call__(self, arguments: threading.ExceptHookArgs) -> None:
+        """Called in the thread that fails."""
+        if not type(arguments.thread).__module__.startswith("tensorboard."):
+            self.usual(arguments)
+
+
+def _hide_errors_of_writers() -> None:
+    """Let threads of writers print no traceback: the next call of the writer raises their error.
+
+    This stays so after training: a thread whose writer could not be made may fail later than that.
+    """
+    if not isinstance(threading.excepthook, _ThreadErrors):
+        threading.excepthook = _ThreadErrors(threading.excepthook)
 
 
 def _summary_writer() -> Any:
@@ -59,4 +95,8 @@ def _summary_writer() -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingExtraError("tensorboard", "tensorboard", "TensorBoard's event files") from None
+    except Exception as error:  # such as versions of its packages that do not fit together
+        kind = f"{type(error).__name__}: {shown(str(error))}"
+        how = "install versions that fit together with: pip install --upgrade 'regard[tensorboard]'"
+        raise RegardError(f"the package tensorboard cannot be imported ({kind}); {how}") from error
     return SummaryWriter
