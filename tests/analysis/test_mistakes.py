@@ -19,6 +19,7 @@ from regard.errors import DataError
 from regard.metrics import INSTEAD, MULTI_REFERENCE, Cost, Measured, Outcome, better, counts, example_value
 from regard.predict import load
 from regard.recipe import Recipe
+from regard.show.text import harmless
 from regard.tasks import Scored, Tag, Transduce
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
@@ -112,6 +113,14 @@ def test_only_wrong_answers_are_listed_worst_first() -> None:
         ("source", "expected", "answer", "score", "character_errors"),
         ("to abcd", "abcd", "x", "-0.2000", "1.0000"),
     ]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r1", "＝1", "'=1", "x;=1"])
+def test_texts_that_a_spreadsheet_would_run_have_an_apostrophe_as_in_the_csv_of_a_map(text: str) -> None:
+    outcome = Outcome(text, (text, "b"), f"{text}!", -1.5)
+    _, row = mistakes.find(task(), scored("exact_match", outcome)).rows()
+    assert row == (harmless(text), f"{harmless(text)} ||| b", harmless(f"{text}!"), "-1.5000", "0.0000")
+    assert all("'" in field for field in row[:3])
 
 
 def test_several_references_are_listed_and_the_closest_explains_the_mistake() -> None:

@@ -12,6 +12,7 @@ from regard.data.tokenizers import Character
 from regard.errors import DataError, pick
 from regard.metrics import INSTEAD, Outcome, better, edit_rows, example_value
 from regard.show.labels import clipped, make_visible, shown
+from regard.show.text import harmless
 from regard.tasks import AnyTask, Scored
 
 SHOWN = 10  # kinds of mistake, or texts, in the table for the terminal
@@ -179,11 +180,14 @@ class Mistakes:
     kinds: tuple[Kind, ...]
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """The wrong answers as the rows of a table, after a row of names."""
+        """The wrong answers as the rows of a table, after a row of names.
+
+        Texts that a spreadsheet would run have an apostrophe in front, as in the CSV of a map.
+        """
         yield "source", "expected", "answer", "score", self.metric
         for outcome, value in self.wrong:
-            expected = BETWEEN.join(outcome.references)
-            yield outcome.source, expected, outcome.answer, f"{outcome.score:.4f}", f"{value:.4f}"
+            texts = outcome.source, BETWEEN.join(outcome.references), outcome.answer
+            yield *map(harmless, texts), f"{outcome.score:.4f}", f"{value:.4f}"
 
     def table(self, width: int = 80) -> str:
         """The most frequent kinds of mistake with an example of each, in lines of at most that many terminal cells."""
