@@ -313,7 +313,7 @@ def test_look_writes_through_no_link(tmp_path: Path, victim: Path, record_proper
                 folder = tmp_path / f"{ending}{len(name)}"
                 folder.mkdir()
                 before = snapshot(victim)
-                link = ["regard.storage:write", 1, f"{folder}/{name.format(ending=ending)}", str(victim / "thesis")]
+                link = ["regard.storage:create", 1, f"{folder}/{name.format(ending=ending)}", str(victim / "thesis")]
                 commands()("look", run, "abc", "-o", folder / f"map.{ending}", link=link).assert_behaved()
                 assert snapshot(victim) == before
 

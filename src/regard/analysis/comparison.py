@@ -249,6 +249,11 @@ def compare(
     return Comparison(metric, description, _counted(named), tuple(entries), systems, differences)
 
 
+def recipes_and_runs(arguments: Sequence[Recipe | Run | str | Path]) -> list[tuple[Recipe, Run | None]]:
+    """The recipes and runs that `compare` would compare; nothing is read of them but their recipes."""
+    return [(entrant.recipe, entrant.run) for entrant in _entrants(arguments)]
+
+
 def check_ending(ending: str) -> None:
     """Raise an error if no chart format has that ending, or if a package that it needs is not installed."""
     curves.draw([], ending, Labels("", "", ""))

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.core import Beam, Json, RunPath, check_utf8, one_line, print_map, to_json, write_line
-from regard.cli.maps import All, Head, Layer, Out, Pieces, SiteName, check_files, choose, choose_all
+from regard.cli.core import Beam, Json, RunPath, check_utf8, input_files, one_line, print_map, to_json, write_line
+from regard.cli.maps import All, Head, Layer, Out, Pieces, SiteName, check_files, check_new_files, choose, choose_all
 from regard.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def look(
     from regard.show.maps import draw
 
     check_files(out or [], all_maps=all_maps)  # before the work begins
+    if out:
+        check_new_files(out, input_files(run))
     check_utf8(text, "TEXT")
     check_utf8(target or "", "--target")
     if target is not None and beam is not None:
@@ -63,7 +65,7 @@ def look(
         title = prediction.title
         drawings = [(path, draw(shown_maps[0], path.suffix, title, pieces=pieces)) for path in out or []]
     for path, content in drawings:  # only after all are drawn without an error
-        storage.write(path, content)
+        storage.create(path, content)
     if as_json:
         write_line(to_json(prediction.to_dict() | _to_dict(shown_maps, all_maps=all_maps)))
         return

@@ -1,18 +1,19 @@
 """Shared by `regard look` and `regard force`: which maps are chosen, and the files that they are written to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli.core import check_outputs
 from regard.errors import RecipeError, shown
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap, AttentionMaps
     from regard.types import Prediction
 
-OUT = "Also write a file: .html, .svg, .png, .csv or .pharaoh; may be repeated."
+OUT = "Also write a new file: .html, .svg, .png, .csv or .pharaoh; may be repeated. Nothing is replaced."
 SITE = "decoder.cross_attention, decoder.self_attention, encoder.self_attention or classify.pooling.  "
 SITE += "[default: the first of them that the model has, of a classifier its pooling]"
 Out = Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)]
@@ -32,6 +33,15 @@ def check_files(paths: Sequence[Path], *, all_maps: bool) -> None:
         if all_maps and path.suffix.lower() != ".html":
             message = f"{shown(str(path))} holds one map, but --all shows several; write them to a .html file"
             raise RecipeError(f"{message}, or choose --site, --layer and --head without --all")
+
+
+def check_new_files(paths: Sequence[Path], inputs: Iterable[Path]) -> None:
+    """Raise an error unless all files can be new ones: maps replace nothing that is there."""
+    from regard import storage
+
+    check_outputs(paths, inputs)
+    for path in paths:
+        storage.check_new(path)
 
 
 def choose(prediction: "Prediction", site: str | None, layer: int | None, head: int | None) -> "AttentionMap":
