@@ -446,7 +446,7 @@ def _judged(
         examples = [replace(example, group=str(number)) for example, number in zip(examples, bin_numbers, strict=True)]
     scored = predictor.score(examples, metric=metric, beam=beam)
     points = []
-    for number in sorted(set(bin_numbers)):
+    for number in sorted(set(bin_numbers)) if scored.groups else []:  # there are none if texts are cut into windows
         in_bin = [length for length, its_bin in zip(lengths, bin_numbers, strict=True) if its_bin == number]
         points.append(Point(float(median(in_bin)), scored.groups[str(number)], len(in_bin)))
     parameters = sum(parameter.numel() for parameter in predictor.model.parameters())
