@@ -1,6 +1,7 @@
 """Every metric equals an independent implementation of its definition."""
 
 import math
+import time
 from collections.abc import Sequence
 from functools import cache
 
@@ -104,6 +105,16 @@ def test_word_errors_are_levenshtein_distances_of_words(pairs: list[tuple[str, s
     outputs, references = zip(*pairs, strict=True)
     edits = sum(distance(output.split(), reference.split()) for output, reference in pairs)
     assert word_errors(outputs, references).value == edits / (sum(len(text.split()) for text in references) or 1)
+
+
+def test_giant_lines_are_compared_in_seconds() -> None:
+    """Words of which almost all are different, too: their places would take much memory if all were kept."""
+    size, shift = 100_000, 30_000
+    numbers = list(map(str, range(size + shift)))
+    start = time.process_time()
+    assert word_errors([" ".join(numbers[shift:])], [" ".join(numbers[:size])]).value == 2 * shift / size
+    assert character_errors(["ab" * (size // 2)], ["ba" * (size // 2)]).value == 2 / size
+    assert time.process_time() - start < 20
 
 
 def test_word_errors_of_known_texts() -> None:

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import random
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from regard.errors import DataError
 from regard.metrics import INSTEAD, MULTI_REFERENCE, Cost, Measured, Outcome, better, counts, example_value
 from regard.predict import load
 from regard.recipe import Recipe
+from regard.show.text import harmless
 from regard.tasks import Scored, Tag, Transduce
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
@@ -74,6 +77,52 @@ def test_edits_of_very_long_texts_are_not_searched() -> None:
     assert edits("a" * side + "b" + "c" * side, "a" * side + "d" + "c" * side) == [(Mistake("b", "d"), side)]
 
 
+@given(st.text("abc", max_size=40), st.text("abcd", max_size=40))
+def test_of_several_shortest_paths_a_substitution_is_preferred_from_the_end(expected: str, answer: str) -> None:
+    """The path of the plain table of distances: the bits of the fast table must choose the same one."""
+    table = [[row + column for column in range(len(expected) + 1)] for row in range(len(answer) + 1)]
+    for row, column in itertools.product(range(1, len(answer) + 1), range(1, len(expected) + 1)):
+        substituted = table[row - 1][column - 1] + (answer[row - 1] != expected[column - 1])
+        table[row][column] = min(substituted, table[row - 1][column] + 1, table[row][column - 1] + 1)
+    row, column, path = len(answer), len(expected), []
+    while row or column:
+        if (
+            row
+            and column
+            and table[row][column] == table[row - 1][column - 1] + (answer[row - 1] != expected[column - 1])
+        ):
+            row, column = row - 1, column - 1
+            path += [(Mistake(expected[column], answer[row]), column)] if answer[row] != expected[column] else []
+        elif column and table[row][column] == table[row][column - 1] + 1:
+            column -= 1
+            path.append((Mistake(expected[column], None), column))
+        else:
+            row -= 1
+            path.append((Mistake(None, answer[row]), row))
+    first = next((place for place, pair in enumerate(zip(expected, answer, strict=False)) if pair[0] != pair[1]), None)
+    if first == 0 and expected[-1:] != answer[-1:]:  # otherwise equal ends are cut off before the search
+        assert edits(expected, answer) == path[::-1]
+    assert len(edits(expected, answer)) == len(path)
+
+
+@pytest.mark.parametrize("length", [10, 1000, 9000, 100_000])
+def test_the_mistakes_of_a_file_of_megabytes_are_found_in_seconds(length: int) -> None:
+    generator = random.Random(length)
+    letters = [chr(0x4E00 + number) for number in range(5000)]
+    pairs = [["".join(generator.choices(letters, k=length)) for _ in range(2)] for _ in range(1_000_000 // length)]
+    outcomes = [Outcome("", (expected,), answer, -1.0) for expected, answer in pairs]
+    start = time.process_time()
+    found = mistakes.find(task(), scored("exact_match", *outcomes))
+    lines = found.table(200).splitlines()
+    assert time.process_time() - start < 10
+    assert 0 < found.uncounted == found.to_dict()["uncounted"]
+    assert f"(without {found.uncounted:,} answers, too long to compare)" in lines[0]
+    assert len(found.wrong) == len(outcomes)
+    counted = len(outcomes) - found.uncounted
+    assert sum(kind.times for kind in found.kinds) >= 0.9 * length * counted
+    assert (counted > 0) == (length < 100_000)
+
+
 @given(texts, st.text("ab語\u202e", min_size=1, max_size=9), texts, st.integers(8, 40))
 def test_an_example_fits_its_room_and_shows_the_mistake(before: str, marked: str, after: str, cells: int) -> None:
     shown = Place(before * 30, marked, after * 30).fit(cells)
@@ -112,6 +161,14 @@ def test_only_wrong_answers_are_listed_worst_first() -> None:
         ("source", "expected", "answer", "score", "character_errors"),
         ("to abcd", "abcd", "x", "-0.2000", "1.0000"),
     ]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r1", "＝1", "'=1", "x;=1"])
+def test_texts_that_a_spreadsheet_would_run_have_an_apostrophe_as_in_the_csv_of_a_map(text: str) -> None:
+    outcome = Outcome(text, (text, "b"), f"{text}!", -1.5)
+    _, row = mistakes.find(task(), scored("exact_match", outcome)).rows()
+    assert row == (harmless(text), f"{harmless(text)} ||| b", harmless(f"{text}!"), "-1.5000", "0.0000")
+    assert all("'" in field for field in row[:3])
 
 
 def test_several_references_are_listed_and_the_closest_explains_the_mistake() -> None:

@@ -249,6 +249,11 @@ def compare(
     return Comparison(metric, description, _counted(named), tuple(entries), systems, differences)
 
 
+def recipes_and_runs(arguments: Sequence[Recipe | Run | str | Path]) -> list[tuple[Recipe, Run | None]]:
+    """The recipes and runs that `compare` would compare; nothing is read of them but their recipes."""
+    return [(entrant.recipe, entrant.run) for entrant in _entrants(arguments)]
+
+
 def check_ending(ending: str) -> None:
     """Raise an error if no chart format has that ending, or if a package that it needs is not installed."""
     curves.draw([], ending, Labels("", "", ""))
@@ -441,7 +446,7 @@ def _judged(
         examples = [replace(example, group=str(number)) for example, number in zip(examples, bin_numbers, strict=True)]
     scored = predictor.score(examples, metric=metric, beam=beam)
     points = []
-    for number in sorted(set(bin_numbers)):
+    for number in sorted(set(bin_numbers)) if scored.groups else []:  # there are none if texts are cut into windows
         in_bin = [length for length, its_bin in zip(lengths, bin_numbers, strict=True) if its_bin == number]
         points.append(Point(float(median(in_bin)), scored.groups[str(number)], len(in_bin)))
     parameters = sum(parameter.numel() for parameter in predictor.model.parameters())

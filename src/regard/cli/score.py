@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.core import Beam, Columns, Json, RunPath, one_line, say, to_json, with_columns, write_line
+from regard.cli.core import (
+    Beam,
+    Columns,
+    Json,
+    RunPath,
+    check_outputs,
+    found_files,
+    input_files,
+    one_line,
+    say,
+    to_json,
+    with_columns,
+    write_line,
+)
 from regard.errors import DataError
 from regard.visible import ENCODING_ERRORS
 
@@ -42,7 +55,8 @@ def score(
     from regard.predict import load
 
     if errors is not None:
-        storage.check_place(errors)  # an error before the work begins
+        check_outputs([errors], [*found_files(files or ()), *input_files(run)])  # errors before the work begins
+        storage.check_place(errors)
     predictor = load(run)
     recipe = predictor.task.recipe
     if not files and recipe.data.train and not recipe.data.test:
