@@ -1,14 +1,16 @@
 """`regard force`: the log-probability and the maps of given outputs."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.core import Json, RunPath, note, one_line, to_json, write_lines
+from regard.cli.core import Json, Quiet, RunPath, note, one_line, to_json, write_lines
 from regard.cli.maps import All, Head, Layer, Out, Pieces, SiteName, check_files, choose, choose_all
 from regard.errors import DataError
+from regard.visible import is_terminal
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
@@ -35,6 +37,7 @@ def force(
     pieces: Pieces = False,
     tokens: Annotated[bool, typer.Option("--tokens", help=TOKENS)] = False,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print the log-probability of given outputs, which the model is forced to write.
 
@@ -43,27 +46,34 @@ def force(
     has its own file, with its number in the name. Pairs with a blank side are left out.
     """
     from regard import storage
-    from regard.analysis.forced import force
-    from regard.predict import load
+    from regard.console import ProgressLog, counted, unwatched
 
     check_files(out or [], all_maps=all_maps)
-    predictor = load(run)
-    examples, dropped = predictor.task.reader(predictor.task.recipe)(tuple(files))
-    _check_count(out or [], len(examples))
-    if dropped:
-        note(f"{dropped:,} {'pair' if dropped == 1 else 'pairs'} with a blank side left out")
     maps: list[Chosen] = []
     number = 0
-    for start in range(0, len(examples), CHUNK):
-        lines = []
-        for prediction in force(predictor, examples[start : start + CHUNK], all_maps=bool(out)):
-            number += 1
-            lines += _lines(number, prediction, tokens=tokens, as_json=as_json)
-            if out and all_maps:
-                maps.append((prediction.title, choose_all(prediction, site, layer, head)))
-            elif out:
-                maps.append((prediction.title, {(): choose(prediction, site, layer, head)}))
-        write_lines(lines)
+    with ProgressLog(quiet=quiet) as log:
+        log.begin("loading torch")
+        from regard.analysis.forced import force
+        from regard.predict import load
+
+        predictor = load(run)
+        examples, dropped = predictor.task.reader(predictor.task.recipe)(tuple(files))
+        _check_count(out or [], len(examples))
+        if dropped and not quiet:
+            note(f"{dropped:,} {'pair' if dropped == 1 else 'pairs'} with a blank side left out")
+    with ProgressLog(quiet=quiet or is_terminal(sys.stdout)):  # there, people see the results as they come
+        for start in counted(range(0, len(examples), CHUNK), "forcing outputs", size=1):
+            with unwatched():
+                predictions = force(predictor, examples[start : start + CHUNK], all_maps=bool(out))
+            lines = []
+            for prediction in predictions:
+                number += 1
+                lines += _lines(number, prediction, tokens=tokens, as_json=as_json)
+                if out and all_maps:
+                    maps.append((prediction.title, choose_all(prediction, site, layer, head)))
+                elif out:
+                    maps.append((prediction.title, {(): choose(prediction, site, layer, head)}))
+            write_lines(lines)
     drawings = [drawing for path in out or [] for drawing in _draw(path, maps, ", ".join(files), pieces)]
     for path, content in drawings:  # only after all are drawn without an error
         storage.write(path, content)
