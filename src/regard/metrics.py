@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+from regard.console import BLOCK, counted
 from regard.errors import NotFiniteError
 
 LARGEST_EXPONENT = 709.0  # of e, in floats of 64 bits
@@ -145,8 +146,20 @@ SACREBLEU: dict[str, Callable[[], Any]] = {
 
 def _sacrebleu(name: str, outputs: Sequence[str], references: Sequence[str]) -> Measured:
     metric = SACREBLEU[name]()
-    value = metric.corpus_score(list(outputs), [list(references)]).score
+    texts = list(outputs) if len(outputs) <= BLOCK else _CountedTexts(outputs, f"computing {name}")
+    value = metric.corpus_score(texts, [list(references)]).score
     return Measured(value, f"{name}|n:{len(references)}|{metric.get_signature()}")
+
+
+class _CountedTexts(list[str]):
+    """Many texts for sacreBLEU; whenever they are read, an open log shows how many were."""
+
+    def __init__(self, texts: Sequence[str], work: str) -> None:
+        super().__init__(texts)
+        self.work = work
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(counted(super().__iter__(), self.work, len(self)))
 
 
 def tag_accuracy(outputs: Sequence[str], references: Sequence[str]) -> Measured:
@@ -324,7 +337,8 @@ COUNTS: dict[str, Callable[[str, Any], Counts]] = {
 
 def _sums(metric: str, outputs: Sequence[str], references: Sequence[Any]) -> Counts:
     """The two sums whose ratio is the metric."""
-    counts = [COUNTS[metric](output, right) for output, right in zip(outputs, references, strict=True)]
+    pairs = counted(zip(outputs, references, strict=True), f"computing {metric}", len(outputs))
+    counts = [COUNTS[metric](output, right) for output, right in pairs]
     return sum(count for count, _ in counts), sum(count for _, count in counts)
 
 

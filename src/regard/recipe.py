@@ -55,8 +55,8 @@ class Limits:
 
     file_bytes: int = _number(8_000_000_000, 1, 1_000_000_000_000)  # size of a file, unpacked
     lines: int = _number(100_000_000, 1, 2_147_483_647)  # number of lines of a file
-    line_bytes: int = _number(200_000_000, 1, 1_000_000_000_000)  # size of a line, with its end
-    expansion: int = _number(100, 1, 1_000_000)  # unpacked size of a gz file by its size; above 16 MB only
+    line_bytes: int = _number(200_000_000, 1, 1_000_000_000_000)  # size of a line with its end, or of a Parquet page
+    expansion: int = _number(100, 1, 1_000_000)  # unpacked size of a gz or Parquet file by its size; above 16 MB only
 
 
 @dataclass(frozen=True)

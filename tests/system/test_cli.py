@@ -940,7 +940,19 @@ def test_data_describes_a_corpus_and_names_a_damaged_file(regard: Command, tmp_p
     result = regard("data", "dates")
     assert result.code == 0
     assert result.lines[1] == "corpus dates: comes with regard, which generates 30,000 examples to learn from"
-    assert json.loads(regard("data", "dates", "--json").lines[0])["corpus"] == "dates"
+    assert result.lines[3:] == [
+        "dates: a generated corpus",
+        "  from     regard generates it from the seed 1 (train.seed); dev and test are the same for any seed",
+        "  licence  Apache 2.0, as regard itself",
+    ]
+    report = json.loads(regard("data", "dates", "--json").lines[0])
+    assert (report["corpus"], report["origins"]["dates"]["licence"]) == ("dates", "Apache 2.0, as regard itself")
+    known = regard("data", "multi30k_tiny", folder=tmp_path)
+    prepare = "python benchmarks/multi30k.py prepare $REGARD_DATA/multi30k $REGARD_DATA/multi30k-tokenised"
+    assert (known.code, known.lines[-1]) == (2, f"  prepare  {prepare}")
+    assert "  licence  for non-commercial research and education only" in known.out.decode()
+    origins = json.loads(regard("data", "multi30k_tiny", "--json", folder=tmp_path).lines[0])["origins"]
+    assert origins["multi30k-tokenised"]["commands"] == [prepare]
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a\tb\n")[:-5])
     damaged = regard("data", "dates", "data.train=cut.gz", folder=tmp_path)
     assert damaged.code == 2

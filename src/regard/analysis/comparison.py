@@ -18,7 +18,7 @@ from rich.cells import cell_len, set_cell_size
 from regard import recipe as recipes
 from regard import storage, training
 from regard.analysis import significance
-from regard.console import ProgressLog
+from regard.console import ProgressLog, current_log
 from regard.data.batching import length_array
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import Measured, Outcome, better
@@ -231,12 +231,23 @@ def compare(
     `data`, those of the test set that all share, or of their dev set if there is no test set. Runs whose recipes differ
     in train.seed and name alone are joined to one system; the differences of all systems from the first are tested.
     """
-    log = ProgressLog(quiet=quiet)
+    with current_log(quiet=quiet) as log:
+        return _compare(arguments, tuple(data), metric, beam, Path(runs), log)
+
+
+def _compare(
+    arguments: Sequence[Recipe | Run | str | Path],
+    data: tuple[str, ...],
+    metric: str | None,
+    beam: int | None,
+    runs: Path,
+    log: ProgressLog,
+) -> Comparison:
     named = _named(_entrants(arguments))
     metric = _common_metric(named, metric)
     read = lru_cache(lambda source: task_class(source.task).examples(source))
-    examples, description = _judging(named, tuple(data), read)
-    trained = {name: _trained(name, entrant, Path(runs), read, log) for name, entrant in named.items()}
+    examples, description = _judging(named, data, read)
+    trained = {name: _trained(name, entrant, runs, read, log) for name, entrant in named.items()}
     lengths = _lengths(next(iter(trained.values())), examples)
     entries = []
     for name, run in trained.items():

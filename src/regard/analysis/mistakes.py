@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
+from regard.console import counted
 from regard.data.tokenizers import Character
 from regard.errors import DataError, pick
 from regard.metrics import INSTEAD, Outcome, better, edit_rows, example_value
@@ -291,7 +292,7 @@ def find(task: AnyTask, scored: Scored) -> Mistakes:
     is_text = task.mistakes == "texts"
     wrong = [
         Wrong(outcome, example_value(scored.metric, outcome))
-        for outcome in scored.outcomes
+        for outcome in counted(scored.outcomes, "comparing answers")
         if is_text or outcome.answer not in outcome.references
     ]
     metric = INSTEAD.get(scored.metric, scored.metric)
@@ -326,7 +327,7 @@ def _short_enough(outcomes: Sequence[Outcome], cells: Callable[[Outcome], float]
 def _count(outcomes: Sequence[Outcome], find: Find) -> tuple[Kind, ...]:
     """Count the mistakes of each kind, most frequent first; of equally frequent ones, the first found first."""
     kinds: dict[Mistake, Kind] = {}
-    for outcome in outcomes:
+    for outcome in counted(outcomes, "counting mistakes"):
         for mistake, token in find(outcome):
             kind = kinds.get(mistake)
             shortest = kind if kind and len(kind.token.text) <= len(token.text) else Kind(mistake, 0, outcome, token)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.console import counted
 from regard.errors import DataError
 from regard.metrics import SACREBLEU, Outcome, counts
 
@@ -44,7 +45,7 @@ def p_value(metric: str, first: Sequence[Outcome], second: Sequence[Outcome], tr
     least = abs(values[0] - values[1]) - ROUNDING * max(1.0, *values)
     random, larger = np.random.default_rng(SEED), 0
     step = max(1, CELLS // max(1, len(changes)))
-    for start in range(0, trials, step):
+    for start in counted(range(0, trials, step), "testing differences", size=1):
         swapped = random.integers(2, size=(min(step, trials - start), len(changes)), dtype=np.int8).astype(np.float64)
         moved = np.tensordot(swapped, changes, 1)
         larger += int((abs(_value(sums - moved) - _value(other_sums + moved)) >= least).sum())

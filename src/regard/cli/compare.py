@@ -48,16 +48,20 @@ def compare(
     and name alone are joined: mean and standard deviation. The others are tested against the first one.
     """
     from regard import storage
-    from regard.analysis import comparison
+    from regard.console import ProgressLog
     from regard.errors import MissingExtraError
 
-    for path in out or []:
-        comparison.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work begins
-    if out:
-        check_outputs(out, _input_files(recipes_and_runs, data or []))
-        for path in out:
-            storage.check_place(path)
-    compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs, quiet=quiet)
+    with ProgressLog(quiet=quiet) as log:
+        log.begin("loading torch")
+        from regard.analysis import comparison
+
+        for path in out or []:
+            comparison.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work
+        if out:
+            check_outputs(out, _input_files(recipes_and_runs, data or []))
+            for path in out:
+                storage.check_place(path)
+        compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs)
     width = get_terminal_size().columns if is_terminal(sys.stdout) else None
     lines = map(to_json, compared.to_dicts()) if as_json else compared.table(width).split("\n")[:-1]
     for line in lines:

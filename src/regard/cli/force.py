@@ -1,5 +1,6 @@
 """`regard force`: the log-probability and the maps of given outputs."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,9 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.core import Json, RunPath, check_outputs, found_files, input_files, note, one_line, to_json, write_lines
+from regard.cli.core import (
+    Json,
+    Quiet,
+    RunPath,
+    check_outputs,
+    found_files,
+    input_files,
+    note,
+    one_line,
+    to_json,
+    write_lines,
+)
 from regard.cli.maps import All, Head, Layer, Out, Pieces, SiteName, check_files, choose, choose_all
 from regard.errors import DataError
+from regard.visible import is_terminal
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
@@ -37,6 +50,7 @@ def force(
     pieces: Pieces = False,
     tokens: Annotated[bool, typer.Option("--tokens", help=TOKENS)] = False,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print the log-probability of given outputs, which the model is forced to write.
 
@@ -45,27 +59,34 @@ def force(
     has its own file, with its number in the name. Maps are written pair by pair, a page at the end. A numbered name
     that is taken is an error at the start: no such file is replaced. Pairs with a blank side are left out.
     """
-    from regard.analysis.forced import force
-    from regard.predict import load
+    from regard.console import ProgressLog, counted, unwatched
 
     check_files(out or [], all_maps=all_maps)
-    predictor = load(run)
-    examples, dropped = predictor.task.reader(predictor.task.recipe)(tuple(files))
+    with ProgressLog(quiet=quiet) as log:
+        log.begin("loading torch")
+        from regard.analysis.forced import force
+        from regard.predict import load
+
+        predictor = load(run)
+        examples, dropped = predictor.task.reader(predictor.task.recipe)(tuple(files))
     drawings = [Drawing(path, len(examples), ", ".join(files), pieces) for path in out or []]
     if drawings:  # a name that is taken is an error before the work begins
         paths = [path for drawing in drawings for path in drawing.paths]
         check_outputs(paths, [*found_files(files), *input_files(run)])
         for drawing in drawings:
             drawing.check_names()
-    if dropped:
+    if dropped and not quiet:
         note(f"{dropped:,} {'pair' if dropped == 1 else 'pairs'} with a blank side left out")
     number = 0
     with ExitStack() as stack:
+        stack.enter_context(ProgressLog(quiet=quiet or is_terminal(sys.stdout)))  # there, people see the results
         for drawing in drawings:
             stack.enter_context(drawing)
-        for batch in _batches(examples, with_maps=bool(drawings)):
+        for batch in counted(list(_batches(examples, with_maps=bool(drawings))), "forcing outputs", size=1):
+            with unwatched():
+                predictions = force(predictor, batch, all_maps=bool(drawings))
             lines = []
-            for prediction in force(predictor, batch, all_maps=bool(drawings)):
+            for prediction in predictions:
                 number += 1
                 lines += _lines(number, prediction, tokens=tokens, as_json=as_json)
                 for drawing in drawings:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from regard.console import counted
 from regard.data.files import load
 from regard.errors import DataError, shown
 from regard.types import Example
@@ -37,7 +38,7 @@ def gold(names: tuple[str, ...], first: int = 0) -> Gold:
     (the format of fast_align and awesome-align); or one file each of sources, targets and links.
     """
     lines = list(_lines(names))
-    parsed = [_links(line, first) for line in lines]
+    parsed = [_links(line, first) for line in counted(lines, "reading links")]
     valid = [[link for link in links if _within(link, line.example)] for links, line in zip(parsed, lines, strict=True)]
     skipped = sum(map(len, parsed)) - sum(map(len, valid))
     if skipped and first == 0 and all(0 not in (link.source, link.target) for links in parsed for link in links):

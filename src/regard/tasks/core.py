@@ -580,7 +580,7 @@ def evenly(items: Sequence[Item], count: int) -> Sequence[Item]:
 def by_source(examples: Sequence[Example]) -> list[list[Example]]:
     """Groups examples of equal source (and group), in the order of the first example of each."""
     sets: dict[tuple[str, str], list[Example]] = {}
-    for example in examples:
+    for example in counted(examples, "grouping by source"):
         sets.setdefault((example.source, example.group), []).append(example)
     return list(sets.values())
 
@@ -605,7 +605,7 @@ def input_batches(
     size: Callable[[Any], int] = with_end,
 ) -> Iterator[InputBatch]:
     """Encodes texts and yields batches of at most `budget` positions, without blank texts and those over `longest`."""
-    encoded = {place: encode(text) for place, text in enumerate(texts) if text.strip()}
+    encoded = {place: encode(text) for place, text in enumerate(counted(texts, "encoding")) if text.strip()}
     sizes = {place: size(item) for place, item in encoded.items()}
     answered = [place for place, positions in sizes.items() if positions <= longest + 1]
     groups = batching.sorted_batches([(sizes[place], 0) for place in answered], budget)
