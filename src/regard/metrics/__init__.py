@@ -1,8 +1,9 @@
 """Metrics that compare outputs with references; each score has a signature that says how it was computed."""
 
+from regard.metrics.captions import bleu_1, bleu_2, bleu_3, bleu_4, cider_d, rouge_l
 from regard.metrics.core import Cost, Measured, Metric, Outcome
 from regard.metrics.edits import edit_rows
-from regard.metrics.examples import COUNTS, INSTEAD, MULTI_REFERENCE, counts, example_value
+from regard.metrics.examples import COUNTS, INSTEAD, MULTI_REFERENCE, companions, counter, example_scorer
 from regard.metrics.speech import (
     character_errors,
     phoneme_errors,
@@ -36,6 +37,12 @@ METRICS: dict[str, Metric] = {
     "bleu": bleu,
     "bleu_tokenised": bleu_tokenised,
     "chrf": chrf,
+    "bleu_1": bleu_1,
+    "bleu_2": bleu_2,
+    "bleu_3": bleu_3,
+    "bleu_4": bleu_4,
+    "cider_d": cider_d,
+    "rouge_l": rouge_l,
     "tag_accuracy": tag_accuracy,
     "entity_f1": entity_f1,
     "perplexity": perplexity,
@@ -65,19 +72,26 @@ __all__ = [
     "better",
     "bits_per_character",
     "bleu",
+    "bleu_1",
+    "bleu_2",
+    "bleu_3",
+    "bleu_4",
     "bleu_tokenised",
     "character_errors",
     "chrf",
-    "counts",
+    "cider_d",
+    "companions",
+    "counter",
     "edit_rows",
     "entity_f1",
     "exact_match",
-    "example_value",
+    "example_scorer",
     "f1",
     "masked_accuracy",
     "perplexity",
     "phoneme_errors",
     "phoneme_errors_unstressed",
+    "rouge_l",
     "spans",
     "tag_accuracy",
     "word_error_share",

@@ -1,4 +1,4 @@
-"""Edit distances between sequences (Levenshtein)."""
+"""Edit distances (Levenshtein) and longest common subsequences of two sequences."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -59,3 +59,18 @@ def edit_distance(output: Sequence[str], reference: Sequence[str]) -> int:
     for row in edit_rows(shorter, longer):
         last = row
     return len(shorter) + last.up.bit_count() - last.down.bit_count()
+
+
+def common_length(one: Sequence[str], other: Sequence[str]) -> int:
+    """The length of the longest common subsequence.
+
+    Hyyrö 2004: each row of the table of lengths is an integer with one bit for each token of the longer sequence, which
+    is 0 if the length grows at this token.
+    """
+    shorter, longer = sorted((one, other), key=len)
+    positions = _positions(longer)
+    row = every = (1 << len(longer)) - 1
+    for token in shorter:
+        equal = row & positions(token)
+        row = ((row + equal) | (row - equal)) & every
+    return len(longer) - row.bit_count()
