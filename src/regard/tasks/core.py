@@ -378,9 +378,13 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         ]
         return Scored(metric, total, groups, others, answers, asked, outcomes)
 
-    @classmethod
-    def part(cls, examples: Sequence[Example], count: int) -> Sequence[Example]:
-        """At most that many of the examples, to be scored in place of all."""
+    def part(self, examples: Sequence[Example], count: int) -> Sequence[Example]:
+        """At most that many of the examples, to be scored in place of all.
+
+        For a metric of `MULTI_REFERENCE`, all examples of at most that many sources.
+        """
+        if self.recipe.metric in MULTI_REFERENCE:
+            return [example for same_source in evenly(by_source(examples), count) for example in same_source]
         return evenly(examples, count)
 
     def probes(self, examples: Sequence[Example]) -> list[Example]:
