@@ -22,7 +22,7 @@ def outcomes(answers: Sequence[str], references: Sequence[str]) -> list[Outcome]
     ]
 
 
-RIGHT = [f"right {number}" for number in range(40)]
+RIGHT = [f"the right answer is {number}" for number in range(40)]
 WRONG = ["wrong"] * 40
 
 
@@ -50,11 +50,13 @@ def test_a_hand_made_case() -> None:
 @pytest.mark.parametrize("metric", [*COUNTS, *OF_CORPORA])
 def test_the_p_value_is_that_of_all_swaps(metric: str) -> None:
     generator = random.Random(metric)
-    tags = ["O", "B-X", "I-X", "B-Y"]
+    tags, size = ["O", "B-X", "I-X", "B-Y"], 4
+    if metric.startswith("bleu_"):  # few tags in longer lines, so that some n-grams are correct
+        tags, size = tags[:2], 7
     if metric in ("accuracy", "f1"):
         lines = [[generator.choice("abc") for _ in range(7)] for _ in range(3)]
     else:
-        lines = [[" ".join(generator.choices(tags, k=4)) for _ in range(7)] for _ in range(3)]
+        lines = [[" ".join(generator.choices(tags, k=size)) for _ in range(7)] for _ in range(3)]
     references, *systems = lines
     right = [[text] for text in references] if metric in MULTI_REFERENCE else references
     extra = ("",) if metric == "masked_accuracy" else ()
@@ -70,6 +72,14 @@ def test_the_p_value_is_that_of_all_swaps(metric: str) -> None:
         larger += abs(score(mixed[0]) - score(mixed[1])) >= real - 1e-9
     p = p_value(metric, *(outcomes(texts, references) for texts in systems))
     assert p == pytest.approx(larger / 2**7, abs=0.02)
+
+
+def test_captions_without_a_correct_n_gram_do_not_differ() -> None:
+    """No pair of words is correct, so both BLEU-2 are 0; pycocoevalcap gives both tiny values, which differ."""
+    references = [f"the {number} dogs" for number in range(40)]
+    first, second = outcomes(["the"] * 40, references), outcomes(["dogs the the"] * 40, references)
+    assert p_value("bleu_1", first, second, trials=199) == pytest.approx(1 / 200)
+    assert p_value("bleu_2", first, second, trials=199) == 1
 
 
 def test_all_references_of_a_caption_are_used_in_its_test() -> None:

@@ -42,7 +42,7 @@ def p_value(metric: str, first: Sequence[Outcome], second: Sequence[Outcome], tr
     one, other = (_statistics(metric, outcomes, labels) for outcomes in (first, second))
     sums, other_sums = one.sum(0), other.sum(0)
     changes = (one - other)[(one != other).any((1, 2))]  # swapping any other example changes nothing
-    value = bleu_value if metric in CAPTION_BLEU else _value
+    value = _caption_bleu if metric in CAPTION_BLEU else _value
     values = float(value(sums)), float(value(other_sums))
     least = abs(values[0] - values[1]) - ROUNDING * max(1.0, *values)
     random, larger = np.random.default_rng(SEED), 0
@@ -80,6 +80,12 @@ def _value(sums: Statistics) -> NDArray[np.float64]:
     is_there = sums[..., 1] > 0
     ratios = np.divide(sums[..., 0], sums[..., 1], out=np.zeros(is_there.shape), where=is_there)
     return np.asarray(ratios.sum(-1) / np.maximum(is_there.sum(-1), 1))
+
+
+def _caption_bleu(sums: Statistics) -> NDArray[np.float64]:
+    """BLEU of captions, but 0 if no n-gram of some length is correct: such scores are tiny, and do not differ."""
+    is_there = (sums[..., :-1, 0] > 0).all(-1)
+    return np.where(is_there, bleu_value(sums), 0.0)
 
 
 def _by_sacrebleu(metric: str, first: Sequence[Outcome], second: Sequence[Outcome], trials: int) -> float:
