@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from regard.analysis import mistakes
 from regard.analysis.mistakes import MOST_CELLS, SHOWN, Mistake, Mistakes, Place, edits
 from regard.errors import DataError
-from regard.metrics import INSTEAD, MULTI_REFERENCE, Cost, Measured, Outcome, better, counts, example_value
+from regard.metrics import INSTEAD, MULTI_REFERENCE, Cost, Measured, Outcome, better, counter, example_scorer
 from regard.predict import load
 from regard.recipe import Recipe
 from regard.show.text import harmless
@@ -182,6 +182,18 @@ def test_several_references_are_listed_and_the_closest_explains_the_mistake() ->
     assert (found.answers, len(found.wrong)) == (2, 1)
 
 
+@pytest.mark.parametrize("metric", ["bleu_1", "bleu_4", "cider_d"])
+def test_captions_are_sorted_by_their_own_cider_d(metric: str) -> None:
+    """`a` is in all pictures, so the answer that shares only `a` is the worst, although the other is less sure."""
+    cat = Outcome("1.jpg", ("a black cat sleeps", "a cat"), "a dog", -0.1)
+    bird = Outcome("2.jpg", ("a bird sings loudly", "a singing bird"), "a bird sings", -9.0)
+    right = Outcome("3.jpg", ("a dog", "a brown dog"), "a dog", -1.0)
+    found = mistakes.find(task(), scored(metric, bird, right, cat))
+    assert found.metric == "cider_d"
+    assert [one.outcome.source for one in found.wrong] == ["1.jpg", "2.jpg"]
+    assert found.wrong[0].value == 0 < found.wrong[1].value
+
+
 def test_kinds_are_counted_most_frequent_first_with_the_shortest_example() -> None:
     found = listed("exact_match", ("1987-07", "1981-07", -1), ("7", "1", -1), ("70", "10", -1), ("5 ", "5", -1))
     assert [(kind.mistake, kind.times) for kind in found.kinds] == [(Mistake("7", "1"), 3), (Mistake(" ", None), 1)]
@@ -233,8 +245,8 @@ def test_a_task_without_outcomes_is_refused() -> None:
 
 def test_perplexity_of_one_text() -> None:
     outcome = Outcome("", ("ab",), "", -2.0, Cost(1, 3, 2, 0, 6.0))
-    assert example_value("perplexity", outcome) == pytest.approx(7.389056)
-    assert example_value("bits_per_character", outcome) == pytest.approx(6.0 / 0.693147 / 2)
+    assert example_scorer("perplexity", [outcome])(outcome) == pytest.approx(7.389056)
+    assert example_scorer("bits_per_character", [outcome])(outcome) == pytest.approx(6.0 / 0.693147 / 2)
 
 
 # every task
@@ -252,7 +264,7 @@ def test_the_outcomes_of_every_task_are_its_score(name: str) -> None:
     task, result, examples = judged(name)
     if "window" not in name:
         assert len(result.outcomes) == (len(examples) if result.metric not in MULTI_REFERENCE else len(result.asked))
-    pairs = [counts(result.metric, outcome) for outcome in result.outcomes]
+    pairs = [*map(counter(result.metric, result.outcomes), result.outcomes)]
     total = sum(pair[0] for pair in pairs) / sum(pair[1] for pair in pairs)
     value = result.measured.value
     assert total == pytest.approx(math.log(value) if result.metric == "perplexity" else value, rel=1e-5)

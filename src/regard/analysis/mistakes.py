@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from regard.console import counted
 from regard.data.tokenizers import Character
 from regard.errors import DataError, pick
-from regard.metrics import INSTEAD, Outcome, better, edit_rows, example_value
+from regard.metrics import INSTEAD, Outcome, better, edit_rows, example_scorer
 from regard.show.labels import clipped, make_visible, shown
 from regard.show.text import harmless
 from regard.tasks import AnyTask, Scored
@@ -290,8 +290,9 @@ def find(task: AnyTask, scored: Scored) -> Mistakes:
     if not scored.outcomes:
         raise DataError(f"the task {task.recipe.task!r} reports no single answers, so its mistakes cannot be listed")
     is_text = task.mistakes == "texts"
+    value = example_scorer(scored.metric, scored.outcomes)
     wrong = [
-        Wrong(outcome, example_value(scored.metric, outcome))
+        Wrong(outcome, value(outcome))
         for outcome in counted(scored.outcomes, "comparing answers")
         if is_text or outcome.answer not in outcome.references
     ]
