@@ -23,7 +23,8 @@ from regard.recipe import Limits
 
 MAGIC = b"PAR1"  # the first and the last bytes of a file; the size of the footer is in the four bytes before the last
 FOOTER = 2**20  # bytes that any footer may have, and more in a large file: pyarrow takes 200 times as much memory
-FOOTER_SHARE = 100  # a larger footer is at most this part of its file
+FOOTER_SHARE = 100  # a larger footer is at most this part of its file, and
+LARGEST_FOOTER = 2**26  # bytes
 DEPTH = 100  # of records in records, or of fields in the header of a page
 ROWS = 1000  # that are converted at a time
 BATCH = 2**26  # bytes that they may take: each may hold as much as a page, so that with large pages they are fewer
@@ -37,8 +38,17 @@ COUNT = 1  # in these, the number of values
 HALF_FLOAT = 2  # bytes
 TRUE, FALSE, BYTE, DOUBLE, BINARY, LIST, SET, STRUCT = 1, 2, 3, 7, 8, 9, 10, 12  # types of Thrift
 INTEGERS = (4, 5, 6)
-UNREADABLE = (OSError, ValueError, NotImplementedError, KeyError, IndexError)  # subclasses of these are pyarrow's
+UNREADABLE = (
+    OSError,
+    ValueError,
+    ArithmeticError,
+    NotImplementedError,
+    KeyError,
+    IndexError,
+)  # subclasses of these are pyarrow's
 WRONG_TYPE = (TypeError, AttributeError)  # of a field in the footer or in the header of a page
+
+TIMES = ("DATE", "TIME", "TIMESTAMP", "INTERVAL")  # logical types; Python's dates and times do not hold all of them
 
 Struct = dict[int, Any]  # the values of a structure by the numbers of its fields
 
@@ -75,8 +85,10 @@ class Parquet:
                     yield from batch.to_pylist()
 
     def _check_type(self, column: str) -> None:
-        """Refuse lists and blocks of bytes, of which one value may take any amount of memory."""
+        """Refuse lists and blocks of bytes, of which one value may take any amount of memory, dates and the like."""
         leaf = self._file.schema.column(self.leaves[column])
+        if leaf.logical_type.type in TIMES or leaf.physical_type == "INT96":
+            raise DataError(f"{self.name}: the column {shown(column)} holds times or dates; write them as texts")
         if leaf.max_repetition_level or (leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" and leaf.length > HALF_FLOAT):
             kind = "lists" if leaf.max_repetition_level else "blocks of bytes"
             raise DataError(f"{self.name}: the column {shown(column)} holds {kind}, expected texts or numbers")
@@ -152,17 +164,19 @@ def _broken(name: str, reason: str) -> DataError:
 def _check_footer(name: str, handle: int, size: int) -> None:
     """Refuse a footer that is large, and a schema of many columns or deep records, before pyarrow reads them."""
     tail = os.pread(handle, 8, max(0, size - 8))
-    length, most = int.from_bytes(tail[:4], "little"), max(FOOTER, size // FOOTER_SHARE)
+    length, most = int.from_bytes(tail[:4], "little"), min(LARGEST_FOOTER, max(FOOTER, size // FOOTER_SHARE))
     if size < 12 or not tail.endswith(MAGIC) or length > size - 8:
         raise _broken(name, "its end is missing")
     if length > most:
         raise DataError(f"{name} has a footer of {length:,} bytes, more than {most:,}; write it with larger row groups")
     with _refused(name):
-        footer = _Compact(os.pread(handle, length, size - 8 - length)).struct(last=SCHEMA)
-        elements = footer.get(SCHEMA, [])
+        reader = _Compact(os.pread(handle, length, size - 8 - length), longest_list=FIELDS + 1)
+        try:
+            elements = reader.struct(last=SCHEMA).get(SCHEMA, [])
+        except OverflowError:
+            columns = f"more than {FIELDS:,} columns"
+            raise DataError(f"{name} has {columns}; write it again with those that you need") from None
         open_records = [1]  # of each record around an element, how many of its fields are still to come
-        if len(elements) > FIELDS + 1:
-            raise DataError(f"{name} has more than {FIELDS:,} columns; write it again with those that you need")
         for element in elements:
             open_records[-1] -= 1
             open_records.append(element.get(CHILDREN, 0))
@@ -173,10 +187,13 @@ def _check_footer(name: str, handle: int, size: int) -> None:
 
 
 class _Compact:
-    """Reads structures of Thrift's compact protocol from bytes; IndexError if these end too early."""
+    """Reads structures of Thrift's compact protocol from bytes; IndexError if these end too early.
 
-    def __init__(self, content: bytes) -> None:
-        self.content, self.place = content, 0
+    OverflowError if a list is longer than `longest_list`.
+    """
+
+    def __init__(self, content: bytes, longest_list: int = LARGEST) -> None:
+        self.content, self.place, self._longest_list = content, 0, longest_list
 
     def struct(self, last: int = LARGEST, depth: int = 0) -> Struct:
         """The next structure, up to the field `last`."""
@@ -197,6 +214,8 @@ class _Compact:
         if kind in (LIST, SET) and depth < DEPTH:
             head = self._byte()
             count = head >> 4 if head >> 4 < 15 else self._unsigned()
+            if count > self._longest_list:
+                raise OverflowError(f"a list of {count:,} values")
             return [self._value(head & 15, depth + 1) for _ in range(count)]
         sizes = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}
         if kind not in sizes and kind != BINARY:

@@ -169,26 +169,25 @@ def _csv_records(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[Re
     bounded = _BoundedRecords(name, lines, delimiter)
     reader = csv.reader(bounded, delimiter=delimiter, strict=True)
     while True:
-        number = reader.line_num + 1
-        bounded.start_record()
+        number = bounded.start_record()
         try:
             row = next(reader, None)
         except csv.Error as error:
             raise DataError(f"{name}:{number}: this record is not valid CSV ({error}); check its quotes") from error
         if row is None:
             return
-        if row and not is_header:
+        if not is_header:
             if len(row) != len(header):
                 raise DataError(f"{name}:{number}: {len(row):,} fields, but the header names {len(header):,} columns")
             yield Record(number, [row[place] for place in places])
-        is_header = is_header and not row  # blank lines do not count
+        is_header = False
 
 
 def _header(name: str, lines: Lines, delimiter: str) -> list[str]:
     """The names in the first line of a CSV file that is not blank."""
     try:
         rows = csv.reader(_BoundedRecords(name, lines, delimiter), delimiter=delimiter, strict=True)
-        return [name.strip() for name in next((row for row in rows if row), [])]
+        return [name.strip() for name in next(rows, [])]
     except csv.Error:
         return []
 
@@ -206,9 +205,11 @@ class _BoundedRecords(Iterator[str]):
         self._field = re.compile(rf'(?:(?P<start>")[^"]*+(?:""[^"]*+)*+(?P<quote>"?))?{rest}')
         self.start_record()
 
-    def start_record(self) -> None:
-        """Count from 0 again."""
+    def start_record(self) -> int:
+        """Count from 0 again, after blank lines; returns the number of the record's first line."""
         self._fields, self._in_quotes, self._most, self._pending = 0, False, 0, list[str]()
+        self._next = self._lines.first_with_text(self._next)
+        return self._next + 1
 
     def __next__(self) -> str:
         if self._next == len(self._lines):

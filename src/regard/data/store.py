@@ -1,5 +1,6 @@
 """Compact sequences: lines in one buffer of bytes, rows of whole numbers in one array, items computed when read."""
 
+import re
 from abc import abstractmethod
 from array import array
 from bisect import bisect_right
@@ -21,6 +22,7 @@ Indices = Sequence[int] | Integers
 Texts = tuple[str, str]  # source and target of an example
 
 BLOCK = 10_000  # items whose indices are converted to Python's integers at a time
+LINE_ENDS = re.compile(rb"[\r\n]*+")
 SHORT, LONG = "H", "i"  # types of an array: whole numbers of two bytes, from 0 to 65,535, and of four
 
 
@@ -195,6 +197,14 @@ class Lines(Stored[str]):
     def with_end(self, index: int) -> str:
         """The line at an index from 0, with its line end, if it has one."""
         return self._content[self._starts[index] : self._starts[index + 1]].decode()
+
+    def first_with_text(self, index: int) -> int:
+        """The index of the first line, from this one on, that is not blank; the number of lines if all are."""
+        if index >= len(self):
+            return len(self)
+        match = LINE_ENDS.match(self._content, self._starts[index])
+        assert match is not None  # it matches an empty text
+        return len(self) if match.end() == self._starts[-1] else bisect_right(self._starts, match.end()) - 1
 
     def __iter__(self) -> Iterator[str]:
         for first in range(0, len(self), BLOCK):

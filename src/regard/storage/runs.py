@@ -39,6 +39,8 @@ KEPT_CHECKPOINTS = 2  # number of checkpoints: the newest, and an older one in c
 LARGEST_MANIFEST = 1 << 20  # bytes
 LARGEST_LIST = 1 << 20  # bytes of the environments, and of the lengths of a prolonged run, that are read
 LARGEST_NEW_LIST = 1 << 16  # bytes of such a list that are written: then entries between the first and the newest go
+MOST_LISTED = 10_000  # entries of such a list that is read: 64 KiB hold far fewer
+LISTED_GAP = 100  # bytes of the entry that counts those left out
 LEFT_OUT = "left_out"  # key of an entry of such a list that counts those that were left out in its place
 MOST_ENTRIES = 200_000  # of the metrics: one for each validation
 VALIDATED = ("update", "dev_loss", "tokens_per_second")  # numbers that the entry of a validation has, among others
@@ -278,6 +280,8 @@ class Run(Folder):
         stored = parse_json(self.read(name, LARGEST_LIST), list, self.path / name)
         if not all(isinstance(entry, dict) for entry in stored):
             raise CorruptError(f"{self.path / name} is damaged: it does not list JSON objects")
+        if len(stored) > MOST_LISTED:
+            raise CorruptError(f"{self.path / name} is damaged: it lists more than {MOST_LISTED:,} entries")
         for count in (entry[LEFT_OUT] for entry in stored if LEFT_OUT in entry):
             if type(count) is not int or not 0 < count < LARGEST_NUMBER:
                 raise CorruptError(f"{self.path / name} is damaged: {LEFT_OUT} is {shown(count)}")
@@ -552,13 +556,21 @@ class Run(Folder):
 def _bounded_list(entries: Sequence[Mapping[str, Any]]) -> bytes:
     """JSON of at most LARGEST_NEW_LIST bytes: the first entry, the number of those left out, and the newest entries."""
     first, *newest = [entry for entry in entries if LEFT_OUT not in entry]
-    left_out: int = sum(entry.get(LEFT_OUT, 0) for entry in entries)
-    while True:
-        gap = [{LEFT_OUT: left_out}] if left_out else []
-        content = json.dumps([first, *gap, *newest], indent=1).encode()
-        if len(content) <= LARGEST_NEW_LIST or len(newest) <= 1:
-            return content
-        newest, left_out = newest[1:], left_out + 1
+    room = LARGEST_NEW_LIST - _listed_size(first) - LISTED_GAP
+    kept = 0
+    for entry in reversed(newest):
+        room -= _listed_size(entry)
+        if room < 0 and kept:
+            break
+        kept += 1
+    left_out: int = sum(entry.get(LEFT_OUT, 0) for entry in entries) + len(newest) - kept
+    gap = [{LEFT_OUT: left_out}] if left_out else []
+    return json.dumps([first, *gap, *newest[len(newest) - kept :]], indent=1).encode()
+
+
+def _listed_size(entry: Mapping[str, Any]) -> int:
+    """The most bytes that an entry takes in the JSON of a list."""
+    return len(json.dumps([entry], indent=1))
 
 
 def _validations(metrics: bytes, path: Path) -> bytes:
