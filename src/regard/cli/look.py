@@ -13,6 +13,7 @@ from regard.cli.core import (
     input_files,
     one_line,
     print_map,
+    say,
     to_json,
     write_line,
 )
@@ -81,6 +82,10 @@ def look(
         write_line(to_json(prediction.to_dict() | _to_dict(shown_maps, all_maps=all_maps)))
         return
     write_line(one_line(prediction.text))
+    if all_maps and out:  # the page shows them; in the terminal they would be hundreds of lines
+        for path in out:
+            say(f"written: {path}")
+        return
     for attention in shown_maps:
         write_line("")
         if attention.place is not None:
