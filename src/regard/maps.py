@@ -198,7 +198,7 @@ class LayerMaps:
     def map(self, head: int | None = None) -> AttentionMap:
         """The map of one head, counted from 1, or the mean of all heads."""
         if head is not None and not 1 <= head <= self.heads:
-            raise RecipeError(f"head {head}: {self.site} of this model has {_numbers('head', self.heads)}")
+            raise RecipeError(f"head {head}: {self.site} of this model has {numbered('head', self.heads)}")
         weights = self.weights.mean(0) if head is None else self.weights[head - 1]
         head = 1 if self.heads == 1 else head
         return AttentionMap(weights, self.rows, self.columns, self.layout, Place(self.site, self.layer, head))
@@ -229,7 +229,7 @@ class AttentionMaps:
         layers = [own for own in self.layers if site in (None, own.site)]
         if layer is not None and not any(own.layer == layer for own in layers):
             where = site or "this model"
-            raise RecipeError(f"layer {layer}: {where} has {_numbers('layer', max(own.layer for own in layers))}")
+            raise RecipeError(f"layer {layer}: {where} has {numbered('layer', max(own.layer for own in layers))}")
         return AttentionMaps(tuple(own for own in layers if layer in (None, own.layer)))
 
     def pick(self, site: str | None = None, layer: int | None = None, head: int | None = None) -> AttentionMap:
@@ -269,7 +269,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _numbers(noun: str, count: int) -> str:
+def numbered(noun: str, count: int) -> str:
+    """The numbers of so many heads or layers, for error messages."""
     return f"{noun}s 1 to {count}" if count > 1 else f"one {noun}, {noun} 1"
 
 
