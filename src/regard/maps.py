@@ -152,15 +152,16 @@ class AttentionMap:
         weights = sums / home.bincount(minlength=len(rows.labels)).clamp(min=1).unsqueeze(-1)
         return dataclasses.replace(self, weights=weights, rows=rows.labels, columns=columns.labels)
 
-    def save(self, path: str | Path, title: str = "", *, pieces: bool = False) -> None:
+    def save(self, path: str | Path, title: str = "", *, pieces: bool = False, scale: str = "one") -> None:
         """Write the map to a file: .html, .svg, .png, .csv or .pharaoh.
 
         .svg and .png merge sub-words to words, as `words` does, unless `pieces` is True; .html has both, .csv the
-        pieces, .pharaoh the words.
+        pieces, .pharaoh the words. The darkest shade is the weight 1, so that pictures are comparable; with `scale`
+        "map" or "row" it is the largest weight of the map, or of each row.
         """
         from regard.show.maps import save  # imported here, because `show` imports this module
 
-        save(self, path, title, pieces=pieces)
+        save(self, path, title, pieces=pieces, scale=scale)
 
     def __repr__(self) -> str:
         rows, columns = self.weights.shape
@@ -245,11 +246,11 @@ class AttentionMaps:
             heads = [*([None] if layer.heads > 1 else []), *range(1, layer.heads + 1)]
             yield from map(layer.map, heads)
 
-    def save(self, path: str | Path, title: str = "") -> None:
-        """Write all maps to one interactive page: a file that ends with .html."""
+    def save(self, path: str | Path, title: str = "", *, scale: str = "one") -> None:
+        """Write all maps to one interactive page: a file that ends with .html; `scale` as in `AttentionMap.save`."""
         from regard.show.maps import save
 
-        save(self, path, title)
+        save(self, path, title, scale=scale)
 
     def __repr__(self) -> str:
         parts = []
