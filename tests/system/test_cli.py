@@ -739,6 +739,35 @@ def test_look_writes_all_maps_to_a_page_and_prints_none_of_them(regard: Command,
     assert b'"Site"' in (tmp_path / "x.html").read_bytes()
 
 
+def test_look_shows_and_writes_maps_on_a_scale(in_process: InProcess, tmp_path: Path) -> None:
+    largest = max(map(max, json.loads(in_process.look(as_json=True)[0])["attention"]))
+    assert in_process.look(scale="one")[-1].split()[-1] == "1"
+    assert in_process.look(scale="map")[-1].split()[-1] == f"{largest:.2g}"
+    assert in_process.look(scale="row")[-1].endswith("largest weight of the row")
+    spread = largest < 0.3
+    assert in_process.look() == in_process.look(scale="map" if spread else "one")
+    files = {scale: tmp_path / f"{scale}.svg" for scale in ("one", "map", "row")}
+    for scale, path in files.items():
+        in_process.look(scale=scale, out=[path])
+    in_process.look(out=[tmp_path / "default.svg"])
+    assert len({path.read_bytes() for path in files.values()}) == 3
+    assert (tmp_path / "default.svg").read_bytes() == files["one"].read_bytes()
+    in_process.look(scale="row", all_maps=True, out=[tmp_path / "x.html"])
+    assert b'"tops"' in (tmp_path / "x.html").read_bytes()
+    with pytest.raises(RecipeError, match=r"^unknown scale 'x'; choose from one, map, row"):
+        in_process.look(scale="x")
+
+
+def test_force_writes_maps_on_a_scale(in_process: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("fade\tFADE\n", encoding="utf-8")
+    for scale in (None, "one", "map"):
+        files = [tmp_path / f"{scale}.{ending}" for ending in ("svg", "html")]
+        in_process.force(tmp_path / "x.tsv", scale=scale, out=files)
+    for ending in ("svg", "html"):
+        assert (tmp_path / f"None.{ending}").read_bytes() == (tmp_path / f"one.{ending}").read_bytes()
+        assert (tmp_path / f"None.{ending}").read_bytes() != (tmp_path / f"map.{ending}").read_bytes()
+
+
 ONE_HEAD = "head 2: decoder.cross_attention of this model has one head, head 1"
 NOT_THERE = [
     ({"layer": 7}, "layer 7: decoder.cross_attention has one layer, layer 1"),
