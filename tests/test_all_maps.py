@@ -212,7 +212,7 @@ def test_sites_layers_and_heads_are_those_that_record_finds() -> None:
     assert sites(predictor.model) == wanted
     for name, (site, layer) in wanted.items():
         for head in (1, 2, 3):
-            whole = recording.map(name, head=head - 1).weights
+            whole = recording.map(name, head=head).weights
             assert torch.equal(answer.maps.pick(site, layer, head).weights, whole)
         assert torch.equal(answer.maps.pick(site, layer).weights, recording.weights[name].flatten(0, -3).mean(0))
 

@@ -144,11 +144,11 @@ maps = {}
 for count in (1, 2):
     with torch.no_grad(), record(models[count]) as recording:
         models[count](text)
-    for head in range(count):
+    for head in range(1, count + 1):
         head_map = recording.map("look.attention", head=head, rows=letters, columns=letters)
         before, after = head_map.weights.diagonal(-1).mean(), head_map.weights.diagonal(1).mean()
-        print(f"head {head + 1} of {count}: {before:.2f} on the letter before, {after:.2f} on the one after")
-        maps[f"head {head + 1} of {count}"] = head_map
+        print(f"head {head} of {count}: {before:.2f} on the letter before, {after:.2f} on the one after")
+        maps[f"head {head} of {count}"] = head_map
 keep(side_by_side(maps), "lesson_10_heads")
 
 # %% [markdown]

@@ -200,8 +200,8 @@ print("weight on the future:", future.sum().item())
 
 # %%
 heads = {
-    f"head {head + 1}": recording.map("decoder.stack.0.cross.attention", head=head, rows=rows, columns=columns)
-    for head in range(4)
+    f"head {head}": recording.map("decoder.stack.0.cross.attention", head=head, rows=rows, columns=columns)
+    for head in range(1, 5)
 }
 keep(side_by_side(heads), "lesson_11_heads")
 

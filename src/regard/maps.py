@@ -152,15 +152,16 @@ class AttentionMap:
         weights = sums / home.bincount(minlength=len(rows.labels)).clamp(min=1).unsqueeze(-1)
         return dataclasses.replace(self, weights=weights, rows=rows.labels, columns=columns.labels)
 
-    def save(self, path: str | Path, title: str = "", *, pieces: bool = False) -> None:
+    def save(self, path: str | Path, title: str = "", *, pieces: bool = False, scale: str = "one") -> None:
         """Write the map to a file: .html, .svg, .png, .csv or .pharaoh.
 
         .svg and .png merge sub-words to words, as `words` does, unless `pieces` is True; .html has both, .csv the
-        pieces, .pharaoh the words.
+        pieces, .pharaoh the words. The darkest shade is the weight 1, so that pictures are comparable; with `scale`
+        "map" or "row" it is the largest weight of the map, or of each row.
         """
         from regard.show.maps import save  # imported here, because `show` imports this module
 
-        save(self, path, title, pieces=pieces)
+        save(self, path, title, pieces=pieces, scale=scale)
 
     def __repr__(self) -> str:
         rows, columns = self.weights.shape
@@ -198,7 +199,7 @@ class LayerMaps:
     def map(self, head: int | None = None) -> AttentionMap:
         """The map of one head, counted from 1, or the mean of all heads."""
         if head is not None and not 1 <= head <= self.heads:
-            raise RecipeError(f"head {head}: {self.site} of this model has {_numbers('head', self.heads)}")
+            raise RecipeError(f"head {head}: {self.site} of this model has {numbered('head', self.heads)}")
         weights = self.weights.mean(0) if head is None else self.weights[head - 1]
         head = 1 if self.heads == 1 else head
         return AttentionMap(weights, self.rows, self.columns, self.layout, Place(self.site, self.layer, head))
@@ -229,7 +230,7 @@ class AttentionMaps:
         layers = [own for own in self.layers if site in (None, own.site)]
         if layer is not None and not any(own.layer == layer for own in layers):
             where = site or "this model"
-            raise RecipeError(f"layer {layer}: {where} has {_numbers('layer', max(own.layer for own in layers))}")
+            raise RecipeError(f"layer {layer}: {where} has {numbered('layer', max(own.layer for own in layers))}")
         return AttentionMaps(tuple(own for own in layers if layer in (None, own.layer)))
 
     def pick(self, site: str | None = None, layer: int | None = None, head: int | None = None) -> AttentionMap:
@@ -245,11 +246,11 @@ class AttentionMaps:
             heads = [*([None] if layer.heads > 1 else []), *range(1, layer.heads + 1)]
             yield from map(layer.map, heads)
 
-    def save(self, path: str | Path, title: str = "") -> None:
-        """Write all maps to one interactive page: a file that ends with .html."""
+    def save(self, path: str | Path, title: str = "", *, scale: str = "one") -> None:
+        """Write all maps to one interactive page: a file that ends with .html; `scale` as in `AttentionMap.save`."""
         from regard.show.maps import save
 
-        save(self, path, title)
+        save(self, path, title, scale=scale)
 
     def __repr__(self) -> str:
         parts = []
@@ -269,7 +270,8 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _numbers(noun: str, count: int) -> str:
+def numbered(noun: str, count: int) -> str:
+    """The numbers of so many heads or layers, for error messages."""
     return f"{noun}s 1 to {count}" if count > 1 else f"one {noun}, {noun} 1"
 
 

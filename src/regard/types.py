@@ -188,12 +188,12 @@ class Prediction:
         """The title of its pictures: source and output."""
         return f"{self.source} → {self.text}"
 
-    def save(self, path: str | Path, *, pieces: bool = False) -> None:
+    def save(self, path: str | Path, *, pieces: bool = False, scale: str = "one") -> None:
         """Write the map to a file, as `AttentionMap.save`; to .html all `maps` if there are any."""
         if self.maps is not None and (self.map is None or Path(path).suffix.lower() == ".html"):
-            self.maps.save(path, self.title)
+            self.maps.save(path, self.title, scale=scale)
         elif self.map is not None:
-            self.map.save(path, self.title, pieces=pieces)
+            self.map.save(path, self.title, pieces=pieces, scale=scale)
         else:
             raise RecipeError(f"{shown(self.source)} has no map to save: it is blank, or the model has no attention")
 

@@ -381,18 +381,19 @@ def test_every_head_has_a_map_of_its_own(case):
     with record(model) as recording:
         step = model.decoder(tokens, model.encoder(make_sources(*LENGTHS)))
     weights = recording.weights[name_of(case)]
-    maps = [recording.map(name_of(case), 1, head=head).weights for head in range(3)]
+    maps = [recording.map(name_of(case), 1, head=head).weights for head in (1, 2, 3)]
     for head, head_map in enumerate(maps):
         same(head_map, weights[1, 0, head])
         near(head_map.sum(-1), torch.ones(TARGET, dtype=torch.float64))
     assert (maps[0] - maps[1]).abs().max() > 1e-3
     near(sum(maps) / 3, step.attention[1])
     near(recording.map(name_of(case), 1).weights, step.attention[1])
-    with pytest.raises(IndexError):
-        recording.map(name_of(case), 1, head=3)
+    for head in (0, 4):  # counted from 1, as in AttentionMaps.pick
+        with pytest.raises(RecipeError, match=rf"^head {head}: {name_of(case)} has heads 1 to 3$"):
+            recording.map(name_of(case), 1, head=head)
     for name in names_of(case) - {name_of(case)}:
         for head in range(3):
-            head_map = recording.map(name, 1, head=head).weights
+            head_map = recording.map(name, 1, head=head + 1).weights
             near(head_map.sum(-1), torch.ones(len(head_map), dtype=torch.float64))
             same(head_map, recording.weights[name][1].flatten(0, -3)[head])  # without the axis of beams
 
@@ -408,6 +409,17 @@ def test_rows_and_columns_of_a_map_have_labels_or_numbers():
     labelled = recording.map(NAME, 2, rows="abcdef", columns="tuvwxyz")
     assert (labelled.rows, labelled.columns) == (tuple("abcdef"), tuple("tuvwxyz"))
     same(labelled.weights, numbered.weights)
+
+
+def test_a_name_that_was_not_recorded_is_an_error_with_the_nearest_names():
+    model = make_model()
+    with record(model) as recording:
+        with pytest.raises(RecipeError, match=r"^'attention' is not in the recording; nothing was recorded: run the"):
+            recording.joined("attention")
+        model.decoder(make_tokens(), model.encoder(make_sources(*LENGTHS)))
+    for access in (recording.map, recording.joined):
+        with pytest.raises(RecipeError, match=rf"^'atention' is not in the recording; the nearest names are {NAME}$"):
+            access("atention")
 
 
 def run(model: Seq2Seq, **settings: object) -> Recording:

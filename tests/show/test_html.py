@@ -312,12 +312,15 @@ def test_pointer_and_keys_show_the_numbers(tmp_path: Path) -> None:
 
 @in_a_browser
 @pytest.mark.parametrize(("scheme", "deepest"), [(1, "#143e7d"), (0, "#dceeff")], ids=["light", "dark"])
-def test_the_canvas_shows_the_weights_in_light_and_dark(tmp_path: Path, scheme: int, deepest: str) -> None:
+@pytest.mark.parametrize(("scale", "largest"), [("one", 1.0), ("map", 0.2), ("row", 0.2)])
+def test_the_canvas_shows_the_weights_in_light_and_dark(
+    tmp_path: Path, scheme: int, deepest: str, scale: str, largest: float
+) -> None:
     image = pytest.importorskip("matplotlib.image")
-    attention = AttentionMap(torch.eye(5)[:3], tuple("abc"), tuple("defgh"))
+    attention = AttentionMap(torch.eye(5)[:3] * largest, tuple("abc"), tuple("defgh"))
     picture = tmp_path / "map.png"
     flags = (f"--screenshot={picture}", "--window-size=900,700", "--force-device-scale-factor=1")
-    browse(tmp_path, html(attention), *flags, f"--blink-settings=preferredColorScheme={scheme}")
+    browse(tmp_path, html(attention, scale=scale), *flags, f"--blink-settings=preferredColorScheme={scheme}")
     colour = torch.tensor([int(deepest[place : place + 2], 16) for place in (1, 3, 5)])
     pixels = (torch.from_numpy(image.imread(picture))[..., :3] * 255).round().int()
     deep = (pixels == colour).all(-1)

@@ -110,5 +110,10 @@ def test_pharaoh_counts_words_if_pieces_mark_where_they_begin() -> None:
     assert pairs_of(AttentionMap(weights, ("▁a", "▁b"), columns)) == [(0, 0), (1, 1)]
 
 
+def test_pharaoh_links_characters_with_characters_and_a_space_is_one() -> None:
+    weights = torch.tensor([[0.1, 0.2, 0.7], [0.1, 0.6, 0.3], [0.8, 0.1, 0.1]])
+    assert pairs_of(AttentionMap(weights, ("x", " ", "y"), ("a", " ", "b"))) == [(2, 0), (1, 1), (0, 2)]
+
+
 def test_pharaoh_of_a_map_without_links_is_an_empty_line() -> None:
     assert draw(AttentionMap(torch.zeros(0, 2), (), ("a", "b")), ".pharaoh") == b"\n"

@@ -567,6 +567,11 @@ def test_tabs_and_line_ends_in_the_list_of_errors_are_escapes() -> None:
     assert to_tsv([("a\tb", "c\u2028d", "e\ud800\n")]) == b"a\\tb\tc\\u2028d\te\\ud800\\n\n"
 
 
+def test_the_help_of_score_shows_an_escape_as_it_is_written(regard: Command) -> None:
+    shown = " ".join(regard("score", "--help").out.decode().split())
+    assert r"are escapes, such as \t." in shown
+
+
 def test_a_place_for_errors_that_cannot_be_written_is_refused_at_once(regard: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place, reason in (("none/x.tsv", "No such file"), (".", "is not a file"), ("file/x.tsv", "Not a directory")):
@@ -609,6 +614,21 @@ def test_align_refuses_links_out_of_range_and_missing_files(regard: Command, run
     (tmp_path / "x.tsv").write_text("a b\tA B\t1-1 2-2\n", encoding="utf-8")
     assert "add --first 1" in refused(regard("align", run, "x.tsv", folder=tmp_path))
     assert "cannot find y.tsv" in refused(regard("align", run, "y.tsv", folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("abc\tcba\t0-2 1-1 2-0\n", "all 3 links point beyond the words; words are separated by spaces"),
+        ("a b\tA B\t\n", "there are none"),
+    ],
+)
+def test_align_refuses_gold_without_a_link_between_words(
+    regard: Command, run: Path, tmp_path: Path, line: str, reason: str
+) -> None:
+    (tmp_path / "x.tsv").write_text(line, encoding="utf-8")
+    sentence = f"x.tsv has no link to compare with: {reason}; give links between words, such as 0-0 1-2"
+    assert refused(regard("align", run, "x.tsv", folder=tmp_path)) == sentence
 
 
 # Look
@@ -707,9 +727,45 @@ def test_look_shows_a_chosen_layer_and_head_or_all_maps(in_process: InProcess, t
         assert own == pytest.approx(same, abs=1e-5)
     [every] = json.loads(in_process.look(as_json=True, all_maps=True)[0])["maps"]
     assert every == {key: chosen[key] for key in (*place, "rows", "source_tokens", "attention")}
-    lines = in_process.look(all_maps=True, out=[tmp_path / "x.html"])
+    lines = in_process.look(all_maps=True)
     assert lines[2] == "decoder.cross_attention, layer 1, head 1"
+
+
+def test_look_writes_all_maps_to_a_page_and_prints_none_of_them(regard: Command, run: Path, tmp_path: Path) -> None:
+    result = regard("look", run, "fade", "--all", "-o", "x.html", folder=tmp_path)
+    assert result.code == 0, result.error
+    assert result.lines == regard("predict", run, "--text", "fade").lines
+    assert result.error == "written: x.html\n"
     assert b'"Site"' in (tmp_path / "x.html").read_bytes()
+
+
+def test_look_shows_and_writes_maps_on_a_scale(in_process: InProcess, tmp_path: Path) -> None:
+    largest = max(map(max, json.loads(in_process.look(as_json=True)[0])["attention"]))
+    assert in_process.look(scale="one")[-1].split()[-1] == "1"
+    assert in_process.look(scale="map")[-1].split()[-1] == f"{largest:.2g}"
+    assert in_process.look(scale="row")[-1].endswith("largest weight of the row")
+    spread = largest < 0.3
+    assert in_process.look() == in_process.look(scale="map" if spread else "one")
+    files = {scale: tmp_path / f"{scale}.svg" for scale in ("one", "map", "row")}
+    for scale, path in files.items():
+        in_process.look(scale=scale, out=[path])
+    in_process.look(out=[tmp_path / "default.svg"])
+    assert len({path.read_bytes() for path in files.values()}) == 3
+    assert (tmp_path / "default.svg").read_bytes() == files["one"].read_bytes()
+    in_process.look(scale="row", all_maps=True, out=[tmp_path / "x.html"])
+    assert b'"tops"' in (tmp_path / "x.html").read_bytes()
+    with pytest.raises(RecipeError, match=r"^unknown scale 'x'; choose from one, map, row"):
+        in_process.look(scale="x")
+
+
+def test_force_writes_maps_on_a_scale(in_process: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("fade\tFADE\n", encoding="utf-8")
+    for scale in (None, "one", "map"):
+        files = [tmp_path / f"{scale}.{ending}" for ending in ("svg", "html")]
+        in_process.force(tmp_path / "x.tsv", scale=scale, out=files)
+    for ending in ("svg", "html"):
+        assert (tmp_path / f"None.{ending}").read_bytes() == (tmp_path / f"one.{ending}").read_bytes()
+        assert (tmp_path / f"None.{ending}").read_bytes() != (tmp_path / f"map.{ending}").read_bytes()
 
 
 ONE_HEAD = "head 2: decoder.cross_attention of this model has one head, head 1"
@@ -890,7 +946,10 @@ def test_show_prints_a_recipe_with_meanings_and_where_values_come_from(regard: C
     assert "\n# number of updates at most; see patience (the command line)\nupdates = 7\n" in shown
     assert "\n# name of the run directory (moods.toml)\n" in shown
     assert "(default)\nseed = 1\n" in shown
-    assert "\n# heads: as model.attention\n" in shown
+    unset = "dim, normalizer, scope, window, heads, groups, dropout\n"
+    assert f"\n\n[model.encoder.self_attention]\n# as model.attention: score, {unset}\n" in shown
+    assert f'(the command line)\nscore = "dot"\n# as model.attention: {unset}' in shown
+    assert shown.count("as model.attention") == 3  # once for each site
     assert "[classify]" in shown
     assert "[masked_lm]" not in shown  # of another task
     assert recipes.parse(shown, "shown") == recipes.load("moods", changes)

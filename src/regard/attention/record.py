@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from torch.nn import functional
 from regard.attention.core import Attended
 from regard.attention.gates import SqueezeExcite, lstm_gates
 from regard.attention.scopes import Scope
+from regard.errors import RecipeError, shown
 from regard.kernels.choose import Observer
-from regard.maps import AttentionMap
+from regard.maps import AttentionMap, numbered
 
 NAMED = 3  # number of modules that the repr of a recording names
 
@@ -34,7 +36,11 @@ class Recording:
         return {name: self.joined(name) for name in self.calls}
 
     def joined(self, name: str) -> Float[Tensor, "batch *heads query key"]:
-        """The weights of one module, with the rows of all its calls joined."""
+        """The weights of one module, with the rows of all its calls joined; RecipeError if it was not recorded."""
+        if name not in self.calls:
+            near = ", ".join(get_close_matches(name, list(self.calls), n=NAMED, cutoff=0))
+            names = f"the nearest names are {near}" if near else "nothing was recorded: run the model inside the block"
+            raise RecipeError(f"{shown(name)} is not in the recording; {names}")
         return _joined(name, self.calls[name])
 
     def __repr__(self) -> str:
@@ -44,10 +50,17 @@ class Recording:
     def map(
         self, name: str, row: int = 0, *, head: int | None = None, rows: Sequence[str] = (), columns: Sequence[str] = ()
     ) -> AttentionMap:
-        """The map of one row of the batch: of one head or the mean of all, with labels or numbers on its axes."""
+        """The map of one row of the batch: of one head or the mean of all, with labels or numbers on its axes.
+
+        Heads are counted from 1, as in `AttentionMaps.pick` and on the command line; rows of the batch from 0, as in
+        the list of texts.
+        """
         weights = self.joined(name)[row]
         if head is not None:
-            weights = weights.select(-3, head)
+            heads = weights.shape[-3] if weights.ndim > 2 else 1
+            if not 1 <= head <= heads:
+                raise RecipeError(f"head {head}: {name} has {numbered('head', heads)}")
+            weights = weights.select(-3, head - 1) if weights.ndim > 2 else weights
         weights = weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights  # mean over heads and beams
         queries, keys = weights.shape
         return AttentionMap(

@@ -218,15 +218,21 @@ def to_json(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False).translate(IN_JSON)
 
 
-def print_map(attention: "AttentionMap", *, pieces: bool = False) -> None:
-    """Print the map as text, with the width and the colours of this terminal; by words, or by pieces."""
+def print_map(attention: "AttentionMap", *, pieces: bool = False, scale: str | None = None) -> None:
+    """Print the map as text, with the width and the colours of this terminal; by words, or by pieces.
+
+    Without a `scale`, the darkest shade is the weight 1, or the largest weight of the map if all are small.
+    """
     from rich.console import Console
 
     from regard.show.maps import terminal
+    from regard.show.scale import legible_scale
 
     console = Console()
     colours = None if console.no_color else console.color_system
-    drawing = terminal(attention if pieces else attention.words(), width=console.width, colours=colours)
+    attention = attention if pieces else attention.words()
+    scale = scale or legible_scale(attention.weights)
+    drawing = terminal(attention, width=console.width, colours=colours, scale=scale)
     if is_terminal(sys.stdout):
         print(drawing, end="", file=unguarded(sys.stdout))  # its colours are ours, its labels are visible already
     elif sys.stdout is not None:

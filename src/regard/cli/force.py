@@ -20,7 +20,7 @@ from regard.cli.core import (
     to_json,
     write_lines,
 )
-from regard.cli.maps import All, Head, Layer, Out, Pieces, SiteName, check_files, choose, choose_all
+from regard.cli.maps import All, Head, Layer, Out, Pieces, Scale, SiteName, check_files, choose, choose_all
 from regard.errors import DataError
 from regard.visible import is_terminal
 
@@ -48,6 +48,7 @@ def force(
     head: Head = None,
     all_maps: All = False,
     pieces: Pieces = False,
+    scale: Scale = None,
     tokens: Annotated[bool, typer.Option("--tokens", help=TOKENS)] = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -61,7 +62,7 @@ def force(
     """
     from regard.console import ProgressLog, counted, unwatched
 
-    check_files(out or [], all_maps=all_maps)
+    check_files(out or [], all_maps=all_maps, scale=scale)
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
         from regard.analysis.forced import force
@@ -69,7 +70,7 @@ def force(
 
         predictor = load(run)
         examples, dropped = predictor.task.reader(predictor.task.recipe)(tuple(files))
-    drawings = [Drawing(path, len(examples), ", ".join(files), pieces) for path in out or []]
+    drawings = [Drawing(path, len(examples), ", ".join(files), pieces, scale or "one") for path in out or []]
     if drawings:  # a name that is taken is an error before the work begins
         paths = [path for drawing in drawings for path in drawing.paths]
         check_outputs(paths, [*found_files(files), *input_files(run)])
@@ -116,9 +117,9 @@ class Drawing:
     A page of all maps is written at the end; it keeps no more of them than it shows.
     """
 
-    def __init__(self, path: Path, pairs: int, title: str, pieces: bool) -> None:
+    def __init__(self, path: Path, pairs: int, title: str, pieces: bool, scale: str) -> None:
         self.path, self.ending, self.pairs, self.pieces = path, path.suffix.lower(), pairs, pieces
-        self.title = title
+        self.title, self.scale = title, scale
         self.drawn = 0  # pairs
         self.paths = self._paths()  # all files that are written
         self._page: Page | None = None
@@ -161,7 +162,7 @@ class Drawing:
         if self.ending == ".html":
             self._add_to_page(name, maps)
             return
-        content = draw(next(iter(maps.values())), self.ending, name, pieces=self.pieces)
+        content = draw(next(iter(maps.values())), self.ending, name, pieces=self.pieces, scale=self.scale)
         if self._file is not None:
             self._file.write(content)
         else:
@@ -179,7 +180,7 @@ class Drawing:
 
         if self._page is None:
             check_count(len(maps) * self.pairs)
-            self._page = Page(("Pair", *(PLACES if any(maps) else ())), self.title)
+            self._page = Page(("Pair", *(PLACES if any(maps) else ())), self.title, scale=self.scale)
         for place, attention in maps.items():
             self._page.add((f"{self.drawn}: {make_visible(name, TITLE)}", *place), attention)
 

@@ -1,5 +1,6 @@
 """`regard look`: the attention map of one input, or all its maps."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,10 +14,11 @@ from regard.cli.core import (
     input_files,
     one_line,
     print_map,
+    say,
     to_json,
     write_line,
 )
-from regard.cli.maps import All, Head, Layer, Out, Pieces, SiteName, check_files, choose, choose_all
+from regard.cli.maps import All, Head, Layer, Out, Pieces, Scale, SiteName, check_files, choose, choose_all
 from regard.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ def look(
     all_maps: All = False,
     target: Annotated[str | None, typer.Option(metavar="TEXT", help=TARGET)] = None,
     pieces: Pieces = False,
+    scale: Scale = None,
     as_json: Json = False,
 ) -> None:
     """Show the attention map of one input: what the model attended to while it wrote its output.
@@ -50,7 +53,7 @@ def look(
     from regard.show.html import PLACES, html_of_several
     from regard.show.maps import draw
 
-    check_files(out or [], all_maps=all_maps)  # before the work begins
+    check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
     if out:
         check_outputs(out, input_files(run))
     check_utf8(text, "TEXT")
@@ -70,22 +73,26 @@ def look(
     if all_maps:
         chosen = choose_all(prediction, site, layer, head)
         shown_maps = list(chosen.values())
-        drawings = [(path, html_of_several(chosen, PLACES, prediction.title)) for path in out or []]
+        drawings = [(path, html_of_several(chosen, PLACES, prediction.title, scale or "one")) for path in out or []]
     else:
         shown_maps = [choose(prediction, site, layer, head)]
-        title = prediction.title
-        drawings = [(path, draw(shown_maps[0], path.suffix, title, pieces=pieces)) for path in out or []]
+        draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale or "one")
+        drawings = [(path, draw_as(path.suffix)) for path in out or []]
     for path, content in drawings:  # only after all are drawn without an error
         storage.write(path, content)
     if as_json:
         write_line(to_json(prediction.to_dict() | _to_dict(shown_maps, all_maps=all_maps)))
         return
     write_line(one_line(prediction.text))
+    if all_maps and out:  # the page shows them; in the terminal they would be hundreds of lines
+        for path in out:
+            say(f"written: {path}")
+        return
     for attention in shown_maps:
         write_line("")
         if attention.place is not None:
             write_line(str(attention.place))
-        print_map(attention, pieces=pieces)
+        print_map(attention, pieces=pieces, scale=scale)
 
 
 def _to_dict(shown_maps: "list[AttentionMap]", *, all_maps: bool) -> dict[str, Any]:

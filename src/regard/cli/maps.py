@@ -15,18 +15,24 @@ if TYPE_CHECKING:
 OUT = "Also write a file: .html, .svg, .png, .csv or .pharaoh; may be repeated."
 SITE = "decoder.cross_attention, decoder.self_attention, encoder.self_attention or classify.pooling.  "
 SITE += "[default: the first of them that the model has, of a classifier its pooling]"
+SCALE = "The darkest shade: weight 1 (one), the largest weight of the map, or of each row.  "
+SCALE += "[default: one; in the terminal map, if all weights are below 0.3]"
 Out = Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)]
 SiteName = Annotated[str | None, typer.Option("--site", help=SITE)]
 Layer = Annotated[int | None, typer.Option(min=1, help="The layer, counted from 1.  [default: the last]")]
 Head = Annotated[int | None, typer.Option(min=1, help="The head, counted from 1.  [default: the mean of all]")]
 All = Annotated[bool, typer.Option("--all", help="All sites, layers and heads that are not chosen; .html holds them.")]
+Scale = Annotated[str | None, typer.Option("--scale", metavar="one|map|row", help=SCALE)]
 Pieces = Annotated[bool, typer.Option("--pieces", help="Show sub-words; else they are merged to words.")]
 
 
-def check_files(paths: Sequence[Path], *, all_maps: bool) -> None:
-    """Raise an error if a file's ending is unknown, needs a missing package, or cannot hold all maps."""
+def check_files(paths: Sequence[Path], *, all_maps: bool, scale: str | None) -> None:
+    """Raise an error if a file's ending is unknown, needs a missing package, or cannot hold all maps; or the scale."""
     from regard.show import maps
+    from regard.show.scale import check_scale
 
+    if scale is not None:
+        check_scale(scale)
     for path in paths:
         maps.check_ending(path.suffix)
         if all_maps and path.suffix.lower() != ".html":

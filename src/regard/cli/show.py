@@ -3,6 +3,8 @@
 import dataclasses
 import sys
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Any
 
 from regard.cli.core import RECIPE, Json, Overrides, to_json, write_line
@@ -26,23 +28,31 @@ def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
     origins = recipes.origins(recipe, overrides or [])
     width = Console().width if is_terminal(sys.stdout) else WIDTH
     others = {new.partition(".")[0] for new in recipes.MOVED.values()} - {settings.task}
-    shown = ""
+
+    def comment(text: str) -> None:
+        for line in wrapped(text, width - 2).split("\n"):
+            write_line(f"# {line.strip()}")
+
     if not as_json:
         write_line(f"format = {recipes.FORMAT}")
-    for section, key, value in _keys(settings, ""):
+    for section, entries in groupby(_keys(settings, ""), key=itemgetter(0)):
         if section.partition(".")[0] in others:
             continue
-        name = f"{section}.{key}" if section else key
-        origin = origins.get(name, "default")
-        if as_json:
-            write_line(to_json({"key": name, "value": value, "from": origin, "meaning": meanings[name]}))
-            continue
-        if section != shown:
+        if section and not as_json:
             write_line(f"\n[{section}]")
-        shown = section
-        for line in wrapped(f"{meanings[name]} ({origin})", width - 2).split("\n"):
-            write_line(f"# {line.strip()}")
-        write_line(f"# {key}: as model.attention" if value is None else f"{key} = {recipes.encoded(value)}")
+        unset = []
+        for _, key, value in entries:
+            name = f"{section}.{key}" if section else key
+            origin = origins.get(name, "default")
+            if as_json:
+                write_line(to_json({"key": name, "value": value, "from": origin, "meaning": meanings[name]}))
+            elif value is None:
+                unset.append(key)
+            else:
+                comment(f"{meanings[name]} ({origin})")
+                write_line(f"{key} = {recipes.encoded(value)}")
+        if unset:
+            comment(f"as model.attention: {', '.join(unset)}")
 
 
 def _keys(section: Any, prefix: str) -> Iterator[tuple[str, str, Any]]:

@@ -44,6 +44,13 @@ def gold(names: tuple[str, ...], first: int = 0) -> Gold:
     if skipped and first == 0 and all(0 not in (link.source, link.target) for links in parsed for link in links):
         past = f"{names[-1]}: {skipped:,} links lie past the end of a sentence and none is at 0"
         raise DataError(f"{past}; if words are counted from 1, add --first 1")
+    if not any(valid):
+        reason = (
+            f"all {skipped:,} links point beyond the words; words are separated by spaces"
+            if skipped
+            else "there are none"
+        )
+        raise DataError(f"{names[-1]} has no link to compare with: {reason}; give links between words, such as 0-0 1-2")
     sure, possible = (
         [{(link.source, link.target) for link in links if link.sure is is_sure} for links in valid]
         for is_sure in (True, False)

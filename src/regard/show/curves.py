@@ -17,7 +17,8 @@ SMALL, APART = 11.0, 18.0  # font size of the axes, and least distance between t
 NAME = 48  # maximum width of a curve's name, in characters
 ACROSS = 60  # maximum characters in a line of the title; longer titles are wrapped
 RIM, MOST_RIMS = 1.5, 3  # equal curves: pixels by which the lower ones are wider at each side, and how many of them are
-EMPTY = 0.6  # largest part of the x axis between two neighbouring lengths; otherwise it is not to scale
+START = 24.0  # x of the shortest length: the axis has no zero, so that no part of it is empty
+EMPTY = 0.75  # largest part of the x axis between two neighbouring lengths; otherwise it is not to scale
 ROUNDING = 1e-9  # values that are closer than this, relative to the largest, are equal
 # Okabe and Ito 2008: colours that colour-blind people can tell apart; their yellow is too pale for a line.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#24303f")
@@ -142,10 +143,9 @@ def _upward(low: float, high: float, step: float, height: float) -> tuple[list[L
 
 def _ticks(lengths: Sequence[float], places: Sequence[float]) -> list[tuple[float, str]]:
     """The ticks of the x axis, one for each bin; the label is empty if it would touch the one before."""
-    whole = all(length == round(length) for length in lengths)
     free, ticks = -math.inf, []
     for length, x in zip(lengths, places, strict=True):
-        word = Word(x, 0, f"{length:.0f}" if whole else f"{length:.1f}", SMALL)
+        word = Word(x, 0, f"{length:.1f}".removesuffix(".0"), SMALL)
         fits = x - word.length / 2 > free
         ticks.append((x, word.text if fits else ""))
         free = x + word.length / 2 + 4 if fits else free
@@ -169,12 +169,14 @@ def _apart(wanted: Sequence[float], height: float) -> list[float]:
 
 def _across(lengths: Sequence[float]) -> tuple[dict[float, float], bool]:
     """The x of each length, and whether they are to scale: not if that left most of the axis empty between two."""
-    left, right, _ = _range(lengths)
-    scaled = {length: (length - left) / (right - left) * WIDTH for length in lengths}
+    if len(lengths) < 2:
+        return dict.fromkeys(lengths, WIDTH / 2), True
+    room = WIDTH - START
+    scaled = {length: START + (length - lengths[0]) / (lengths[-1] - lengths[0]) * room for length in lengths}
     widest = max((after - before for before, after in pairwise(scaled.values())), default=0.0)
     if len(lengths) < 3 or widest <= EMPTY * WIDTH:
         return scaled, True
-    return {length: number / len(lengths) * WIDTH for number, length in enumerate(lengths, 1)}, False
+    return {length: START + number / (len(lengths) - 1) * room for number, length in enumerate(lengths)}, False
 
 
 def _mark(number: int, place: tuple[float, float], ink: str, note: str, rim: float = 0.0) -> Line:

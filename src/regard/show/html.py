@@ -17,6 +17,7 @@ from regard.errors import RecipeError
 from regard.maps import AttentionMap, AttentionMaps
 from regard.show.labels import MOST_CHARACTERS, make_visible, shown
 from regard.show.large import DOTS, Axis, Pooled, has_many_cells, pool, pool_again
+from regard.show.scale import check_scale, darkest, tops
 
 VIEWER = ("viewer.html", "viewer.css", "viewer.js")
 LETTERS = 200_000  # maximum letters of all labels of one map, or of a page of several maps; longer labels are cut
@@ -27,17 +28,18 @@ SIDES = [DOTS, *(round(DOTS / 2 ** (half / 2)) for half in range(1, 18))]  # dot
 TALLEST = 760  # height of the page in a notebook, in pixels
 
 
-def html(attention: AttentionMap, title: str = "") -> bytes:
+def html(attention: AttentionMap, title: str = "", scale: str = "one") -> bytes:
     """The map as an interactive page: heat map and word-to-word lines, by tokens and, if they differ, by words.
 
     Of a large map the weights are rounded to 3 digits; if it has more than 1,000 rows or columns, they are pooled.
     """
-    return _page(title, {"maps": [_content(unit, shown_map) for unit, shown_map in _units(attention).items()]})
+    maps = [_content(unit, shown_map, scale) for unit, shown_map in _units(attention).items()]
+    return _page(title, {"maps": maps})
 
 
-def html_of_all(maps: AttentionMaps, title: str = "") -> bytes:
+def html_of_all(maps: AttentionMaps, title: str = "", scale: str = "one") -> bytes:
     """All maps of one output as an interactive page, on which site, layer and head can be chosen."""
-    return html_of_several(by_place(maps), PLACES, title)
+    return html_of_several(by_place(maps), PLACES, title, scale)
 
 
 def by_place(maps: Iterable[AttentionMap]) -> dict[tuple[str, ...], AttentionMap]:
@@ -46,7 +48,9 @@ def by_place(maps: Iterable[AttentionMap]) -> dict[tuple[str, ...], AttentionMap
     return {tuple(place.names()): attention for place, attention in places.items() if place is not None}
 
 
-def html_of_several(maps: Mapping[tuple[str, ...], AttentionMap], choices: Sequence[str], title: str = "") -> bytes:
+def html_of_several(
+    maps: Mapping[tuple[str, ...], AttentionMap], choices: Sequence[str], title: str = "", scale: str = "one"
+) -> bytes:
     """An interactive page of maps that can be chosen; each key has a text for each of the `choices`.
 
     The page begins with the first map, but in the last layer that has such a map. Weights are rounded to 3 digits. If
@@ -55,7 +59,7 @@ def html_of_several(maps: Mapping[tuple[str, ...], AttentionMap], choices: Seque
     check_count(len(maps))
     shapes = [own.weights.shape for whole in maps.values() for own in _units(whole).values()]
     sides = [side for side in SIDES if sum(_bytes(rows, columns, side) for rows, columns in shapes) <= NUMBERS]
-    page = Page(choices, title, side=max(sides, default=SIDES[-1]))
+    page = Page(choices, title, side=max(sides, default=SIDES[-1]), scale=scale)
     for path, whole in maps.items():
         page.add(path, whole)
     return page.html()
@@ -82,8 +86,8 @@ class Page:
     If they are too many, the maps so far are pooled again, each dot the largest of several dots.
     """
 
-    def __init__(self, choices: Sequence[str], title: str = "", side: int = DOTS) -> None:
-        self.choices, self.title = list(choices), title
+    def __init__(self, choices: Sequence[str], title: str = "", side: int = DOTS, scale: str = "one") -> None:
+        self.choices, self.title, self.scale = list(choices), title, scale
         self._side = side  # dots on a side that a map has at most
         self._entries: list[Entry] = []
         self._bytes = 0
@@ -111,7 +115,7 @@ class Page:
         longest = max(2, LETTERS // max(sum(axis.dots for axis in axes), LETTERS // MOST_CHARACTERS))
         place = {axis: number for number, axis in enumerate(axes)}
         contents = [
-            _pooled_content(unit, pooled, summary)
+            _pooled_content(unit, pooled, summary, self.scale)
             | {"path": list(path), "rows": place[pooled.rows], "columns": place[pooled.columns]}
             for path, unit, pooled, summary in self._entries
         ]
@@ -173,10 +177,10 @@ def framed(attention: AttentionMap | AttentionMaps, title: str = "") -> str:
     return f'{frame} srcdoc="{escape(page.decode())}"></iframe>'
 
 
-def _content(name: str, attention: AttentionMap) -> dict[str, Any]:
+def _content(name: str, attention: AttentionMap, scale: str) -> dict[str, Any]:
     """The data of one map for the viewer; labels are written as in every other picture."""
     if has_many_cells(attention):
-        return _large_content(name, attention)
+        return _large_content(name, attention, scale)
     most = LETTERS // max(len(attention.rows) + len(attention.columns), LETTERS // MOST_CHARACTERS)
     return {
         "name": name,
@@ -186,14 +190,14 @@ def _content(name: str, attention: AttentionMap) -> dict[str, Any]:
         "entropy": _numbers(attention.entropy().tolist()),
         "coverage": _numbers(attention.coverage().tolist()),
         "monotonicity": attention.monotonicity(),
-    }
+    } | _scale(attention.weights, scale)
 
 
-def _large_content(name: str, attention: AttentionMap) -> dict[str, Any]:
+def _large_content(name: str, attention: AttentionMap, scale: str) -> dict[str, Any]:
     """The data of a large map."""
     pooled = pool(attention)
     rows, columns = ([axis.name(dot) for dot in range(axis.dots)] for axis in (pooled.rows, pooled.columns))
-    return _pooled_content(name, pooled, Summary.of(attention)) | {"rows": rows, "columns": columns}
+    return _pooled_content(name, pooled, Summary.of(attention), scale) | {"rows": rows, "columns": columns}
 
 
 class Summary(NamedTuple):
@@ -209,7 +213,7 @@ class Summary(NamedTuple):
         return Summary(attention.entropy(), attention.coverage(), attention.monotonicity())
 
 
-def _pooled_content(name: str, pooled: Pooled, summary: Summary) -> dict[str, Any]:
+def _pooled_content(name: str, pooled: Pooled, summary: Summary, scale: str) -> dict[str, Any]:
     """The data of a map without labels: thousandths as weights, for each dot mean entropy and summed coverage."""
     entropy, coverage, monotonicity = summary
     return {
@@ -222,7 +226,15 @@ def _pooled_content(name: str, pooled: Pooled, summary: Summary) -> dict[str, An
         "coverage": _numbers(_of_dots(coverage, pooled.columns.step, torch.sum)),
         "mean_entropy": _numbers([entropy.mean().item()])[0],
         "monotonicity": monotonicity,
-    }
+    } | _scale(pooled.weights, scale)
+
+
+def _scale(weights: Float[Tensor, "rows columns"], scale: str) -> dict[str, Any]:
+    """The scale of a map's shades, if it is not from 0 to 1: what is drawn darkest in each row, and in words."""
+    check_scale(scale)
+    if scale == "one":
+        return {}
+    return {"tops": _numbers(tops(weights, scale).squeeze(1).tolist()), "darkest": darkest(weights, scale)}
 
 
 def _of_dots(values: Float[Tensor, " positions"], step: int, join: Callable[[Tensor], Tensor]) -> list[float]:

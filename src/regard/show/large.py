@@ -13,6 +13,7 @@ from regard.maps import AttentionMap
 from regard.show import layout
 from regard.show.labels import LONGEST, clipped, make_visible, shown
 from regard.show.layout import CELL, COSINE, HAIRLINE, MARGIN, PALE, SINE, Area, Image, Line, Picture, Word
+from regard.show.scale import darkest, shades
 
 CELLS, SIDE = 40_000, 400  # a map with more cells, or with more labels on one side, is large
 NOTES = 4_000_000  # so is one whose labels, repeated in the notes of all cells, take more bytes
@@ -91,10 +92,10 @@ def _pooled(pooled: Pooled, rows: int, columns: int) -> Pooled:
     return Pooled(weights.reshape(down.dots, across.dots), down, across)
 
 
-def arrange(attention: AttentionMap, title: str, spell: Callable[[str], str] = str) -> Picture:
+def arrange(attention: AttentionMap, title: str, spell: Callable[[str], str] = str, scale: str = "one") -> Picture:
     """Place all parts of a map as squares, or, if they or their notes are too many, as one image."""
     is_large = has_many_cells(attention) or _note_bytes(attention) > NOTES
-    return (lay_out if is_large else layout.lay_out)(attention, title, spell)
+    return (lay_out if is_large else layout.lay_out)(attention, title, spell, scale)
 
 
 def _note_bytes(attention: AttentionMap) -> int:
@@ -105,7 +106,7 @@ def _note_bytes(attention: AttentionMap) -> int:
     return rows * len(attention.columns) + columns * len(attention.rows)
 
 
-def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = str) -> Picture:
+def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = str, scale: str = "one") -> Picture:
     """Place all parts of a large map: the image, a grid, some of the labels with their numbers, notes for each line."""
     pooled = pool(attention)
     wide, high = (max(1.0, min(CELL, EDGE // max(axis.dots, 1))) for axis in (pooled.columns, pooled.rows))
@@ -118,7 +119,8 @@ def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = s
     top = -9 - max([SINE * word.length + SMALL for word in columns], default=SMALL)
     under = height + 16
     legend = [layout.Square(13 + 10 * step, under, 10, step / 10) for step in range(11)]
-    words = [Word(x, under + 9, text, SMALL, ink=PALE) for x, text in ((1, "0"), (129, "1"))]
+    ends = ((1, "0"), (129, darkest(pooled.weights, scale)))
+    words = [Word(x, under + 9, text, SMALL, ink=PALE) for x, text in ends]
     words.append(Word(0, under + 30, f"{pooled.describe()}; {_thinned(pooled, wide, high)}", SMALL, ink=PALE))
     right = max([width, *(word.x + word.length * (COSINE if word.angle else 1) for word in [*words, *columns])])
     areas = _areas(pooled, wide, high, left, top)
@@ -128,7 +130,7 @@ def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = s
         words.append(Word(left, top - 18, clipped(spelled, int((right - left) / (0.61 * size))), size))
         areas.append(Area(left, top - 33, right - left, 20, name))
         top -= 33
-    levels = (pooled.weights.nan_to_num(0).clamp(0, 1) * 255).round().byte()
+    levels = (shades(pooled.weights, scale).nan_to_num(0).clamp(0, 1) * 255).round().byte()
     image = Image(0, 0, width, height, levels) if levels.numel() else None
     frame = Line(((0, 0), (width, 0), (width, height), (0, height), (0, 0)), PALE)
     extent = right - left + 2 * MARGIN, under + 36 - top + 2 * MARGIN

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.maps import AttentionMap
 from regard.show.labels import LONGEST, clipped, letters, make_visible, shown
+from regard.show.scale import darkest, shades
 
 INK, PALE, HAIRLINE = "#24303f", "#6b7788", "#e3e9f0"
 CELL, SIZE, MARGIN = 24.0, 13.0, 20.0  # pixels
@@ -26,7 +27,7 @@ class Square:
     x: float
     y: float
     size: float
-    weight: float
+    weight: float  # on the scale of the picture
     note: str = ""
 
 
@@ -96,7 +97,7 @@ class Picture:
     areas: tuple[Area, ...] = ()
 
 
-def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = str) -> Picture:
+def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = str, scale: str = "one") -> Picture:
     """Place all parts of a map; a label that `spell` changes, because no font has its letters, is set in small type."""
 
     def word(x: float, y: float, label: str, anchor: str = "left", angle: int = 0) -> Word:
@@ -111,7 +112,7 @@ def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = s
     columns = [heading((n + 0.5) * CELL, shown(column)) for n, column in enumerate(attention.columns)]
     under = len(rows) * CELL + 16
     legend = [Square(13 + 10 * step, under, 10, step / 10) for step in range(11)]
-    ends = [Word(x, under + 9, text, 11, ink=PALE) for x, text in ((1, "0"), (129, "1"))]
+    ends = [Word(x, under + 9, text, 11, ink=PALE) for x, text in ((1, "0"), (129, darkest(attention.weights, scale)))]
     left = -max([10 + row.length for row in rows], default=0)
     top = -9 - max([SINE * column.length + SIZE for column in columns if column.angle], default=SIZE)
     named = make_visible(title)
@@ -121,14 +122,15 @@ def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = s
     right = max(len(columns) * CELL, *reaches)
     top -= 18 + 15 if title else 0
     width, height = right - left + 2 * MARGIN, under + 10 - top + 2 * MARGIN
-    return Picture(_cells(attention) + legend, words + rows, left - MARGIN, top - MARGIN, width, height)
+    return Picture(_cells(attention, scale) + legend, words + rows, left - MARGIN, top - MARGIN, width, height)
 
 
-def _cells(attention: AttentionMap) -> list[Square]:
+def _cells(attention: AttentionMap, scale: str) -> list[Square]:
     """A square for each weight, with a note that names row, column and weight."""
+    drawn = shades(attention.weights, scale).tolist()
     rows, columns = (list(map(shown, labels)) for labels in (attention.rows, attention.columns))
     return [
-        Square(column * CELL, row * CELL, CELL, weight, f"{rows[row]} ← {columns[column]} {weight:.2f}")
+        Square(column * CELL, row * CELL, CELL, drawn[row][column], f"{rows[row]} ← {columns[column]} {weight:.2f}")
         for row, weights in enumerate(attention.weights.tolist())
         for column, weight in enumerate(weights)
     ]

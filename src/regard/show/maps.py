@@ -10,19 +10,21 @@ from regard.errors import RecipeError, pick, shown
 from regard.maps import AttentionMap, AttentionMaps
 from regard.show.html import html, html_of_all
 from regard.show.png import png
+from regard.show.scale import check_scale
 from regard.show.svg import svg
 from regard.show.terminal import terminal
 from regard.show.text import pharaoh, table
 
 __all__ = ["DRAWINGS", "check_ending", "draw", "html", "pharaoh", "png", "save", "svg", "table", "terminal"]
 
-DRAWINGS: dict[str, Callable[[AttentionMap, str], bytes]] = {
-    ".svg": lambda attention, title: svg(attention, title).encode(),
+DRAWINGS: dict[str, Callable[..., bytes]] = {  # of a map and a title; those with shades also take a scale
+    ".svg": lambda attention, title, scale="one": svg(attention, title, scale).encode(),
     ".png": png,
     ".html": html,
     ".csv": table,
     ".pharaoh": pharaoh,
 }
+SHADED = (".svg", ".png", ".html")
 MERGING = (".svg", ".png")  # formats that show words, not their pieces; `terminal` gets words from its callers
 
 
@@ -31,22 +33,32 @@ def check_ending(ending: str) -> None:
     draw(AttentionMap(torch.ones(1, 1), ("",), ("",)), ending)
 
 
-def draw(attention: AttentionMap, ending: str, title: str = "", *, pieces: bool = False) -> bytes:
+def draw(attention: AttentionMap, ending: str, title: str = "", *, pieces: bool = False, scale: str = "one") -> bytes:
     """The map as the content of a file; the file's ending chooses the format.
 
     Pictures (.svg, .png) show words: the columns of a word's pieces are summed, their rows averaged. With `pieces`,
-    they show the pieces.
+    they show the pieces. `scale` names the weight that is drawn darkest: `one`, the largest of the `map`, or of each
+    `row`; .csv and .pharaoh have no shades.
     """
+    check_scale(scale)
     paint = pick(DRAWINGS, ending.lower(), "picture ending")
-    return paint(attention.words() if ending.lower() in MERGING and not pieces else attention, title)
+    shaded = {"scale": scale} if ending.lower() in SHADED else {}
+    return paint(attention.words() if ending.lower() in MERGING and not pieces else attention, title, **shaded)
 
 
-def save(attention: AttentionMap | AttentionMaps, path: str | Path, title: str = "", *, pieces: bool = False) -> None:
+def save(
+    attention: AttentionMap | AttentionMaps,
+    path: str | Path,
+    title: str = "",
+    *,
+    pieces: bool = False,
+    scale: str = "one",
+) -> None:
     """Write a map to a file whose ending chooses the format; all maps of an output can only be written to .html."""
     path = Path(path)
     if isinstance(attention, AttentionMap):
-        storage.write(path, draw(attention, path.suffix, title, pieces=pieces))
+        storage.write(path, draw(attention, path.suffix, title, pieces=pieces, scale=scale))
     elif path.suffix.lower() == ".html":
-        storage.write(path, html_of_all(attention, title))
+        storage.write(path, html_of_all(attention, title, scale))
     else:
         raise RecipeError(f"{shown(str(path))} holds one map; write all of them to a .html file, or pick one of them")

@@ -15,10 +15,10 @@ from regard.show.layout import FONTS, HAIRLINE, Image, Picture, Square
 from regard.show.ramp import tint
 
 
-def png(attention: AttentionMap, title: str = "") -> bytes:
+def png(attention: AttentionMap, title: str = "", scale: str = "one") -> bytes:
     """The map as a PNG that looks like the SVG; a character that no installed font has is shown by its code point."""
     texts = (title, *attention.rows, *attention.columns)
-    return paint(texts, lambda spell: arrange_map(attention, title, spell))
+    return paint(texts, lambda spell: arrange_map(attention, title, spell, scale))
 
 
 def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Picture]) -> bytes:

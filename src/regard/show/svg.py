@@ -13,13 +13,13 @@ from regard.show.ramp import tint
 FAMILY = ", ".join(["ui-monospace", "Menlo", "Consolas", *(f"'{name}'" for name in FONTS), "monospace"])
 
 
-def svg(attention: AttentionMap, title: str = "") -> str:
+def svg(attention: AttentionMap, title: str = "", scale: str = "one") -> str:
     """The map as a self-contained SVG; a tooltip on each cell shows its labels and weight.
 
     A large map is an image inside the SVG; tooltips on its rows and above its columns show their labels.
     """
     description = title or f"attention map: {len(attention.rows)} outputs over {len(attention.columns)} sources"
-    return paint(arrange(attention, title), description)
+    return paint(arrange(attention, title, scale=scale), description)
 
 
 def paint(picture: Picture, description: str) -> str:

@@ -12,6 +12,7 @@ from regard.errors import pick
 from regard.maps import AttentionMap
 from regard.show.labels import LONGEST, clipped, letters, shown
 from regard.show.large import Axis, has_many_cells, pool
+from regard.show.scale import darkest, shades
 
 SHADES = "·░▒▓█"  # a dot, not a blank, so that the eye can follow a row to its column
 LINES = 50  # maximum rows of a large map
@@ -22,17 +23,17 @@ SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT, "st
 SYSTEMS["windows"] = ColorSystem.WINDOWS
 
 
-def terminal(attention: AttentionMap, *, width: int, colours: str | None) -> str:
+def terminal(attention: AttentionMap, *, width: int, colours: str | None, scale: str = "one") -> str:
     """The map as text for a terminal of that width; a wider map is split into blocks of columns.
 
     `colours` is a colour system as rich names it: "truecolor", "256", "standard" or None for no colours. A large map is
     pooled to one block; a sentence says so.
     """
     if not has_many_cells(attention):
-        return _drawn(attention, width, colours)
+        return _drawn(attention, width, colours, scale)
     pooled = pool(attention, LINES, max(1, (width - width // 3 - 1) // 2))
     labels = _names(pooled.rows, "{number}:{label}"), _names(pooled.columns, "{number}")
-    drawing = _drawn(AttentionMap(pooled.weights, *labels), width, colours)
+    drawing = _drawn(AttentionMap(pooled.weights, *labels), width, colours, scale)
     advice = "the formats .svg, .png and .html show more dots, and .csv has every weight"
     return drawing + "".join(f"{line}\n" for line in wrap(f"{pooled.describe()}; {advice}", max(width, 10)))
 
@@ -43,7 +44,7 @@ def _names(axis: Axis, style: str) -> tuple[str, ...]:
     return axis.labels if axis.step == 1 else tuple(style.format(number=number, label=label) for number, label in first)
 
 
-def _drawn(attention: AttentionMap, width: int, colours: str | None) -> str:
+def _drawn(attention: AttentionMap, width: int, colours: str | None, scale: str) -> str:
     """The map as text, with a cell for each weight."""
     rows = [clipped(shown(row), max(1, min(LONGEST, width // 3))) for row in attention.rows]
     margin = max(map(cell_len, rows), default=0)
@@ -56,13 +57,13 @@ def _drawn(attention: AttentionMap, width: int, colours: str | None) -> str:
             lines.append(clipped(f"columns {start + 1}–{stop} of {len(widths)}", width))
         labels = ["".join(line[start:stop]) for line in header]
         lines += [" " * (margin + 1) + line for line in labels if line.strip()]
-        for row, weights in zip(rows, attention.weights.tolist(), strict=True):
+        for row, weights in zip(rows, shades(attention.weights, scale).tolist(), strict=True):
             block = zip(weights[start:stop], widths[start:stop], strict=True)
             cells = "".join(_painted(weight, cells, system) for weight, cells in block)
             lines.append(" " * (margin - cell_len(row)) + row + " " + cells)
         lines.append("")
     ramp = "".join(_painted(step / 4, 2, system) for step in range(5))
-    return "\n".join([*lines, f"0 {ramp} 1"]) + "\n"
+    return "\n".join([*lines, f"0 {ramp} {darkest(attention.weights, scale)}"]) + "\n"
 
 
 def _header(columns: Iterable[str], room: int) -> tuple[list[list[str]], list[int]]:

@@ -37,8 +37,9 @@ def harmless(text: str) -> str:
 def pharaoh(attention: AttentionMap, title: str = "") -> bytes:
     """The links as one line of `source-target` pairs, counted from zero: the Pharaoh format of word aligners.
 
-    These are the links that `regard align` and `regard score` count at the output step: between words if the sub-word
-    pieces mark where words begin, else between tokens. The title is not written.
+    They are between the tokens of the map; the sub-word pieces of a word are merged before. So characters are linked
+    with characters, and a space counts as one, as in the alignment error of `regard score`. `regard align` also merges
+    the characters between spaces to words. The title is not written.
     """
     links = attention.words().links()
     return (" ".join(f"{column}-{row}" for column, row in links) + "\n").encode()

@@ -16,6 +16,7 @@ const VIEWS = { heat: "Heat map", lines: "Lines" };
 
 /** Shows `page` ({title, maps: [{name, rows, columns, weights, entropy, coverage, monotonicity}]}) inside `root`.
  * The maps of large pages also have {unit, size, note, mean_entropy}: weights are multiples of `unit`, one for several cells.
+ * Maps whose shades do not go from 0 to 1 have {tops, darkest}: the weight of the darkest shade in each row, and its name.
  * Pages of several maps have {choices, start, labels}: `path` says for each of the choices which one a map is, `start` is
  * the path of the first map that is shown, and `rows` and `columns` are indices of `labels`. */
 export function view(root, page, start = "heat") {
@@ -270,7 +271,7 @@ function heatMap(map, say) {
     say(place && describe(map, place));
   };
   explore(picture, { find, move, mark });
-  return make("figure", { "data-view": "heat" }, [make("div", { class: "scroll" }, [picture]), legend()]);
+  return make("figure", { "data-view": "heat" }, [make("div", { class: "scroll" }, [picture]), legend(map)]);
 }
 
 /** The labels that have room beside cells of that size, each with its index. */
@@ -289,9 +290,10 @@ function paint(map, wide, high) {
   const ramp = [0, 1, 2, 3, 4].map((step) => style.getPropertyValue(`--ramp-${step}`).trim());
   const gap = Math.min(wide, high) < LEAST ? 0 : 1; // between cells, if there is room for it
   const shades = new Map(); // many weights are the same
-  const shade = (weight) => {
-    if (!shades.has(weight)) shades.set(weight, tint(ramp, weight ?? 0));
-    return shades.get(weight);
+  const shade = (weight, row) => {
+    const part = (weight ?? 0) / (map.tops?.[row] ?? 1);
+    if (!shades.has(part)) shades.set(part, tint(ramp, part));
+    return shades.get(part);
   };
   pen.scale(dots, dots);
   pen.fillStyle = style.getPropertyValue("--hairline");
@@ -303,7 +305,7 @@ function paint(map, wide, high) {
   }
   map.weights.forEach((weights, row) =>
     weights.forEach((weight, column) => {
-      pen.fillStyle = `rgb(${shade(weight).join(" ")})`;
+      pen.fillStyle = `rgb(${shade(weight, row).join(" ")})`;
       pen.fillRect(column * wide + gap / 2, row * high + gap / 2, wide - gap, high - gap);
     }),
   );
@@ -314,7 +316,8 @@ function paint(map, wide, high) {
 function dotted(map, shade) {
   const canvas = make("canvas", { width: map.columns.length, height: map.rows.length });
   const image = new ImageData(map.columns.length, map.rows.length);
-  map.weights.flat().forEach((weight, index) => image.data.set([...shade(weight), 255], 4 * index));
+  const width = map.columns.length;
+  map.weights.flat().forEach((weight, index) => image.data.set([...shade(weight, Math.floor(index / width)), 255], 4 * index));
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }
@@ -327,8 +330,8 @@ function tint(ramp, weight) {
   return from.map((part, index) => Math.round(part + (to[index] - part) * (place - lower)));
 }
 
-function legend() {
-  return make("figcaption", { class: "legend" }, ["rows: outputs · columns: sources", make("span"), "0", make("span", { class: "ramp" }), "1"]);
+function legend(map) {
+  return make("figcaption", { class: "legend" }, ["rows: outputs · columns: sources", make("span"), "0", make("span", { class: "ramp" }), map.darkest ?? "1"]);
 }
 
 // The line view: sources on the left, outputs on the right; the thickness of a line is its weight.
