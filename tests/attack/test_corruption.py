@@ -324,6 +324,7 @@ TEXTS: dict[str, bytes] = {
     "an empty list": b"[]",
     "an empty object": b"{}",
     "a list of nulls": b"[null, null]",
+    "a list of many empty objects": b"[" + b"{}," * 23_000 + b"{}]",
     "an object of lists": b'{"a": [], "b": [1]}',
     "TOML": b"a = 1\n[b]\nc = 2\n",
     "control characters": b'{"\\u001b[2J": "\\u0000\\u202e"}',

@@ -10,6 +10,7 @@ import random
 import socket
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -193,6 +194,19 @@ def test_a_record_of_many_fields_is_refused_before_they_are_made(record_property
     check_refusals([(name, columns, part) for name, (_, columns, part) in contents.items()], size / MEGABYTE * 8)
 
 
+def test_blank_lines_of_csv_cost_little_time() -> None:
+    count = 20_000_000 if WHOLE else 2_000_000
+    with gzip.open("x.csv.gz", "wb", 1) as file:
+        file.write(b"\n" * count + b"a,b\r\nx,y\n" + b"\r\n" * count + b'"k\n\n\nk",l\n' + b"\n" * count)
+    start = time.process_time()
+    found = records.read("x.csv.gz", ("a", "b"), Limits(expansion=1_000_000))
+    assert list(found.all_fields()) == [("x", "y"), ("k\n\n\nk", "l")]
+    assert time.process_time() - start < (10 if WHOLE else 2)
+    Path("bad.csv").write_bytes(b"\n\na,b\n\r\n\nx,y,z\n")
+    with pytest.raises(DataError, match=r"^bad.csv:6: 3 fields, but the header names 2 columns"):
+        list(records.read("bad.csv", ("a", "b")).all_fields())
+
+
 def test_many_delimiters_in_quotes_and_many_commas_in_a_string_are_text() -> None:
     text = 'a ""b"", c;\n' * 30_000
     Path("x.csv").write_text(f'x,y\n"{text}",1\n2,"{text}"\n', newline="")
@@ -282,6 +296,15 @@ def parquet_file(
     return name
 
 
+def sparse_footer(name: str, footer: bytes) -> str:
+    """A file of which nearly all is a hole, so large that its footer may be large too."""
+    with open(name, "wb") as file:
+        file.write(b"PAR1")
+        file.seek(100 * len(footer))
+        file.write(footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    return name
+
+
 @needs_pyarrow
 def test_a_parquet_bomb_costs_little_memory_and_time_and_the_message_names_the_key(record_property: Count) -> None:
     import pyarrow
@@ -297,6 +320,10 @@ def test_a_parquet_bomb_costs_little_memory_and_time_and_the_message_names_the_k
     parquet.write_table(pyarrow.table({"a": pyarrow.nulls(20_000_000, pyarrow.string())}), "nulls.parquet")
     parquet.write_table(pyarrow.table({"a": [[long] * 100]}), "lists.parquet")
     parquet.write_table(pyarrow.table({"a": pyarrow.nulls(3, pyarrow.binary(MEGABYTE))}), "blocks.parquet")
+    times = (pyarrow.date32(), pyarrow.date64(), pyarrow.timestamp("ms"), pyarrow.time32("s"), pyarrow.time64("us"))
+    for number, kind in enumerate(times):
+        numbers = pyarrow.array([2**31 - 1, 1], pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64())
+        parquet.write_table(pyarrow.table({"a": numbers.cast(kind)}), f"time{number}.parquet")
     broken = "is not a whole Parquet file"
     files: dict[str, str] = {
         "repeated.parquet": "data.limits.expansion",
@@ -314,6 +341,8 @@ def test_a_parquet_bomb_costs_little_memory_and_time_and_the_message_names_the_k
         parquet_file("wide", [element(b"r", 20_000), *[element(b"a")] * 20_000]): "more than 10,000 columns",
         parquet_file("deep", [element(b"a", 1)] * 5_000 + [element(b"a")]): "more than 100 deep",
         parquet_file("footer", one, groups=100, chunks=9_000): "has a footer of ",
+        **{f"time{number}.parquet": "the column 'a' holds times or dates" for number in range(len(times))},
+        sparse_footer("footers", b"\x15\x02\x19\xfc" + unsigned(20_000_000) + bytes(20_000_000)): "10,000 columns",
         parquet_file("repeated_field", one, b"\x15\0\x15\x02\x05\x04\x02\0"): broken,
     }
     for name in list(files):

@@ -23,6 +23,8 @@ class TensorBoard(Callback):
     def __init__(self, folder: str | Path) -> None:
         self.folder = self.path = Path(folder)
         self.writer: Any = None
+        if self.folder.exists() and not self.folder.is_dir():
+            raise StorageError(f"{shown(str(folder))} is not a folder; name one for the files of TensorBoard")
         _summary_writer()
 
     @contextmanager
