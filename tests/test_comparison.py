@@ -415,6 +415,15 @@ def test_overrides_of_a_run_are_refused(compared: Comparison) -> None:
         regard.compare(run, metric="f1")
 
 
+def test_seeds_of_own_data_share_the_dev_part_that_is_split_off(tmp_path: Path, data: tuple[str, ...]) -> None:
+    own = (*SMALL, data[0])
+    result = regard.compare(*own, "reverse", "reverse", "train.seed=2", runs=tmp_path, quiet=True)
+    assert [len(system.runs) for system in result.systems] == [2]
+    assert " dev pairs of " in result.examples
+    with pytest.raises(DataError, match="different dev sets"):
+        regard.compare(*own, "reverse", "reverse", "data.split_seed=2", runs=tmp_path, quiet=True)
+
+
 def test_labels_unknown_to_a_classifier_are_named(tmp_path: Path) -> None:
     file = tmp_path / "odd.tsv"
     file.write_text("what a day\tgreen\n", encoding="utf-8")

@@ -53,7 +53,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class System:
-    """Runs whose recipes differ in train.seed and name alone, in the order of the seeds."""
+    """Runs whose recipes differ in seeds and name alone, in the order of train.seed."""
 
     name: str
     runs: tuple[Compared, ...]
@@ -229,7 +229,7 @@ def compare(
     An argument such as `a.b=c` changes the recipe before it; before the first recipe, it changes all of them. A recipe
     that was trained before, under `runs`, is not trained again. The examples are those of the files `data`; without
     `data`, those of the test set that all share, or of their dev set if there is no test set. Runs whose recipes differ
-    in train.seed and name alone are joined to one system; the differences of all systems from the first are tested.
+    in seeds and name alone are joined to one system; the differences of all systems from the first are tested.
     """
     with current_log(quiet=quiet) as log:
         return _compare(arguments, tuple(data), metric, beam, Path(runs), log)
@@ -472,11 +472,12 @@ def _judged(
 
 
 def _systems(entries: Sequence[Compared]) -> tuple[System, ...]:
-    """Join the runs whose recipes differ in train.seed and name alone; a run with the seed of another stays alone."""
+    """Join the runs whose recipes differ in seeds and name alone; a run with the train.seed of another stays alone."""
     groups: dict[tuple[Recipe, int], dict[int, Compared]] = {}
     for entry in entries:
         recipe = entry.run.recipe()
-        key = replace(recipe, name="", train=replace(recipe.train, seed=0))
+        data, train = replace(recipe.data, split_seed=0), replace(recipe.train, seed=0)
+        key = replace(recipe, name="", data=data, train=train)
         place = next(number for number in count() if recipe.train.seed not in groups.get((key, number), ()))
         groups.setdefault((key, place), {})[recipe.train.seed] = entry
     systems = []

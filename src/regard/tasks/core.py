@@ -255,20 +255,20 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all examples; if there is no dev set, one is split off the training set."""
         data, read = recipe.data, cls.reader(recipe, given)
-        notes: list[str] = []
         test = read(data.test).examples if data.test else []
-        dev = read(data.dev).examples if data.dev else []
+        dev, lacking = read(data.dev) if data.dev else Loaded([], 0)
+        what = f"{cls.noun}s with an empty side"
+        notes = describe_dropped(data.dev, lacking, what)
         if not data.train:
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
             return Examples(splits.train, dev or splits.dev, test or splits.test, notes)
         train, dropped = read(data.train)
-        if dropped:
-            notes.append(f"{' and '.join(data.train)}: {dropped:,} {cls.noun}s with an empty side dropped")
+        notes = [*describe_dropped(data.train, dropped, what), *notes]
         if dev:
             return Examples(train, dev, test, notes)
-        part = files.split(train, recipe.train.seed)
+        part = files.split(train, data.split_seed)
         notes.append(f"no data.dev given: {len(part.dev):,} {cls.noun}s split off for it")
         return Examples(part.train, part.dev, test, notes)
 
@@ -478,6 +478,11 @@ def tokens_of(tokenizer: Tokenizer, noun: str = "tokens") -> Vocabulary:
 def rows_of(vocabulary: Vocabulary, *names: str) -> dict[str, Vocabulary]:
     """A vocabulary as that of the tensors with these names."""
     return dict.fromkeys(names, vocabulary)
+
+
+def describe_dropped(names: Sequence[str], dropped: int, what: str) -> list[str]:
+    """The note about examples of these files that are dropped; none if none are."""
+    return [f"{' and '.join(names)}: {dropped:,} {what} dropped"] if dropped else []
 
 
 def position_limit(model: Model) -> float:
