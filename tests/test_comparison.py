@@ -16,9 +16,9 @@ import regard
 from regard import Comparison, Run
 from regard import recipe as recipes
 from regard.analysis import significance
-from regard.analysis.comparison import MAX_BINS, MIN_BIN_SIZE, Difference, System, bins
+from regard.analysis.comparison import MAX_BINS, MIN_BIN_SIZE, Compared, Difference, System, bins
 from regard.errors import DataError, RecipeError, StorageError
-from regard.metrics import METRICS, better
+from regard.metrics import METRICS, Measured, better
 from regard.storage import METRICS as METRICS_FILE
 
 SMALL = (
@@ -441,6 +441,28 @@ def test_names_are_brief_if_that_is_unique(tmp_path: Path, data: tuple[str, ...]
     result = regard.compare(*small, *data, *entrants, runs=tmp_path, quiet=True)
     names = [entry.name for entry in result.entries]
     assert names == ["reverse model.encoder.dim=12", "reverse model.decoder.dim=12", "reverse clip=2.5"]
+
+
+def test_a_difference_within_the_spread_of_the_seeds_is_called_one(compared: Comparison) -> None:
+    joined, alone = compared.systems
+    low, high = (
+        replace(run, measured=replace_value(run, value)) for run, value in zip(joined.runs, (0.4, 0.6), strict=True)
+    )
+    one = alone.runs[0]
+
+    def table(value: float, *runs: Compared) -> str:
+        systems = System("first", runs), System("second", (replace(one, measured=replace_value(one, value)),))
+        difference = Difference(value - systems[0].mean, 0.01, 1, 10_000)
+        return replace(compared, systems=systems, differences=(difference,)).table()
+
+    note = "difference no larger than the standard deviation between seeds, which p does not test: second\n"
+    assert note in table(0.55, low, high)  # the deviation is 0.14
+    assert note not in table(0.7, low, high)
+    assert note not in table(0.41, low)
+
+
+def replace_value(run: Compared, value: float) -> Measured:
+    return run.measured._replace(value=value)
 
 
 @pytest.mark.parametrize("metric", METRICS)

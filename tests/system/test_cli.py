@@ -699,7 +699,8 @@ def test_look_without_matplotlib_says_so_before_anything_is_written(
     pictures = [part for ending in ("svg", "html", "png") for part in ("-o", f"a.{ending}")]
     for run_name in (run, "no-such-run"):
         message = refused(script("look", run_name, "fade", *pictures, folder=tmp_path))
-        assert message == "drawing a PNG needs the package matplotlib; install it with: pip install 'regard[plot]'"
+        how = "pip install 'regard[plot]', or in a clone: pip install -e '.[plot]'"
+        assert message == f"drawing a PNG needs the package matplotlib; install it with: {how}"
         assert os.listdir(tmp_path) == ["hidden"]
 
 

@@ -46,7 +46,7 @@ class Compared:
     measured: Measured
     parameters: int
     tokens_per_second: float  # of training: the median over the intervals between validations
-    train_seconds: float  # with validations; if the run was resumed, only those of its last process
+    train_seconds: float  # with validations, and also before the run was resumed
     curve: Curve  # the metric by length; no points if the examples are cut into windows
     outcomes: tuple[Outcome, ...] = field(repr=False)
 
@@ -126,8 +126,20 @@ class Comparison:
         most = max(difference.seeds for difference in self.differences)
         joined = "" if most == 1 else f", with the outputs of up to {most} seeds of either"
         trials = min(difference.trials for difference in self.differences)
-        note = f"p: approximate randomisation, {trials:,} trials{joined}"
-        return [*_lines(rows, width), *(wrap(note, width) if width else [note]), ""]
+        notes = [f"p: approximate randomisation, {trials:,} trials{joined}", *self._within_spread()]
+        wrapped = [line for note in notes for line in wrap(note, width)] if width else notes
+        return [*_lines(rows, width), *wrapped, ""]
+
+    def _within_spread(self) -> list[str]:
+        """The note about differences that are no larger than a standard deviation between seeds, if there are any."""
+        first, *others = self.systems
+        names = []
+        for system, difference in zip(others, self.differences, strict=True):
+            deviations = [each.deviation for each in (first, system) if each.deviation is not None]
+            if deviations and 0 < abs(difference.value) <= max(deviations):
+                names.append(make_visible(system.name))
+        spread = "no larger than the standard deviation between seeds, which p does not test"
+        return [f"difference {spread}: {', '.join(names)}"] if names else []
 
     def _signatures(self) -> list[str]:
         """The signature of the score: one line if it is the same for all, else one line for each run."""

@@ -37,7 +37,7 @@ from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout
 from regard.metrics import METRICS, MULTI_REFERENCE, Measured, Outcome, companions
 from regard.models import sites
 from regard.models.letters import Spelled
-from regard.recipe import Data, Limits, Model, Recipe, Search
+from regard.recipe import Data, Limits, Model, Recipe, Search, Train
 from regard.sources import Text
 from regard.storage import Run
 from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction, Vocabulary
@@ -47,6 +47,7 @@ ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic"
 # Keys that a task without a decoder ignores; its updates are not captured either.
 NO_DECODER = ("source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
 DECODER_ROWS = ("decoder.embedding.weight", "decoder.out.weight", "decoder.out.bias")  # tensors with a row per token
+MOST_UNKNOWN = 0.05  # share of unknown dev tokens above which the vocabulary of train.start_from does not suit
 READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
 LONGEST = 5000  # tokens of an input at most, unless data.max_length is higher: the memory of maps grows as the square
 
@@ -510,6 +511,14 @@ def unknown(*tables: Sequence[Sequence[int]]) -> float:
     """The share of tokens that are not in the vocabulary, in all rows of these tables."""
     tokens = sum(len(row) for rows in tables for row in rows)
     return sum(row.count(UNKNOWN) for rows in tables for row in rows) / max(1, tokens)
+
+
+def describe_unknown(share: float, settings: Train, noun: str = "tokens") -> str:
+    """The words about the share of unknown dev tokens; with the vocabulary of another run, it may be too large."""
+    words = f"{share:.2%} of the dev {noun} unknown"
+    if settings.start_from and not settings.new_vocabulary and share > MOST_UNKNOWN:
+        return f"{words} in the vocabulary of {settings.start_from}; train.new_vocabulary=true makes one from this data"
+    return words
 
 
 def cross_entropy(

@@ -208,8 +208,8 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
 
     def describe(self, data: Rows, dev: Rows) -> Iterator[str]:
         """Reports the size of the vocabulary, the share of unknown dev tokens, and the number of windows."""
-        unknown = int((dev.stream == UNKNOWN).sum()) / len(dev.stream)
-        yield f"a vocabulary of {self.source.size:,} tokens, {unknown:.2%} of the dev tokens unknown"
+        share = int((dev.stream == UNKNOWN).sum()) / len(dev.stream)
+        yield f"a vocabulary of {self.source.size:,} tokens, {core.describe_unknown(share, self.recipe.train)}"
         if window := self.recipe.language_model.window:
             stride = self.recipe.language_model.stride or window
             cut = f"{len(data.starts):,} windows of {window:,} tokens, one every {stride:,}"

@@ -120,10 +120,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         if self.source is None:
             if message := self.inputs.describe(dev.sources):
                 yield message
-            unknown = f"{core.unknown(dev.targets):.2%} of the dev tokens unknown"
+            unknown = core.describe_unknown(core.unknown(dev.targets), self.recipe.train)
             yield f"a vocabulary of {self.target.size:,} target tokens, {unknown}"
         else:
-            unknown = f"{core.unknown(dev.sources, dev.targets):.2%} of the dev tokens unknown"
+            unknown = core.describe_unknown(core.unknown(dev.sources, dev.targets), self.recipe.train)
             yield f"vocabularies of {self.source.size:,} and {self.target.size:,} tokens, {unknown}"
         yield from self._describe_cut(dev)
 
