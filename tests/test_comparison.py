@@ -16,9 +16,9 @@ import regard
 from regard import Comparison, Run
 from regard import recipe as recipes
 from regard.analysis import significance
-from regard.analysis.comparison import MAX_BINS, MIN_BIN_SIZE, Difference, System, bins
+from regard.analysis.comparison import MAX_BINS, MIN_BIN_SIZE, Compared, Difference, System, bins
 from regard.errors import DataError, RecipeError, StorageError
-from regard.metrics import METRICS, better
+from regard.metrics import METRICS, Measured, better
 from regard.storage import METRICS as METRICS_FILE
 
 SMALL = (
@@ -415,6 +415,15 @@ def test_overrides_of_a_run_are_refused(compared: Comparison) -> None:
         regard.compare(run, metric="f1")
 
 
+def test_seeds_of_own_data_share_the_dev_part_that_is_split_off(tmp_path: Path, data: tuple[str, ...]) -> None:
+    own = (*SMALL, data[0])
+    result = regard.compare(*own, "reverse", "reverse", "train.seed=2", runs=tmp_path, quiet=True)
+    assert [len(system.runs) for system in result.systems] == [2]
+    assert " dev pairs of " in result.examples
+    with pytest.raises(DataError, match="different dev sets"):
+        regard.compare(*own, "reverse", "reverse", "data.split_seed=2", runs=tmp_path, quiet=True)
+
+
 def test_labels_unknown_to_a_classifier_are_named(tmp_path: Path) -> None:
     file = tmp_path / "odd.tsv"
     file.write_text("what a day\tgreen\n", encoding="utf-8")
@@ -432,6 +441,28 @@ def test_names_are_brief_if_that_is_unique(tmp_path: Path, data: tuple[str, ...]
     result = regard.compare(*small, *data, *entrants, runs=tmp_path, quiet=True)
     names = [entry.name for entry in result.entries]
     assert names == ["reverse model.encoder.dim=12", "reverse model.decoder.dim=12", "reverse clip=2.5"]
+
+
+def test_a_difference_within_the_spread_of_the_seeds_is_called_one(compared: Comparison) -> None:
+    joined, alone = compared.systems
+    low, high = (
+        replace(run, measured=replace_value(run, value)) for run, value in zip(joined.runs, (0.4, 0.6), strict=True)
+    )
+    one = alone.runs[0]
+
+    def table(value: float, *runs: Compared) -> str:
+        systems = System("first", runs), System("second", (replace(one, measured=replace_value(one, value)),))
+        difference = Difference(value - systems[0].mean, 0.01, 1, 10_000)
+        return replace(compared, systems=systems, differences=(difference,)).table()
+
+    note = "difference no larger than the standard deviation between seeds, which p does not test: second\n"
+    assert note in table(0.55, low, high)  # the deviation is 0.14
+    assert note not in table(0.7, low, high)
+    assert note not in table(0.41, low)
+
+
+def replace_value(run: Compared, value: float) -> Measured:
+    return run.measured._replace(value=value)
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -81,7 +81,7 @@ def test_every_key_with_a_value_is_written() -> None:
     assert to_toml(Recipe()).count(" = ") == len(written) + 1  # and the key `format`
 
 
-@pytest.mark.parametrize("format", ["0", "4", "true", '"2"'])
+@pytest.mark.parametrize("format", ["0", "5", "true", '"2"'])
 def test_a_format_of_another_version_is_refused(format: str) -> None:
     assert "mine.toml is of format" in refused(f"format = {format}")
 
@@ -356,3 +356,13 @@ def test_keys_that_a_task_ignores_exist_and_defaults_are_never_refused(task: str
     for name in TASKS[task].ignores:
         value_at(Recipe(), name)
     TASKS[task].check_keys(parse("", "it", [f"task={task}"]))
+
+
+@pytest.mark.parametrize("format", [1, 2, 3])
+def test_in_an_older_recipe_the_dev_part_is_split_off_with_the_seed_of_training(format: int) -> None:
+    seed = "[train]\nseed = 7\n"
+    split = f"{seed}[data]\ntrain = 'a.tsv'\n"
+    assert parse(f"format = {format}\n{split}", "it").data.split_seed == 7
+    assert parse(split, "it").data.split_seed == 1
+    for text in (seed, f"{split}dev = 'b.tsv'\n", f"{seed}[data]\ncorpus = 'dates'\n"):  # nothing is split off
+        assert parse(f"format = {format}\n{text}", "it") == parse(text, "it")

@@ -37,7 +37,7 @@ class MissingExtraError(RegardError):
     """An optional package is not installed; the message says how to install it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs the package {package}; install it with: pip install 'regard[{extra}]'")
+        super().__init__(f"{purpose} needs the package {package}; install it with: {install_command(extra)}")
 
 
 class NotFiniteError(RegardError):
@@ -91,6 +91,11 @@ class CallbackError(RegardError):
         super().__init__(f"the callback {method} failed at update {update:,} ({kind}); {state}")
         self.method, self.update, self.error = method, update, error
         self.exit_code = error.exit_code if isinstance(error, RegardError) else RegardError.exit_code
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the packages of an extra: of the released package, or in a clone."""
+    return f"pip install 'regard[{extra}]', or in a clone: pip install -e '.[{extra}]'"
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

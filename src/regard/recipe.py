@@ -14,7 +14,7 @@ from regard.errors import RecipeError, did_you_mean, shown
 
 EMBEDDED = Path(__file__).parent / "recipes"
 SMALL = 0.02  # standard deviation of the weights with model.init = small
-FORMAT = 3  # version of the TOML format, see `_upgrade`
+FORMAT = 4  # version of the TOML format, see `_upgrade`
 
 # Bounds of what is parsed, far above those of any recipe: a recipe may come from a stranger.
 LARGEST_RECIPE = 262_144  # bytes; with all texts and lists at their longest, `to_toml` writes fewer
@@ -67,6 +67,7 @@ class Data:
     size: int = _number(25_000, 1, 10_000_000)  # number of training pairs to generate for an embedded corpus
     train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; or files with columns; plain or gz
     dev: tuple[str, ...] = ()  # if no file is given, a part of `train` is split off
+    split_seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of that part; see dev
     test: tuple[str, ...] = ()  # files that `regard score RUN` computes the score on
     columns: tuple[str, ...] = ()  # of CSV, JSONL and Parquet files: the column of the source, and that of the target
     max_length: int = _number(250, 1, 1_000_000_000)  # pairs with more tokens on either side are dropped from training
@@ -389,6 +390,9 @@ def _upgrade(values: dict[str, Any], format: int) -> dict[str, Any]:
             if task == values.get("task"):
                 values.setdefault(task, {})
                 _section(values, task)[name] = value
+    data, settings = _section(values, "data"), _section(values, "train")
+    if format < 4 and "seed" in settings and data.get("train") and not data.get("dev"):
+        data["split_seed"] = settings["seed"]  # the dev part was split off with the seed of training
     return values
 
 

@@ -157,6 +157,7 @@ class Prediction:
     source_tokens: tuple[str, ...] = ()  # if there is no map: tokens of the source, for tasks that give them
     maps: AttentionMaps | None = None  # of all sites, layers and heads, if `all_maps` was given
     token_scores: tuple[float, ...] = ()  # of forced decoding: the log-probability of each token, and of END
+    finished: bool = True  # False if search.max_ratio and search.max_extra allowed no more tokens
 
     def to_dict(self, *, maps: bool = True) -> dict[str, Any]:
         """A dictionary for JSON; the rows of `attention` are `tokens`, its columns `source_tokens`.
@@ -172,6 +173,8 @@ class Prediction:
         }
         if self.token_scores:
             content["token_scores"] = list(self.token_scores)
+        if not self.finished:
+            content["finished"] = False
         if maps:
             content["source_tokens"] = list(self.map.columns if self.map else self.source_tokens)
             content["attention"] = self.map.weights.tolist() if self.map else []

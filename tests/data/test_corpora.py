@@ -15,7 +15,7 @@ from babel.dates import format_date
 from regard.data.corpora import CORPORA, copy, dates, reverse
 from regard.data.corpora.core import Corpus, Splits
 from regard.data.corpora.dates import DATE_FORMATS
-from regard.errors import MissingExtraError
+from regard.errors import MissingExtraError, install_command
 
 FINGERPRINT = """
 import hashlib
@@ -186,7 +186,7 @@ def test_formats_render_the_expected_text(day: date, pattern: str, language: str
 def test_dates_without_babel_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "babel", None)
     monkeypatch.setitem(sys.modules, "babel.dates", None)
-    message = "the corpus 'dates' needs the package Babel; install it with: pip install 'regard[corpora]'"
+    message = "the corpus 'dates' needs the package Babel; install it with: " + install_command("corpora")
     with pytest.raises(MissingExtraError, match=f"^{re.escape(message)}$"):
         dates(seed=1, size=1)
     assert len(reverse(seed=1, size=1).train) == 1

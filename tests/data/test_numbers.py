@@ -12,7 +12,7 @@ from num2words import num2words
 from regard.data.corpora import numbers
 from regard.data.corpora.core import Splits
 from regard.data.corpora.numbers import LONGEST, _lexicon, spell
-from regard.errors import MissingExtraError
+from regard.errors import MissingExtraError, install_command
 from regard.types import Example
 
 UNITS = {
@@ -175,6 +175,6 @@ def test_no_german_number_is_longer_than_the_limit_of_links() -> None:
 
 def test_numbers_without_num2words_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "num2words", None)
-    message = "the corpus 'numbers' needs the package num2words; install it with: pip install 'regard[corpora]'"
+    message = "the corpus 'numbers' needs the package num2words; install it with: " + install_command("corpora")
     with pytest.raises(MissingExtraError, match=f"^{re.escape(message)}$"):
         numbers(seed=1, size=1)

@@ -307,6 +307,7 @@ def test_predict_json_is_one_object_a_line(regard: Command, run: Path) -> None:
         del prediction["attention"], prediction["source_tokens"]
     assert without == predictions
     assert "--maps adds attention maps to JSON; add --json" in refused(regard("predict", run, "--maps"))
+    assert "--n-best adds further outputs to JSON; add --json" in refused(regard("predict", run, "--n-best", 3))
 
 
 def test_300_lines_with_three_outputs_each_are_less_than_a_megabyte_of_json(regard: Command, run: Path) -> None:
@@ -580,8 +581,61 @@ def test_a_place_for_errors_that_cannot_be_written_is_refused_at_once(regard: Co
         assert reason in result.error
 
 
-def test_score_without_a_test_set_says_how_to_give_one(regard: Command, run: Path) -> None:
-    assert "names no test set; write: regard score" in refused(regard("score", run))
+def test_score_without_a_test_set_is_on_the_dev_part_that_was_split_off(
+    regard: Command, run: Path, trained: tuple[Path, Result], tmp_path: Path
+) -> None:
+    result = regard("score", run, folder=trained[0])
+    assert result.code == 0, result.error
+    assert "no test set is named; scored on the dev set, 20 pairs split off from data.train\n" in result.error
+    assert result.lines[0] == re.sub(r".*on dev: (\S+) \((.*)\).*", r"character_errors \1  \2", on_dev(trained[1]))
+    assert "split off" not in regard("score", run, "--quiet", folder=trained[0]).error
+    (tmp_path / "pairs.tsv").write_text(pairs(100), encoding="utf-8")
+    changed = refused(regard("score", run, folder=tmp_path))
+    assert changed.startswith("pairs.tsv has changed since ")
+    assert changed.endswith(f"; write: regard score {run} FILE.tsv")
+
+
+def on_dev(result: Result) -> str:
+    [line] = [line for line in result.error.splitlines() if "; on dev: " in line]
+    return line
+
+
+def test_score_on_data_dev_without_a_test_set(regard: Command, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text(pairs(40), encoding="utf-8")
+    (tmp_path / "dev.tsv").write_text("ab\tAB\n\tCD\nef\tEF\n", encoding="utf-8")
+    settings = ("data.train=train.tsv", "data.dev=dev.tsv", *TINY, "train.updates=1")
+    trained = regard("train", "dates", *settings, folder=tmp_path)
+    assert "dev.tsv: 1 pairs with an empty side dropped\n" in trained.error
+    result = regard("score", "runs/upper", folder=tmp_path)
+    assert "no test set is named; scored on the dev set, 2 pairs of dev.tsv\n" in result.error
+
+
+def test_a_score_on_the_training_data_is_called_one(
+    regard: Command, run: Path, trained: tuple[Path, Result], tmp_path: Path
+) -> None:
+    sentence = "pairs.tsv: the run was trained on this; the score says little about other pairs\n"
+    assert sentence in regard("score", run, "./pairs.tsv", "--quiet", folder=trained[0]).error
+    (tmp_path / "pairs.tsv").write_text(pairs(100), encoding="utf-8")  # of the same name, but not the same
+    assert sentence not in regard("score", run, "pairs.tsv", folder=tmp_path).error
+
+
+def test_outputs_that_are_cut_at_the_longest_length_are_counted(regard: Command, run: Path, tmp_path: Path) -> None:
+    short = ("--search", "max_ratio=0", "--search", "max_extra=2")
+    note = "2 of 3 outputs were cut at the longest length; raise search.max_ratio or search.max_extra\n"
+    result = regard("predict", run, *short, "--json", stdin=b"abcde\n\nfade\n")
+    assert result.error == f"regard: {note}"
+    assert [json.loads(line).get("finished") for line in result.lines] == [False, None, False]
+    assert regard("predict", run, *short, "--quiet", stdin=b"abcde\n").error == ""
+    (tmp_path / "data.tsv").write_text("abc\tABCDEFGHIJ\nfade\tFADE\nb\tBCDEF\n" * 20, encoding="utf-8")
+    settings = ("data.train=data.tsv", *TINY, "train.updates=1", "data.dev=data.tsv")
+    what = "40 of 60 dev targets are longer than outputs may be (1 x source length + 3 tokens)"
+    sentence = f"{what}; raise search.max_ratio or search.max_extra\n"
+    assert sentence in regard("train", "dates", *settings, "--dry-run", folder=tmp_path).error
+    trained = regard("train", "dates", *settings, "search.max_extra=1", folder=tmp_path)
+    assert "40 of 60 dev targets are longer" in trained.error
+    wider = regard("train", "dates", *settings, "search.max_extra=8", "--dry-run", folder=tmp_path)
+    assert "are longer than" not in wider.error
+    assert "outputs were cut at the longest length; raise " in regard("score", "runs/upper", folder=tmp_path).error
 
 
 # Align
@@ -665,7 +719,8 @@ def test_look_without_matplotlib_says_so_before_anything_is_written(
     pictures = [part for ending in ("svg", "html", "png") for part in ("-o", f"a.{ending}")]
     for run_name in (run, "no-such-run"):
         message = refused(script("look", run_name, "fade", *pictures, folder=tmp_path))
-        assert message == "drawing a PNG needs the package matplotlib; install it with: pip install 'regard[plot]'"
+        how = "pip install 'regard[plot]', or in a clone: pip install -e '.[plot]'"
+        assert message == f"drawing a PNG needs the package matplotlib; install it with: {how}"
         assert os.listdir(tmp_path) == ["hidden"]
 
 

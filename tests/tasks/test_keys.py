@@ -15,7 +15,8 @@ OF_ALL_TASKS = ("name", "task", "metric", "train.", "model.encoder.self_attentio
 
 # Keys that are read only with some data or in some searches.
 LIMITS = {"data.limits.file_bytes", "data.limits.lines", "data.limits.line_bytes", "data.limits.expansion"}
-CONDITIONAL = LIMITS | {"classify.header", "search.length_penalty", "search.no_repeat", "search.top_k", "search.top_p"}
+SEARCH = {"search.length_penalty", "search.no_repeat", "search.top_k", "search.top_p"}
+CONDITIONAL = LIMITS | SEARCH | {"classify.header", "data.split_seed"}
 
 # Keys that are refused though code that tasks share reads them: without a decoder they have no effect.
 READ_WITHOUT_EFFECT = {"model.tied", "model.decoder.kind", "model.decoder.copies"}

@@ -3,8 +3,10 @@
 import errno
 import json
 import os
+import re
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +16,8 @@ import pytest
 import torch
 
 import regard
+from regard import console, storage
 from regard import recipe as recipes
-from regard import storage
 from regard.errors import CallbackError, CorruptError, MissingExtraError, RecipeError, RegardError
 from regard.recipe import Recipe, Train
 from regard.storage import MODEL, Run
@@ -207,6 +209,37 @@ def test_a_resumed_run_starts_at_its_update(tmp_path: Path) -> None:
     assert [event.update for event in recorder.of(Updated)] == [4, 5]
 
 
+class Slow(Callback):
+    """Makes each update take a while."""
+
+    def on_update(self, event: Updated) -> None:
+        time.sleep(0.1)
+
+
+def test_the_seconds_of_a_resumed_run_are_those_of_all_its_parts(tmp_path: Path) -> None:
+    with pytest.raises(CallbackError):
+        regard.train(tiny(), runs=tmp_path, quiet=True, callbacks=[Slow(), Failing("on_update", 3)])
+    recorder = Recorder()
+    run = regard.resume(tmp_path / "tiny", quiet=True, callbacks=[recorder])
+    seconds = [event.seconds for event in recorder.of(Updated) + recorder.of(Ended)]
+    assert seconds == sorted(seconds)
+    assert seconds[0] > 0.3
+    times = [entry["seconds"] for entry in run.metrics() if "seconds" in entry]
+    assert times == sorted(times)
+    assert times[-1] > 0.3
+
+
+def test_without_a_terminal_the_lines_about_updates_have_the_time_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("SECONDS_OF_A_LINE", "SECONDS_OF_A_WORK"):
+        monkeypatch.setattr(console, name, 0.0)
+    regard.train(tiny(), runs=tmp_path)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("learning: ")]
+    assert len(lines) == 5
+    assert all(re.search(r"tokens/s, \d+(\.\d)? s so far$", line) for line in lines)
+
+
 @pytest.mark.parametrize("wrong", [Recorder, print, "tensorboard"])
 def test_what_is_no_callback_is_refused(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(RecipeError, match=r"^callbacks is a list of objects whose class .* such as \[Mine\(\)\]"):
@@ -338,6 +371,7 @@ def test_versions_of_tensorboard_that_do_not_fit_are_a_sentence(monkeypatch: pyt
 def test_without_tensorboard_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(
-        MissingExtraError, match=r"needs the package tensorboard; .*pip install 'regard\[tensorboard\]'"
+        MissingExtraError,
+        match=r"^writing TensorBoard's event files needs .*pip install 'regard\[tensorboard\]'",
     ):
         TensorBoard("board")

@@ -9,10 +9,11 @@ import regard
 from regard import recipe as recipes
 from regard import storage
 from regard.data.records import DEV, PAIRS
-from regard.errors import DataError, RecipeError
+from regard.errors import CallbackError, DataError, RecipeError
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.training import loop
+from regard.training.callbacks import Updated
 
 WORDS = ["abc", "bcde", "cdefg", "fedcba", "hgfedcb", "xyz", "zyx", "yy", "ab", "ba"]
 ROWS = [(word, word[::-1]) for word in WORDS]
@@ -62,6 +63,22 @@ def test_pairs_train_as_a_file_of_them_does(tmp_path: Path, capsys: pytest.Captu
     assert '"examples": 10' in again.read(storage.DATA).decode()
     with pytest.raises(DataError, match=r"^the pairs given in Python are not stored in the run; write them to a file"):
         regard.load(of_pairs).task.examples(of_pairs.recipe())
+
+
+class Failing(regard.Callback):
+    """Fails at the first update."""
+
+    def on_update(self, event: Updated) -> None:
+        raise ValueError("no such luck")
+
+
+@pytest.mark.parametrize(("dev", "given"), [(None, "pairs=..."), (ROWS[:3], "pairs=..., dev=...")])
+def test_an_error_of_a_run_on_pairs_says_how_to_resume_it_in_python(tmp_path: Path, dev: Any, given: str) -> None:
+    with pytest.raises(CallbackError) as failed:
+        regard.train(tiny(), pairs=ROWS, dev=dev, runs=tmp_path, quiet=True, callbacks=[Failing()])
+    call = f"regard.resume({str(tmp_path / 'tiny')!r}, {given})"
+    assert str(failed.value).endswith(f"; 1 updates are saved; go on with: {call}")
+    assert regard.resume(tmp_path / "tiny", pairs=ROWS, dev=dev, quiet=True).finished()
 
 
 def test_a_run_on_pairs_resumes_exactly_with_the_same_pairs_alone(

@@ -17,7 +17,7 @@ from regard.errors import CorruptError, DataError, RecipeError
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import TASKS, task_of
-from regard.training import loop, resume, train
+from regard.training import loop, preview, resume, train
 from regard.types import Vocabulary
 from small_recipes import RECIPES
 
@@ -105,6 +105,35 @@ def test_tensors_that_do_not_fit_are_initialised_as_usual(
     for name, tensor in new.items():
         assert torch.equal(tensor, old[name] if name in taken else without_start[name])
     assert f"{len(taken)} of the model's {len(new)} tensors" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_is_taken_and_warns_if_that_is_little(
+    origin: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = f"train.start_from={origin.path}"
+    count, warning = len(weights(origin)), "warning: most of the model begins with new weights; if that is not meant, "
+    preview(tiny(), start)
+    printed = capsys.readouterr().err
+    assert f"taken from {origin.path}: {count} of the model's {count} tensors\n" in printed
+    assert warning not in printed
+    preview(tiny(), start, "model.encoder.dim=20", "model.decoder.dim=14")
+    printed = capsys.readouterr().err
+    assert f"taken from {origin.path}: " in printed
+    assert f"{warning}make [model] more like that of {origin.path / 'recipe.toml'}\n" in printed
+
+
+def test_a_new_vocabulary_is_suggested_if_much_is_unknown(
+    origin: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "greek.tsv").write_text("αβγ\tγβα\nab\tba\nβα\tαβ\nc\tc\n", encoding="utf-8")
+    start = f"train.start_from={origin.path}"
+    data = f"data.train={tmp_path}/greek.tsv", f"data.dev={tmp_path}/greek.tsv"
+    preview(tiny(), start, *data)
+    how = f"in the vocabulary of {origin.path}; train.new_vocabulary=true makes one from this data\n"
+    assert f"% of the dev tokens unknown {how}" in capsys.readouterr().err
+    for others in ([start], [start, *data, "train.new_vocabulary=true"], data):
+        preview(tiny(), *others)
+        assert "train.new_vocabulary=true makes" not in capsys.readouterr().err
 
 
 def test_a_run_without_fitting_tensors_is_refused_and_nothing_is_written(origin: Run, tmp_path: Path) -> None:

@@ -46,14 +46,14 @@ class Compared:
     measured: Measured
     parameters: int
     tokens_per_second: float  # of training: the median over the intervals between validations
-    train_seconds: float  # with validations; if the run was resumed, only those of its last process
+    train_seconds: float  # with validations, and also before the run was resumed
     curve: Curve  # the metric by length; no points if the examples are cut into windows
     outcomes: tuple[Outcome, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
 class System:
-    """Runs whose recipes differ in train.seed and name alone, in the order of the seeds."""
+    """Runs whose recipes differ in seeds and name alone, in the order of train.seed."""
 
     name: str
     runs: tuple[Compared, ...]
@@ -126,8 +126,20 @@ class Comparison:
         most = max(difference.seeds for difference in self.differences)
         joined = "" if most == 1 else f", with the outputs of up to {most} seeds of either"
         trials = min(difference.trials for difference in self.differences)
-        note = f"p: approximate randomisation, {trials:,} trials{joined}"
-        return [*_lines(rows, width), *(wrap(note, width) if width else [note]), ""]
+        notes = [f"p: approximate randomisation, {trials:,} trials{joined}", *self._within_spread()]
+        wrapped = [line for note in notes for line in wrap(note, width)] if width else notes
+        return [*_lines(rows, width), *wrapped, ""]
+
+    def _within_spread(self) -> list[str]:
+        """The note about differences that are no larger than a standard deviation between seeds, if there are any."""
+        first, *others = self.systems
+        names = []
+        for system, difference in zip(others, self.differences, strict=True):
+            deviations = [each.deviation for each in (first, system) if each.deviation is not None]
+            if deviations and 0 < abs(difference.value) <= max(deviations):
+                names.append(make_visible(system.name))
+        spread = "no larger than the standard deviation between seeds, which p does not test"
+        return [f"difference {spread}: {', '.join(names)}"] if names else []
 
     def _signatures(self) -> list[str]:
         """The signature of the score: one line if it is the same for all, else one line for each run."""
@@ -229,7 +241,7 @@ def compare(
     An argument such as `a.b=c` changes the recipe before it; before the first recipe, it changes all of them. A recipe
     that was trained before, under `runs`, is not trained again. The examples are those of the files `data`; without
     `data`, those of the test set that all share, or of their dev set if there is no test set. Runs whose recipes differ
-    in train.seed and name alone are joined to one system; the differences of all systems from the first are tested.
+    in seeds and name alone are joined to one system; the differences of all systems from the first are tested.
     """
     with current_log(quiet=quiet) as log:
         return _compare(arguments, tuple(data), metric, beam, Path(runs), log)
@@ -472,11 +484,12 @@ def _judged(
 
 
 def _systems(entries: Sequence[Compared]) -> tuple[System, ...]:
-    """Join the runs whose recipes differ in train.seed and name alone; a run with the seed of another stays alone."""
+    """Join the runs whose recipes differ in seeds and name alone; a run with the train.seed of another stays alone."""
     groups: dict[tuple[Recipe, int], dict[int, Compared]] = {}
     for entry in entries:
         recipe = entry.run.recipe()
-        key = replace(recipe, name="", train=replace(recipe.train, seed=0))
+        data, train = replace(recipe.data, split_seed=0), replace(recipe.train, seed=0)
+        key = replace(recipe, name="", data=data, train=train)
         place = next(number for number in count() if recipe.train.seed not in groups.get((key, number), ()))
         groups.setdefault((key, place), {})[recipe.train.seed] = entry
     systems = []

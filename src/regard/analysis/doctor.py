@@ -24,7 +24,7 @@ from regard.device import (
     name_processor,
     precision,
 )
-from regard.errors import RegardError
+from regard.errors import RegardError, install_command
 from regard.kernels import choose, gpu
 from regard.kernels.choose import PATHS, PathCounts, capturable, count_answers, takes
 from regard.predict import load
@@ -139,7 +139,7 @@ def _version(package: str) -> str:
 def _extras() -> dict[str, str]:
     missing = {extra: [name for name in names if find_spec(name) is None] for extra, names in EXTRAS.items()}
     return {
-        extra: f"{' and '.join(names)} missing: pip install 'regard[{extra}]'" if names else "installed"
+        extra: f"{' and '.join(names)} missing: {install_command(extra)}" if names else "installed"
         for extra, names in missing.items()
     }
 

@@ -44,8 +44,8 @@ def compare(
 
     regard compare train.updates=300 reverse reverse model.decoder.order=none runs/mine
 
-    A recipe that was trained before, on the same data, is not trained again. Recipes or runs that differ in train.seed
-    and name alone are joined: mean and standard deviation. The others are tested against the first one.
+    A recipe that was trained before, on the same data, is not trained again. Recipes or runs that differ in seeds and
+    name alone are joined: mean and standard deviation. The others are tested against the first one.
     """
     from regard import storage
     from regard.console import ProgressLog

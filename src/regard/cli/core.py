@@ -203,6 +203,11 @@ def note(text: object) -> None:
     say(f"regard: {text}")
 
 
+def cut_note(cut: int, outputs: int) -> str:
+    """The note about outputs that reached the longest length, and are only beginnings."""
+    return f"{cut:,} of {outputs:,} outputs were cut at the longest length; raise search.max_ratio or search.max_extra"
+
+
 def say(line: str) -> None:
     """Print a line on stderr; in a terminal with visible control characters."""
     print(for_stream(line, sys.stderr), file=sys.stderr)

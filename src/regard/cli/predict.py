@@ -13,6 +13,7 @@ from regard.visible import is_terminal
 
 if TYPE_CHECKING:
     from regard.tasks import AnyTask
+    from regard.types import Prediction
 
 N_BEST = "With --json: outputs per text; if more than the beam, a wider search adds them."
 SEARCH = "A key of the recipe's search, such as temperature=0.8; may be repeated."
@@ -46,6 +47,8 @@ def predict(
     from regard.predict import load
     from regard.recipe import parse_override
 
+    if n_best > 1 and not as_json:
+        raise RecipeError("--n-best adds further outputs to JSON; add --json, or leave it out for the best alone")
     if maps and not as_json:
         raise RecipeError("--maps adds attention maps to JSON; add --json, or write: regard look RUN TEXT")
     _check_inputs(run, inputs, text, columns)
@@ -65,7 +68,7 @@ def predict(
                 most = f"more than {predictor.task.longest:,} tokens"
                 core.note(f"line {number:,} has {most}; it is answered with an empty line")
             elif not quiet:
-                notes.add(answer.source)
+                notes.add(answer)
         if maps:  # not at once: the maps of a batch as text may take gigabytes
             for answer in answers:
                 core.write_line(core.to_json(answer.to_dict(maps=True)))
@@ -104,17 +107,19 @@ def _looks_like_text(name: str) -> bool:
 
 
 class Notes:
-    """Counts lines that a model cannot read as they are meant, for a note after all of them."""
+    """Counts lines that a model cannot read as they are meant, and outputs that were cut, for notes after all."""
 
     def __init__(self, task: "AnyTask") -> None:
         self._task = task
-        self._tabs = self._lacking = 0
+        self._tabs = self._lacking = self._cut = 0
         self._unknown: dict[str, None] = {}  # the first unknown parts, in their order
 
-    def add(self, text: str) -> None:
-        """Count a line."""
+    def add(self, answer: "Prediction") -> None:
+        """Count a line and its best output."""
+        text = answer.source
         unknown = self._task.unknown_parts(text)
         self._lacking += bool(unknown)
+        self._cut += not answer.finished
         self._tabs += "\t" in text and len(self._task.columns) <= 2  # with more, tabs separate the fields of a source
         if len(self._unknown) <= LISTED:
             self._unknown.update(dict.fromkeys(unknown))
@@ -128,4 +133,6 @@ class Notes:
         if self._lacking:
             named = ", ".join(map(shown, [*self._unknown][:LISTED])) + (", ..." if len(self._unknown) > LISTED else "")
             sentences.append(f"{self._lacking:,} of {lines:,} lines have parts that are not in the vocabulary: {named}")
+        if self._cut:
+            sentences.append(core.cut_note(self._cut, lines))
         return sentences

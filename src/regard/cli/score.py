@@ -1,7 +1,7 @@
 """`regard score`: the score of a run on examples with references."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +15,10 @@ from regard.cli.core import (
     Quiet,
     RunPath,
     check_outputs,
+    cut_note,
     found_files,
     input_files,
+    note,
     one_line,
     say,
     to_json,
@@ -28,9 +30,12 @@ from regard.visible import ENCODING_ERRORS
 
 if TYPE_CHECKING:
     from regard.analysis.mistakes import Mistakes
+    from regard.console import ProgressLog
+    from regard.predict import Predictor
+    from regard.types import Example
 
 FILES = typer.Argument(
-    metavar="[FILE]...", help="As data.test: a TSV, CSV or plain texts.  [default: the run's test set]"
+    metavar="[FILE]...", help="As data.test: a TSV, CSV or plain texts.  [default: the run's test set, or dev set]"
 )
 
 ERRORS = "Write the wrong answers to this TSV, worst first, and print the most frequent kinds of mistake."
@@ -64,17 +69,14 @@ def score(
         from regard.predict import load
 
         predictor = load(run)
-        recipe = predictor.task.recipe
-        if not files and recipe.data.train and not recipe.data.test:
-            raise DataError(f"the recipe of {run} names no test set; write: regard score {shlex.quote(run)} FILE.tsv")
-        named = tuple(files or recipe.data.test)
-        if files or columns is not None:
-            recipe = with_columns(predictor.task, named, columns)
-        examples = predictor.task.reader(recipe)(named).examples if named else predictor.task.examples(recipe).test
+        examples = _examples(predictor, tuple(files or ()), columns, log)
         scored = predictor.score(examples, metric=metric, beam=beam)
         wrong = mistakes.find(predictor.task, scored) if errors is not None else None
     if errors is not None and wrong is not None:
         storage.write(errors, to_tsv(wrong.rows()))
+    cut = sum(not answer.finished for answer in scored.answers)
+    if cut and not quiet:
+        note(cut_note(cut, len(scored.answers)))
     total, links = scored.measured, alignment.measure(scored.answers, scored.asked)
     if as_json:
         rates = {reading: error.value for reading, error in links.items()}
@@ -94,6 +96,56 @@ def score(
         print_mistakes(wrong)
         if not quiet:
             say(f"written: {errors}")
+
+
+def _examples(
+    predictor: "Predictor", files: tuple[str, ...], columns: str | None, log: "ProgressLog"
+) -> "Sequence[Example]":
+    """The examples of the files, or of the run's test set; if it names none, of its dev set, and a message says so."""
+    task = predictor.task
+    recipe, named = task.recipe, files or task.recipe.data.test
+    if recipe.data.train and not named and columns is None:
+        return _dev(predictor, log)
+    if files or columns is not None:
+        recipe = with_columns(task, named, columns)
+    if _trained_on(predictor, named):
+        log.warn(f"{' and '.join(named)}: the run was trained on this; the score says little about other {task.noun}s")
+    return task.reader(recipe)(named).examples if named else task.examples(recipe).test
+
+
+def _trained_on(predictor: "Predictor", names: tuple[str, ...]) -> bool:
+    """Whether one of these files is among data.train of the run, and has not changed since."""
+    from regard import storage
+
+    recipe = predictor.task.recipe
+    learned, scored = ({path.resolve() for path in found_files(part)} for part in (recipe.data.train, names))
+    if not learned & scored:
+        return False
+    try:
+        return predictor.task.examples(recipe).digest() == predictor.run.read(storage.DATA)
+    except DataError:  # another file of data.train is missing
+        return False
+
+
+def _dev(predictor: "Predictor", log: "ProgressLog") -> "Sequence[Example]":
+    """The dev set of a run: that of data.dev, or the part that was split off data.train."""
+    from regard import storage
+    from regard.data.records import DEV, PAIRS
+
+    task, run = predictor.task, predictor.run
+    data, how = task.recipe.data, f"write: regard score {shlex.quote(str(run.path))} FILE.tsv"
+    if DEV in data.dev or (PAIRS in data.train and not data.dev):
+        raise DataError(f"the recipe of {run.path} names no test set, and its pairs are not stored; {how}")
+    if data.dev:
+        dev, origin = task.reader(task.recipe)(data.dev).examples, f"of {' and '.join(data.dev)}"
+    else:
+        examples = task.examples(task.recipe)
+        if examples.digest() != run.read(storage.DATA):
+            names = " and ".join(data.train)
+            raise DataError(f"{names} has changed since {run.path} was trained, and so has its dev part; {how}")
+        dev, origin = examples.dev, "split off from data.train"
+    log.say(f"no test set is named; scored on the dev set, {len(dev):,} {task.noun}s {origin}")
+    return dev
 
 
 def print_mistakes(wrong: "Mistakes") -> None:

@@ -108,7 +108,7 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
 
     def describe(self, data: Questions, dev: Questions) -> Iterator[str]:
         """Reports the size of the vocabulary and the length of the longest answer."""
-        unknown = f"{core.unknown(dev.questions, dev.contexts):.2%} of the dev tokens unknown"
+        unknown = core.describe_unknown(core.unknown(dev.questions, dev.contexts), self.recipe.train)
         yield f"a vocabulary of {self.source.size:,} tokens, {unknown}"
         longest = max(answer.last - answer.first + 1 for answer in data.spans)
         most = self.recipe.search.max_answer

@@ -146,7 +146,8 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
 
     def describe(self, data: Labelled, dev: Labelled) -> Iterator[str]:
         """Reports the size of the vocabulary, the shares of the labels, and the accuracy of the most frequent one."""
-        yield f"a vocabulary of {self.source.size:,} tokens, {core.unknown(dev.sources):.2%} of the dev tokens unknown"
+        unknown = core.describe_unknown(core.unknown(dev.sources), self.recipe.train)
+        yield f"a vocabulary of {self.source.size:,} tokens, {unknown}"
         counts = Counter(data.labels).most_common()
         shares = [f"{self.labels[label]} {count / len(data.labels):.1%}" for label, count in counts]
         frequent = counts[0][0]

@@ -37,7 +37,7 @@ from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout
 from regard.metrics import METRICS, MULTI_REFERENCE, Measured, Outcome, companions
 from regard.models import sites
 from regard.models.letters import Spelled
-from regard.recipe import Data, Limits, Model, Recipe, Search
+from regard.recipe import Data, Limits, Model, Recipe, Search, Train
 from regard.sources import Text
 from regard.storage import Run
 from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction, Vocabulary
@@ -47,6 +47,7 @@ ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic"
 # Keys that a task without a decoder ignores; its updates are not captured either.
 NO_DECODER = ("source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
 DECODER_ROWS = ("decoder.embedding.weight", "decoder.out.weight", "decoder.out.bias")  # tensors with a row per token
+MOST_UNKNOWN = 0.05  # share of unknown dev tokens above which the vocabulary of train.start_from does not suit
 READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
 LONGEST = 5000  # tokens of an input at most, unless data.max_length is higher: the memory of maps grows as the square
 
@@ -255,20 +256,20 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all examples; if there is no dev set, one is split off the training set."""
         data, read = recipe.data, cls.reader(recipe, given)
-        notes: list[str] = []
         test = read(data.test).examples if data.test else []
-        dev = read(data.dev).examples if data.dev else []
+        dev, lacking = read(data.dev) if data.dev else Loaded([], 0)
+        what = f"{cls.noun}s with an empty side"
+        notes = describe_dropped(data.dev, lacking, what)
         if not data.train:
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
             return Examples(splits.train, dev or splits.dev, test or splits.test, notes)
         train, dropped = read(data.train)
-        if dropped:
-            notes.append(f"{' and '.join(data.train)}: {dropped:,} {cls.noun}s with an empty side dropped")
+        notes = [*describe_dropped(data.train, dropped, what), *notes]
         if dev:
             return Examples(train, dev, test, notes)
-        part = files.split(train, recipe.train.seed)
+        part = files.split(train, data.split_seed)
         notes.append(f"no data.dev given: {len(part.dev):,} {cls.noun}s split off for it")
         return Examples(part.train, part.dev, test, notes)
 
@@ -480,6 +481,11 @@ def rows_of(vocabulary: Vocabulary, *names: str) -> dict[str, Vocabulary]:
     return dict.fromkeys(names, vocabulary)
 
 
+def describe_dropped(names: Sequence[str], dropped: int, what: str) -> list[str]:
+    """The note about examples of these files that are dropped; none if none are."""
+    return [f"{' and '.join(names)}: {dropped:,} {what} dropped"] if dropped else []
+
+
 def position_limit(model: Model) -> float:
     """The number of positions that a model has: model.longest if positions are learned, otherwise infinite."""
     learned = model.positions == "learned" and "transformer" in (model.encoder.kind, model.decoder.kind)
@@ -505,6 +511,14 @@ def unknown(*tables: Sequence[Sequence[int]]) -> float:
     """The share of tokens that are not in the vocabulary, in all rows of these tables."""
     tokens = sum(len(row) for rows in tables for row in rows)
     return sum(row.count(UNKNOWN) for rows in tables for row in rows) / max(1, tokens)
+
+
+def describe_unknown(share: float, settings: Train, noun: str = "tokens") -> str:
+    """The words about the share of unknown dev tokens; with the vocabulary of another run, it may be too large."""
+    words = f"{share:.2%} of the dev {noun} unknown"
+    if settings.start_from and not settings.new_vocabulary and share > MOST_UNKNOWN:
+        return f"{words} in the vocabulary of {settings.start_from}; train.new_vocabulary=true makes one from this data"
+    return words
 
 
 def cross_entropy(

@@ -156,11 +156,12 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
             convert = _ended if window else list
             return Examples(convert(train), convert(dev), convert(test), notes)
         train, dropped = read(data.train)
-        notes = [f"{' and '.join(data.train)}: {dropped:,} blank lines dropped"] if dropped else []
+        notes = core.describe_dropped(data.train, dropped, "blank lines")
         test = read(data.test).examples if data.test else []
         if data.dev:
-            return Examples(train, read(data.dev).examples, test, notes)
-        train, dev = _last_tenth(train) if window else _some_lines(train, recipe.train.seed)
+            dev, dropped = read(data.dev)
+            return Examples(train, dev, test, [*notes, *core.describe_dropped(data.dev, dropped, "blank lines")])
+        train, dev = _last_tenth(train) if window else _some_lines(train, data.split_seed)
         part = f"the last tenth, {_characters(dev):,} characters, is" if window else f"{len(dev):,} lines are"
         return Examples(train, dev, test, [*notes, f"no data.dev given: {part} split off for it"])
 
@@ -207,8 +208,8 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
 
     def describe(self, data: Rows, dev: Rows) -> Iterator[str]:
         """Reports the size of the vocabulary, the share of unknown dev tokens, and the number of windows."""
-        unknown = int((dev.stream == UNKNOWN).sum()) / len(dev.stream)
-        yield f"a vocabulary of {self.source.size:,} tokens, {unknown:.2%} of the dev tokens unknown"
+        share = int((dev.stream == UNKNOWN).sum()) / len(dev.stream)
+        yield f"a vocabulary of {self.source.size:,} tokens, {core.describe_unknown(share, self.recipe.train)}"
         if window := self.recipe.language_model.window:
             stride = self.recipe.language_model.stride or window
             cut = f"{len(data.starts):,} windows of {window:,} tokens, one every {stride:,}"

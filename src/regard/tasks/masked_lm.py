@@ -145,7 +145,8 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
 
     def describe(self, data: Texts, dev: Texts) -> Iterator[str]:
         """Reports the size of the vocabulary and the share of tokens to predict."""
-        yield f"a vocabulary of {self.source.size:,} tokens, {core.unknown(dev.rows):.2%} of the dev tokens unknown"
+        unknown = core.describe_unknown(core.unknown(dev.rows), self.recipe.train)
+        yield f"a vocabulary of {self.source.size:,} tokens, {unknown}"
         words = ", whole words at once" if self.recipe.masked_lm.whole_words else ""
         yield f"{self.recipe.masked_lm.masked:.0%} of the tokens are masked and predicted{words}"
 

@@ -163,7 +163,8 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     def describe(self, data: Sentences, dev: Sentences) -> Iterator[str]:
         """Reports the sizes of the vocabularies, the share of unknown dev words, and whether tags are BIO."""
         counts = f"{self.words.size:,} words, {self.letters.size:,} letters, {len(self.names):,} tags"
-        yield f"vocabularies of {counts}; {core.unknown(dev.words):.2%} of the dev words unknown"
+        unknown = core.describe_unknown(core.unknown(dev.words), self.recipe.train, "words")
+        yield f"vocabularies of {counts}; {unknown}"
         if self.rules is not None:
             broken = sum(not self.lawful(tags) for tags in data.tags)
             but = f" (not so in {broken:,} training sentences)" if broken else ""

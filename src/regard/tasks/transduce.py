@@ -1,5 +1,6 @@
 """Sequence-to-sequence tasks, such as translation, transliteration or rewriting: any source of `SOURCES` to text."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from regard import models, plugins, search
 from regard.attention import terms
 from regard.console import counted
 from regard.data import batching, store
+from regard.data.batching import length_array
 from regard.data.store import IntegerRows, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
@@ -114,15 +116,27 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return Pairs(examples, sources, targets, sizes)
 
     def describe(self, data: Pairs, dev: Pairs) -> Iterator[str]:
-        """Reports the sizes of the vocabularies and the share of unknown dev tokens."""
+        """Reports the sizes of the vocabularies, the share of unknown dev tokens, and targets too long to be output."""
         if self.source is None:
             if message := self.inputs.describe(dev.sources):
                 yield message
-            unknown = f"{core.unknown(dev.targets):.2%} of the dev tokens unknown"
+            unknown = core.describe_unknown(core.unknown(dev.targets), self.recipe.train)
             yield f"a vocabulary of {self.target.size:,} target tokens, {unknown}"
-            return
-        unknown = f"{core.unknown(dev.sources, dev.targets):.2%} of the dev tokens unknown"
-        yield f"vocabularies of {self.source.size:,} and {self.target.size:,} tokens, {unknown}"
+        else:
+            unknown = core.describe_unknown(core.unknown(dev.sources, dev.targets), self.recipe.train)
+            yield f"vocabularies of {self.source.size:,} and {self.target.size:,} tokens, {unknown}"
+        yield from self._describe_cut(dev)
+
+    def _describe_cut(self, dev: Pairs) -> Iterator[str]:
+        """Reports how many dev targets are longer than any output that the search may write for their source."""
+        settings = self.recipe.search
+        cut = sum(target > self.limit(source - 1, settings) for source, target in length_array(dev.lengths()).tolist())
+        if cut:
+            most = f"{settings.max_ratio:g} x source length + {settings.max_extra} tokens"
+            how = "raise search.max_ratio or search.max_extra" + (
+                "" if math.isinf(core.position_limit(self.recipe.model)) else ", or model.longest"
+            )
+            yield f"{cut:,} of {len(dev.examples):,} dev targets are longer than outputs may be ({most}); {how}"
 
     def collate(self, data: Pairs, indices: Sequence[int]) -> Batch:
         """Makes the batch of the examples at these indices."""
@@ -265,7 +279,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return [forced[index] for index in range(len(data.examples))]
 
     def limit(self, length: int, settings: Search) -> int:
-        """The largest number of output tokens for a source of this length."""
+        """The largest number of output tokens, with END, for a source of this length."""
         return int(min(settings.max_ratio * length + settings.max_extra, core.position_limit(self.recipe.model) - 1))
 
     def too_long(self, text: str) -> bool:
@@ -280,7 +294,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         """Makes the prediction of a hypothesis: its tokens as text, and its labelled map."""
         tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
         attention_map = self.map(hypothesis.map, tokens, item, layout)
-        return Prediction(text, self.target.decode(hypothesis.tokens), hypothesis.score, tokens, attention_map)
+        output = self.target.decode(hypothesis.tokens)
+        return Prediction(text, output, hypothesis.score, tokens, attention_map, finished=hypothesis.finished)
 
     def map(
         self, weights: Float[Tensor, "tokens source"] | None, rows: tuple[str, ...], item: Any, layout: Layout

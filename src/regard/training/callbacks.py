@@ -41,6 +41,7 @@ class Updated:
     gradient_norm: float | None  # mean norm of the gradient before it is clipped; None before the first is read
     learning_rate: float
     tokens_per_second: float
+    seconds: float  # of training so far, also before it was resumed
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Validated:
     waited: int  # validations since the best one
     learning_rate: float
     tokens_per_second: float
-    seconds: float  # since training began in this process
+    seconds: float  # of training so far, also before it was resumed
     health: Health | None  # of the attention, if the model has a map
 
     def entry(self) -> dict[str, Any]:
@@ -94,7 +95,7 @@ class Ended:
     run: Run
     finished: bool
     update: int
-    seconds: float  # since training began in this process
+    seconds: float  # of training so far, also before it was resumed
     metric: str  # the recipe's metric
     value: float | None = None  # of the metric on all of dev, by the weights that are stored; None if not finished
     signature: str = ""

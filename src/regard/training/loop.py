@@ -1,6 +1,6 @@
 """The training loop, the same for all tasks: `train` starts a run, `resume` continues one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -145,11 +145,10 @@ def preview(recipe: Recipe | str | Path, *overrides: str, quiet: bool = False) -
     with Stopper().listening() as stopper, current_log(quiet=quiet) as log, storage.reading_only():
         stopper.say = log.say
         task, examples, data, dev, shapes, _ = _prepare(recipe, origin, NOTHING_GIVEN, log)
-        if origin is not None:
-            _fitting(origin, task, shapes)
+        start_notes = [] if origin is None else _describe_start(origin, task, shapes, *_fitting(origin, task, shapes))
         device = devices.choose_device(recipe.train.device)
         needed = memory.of_training(shapes, recipe.train)
-        for line in (*examples.notes, *overview(task, shapes, device, data, dev, len(examples.train))):
+        for line in (*examples.notes, *overview(task, shapes, device, data, dev, len(examples.train)), *start_notes):
             log.say(line)
         log.say(memory.describe(needed, device))
         log.say("the recipe and the data can be used; nothing was written")
@@ -229,8 +228,7 @@ def _given_again(run: Run, data: Data, pairs: Any, dev: Any) -> Given:
     """The examples given in Python to resume a run; refuses those that its recipe does not name, and missing ones."""
     given = {name: rows for name, rows in ((PAIRS, pairs), (DEV, dev)) if rows is not None}
     if missing := {*data.train, *data.dev} & {PAIRS, DEV} - given.keys():
-        dev_too = ", dev=..." if DEV in data.dev else ""
-        how = f"give the same again, in Python: regard.resume({str(run.path)!r}, pairs=...{dev_too})"
+        how = f"give the same again, in Python: {_how_to_resume(run, data)}"
         raise DataError(f"the run {run.path} does not store its {max(missing)}; {how}")
     if unused := given.keys() - {*data.train, *data.dev}:
         raise RecipeError(f"the run {run.path} was not trained on {max(unused)}; leave them out")
@@ -253,7 +251,14 @@ def _training(run: Run) -> Iterator[Run]:
 
 def _saved(run: Run) -> str:
     """The end of an error message about a run that can be resumed."""
-    return f"{run.newest_update():,} updates are saved; go on with: {resume_command(run.path)}"
+    return f"{run.newest_update():,} updates are saved; go on with: {_how_to_resume(run, run.recipe().data)}"
+
+
+def _how_to_resume(run: Run, data: Data) -> str:
+    """The command that resumes a run; for one that was trained on pairs given in Python, the call."""
+    if PAIRS not in data.train:
+        return resume_command(run.path)
+    return f"regard.resume({str(run.path)!r}, pairs=...{', dev=...' if DEV in data.dev else ''})"
 
 
 def check(recipe: Recipe, *, stored: bool = False) -> None:
@@ -376,13 +381,27 @@ def _start_from(task: AnyTask, model: nn.Module, run: Run) -> list[str]:
         )
     fitting, shared = _fitting(origin, task, model)
     model.load_state_dict(models.with_shared_rows(model, fitting, shared), strict=False)
-    in_part = {name: rows for name, rows in shared.items() if name in fitting}
-    note = f"taken from {path}: {len(fitting) - len(in_part):,} of the model's {len(models.weights(model)):,} tensors"
+    return _describe_start(origin, task, model, fitting, shared)
+
+
+def _describe_start(
+    origin: Run,
+    task: AnyTask,
+    model: nn.Module,
+    fitting: Mapping[str, Tensor],
+    shared: Mapping[str, models.SharedRows],
+) -> list[str]:
+    """The lines about the weights that are taken from another run, and a warning if they are less than half."""
+    in_part, tensors = {name: rows for name, rows in shared.items() if name in fitting}, len(models.weights(model))
+    note = f"taken from {origin.path}: {len(fitting) - len(in_part):,} of the model's {tensors:,} tensors"
     if in_part:
         nouns = {name: vocabulary.noun for name, vocabulary in task.vocabularies().items()}
         counts = (f"{len(rows.own):,} of {rows.sizes[0]:,} {nouns[name]}" for name, rows in in_part.items())
         note += f"; of {len(in_part):,} more, the rows of {' and '.join(dict.fromkeys(counts))} that are in both"
-    return [note]
+    if len(fitting) >= tensors / 2:
+        return [note]
+    how = f"make [model] more like that of {origin.path / storage.RECIPE}"
+    return [note, f"warning: most of the model begins with new weights; if that is not meant, {how}"]
 
 
 def _fitting(origin: Run, task: AnyTask, model: nn.Module) -> tuple[dict[str, Tensor], dict[str, models.SharedRows]]:
@@ -466,7 +485,7 @@ def fit(
     The weights of the best validation (train.best_by) are stored in the run, or the last ones if train.keep = last.
     """
     settings, progress = task.recipe.train, session.progress
-    session.clock = Clock()
+    session.clock = Clock(before=progress.seconds)
     running = engine.choose(task, session, data)
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
     part = part_of(task, dev.examples)
@@ -493,7 +512,7 @@ def fit(
 
 def _save(run: Run, session: Session) -> None:
     """Save a checkpoint."""
-    session.progress.metrics_size = run.metrics_size()
+    session.progress.metrics_size, session.progress.seconds = run.metrics_size(), session.clock.seconds()
     run.save(session.progress.update, session.files())
 
 
@@ -501,7 +520,8 @@ def _updated(settings: Train, session: Session) -> Updated:
     """The event of an update, with what was read from the device already."""
     progress, rate = session.progress, session.clock.rate(session.progress.tokens)
     current = learning_rate(settings, progress.update)
-    return Updated(progress.update, settings.updates, progress.mean_loss(), progress.mean_norm(), current, rate)
+    loss, norm, seconds = progress.mean_loss(), progress.mean_norm(), session.clock.seconds()
+    return Updated(progress.update, settings.updates, loss, norm, current, rate, seconds)
 
 
 def _due(settings: Train, update: int) -> bool:

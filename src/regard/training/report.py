@@ -35,7 +35,8 @@ class Report(Callback):
         """Show how far training is; after the first few updates, print how long it will take."""
         self.estimate.after_update(event.update)
         left = self.estimate.seconds_left(event.update)
-        self.log.show(event.update, f"loss {event.loss:.3f}", _speed(event.tokens_per_second), left=left)
+        details = f"loss {event.loss:.3f}", _speed(event.tokens_per_second), f"{duration(event.seconds)} so far"
+        self.log.show(event.update, *details, left=left)
         if not self.is_estimated and left is not None and self.estimate.is_known(event.update):
             self.is_estimated = True
             if left > SOON:

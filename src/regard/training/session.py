@@ -37,6 +37,7 @@ class Progress:
     metrics_size: int = 0  # size of the metrics file in bytes; on resume, what was written later is cut off
     norms: float = 0.0  # summed norms of gradients since the last validation
     normed: int = 0  # number of updates whose norm is in that sum
+    seconds: float = 0.0  # of training so far, in all processes together; no result depends on it
     validations: int = 0  # validations so far, also one that is not done yet: each has a snapshot for train.average
 
     @staticmethod
@@ -46,7 +47,8 @@ class Progress:
         stored = parse_json(checkpoint.read(STATE), dict, path)
         if not stored.keys() & ADDED.keys():
             stored = stored | ADDED
-        stored.setdefault("validations", settings.validations(checkpoint.update))  # older versions did not store it
+        stored.setdefault("validations", settings.validations(checkpoint.update))  # older versions did not store it,
+        stored.setdefault("seconds", 0.0)  # nor this
         for counter in fields(Progress):
             value = stored.get(counter.name)
             if type(value) is not counter.type or not (0 <= value < 1 << 63 if type(value) is int else value == value):
@@ -54,6 +56,8 @@ class Progress:
         if unknown := stored.keys() - {counter.name for counter in fields(Progress)}:
             raise CorruptError(f"{path} is damaged: it has an unknown counter {shown(min(unknown))}")
         progress = Progress(**stored)
+        if not 0.0 <= progress.seconds < math.inf:
+            raise CorruptError(f"{path} is damaged: seconds is {progress.seconds}")
         if progress.update != checkpoint.update:
             raise CorruptError(f"{checkpoint.path} is damaged: it holds update {progress.update:,}")
         if progress.validated > progress.update or (progress.validated < progress.update and not progress.tokens):
@@ -79,14 +83,15 @@ class Clock:
 
     began: float = field(default_factory=time.perf_counter)
     interval: float = field(default_factory=time.perf_counter)
+    before: float = 0.0  # seconds of training in earlier processes, if the run is resumed
 
     def start_interval(self) -> None:
         """Begin a new interval for `rate`, after a validation."""
         self.interval = time.perf_counter()
 
     def seconds(self) -> float:
-        """Seconds since training began in this process."""
-        return time.perf_counter() - self.began
+        """Seconds of training so far, with those of earlier processes."""
+        return self.before + time.perf_counter() - self.began
 
     def rate(self, tokens: int) -> float:
         """Tokens per second, for this number of tokens since the last validation; 0 if the clock stood still."""

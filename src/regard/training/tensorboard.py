@@ -96,7 +96,7 @@ def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise MissingExtraError("tensorboard", "tensorboard", "TensorBoard's event files") from None
+        raise MissingExtraError("tensorboard", "tensorboard", "writing TensorBoard's event files") from None
     except Exception as error:  # such as versions of its packages that do not fit together
         kind = f"{type(error).__name__}: {shown(str(error))}"
         how = "install versions that fit together with: pip install --upgrade 'regard[tensorboard]'"
