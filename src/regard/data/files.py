@@ -9,6 +9,7 @@ import sys
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from encodings import utf_8
 from io import BufferedReader
 from itertools import chain
@@ -189,6 +190,20 @@ def _has_more(stream: BufferedReader) -> bool:
 
 def _content(name: str, limits: Limits) -> Iterator[bytes]:
     """The content of a file, unpacked, piece by piece; DataError if the file changes meanwhile."""
+    with opened(name) as (handle, status):
+        yield from _unpacked(handle, status.st_size, name, limits)
+
+
+class Opened(NamedTuple):
+    """A regular file that is open for reading, and its status when it was opened."""
+
+    handle: int
+    status: os.stat_result
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Opened]:
+    """Opens the file of that name; DataError if it is not a regular file, cannot be read, or changes in the block."""
     path = find(name)
     try:
         _check_kind(os.stat(path), name)  # before it is opened: that alone can have an effect on a device
@@ -196,7 +211,7 @@ def _content(name: str, limits: Limits) -> Iterator[bytes]:
         try:
             before = os.fstat(handle)
             _check_kind(before, name)
-            yield from _unpacked(handle, before.st_size, name, limits)
+            yield Opened(handle, before)
             after = os.fstat(handle)
         finally:
             os.close(handle)
