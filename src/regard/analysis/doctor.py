@@ -38,6 +38,7 @@ EXTRAS = {  # and their modules
     "plot": ("matplotlib",),
     "papers": ("sacremoses",),
     "parquet": ("pyarrow",),
+    "audio": ("soundfile",),
     "tensorboard": ("tensorboard",),
 }
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # as in regard/__init__.py, which no part imports
