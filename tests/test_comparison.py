@@ -337,6 +337,15 @@ def test_the_dev_set_is_used_if_there_is_no_test_set(tmp_path: Path) -> None:
     assert [entry.name for entry in result.entries] == ["reverse", "reverse seed=2"]
 
 
+def test_a_single_line_has_no_curve_if_texts_are_cut_into_windows(tmp_path: Path) -> None:
+    """There are then as many windows as lines."""
+    (tmp_path / "line.txt").write_text("a\n", encoding="utf-8")
+    run = Path(__file__).parent / "golden" / "runs" / "language_model_window" / "finished"
+    compared = regard.compare(run, data=[str(tmp_path / "line.txt")], quiet=True)
+    assert compared.entries[0].curve.points == ()
+    assert not compared.has_lengths()
+
+
 def test_a_language_model_has_a_curve_with_lines_and_none_with_windows(tmp_path: Path) -> None:
     small = ("train.device=cpu", "train.updates=2", "train.validate=2", "train.batch_tokens=300", "data.size=80")
     sizes = ("model.decoder.dim=8", "model.embedding=8", "model.decoder.layers=1")

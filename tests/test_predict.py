@@ -304,6 +304,16 @@ def test_a_source_with_several_references_counts_once_and_is_right_by_any(predic
     assert predictor.score([Example(*pair) for pair in targets], metric="exact_match").measured.value == 2 / 5
 
 
+def test_captions_have_all_targets_of_a_source_as_references(predictor: Predictor) -> None:
+    texts = [prediction.text for prediction in predictor.predict(TEXTS[:2])]
+    examples = [Example(*pair) for pair in [*zip(TEXTS, texts, strict=False), (TEXTS[0], "x"), (TEXTS[1], "y")]]
+    scored = predictor.score(examples, metric="bleu_1")
+    assert scored.measured.value == pytest.approx(1)
+    assert scored.measured.signature.startswith("bleu_1|n:2|refs:2|")
+    assert list(scored.others) == ["bleu_2", "bleu_3", "bleu_4", "cider_d", "rouge_l"]
+    assert scored.others["rouge_l"].value == pytest.approx(1)
+
+
 def test_groups_keep_their_own_references(predictor: Predictor) -> None:
     text = predictor.predict(["abc"])[0].text
     examples = [Example("abc", text, group="a"), Example("abc", "x", group="b"), Example("abc", "y", group="a")]

@@ -34,7 +34,7 @@ TABLES = {
     "formats": ("data/tagged.py", "FORMATS", "tag.format"),
     "corpora": ("data/corpora/__init__.py", "CORPORA", "data.corpus"),
     "schedules": ("training/schedules.py", "SCHEDULES", "train.schedule"),
-    "metrics": ("metrics.py", "METRICS", "metric"),
+    "metrics": ("metrics/__init__.py", "METRICS", "metric"),
     "sources": ("sources/__init__.py", "SOURCES", "source"),
     "tasks": ("tasks/__init__.py", "TASKS", "task"),
 }

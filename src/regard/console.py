@@ -244,6 +244,16 @@ def tick(what: str) -> None:
 
 
 @contextmanager
+def unwatched() -> Iterator[None]:
+    """In the block, no log is open: for a part of a work that is shown as a whole."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
 def current_log(*, quiet: bool = False) -> Iterator[ProgressLog]:
     """The log that is open, or a new one."""
     if log := _current.get():

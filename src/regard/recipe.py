@@ -55,8 +55,8 @@ class Limits:
 
     file_bytes: int = _number(8_000_000_000, 1, 1_000_000_000_000)  # size of a file, unpacked
     lines: int = _number(100_000_000, 1, 2_147_483_647)  # number of lines of a file
-    line_bytes: int = _number(200_000_000, 1, 1_000_000_000_000)  # size of a line, with its end
-    expansion: int = _number(100, 1, 1_000_000)  # unpacked size of a gz file by its size; above 16 MB only
+    line_bytes: int = _number(200_000_000, 1, 1_000_000_000_000)  # size of a line with its end, or of a Parquet page
+    expansion: int = _number(100, 1, 1_000_000)  # unpacked size of a gz or Parquet file by its size; above 16 MB only
     archive_members: int = _number(1_000_000, 1, 100_000_000)  # number of members of a tar file
     recording_bytes: int = _number(500_000_000, 1, 1_000_000_000_000)  # size of a recording, as it is stored
     recording_seconds: int = _number(600, 1, 1_000_000)  # duration of a recording

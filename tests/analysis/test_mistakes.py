@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import random
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +18,10 @@ from rich.cells import cell_len
 from regard.analysis import mistakes
 from regard.analysis.mistakes import MOST_CELLS, SHOWN, Mistake, Mistakes, Place, edits
 from regard.errors import DataError
-from regard.metrics import INSTEAD, MULTI_REFERENCE, Cost, Measured, Outcome, better, counts, example_value
+from regard.metrics import INSTEAD, MULTI_REFERENCE, Cost, Measured, Outcome, better, counter, example_scorer
 from regard.predict import load
 from regard.recipe import Recipe
+from regard.show.text import harmless
 from regard.tasks import Scored, Tag, Transduce
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
@@ -74,6 +77,52 @@ def test_edits_of_very_long_texts_are_not_searched() -> None:
     assert edits("a" * side + "b" + "c" * side, "a" * side + "d" + "c" * side) == [(Mistake("b", "d"), side)]
 
 
+@given(st.text("abc", max_size=40), st.text("abcd", max_size=40))
+def test_of_several_shortest_paths_a_substitution_is_preferred_from_the_end(expected: str, answer: str) -> None:
+    """The path of the plain table of distances: the bits of the fast table must choose the same one."""
+    table = [[row + column for column in range(len(expected) + 1)] for row in range(len(answer) + 1)]
+    for row, column in itertools.product(range(1, len(answer) + 1), range(1, len(expected) + 1)):
+        substituted = table[row - 1][column - 1] + (answer[row - 1] != expected[column - 1])
+        table[row][column] = min(substituted, table[row - 1][column] + 1, table[row][column - 1] + 1)
+    row, column, path = len(answer), len(expected), []
+    while row or column:
+        if (
+            row
+            and column
+            and table[row][column] == table[row - 1][column - 1] + (answer[row - 1] != expected[column - 1])
+        ):
+            row, column = row - 1, column - 1
+            path += [(Mistake(expected[column], answer[row]), column)] if answer[row] != expected[column] else []
+        elif column and table[row][column] == table[row][column - 1] + 1:
+            column -= 1
+            path.append((Mistake(expected[column], None), column))
+        else:
+            row -= 1
+            path.append((Mistake(None, answer[row]), row))
+    first = next((place for place, pair in enumerate(zip(expected, answer, strict=False)) if pair[0] != pair[1]), None)
+    if first == 0 and expected[-1:] != answer[-1:]:  # otherwise equal ends are cut off before the search
+        assert edits(expected, answer) == path[::-1]
+    assert len(edits(expected, answer)) == len(path)
+
+
+@pytest.mark.parametrize("length", [10, 1000, 9000, 100_000])
+def test_the_mistakes_of_a_file_of_megabytes_are_found_in_seconds(length: int) -> None:
+    generator = random.Random(length)
+    letters = [chr(0x4E00 + number) for number in range(5000)]
+    pairs = [["".join(generator.choices(letters, k=length)) for _ in range(2)] for _ in range(1_000_000 // length)]
+    outcomes = [Outcome("", (expected,), answer, -1.0) for expected, answer in pairs]
+    start = time.process_time()
+    found = mistakes.find(task(), scored("exact_match", *outcomes))
+    lines = found.table(200).splitlines()
+    assert time.process_time() - start < 10
+    assert 0 < found.uncounted == found.to_dict()["uncounted"]
+    assert f"(without {found.uncounted:,} answers, too long to compare)" in lines[0]
+    assert len(found.wrong) == len(outcomes)
+    counted = len(outcomes) - found.uncounted
+    assert sum(kind.times for kind in found.kinds) >= 0.9 * length * counted
+    assert (counted > 0) == (length < 100_000)
+
+
 @given(texts, st.text("ab語\u202e", min_size=1, max_size=9), texts, st.integers(8, 40))
 def test_an_example_fits_its_room_and_shows_the_mistake(before: str, marked: str, after: str, cells: int) -> None:
     shown = Place(before * 30, marked, after * 30).fit(cells)
@@ -114,6 +163,14 @@ def test_only_wrong_answers_are_listed_worst_first() -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r1", "＝1", "'=1", "x;=1"])
+def test_texts_that_a_spreadsheet_would_run_have_an_apostrophe_as_in_the_csv_of_a_map(text: str) -> None:
+    outcome = Outcome(text, (text, "b"), f"{text}!", -1.5)
+    _, row = mistakes.find(task(), scored("exact_match", outcome)).rows()
+    assert row == (harmless(text), f"{harmless(text)} ||| b", harmless(f"{text}!"), "-1.5000", "0.0000")
+    assert all("'" in field for field in row[:3])
+
+
 def test_several_references_are_listed_and_the_closest_explains_the_mistake() -> None:
     outcome = Outcome("read", ("R IY D", "R EH D"), "R EH T", -1.0)
     right = Outcome("live", ("L IH V", "L AY V"), "L AY V", -1.0)
@@ -123,6 +180,18 @@ def test_several_references_are_listed_and_the_closest_explains_the_mistake() ->
     assert list(found.rows())[1][1] == "R IY D ||| R EH D"
     assert found.wrong[0].value == 1 / 3
     assert (found.answers, len(found.wrong)) == (2, 1)
+
+
+@pytest.mark.parametrize("metric", ["bleu_1", "bleu_4", "cider_d"])
+def test_captions_are_sorted_by_their_own_cider_d(metric: str) -> None:
+    """`a` is in all pictures, so the answer that shares only `a` is the worst, although the other is less sure."""
+    cat = Outcome("1.jpg", ("a black cat sleeps", "a cat"), "a dog", -0.1)
+    bird = Outcome("2.jpg", ("a bird sings loudly", "a singing bird"), "a bird sings", -9.0)
+    right = Outcome("3.jpg", ("a dog", "a brown dog"), "a dog", -1.0)
+    found = mistakes.find(task(), scored(metric, bird, right, cat))
+    assert found.metric == "cider_d"
+    assert [one.outcome.source for one in found.wrong] == ["1.jpg", "2.jpg"]
+    assert found.wrong[0].value == 0 < found.wrong[1].value
 
 
 def test_kinds_are_counted_most_frequent_first_with_the_shortest_example() -> None:
@@ -176,8 +245,8 @@ def test_a_task_without_outcomes_is_refused() -> None:
 
 def test_perplexity_of_one_text() -> None:
     outcome = Outcome("", ("ab",), "", -2.0, Cost(1, 3, 2, 0, 6.0))
-    assert example_value("perplexity", outcome) == pytest.approx(7.389056)
-    assert example_value("bits_per_character", outcome) == pytest.approx(6.0 / 0.693147 / 2)
+    assert example_scorer("perplexity", [outcome])(outcome) == pytest.approx(7.389056)
+    assert example_scorer("bits_per_character", [outcome])(outcome) == pytest.approx(6.0 / 0.693147 / 2)
 
 
 # every task
@@ -195,7 +264,7 @@ def test_the_outcomes_of_every_task_are_its_score(name: str) -> None:
     task, result, examples = judged(name)
     if "window" not in name:
         assert len(result.outcomes) == (len(examples) if result.metric not in MULTI_REFERENCE else len(result.asked))
-    pairs = [counts(result.metric, outcome) for outcome in result.outcomes]
+    pairs = [*map(counter(result.metric, result.outcomes), result.outcomes)]
     total = sum(pair[0] for pair in pairs) / sum(pair[1] for pair in pairs)
     value = result.measured.value
     assert total == pytest.approx(math.log(value) if result.metric == "perplexity" else value, rel=1e-5)

@@ -16,15 +16,20 @@ from regard.metrics import COUNTS, METRICS, MULTI_REFERENCE, Cost, Outcome
 
 
 def outcomes(answers: Sequence[str], references: Sequence[str]) -> list[Outcome]:
-    pairs = zip(answers, references, strict=True)
-    return [Outcome("", (reference,), answer, 0.0, Cost(1, 3, 2, 0, len(answer))) for answer, reference in pairs]
+    pairs = enumerate(zip(answers, references, strict=True))
+    return [
+        Outcome(str(place), (right,), answer, 0.0, Cost(1, 3, 2, 0, len(answer))) for place, (answer, right) in pairs
+    ]
 
 
-RIGHT = [f"right {number}" for number in range(40)]
+RIGHT = [f"the right answer is {number}" for number in range(40)]
 WRONG = ["wrong"] * 40
 
 
-@pytest.mark.parametrize("metric", [*COUNTS, "f1", "perplexity", "bits_per_character", "bleu", "chrf"])
+OF_CORPORA = ["f1", "cider_d", "bleu_1", "bleu_2", "bleu_3", "bleu_4"]
+
+
+@pytest.mark.parametrize("metric", [*COUNTS, *OF_CORPORA, "perplexity", "bits_per_character", "bleu", "chrf"])
 def test_equal_answers_give_one_and_better_ones_throughout_the_smallest(metric: str) -> None:
     right, wrong = outcomes(RIGHT, RIGHT), outcomes(WRONG, RIGHT)
     if metric == "entity_f1":
@@ -42,14 +47,16 @@ def test_a_hand_made_case() -> None:
     assert (p * (TRIALS + 1) - 1) == pytest.approx(round(p * (TRIALS + 1) - 1))
 
 
-@pytest.mark.parametrize("metric", [*COUNTS, "f1"])
+@pytest.mark.parametrize("metric", [*COUNTS, *OF_CORPORA])
 def test_the_p_value_is_that_of_all_swaps(metric: str) -> None:
     generator = random.Random(metric)
-    tags = ["O", "B-X", "I-X", "B-Y"]
+    tags, size = ["O", "B-X", "I-X", "B-Y"], 4
+    if metric.startswith("bleu_"):  # few tags in longer lines, so that some n-grams are correct
+        tags, size = tags[:2], 7
     if metric in ("accuracy", "f1"):
         lines = [[generator.choice("abc") for _ in range(7)] for _ in range(3)]
     else:
-        lines = [[" ".join(generator.choices(tags, k=4)) for _ in range(7)] for _ in range(3)]
+        lines = [[" ".join(generator.choices(tags, k=size)) for _ in range(7)] for _ in range(3)]
     references, *systems = lines
     right = [[text] for text in references] if metric in MULTI_REFERENCE else references
     extra = ("",) if metric == "masked_accuracy" else ()
@@ -65,6 +72,23 @@ def test_the_p_value_is_that_of_all_swaps(metric: str) -> None:
         larger += abs(score(mixed[0]) - score(mixed[1])) >= real - 1e-9
     p = p_value(metric, *(outcomes(texts, references) for texts in systems))
     assert p == pytest.approx(larger / 2**7, abs=0.02)
+
+
+def test_captions_without_a_correct_n_gram_do_not_differ() -> None:
+    """No pair of words is correct, so both BLEU-2 are 0; pycocoevalcap gives both tiny values, which differ."""
+    references = [f"the {number} dogs" for number in range(40)]
+    first, second = outcomes(["the"] * 40, references), outcomes(["dogs the the"] * 40, references)
+    assert p_value("bleu_1", first, second, trials=199) == pytest.approx(1 / 200)
+    assert p_value("bleu_2", first, second, trials=199) == 1
+
+
+def test_all_references_of_a_caption_are_used_in_its_test() -> None:
+    """Each answer equals the second reference; with the first alone, both runs would be as wrong."""
+    references = [(f"other {number}", f"right {number} of all forty") for number in range(40)]
+    first = [Outcome(str(place), texts, texts[1], 0.0) for place, texts in enumerate(references)]
+    second = [outcome._replace(answer="wrong answers of this run") for outcome in first]
+    for metric in ("bleu_4", "cider_d", "rouge_l"):
+        assert p_value(metric, first, second, trials=199) == pytest.approx(1 / 200)
 
 
 def test_bleu_is_tested_by_sacrebleu() -> None:

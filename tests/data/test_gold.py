@@ -118,3 +118,11 @@ def test_published_gold_alignments_have_the_known_counts(
     if first == 1:
         with pytest.raises(DataError, match=re.escape("--first 1")):
             gold(tuple(str(REAL / name) for name in names), first=0)
+
+
+def test_a_number_of_thousands_of_digits_is_not_a_link(tmp_path: Path) -> None:
+    path = tmp_path / "gold.tsv"
+    path.write_text(f"a\tb\t{'1' * 5000}-1\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"gold\.tsv:1: '1+\.\.\.1+-1' is not a link; write 3-4") as error:
+        gold((str(path),), 0)
+    assert len(str(error.value)) < 400

@@ -93,6 +93,26 @@ def test_weights_that_are_not_finite_are_null() -> None:
     assert content(html(AttentionMap(weights, tuple("ab"), tuple("cd"))))["maps"][0]["weights"][0] == [None, 1.0]
 
 
+def test_a_page_that_is_filled_map_by_map_keeps_no_more_numbers_than_it_shows() -> None:
+    page, size = pages.Page(("Pair",)), 700
+    stack = torch.rand(4, size, size).softmax(-1)
+    labels = tuple(map(str, range(size)))
+    for number in range(40):
+        page.add((f"pair {number}",), AttentionMap(stack[number % 4], labels, labels))
+        kept = [entry.pooled.weights for entry in page._entries]
+        assert 5 * sum(map(torch.numel, kept)) <= pages.NUMBERS
+        assert all(weights.untyped_storage().nbytes() == 4 * weights.numel() for weights in kept)  # no views
+    shown_maps = content(page.html())["maps"]
+    assert len(shown_maps) == 40
+    for number, shown_map in enumerate(shown_maps):
+        entry = page._entries[number].pooled
+        assert shown_map["note"] == entry.describe().partition("; ")[2]
+        steps = entry.rows.step, entry.columns.step
+        assert max(entry.rows.dots, entry.columns.dots) <= size / max(steps) + 1
+        by_hand = torch.nn.functional.max_pool2d(stack[number % 4][None], steps, steps, ceil_mode=True)[0]
+        assert shown_map["weights"] == (by_hand * 1000).round().long().tolist()
+
+
 def test_the_page_needs_nothing_from_outside() -> None:
     page = html(PIECES, "a title").decode()
     assert set(re.findall(r"https?://[^\s\"'<>`]+", page)) <= NAMESPACES

@@ -15,7 +15,7 @@ import tomllib
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -25,7 +25,7 @@ from regard import __version__
 from regard import recipe as recipes
 from regard.analysis.doctor import EXTRAS
 from regard.attention.scores import SCORES
-from regard.errors import DataError, RecipeError
+from regard.errors import DataError, RecipeError, StorageError
 from regard.kernels.choose import PATHS
 from regard.maps import AttentionMap
 from regard.show.maps import DRAWINGS
@@ -780,6 +780,78 @@ def test_force_writes_the_maps_of_all_pairs(in_process: InProcess, tmp_path: Pat
     assert not (tmp_path / "c.svg").exists()
 
 
+def test_numbered_maps_replace_nothing_that_is_there(regard: Command, run: Path, tmp_path: Path) -> None:
+    """Not even of the last pair: all names are checked before the first pair is computed, and each once more then."""
+    (tmp_path / "x.tsv").write_text("fade\tFADE\nbad\tDAB\n", encoding="utf-8")
+    (tmp_path / "a-2.csv").write_text("mine", encoding="utf-8")
+    before = snapshot(tmp_path)
+    message = refused(regard("force", run, "x.tsv", "-o", "b.csv", "-o", "a.csv", folder=tmp_path), code=4)
+    assert message == "a-2.csv is there already, and is not replaced; remove it, or choose another name"
+    twice = regard("look", run, "fade", "-o", "b.svg", "-o", "./b.svg", folder=tmp_path)
+    assert refused(twice) == "the output 'b.svg' is named twice; choose another name for one of them"
+    assert snapshot(tmp_path) == before
+
+
+def test_a_map_replaces_the_file_that_is_named(regard: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("fade\tFADE\nbad\tDAB\n", encoding="utf-8")
+    for name in ("a.html", "a.pharaoh", "a.svg"):
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+    assert regard("force", run, "x.tsv", "-o", "a.html", "-o", "a.pharaoh", folder=tmp_path).code == 0
+    assert regard("look", run, "fade", "-o", "a.svg", folder=tmp_path).code == 0
+    assert "mine" not in {path.read_text(encoding="utf-8") for path in tmp_path.glob("a*")}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.pharaoh", "a.svg", "x.tsv"]
+
+
+def test_force_writes_pair_by_pair_and_keeps_what_took_a_name_meanwhile(
+    in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.analysis import forced
+    from regard.cli import force as command
+
+    file, listed = tmp_path / "x.tsv", []
+    file.write_text("fade\tFADE\nbad\tDAB\nbe\tBE\n", encoding="utf-8")
+    original = forced.force
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        listed.append(sorted(path.name for path in tmp_path.glob("a*")))
+        if len(listed) == 3:
+            (tmp_path / "a-3.svg").write_text("mine", encoding="utf-8")
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(forced, "force", watched)
+    monkeypatch.setattr(sys.modules[command.__module__], "CELLS", 1)
+    with pytest.raises(StorageError, match=r"a-3.svg is there already, and is not replaced"):
+        in_process.force(file, out=[tmp_path / "a.svg", tmp_path / "a.pharaoh", tmp_path / "a.html"])
+    assert listed == [[], ["a-1.svg"], ["a-1.svg", "a-2.svg"]]
+    assert sorted(os.listdir(tmp_path)) == ["a-1.svg", "a-2.svg", "a-3.svg", "x.tsv"]  # no part of the others is left
+    assert (tmp_path / "a-3.svg").read_text("utf-8") == "mine"
+
+
+def test_an_output_never_replaces_an_input(
+    regard: Command, trained: tuple[Path, Result], run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True, symlinks=True)
+    pairs, run = tmp_path / "pairs.tsv", tmp_path / "runs" / "upper"
+    shutil.copy(pairs, tmp_path / "other.tsv")
+    (tmp_path / "link.tsv").symlink_to("other.tsv")
+    (tmp_path / "hard.tsv").hardlink_to(tmp_path / "other.tsv")
+    (tmp_path / "model.svg").hardlink_to(run / "model.safetensors")
+    (tmp_path / "again").symlink_to("runs")
+    before = snapshot(tmp_path)
+    outputs = ["other.tsv", "runs/../other.tsv", "link.tsv", "hard.tsv", "pairs.tsv", run / "metrics.jsonl"]
+    for output in [*outputs, "again/upper/manifest.json", "runs/upper/plugins.json"]:
+        message = refused(regard("score", run, "other.tsv", "--errors", output, folder=tmp_path))
+        assert re.fullmatch(r"the output .* would replace .*, which this command reads; choose another name", message)
+    (tmp_path / "one.tsv").write_text("fade\tFADE\n", encoding="utf-8")
+    for command in (("compare", run, "--data", pairs), ("look", run, "fade"), ("force", run, "one.tsv")):
+        assert "'model.svg' would replace" in refused(regard(*command, "-o", "model.svg", folder=tmp_path))
+    (tmp_path / "table.png").hardlink_to(pairs)
+    assert "'table.png' would replace" in refused(
+        regard("compare", run, "--data", pairs, "-o", "table.png", folder=tmp_path)
+    )
+    assert before.items() <= snapshot(tmp_path).items()
+
+
 # Data
 
 
@@ -868,7 +940,19 @@ def test_data_describes_a_corpus_and_names_a_damaged_file(regard: Command, tmp_p
     result = regard("data", "dates")
     assert result.code == 0
     assert result.lines[1] == "corpus dates: comes with regard, which generates 30,000 examples to learn from"
-    assert json.loads(regard("data", "dates", "--json").lines[0])["corpus"] == "dates"
+    assert result.lines[3:] == [
+        "dates: a generated corpus",
+        "  from     regard generates it from the seed 1 (train.seed); dev and test are the same for any seed",
+        "  licence  Apache 2.0, as regard itself",
+    ]
+    report = json.loads(regard("data", "dates", "--json").lines[0])
+    assert (report["corpus"], report["origins"]["dates"]["licence"]) == ("dates", "Apache 2.0, as regard itself")
+    known = regard("data", "multi30k_tiny", folder=tmp_path)
+    prepare = "python benchmarks/multi30k.py prepare $REGARD_DATA/multi30k $REGARD_DATA/multi30k-tokenised"
+    assert (known.code, known.lines[-1]) == (2, f"  prepare  {prepare}")
+    assert "  licence  for non-commercial research and education only" in known.out.decode()
+    origins = json.loads(regard("data", "multi30k_tiny", "--json", folder=tmp_path).lines[0])["origins"]
+    assert origins["multi30k-tokenised"]["commands"] == [prepare]
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a\tb\n")[:-5])
     damaged = regard("data", "dates", "data.train=cut.gz", folder=tmp_path)
     assert damaged.code == 2

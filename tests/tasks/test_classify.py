@@ -21,7 +21,7 @@ from regard.metrics import METRICS
 from regard.recipe import Recipe
 from regard.storage import MODEL
 from regard.tasks import Classify, core
-from regard.tasks.classify import LABELS
+from regard.tasks.classify import LABELS, _check_labels
 from regard.types import BEGIN, END, SPECIALS, UNKNOWN, Example
 
 SIZES = ["model.embedding=8", "model.encoder.dim=12", "model.attention.dim=6", "train.device=cpu", "name=small"]
@@ -162,6 +162,9 @@ def test_a_dev_or_test_label_that_no_training_example_has_is_refused(key: str, s
 
 
 def test_scoring_refuses_a_label_that_no_training_example_has(predictor: Predictor) -> None:
+    with pytest.raises(DataError, match=r"^here:7: no training example has the label 'long.*\.\.\.") as error:
+        _check_labels([Example("a", "long" * 1_000_000, origin="here:7")], {"negative" * 1000})
+    assert len(str(error.value)) < 400
     with pytest.raises(DataError, match=r"^pairs\.tsv:7: no training example has the label 'mixed'"):
         predictor.score([Example("the soup was bad", "mixed", origin="pairs.tsv:7")])
 

@@ -98,6 +98,15 @@ def test_every_task_has_a_metric_and_samples(task: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_the_part_of_dev_has_all_references_of_its_sources() -> None:
+    dev = [Example(str(number // 5), "abcde"[number % 5]) for number in range(50)]
+    for metric, size in (("cider_d", 15), ("phoneme_errors", 15), ("bleu", 3)):
+        task = TASKS["translate"].learn(tiny(f"metric={metric}", "train.validate_examples=3"), dev)
+        part = validation.part_of(task, dev)
+        assert [example.source for example in part] == [source for source in "036" for _ in range(size // 3)]
+    assert [example.target for example in part] == ["a", "b", "d"]
+
+
 def test_the_part_of_dev_is_bounded() -> None:
     task = TASKS["translate"].learn(tiny(), [Example("ab", "ba")])
     dev = [Example("ab", "ba")] * 30

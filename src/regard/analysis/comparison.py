@@ -18,7 +18,7 @@ from rich.cells import cell_len, set_cell_size
 from regard import recipe as recipes
 from regard import storage, training
 from regard.analysis import significance
-from regard.console import ProgressLog
+from regard.console import ProgressLog, current_log
 from regard.data.batching import length_array
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import Measured, Outcome, better
@@ -231,12 +231,23 @@ def compare(
     `data`, those of the test set that all share, or of their dev set if there is no test set. Runs whose recipes differ
     in train.seed and name alone are joined to one system; the differences of all systems from the first are tested.
     """
-    log = ProgressLog(quiet=quiet)
+    with current_log(quiet=quiet) as log:
+        return _compare(arguments, tuple(data), metric, beam, Path(runs), log)
+
+
+def _compare(
+    arguments: Sequence[Recipe | Run | str | Path],
+    data: tuple[str, ...],
+    metric: str | None,
+    beam: int | None,
+    runs: Path,
+    log: ProgressLog,
+) -> Comparison:
     named = _named(_entrants(arguments))
     metric = _common_metric(named, metric)
     read = lru_cache(lambda source: task_class(source.task).examples(source))
-    examples, description = _judging(named, tuple(data), read)
-    trained = {name: _trained(name, entrant, Path(runs), read, log) for name, entrant in named.items()}
+    examples, description = _judging(named, data, read)
+    trained = {name: _trained(name, entrant, runs, read, log) for name, entrant in named.items()}
     lengths = _lengths(next(iter(trained.values())), examples)
     entries = []
     for name, run in trained.items():
@@ -247,6 +258,11 @@ def compare(
         log.say(f"testing the differences from {systems[0].name}")
     differences = tuple(_difference(metric, systems[0], system) for system in systems[1:])
     return Comparison(metric, description, _counted(named), tuple(entries), systems, differences)
+
+
+def recipes_and_runs(arguments: Sequence[Recipe | Run | str | Path]) -> list[tuple[Recipe, Run | None]]:
+    """The recipes and runs that `compare` would compare; nothing is read of them but their recipes."""
+    return [(entrant.recipe, entrant.run) for entrant in _entrants(arguments)]
 
 
 def check_ending(ending: str) -> None:
@@ -441,7 +457,7 @@ def _judged(
         examples = [replace(example, group=str(number)) for example, number in zip(examples, bin_numbers, strict=True)]
     scored = predictor.score(examples, metric=metric, beam=beam)
     points = []
-    for number in sorted(set(bin_numbers)):
+    for number in sorted(set(bin_numbers)) if scored.groups else []:  # there are none if texts are cut into windows
         in_bin = [length for length, its_bin in zip(lengths, bin_numbers, strict=True) if its_bin == number]
         points.append(Point(float(median(in_bin)), scored.groups[str(number)], len(in_bin)))
     parameters = sum(parameter.numel() for parameter in predictor.model.parameters())

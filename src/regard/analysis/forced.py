@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from regard.analysis.alignment import READINGS, alignment_error_rate, diagonal
+from regard.console import counted
 from regard.data.gold import Gold
 from regard.data.tokenizers import Tokenizer
 from regard.decoders import ORDERS
@@ -44,7 +45,8 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
     if task.source is None:
         raise RecipeError(f"words are aligned with words: the source of this run is {task.recipe.source!r}, not text")
     maps: dict[str, list[AttentionMap]] = {name: [] for name in READINGS}
-    for example, forced in zip(examples, force(predictor, examples), strict=True):
+    outputs = force(predictor, examples)
+    for example, forced in counted(zip(examples, outputs, strict=True), "merging words", len(examples)):
         if forced.map is None:
             orders = ", ".join(name for name, order in ORDERS.items() if order.attends())
             raise RecipeError(

@@ -1,21 +1,27 @@
 """Mistakes of a run: its wrong answers, worst first, and the kinds of mistake that are most frequent in them."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from textwrap import wrap
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
+from regard.console import counted
 from regard.data.tokenizers import Character
 from regard.errors import DataError, pick
-from regard.metrics import INSTEAD, Outcome, better, edit_rows, example_value
+from regard.metrics import INSTEAD, Outcome, better, edit_rows, example_scorer
 from regard.show.labels import clipped, make_visible, shown
+from regard.show.text import harmless
 from regard.tasks import AnyTask, Scored
 
 SHOWN = 10  # kinds of mistake, or texts, in the table for the terminal
-MOST_CELLS = 1_000_000  # of the table of distances of an answer; longer answers are listed, but not their edits
+MOST_CELLS = 100_000_000  # of the table of distances of an answer; longer answers are listed, but not their edits
+TOKEN_CELLS = 10_000  # cells that are computed in the time that everything else takes for one token
+ALL_CELLS = 6_000_000_000  # of all answers, with those for their tokens: some seconds of work
 LONGEST_LABEL = 24  # terminal cells of a token or label in the table
 BETWEEN = " ||| "  # stands between several correct answers
 
@@ -60,55 +66,58 @@ def _cut(text: str, cells: int) -> str:
     return clipped(text, cells) if cells > 0 else ""
 
 
+Split = Callable[[str], Sequence[str]]  # a text to its tokens
+
+
+class Token(NamedTuple):
+    """A token of a text, whose place is found only if it is shown: a long text may have many mistakes."""
+
+    text: str
+    number: int | None  # its index in the text; None if the mistake is that of the whole text
+    split: Split
+
+    def place(self) -> Place:
+        """The text before the token, the token, and the text after it."""
+        if self.number is None:
+            return Place("", "", self.text)
+        tokens, joint = self.split(self.text), " " if self.split is str.split else ""
+        before, after = (joint.join(part) for part in (tokens[: self.number], tokens[self.number + 1 :]))
+        return Place(before + joint if before else "", tokens[self.number], joint + after if after else "")
+
+
 class Kind(NamedTuple):
     """How often a mistake was made, with its shortest example."""
 
     mistake: Mistake
     times: int
     outcome: Outcome
-    place: Place
+    token: Token
 
 
-Find = Callable[[Outcome], Iterator[tuple[Mistake, Place]]]
+Find = Callable[[Outcome], Iterator[tuple[Mistake, Token]]]
 
 
-def classes(outcome: Outcome) -> Iterator[tuple[Mistake, Place]]:
+def classes(outcome: Outcome) -> Iterator[tuple[Mistake, Token]]:
     """The confusion of two labels of the whole text."""
-    yield Mistake(outcome.references[0], outcome.answer), Place("", "", outcome.source)
+    yield Mistake(outcome.references[0], outcome.answer), Token(outcome.source, None, str.split)
 
 
-def tags(outcome: Outcome) -> Iterator[tuple[Mistake, Place]]:
+def tags(outcome: Outcome) -> Iterator[tuple[Mistake, Token]]:
     """The confusions of the labels of single words, or of the words for blanks."""
-    words = outcome.source.split()
     expected, answer = outcome.references[0].split(), outcome.answer.split()
-    for place, pair in enumerate(zip(expected, answer, strict=False)):
+    of_words = len(outcome.source.split()) == len(expected)
+    for index, pair in enumerate(zip(expected, answer, strict=False)):
         if pair[0] != pair[1]:
-            of_words = len(words) == len(expected)
-            yield Mistake(*pair), _place(words, place, " ") if of_words else Place("", "", outcome.source)
+            yield Mistake(*pair), Token(outcome.source, index if of_words else None, str.split)
 
 
-def character_edits(outcome: Outcome) -> Iterator[tuple[Mistake, Place]]:
-    """The edits of characters between the closest reference and the answer."""
-    return _edits(outcome, list, "")
-
-
-def word_edits(outcome: Outcome) -> Iterator[tuple[Mistake, Place]]:
-    """The edits of words between the closest reference and the answer."""
-    return _edits(outcome, str.split, " ")
-
-
-def _edits(outcome: Outcome, split: Callable[[str], list[str]], joint: str) -> Iterator[tuple[Mistake, Place]]:
+def edits_of_closest(outcome: Outcome, split: Split) -> Iterator[tuple[Mistake, Token]]:
+    """The edits of tokens between the closest reference and the answer."""
     answer = split(outcome.answer)
-    paths = [(edits(split(reference), answer), split(reference)) for reference in outcome.references]
+    paths = [(edits(split(reference), answer), reference) for reference in outcome.references]
     path, expected = min(paths, key=lambda pair: len(pair[0]))
-    for mistake, place in path:
-        yield mistake, _place(answer if mistake.expected is None else expected, place, joint)
-
-
-def _place(tokens: Sequence[str], place: int, joint: str) -> Place:
-    """The place of a token in a text, with a joint between it and its neighbours."""
-    before, after = (joint.join(part) for part in (tokens[:place], tokens[place + 1 :]))
-    return Place(before + joint if before else "", tokens[place], joint + after if after else "")
+    for mistake, index in path:
+        yield mistake, Token(outcome.answer if mistake.expected is None else expected, index, split)
 
 
 def edits(expected: Sequence[str], answer: Sequence[str]) -> list[tuple[Mistake, int]]:
@@ -119,26 +128,44 @@ def edits(expected: Sequence[str], answer: Sequence[str]) -> list[tuple[Mistake,
     Of several shortest paths, one is chosen from the end: a substitution before a deletion before an insertion. Empty
     if the table of distances has more than `MOST_CELLS` cells.
     """
-    first = _common(expected, answer)
-    last = min(_common(expected[::-1], answer[::-1]), len(expected) - first, len(answer) - first)
-    expected, answer = expected[first : len(expected) - last], answer[first : len(answer) - last]
+    first, expected, answer = _different(expected, answer)
     if len(expected) * len(answer) > MOST_CELLS:
         return []
     table = list(edit_rows(answer, expected))
     path, row, column = [], len(answer), len(expected)
     while row or column:
-        here = table[row][column]
-        if row and column and here == table[row - 1][column - 1] + (answer[row - 1] != expected[column - 1]):
+        if row and column and answer[row - 1] == expected[column - 1]:
             row, column = row - 1, column - 1
-            if answer[row] != expected[column]:
-                path.append((Mistake(expected[column], answer[row]), first + column))
-        elif column and here == table[row][column - 1] + 1:
+        elif row and column and not table[row].diagonal >> column - 1 & 1:
+            row, column = row - 1, column - 1
+            path.append((Mistake(expected[column], answer[row]), first + column))
+        elif column and table[row].up >> column - 1 & 1:
             column -= 1
             path.append((Mistake(expected[column], None), first + column))
         else:
             row -= 1
             path.append((Mistake(None, answer[row]), first + row))
     return path[::-1]
+
+
+def _different(expected: Sequence[str], answer: Sequence[str]) -> tuple[int, Sequence[str], Sequence[str]]:
+    """The index of the first difference, and both sequences from there to their last difference."""
+    first = _common(expected, answer)
+    last = min(_common(expected[::-1], answer[::-1]), len(expected) - first, len(answer) - first)
+    return first, expected[first : len(expected) - last], answer[first : len(answer) - last]
+
+
+def _cells(outcome: Outcome, split: Split) -> float:
+    """The cells of the tables of distances between the answer and its references, and `TOKEN_CELLS` for each token.
+
+    Infinite if one of the tables is too large for `edits`.
+    """
+    answer = split(outcome.answer)
+    parts = (_different(split(reference), answer) for reference in outcome.references)
+    sizes = [(len(expected), len(given)) for _, expected, given in parts]
+    if any(rows * columns > MOST_CELLS for rows, columns in sizes):
+        return math.inf
+    return sum(rows * columns + TOKEN_CELLS * (rows + columns) for rows, columns in sizes)
 
 
 def _common(one: Sequence[str], other: Sequence[str]) -> int:
@@ -151,13 +178,14 @@ class Unit(NamedTuple):
 
     find: Find
     noun: str
+    cells: Callable[[Outcome], float] = lambda outcome: 0  # of the tables of distances that are needed to find them
 
 
 KINDS = {
     "classes": Unit(classes, "confusions"),
     "tags": Unit(tags, "confusions"),
-    "characters": Unit(character_edits, "edits of characters"),
-    "words": Unit(word_edits, "edits of words"),
+    "characters": Unit(partial(edits_of_closest, split=list), "edits of characters", partial(_cells, split=list)),
+    "words": Unit(partial(edits_of_closest, split=str.split), "edits of words", partial(_cells, split=str.split)),
 }
 
 
@@ -177,13 +205,17 @@ class Mistakes:
     wrong: tuple[Wrong, ...]
     noun: str  # what the kinds are; empty for a language model
     kinds: tuple[Kind, ...]
+    uncounted: int = 0  # wrong answers whose edits are not counted: they are too long, or too many
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """The wrong answers as the rows of a table, after a row of names."""
+        """The wrong answers as the rows of a table, after a row of names.
+
+        Texts that a spreadsheet would run have an apostrophe in front, as in the CSV of a map.
+        """
         yield "source", "expected", "answer", "score", self.metric
         for outcome, value in self.wrong:
-            expected = BETWEEN.join(outcome.references)
-            yield outcome.source, expected, outcome.answer, f"{outcome.score:.4f}", f"{value:.4f}"
+            texts = outcome.source, BETWEEN.join(outcome.references), outcome.answer
+            yield *map(harmless, texts), f"{outcome.score:.4f}", f"{value:.4f}"
 
     def table(self, width: int = 80) -> str:
         """The most frequent kinds of mistake with an example of each, in lines of at most that many terminal cells."""
@@ -193,12 +225,13 @@ class Mistakes:
             return f"all {self.answers:,} answers are right\n"
         total = sum(kind.times for kind in self.kinds)
         wrong = f"{len(self.wrong):,} of {self.answers:,} answers are wrong"
-        title = wrap(f"{wrong}; the most frequent of {total:,} {self.noun}:", width)
+        missing = f" (without {self.uncounted:,} answers, too long to compare)" if self.uncounted else ""
+        title = wrap(f"{wrong}; the most frequent of {total:,} {self.noun}{missing}:", width)
         top = self.kinds[:SHOWN]
         rows = [("times", "mistake"), *((f"{kind.times:,}", str(kind.mistake)) for kind in top)]
         left, middle = (max(map(cell_len, column)) for column in zip(*rows, strict=True))
         room = max(width - left - middle - 4, 8)
-        examples = ["example", *(kind.place.fit(room) for kind in top)]
+        examples = ["example", *(kind.token.place().fit(room) for kind in top)]
         lines = [
             f"{times:>{left}}  {mistake}{' ' * (middle - cell_len(mistake))}  {example}".rstrip()
             for (times, mistake), example in zip(rows, examples, strict=True)
@@ -244,7 +277,8 @@ class Mistakes:
             }
             for kind in self.kinds[:SHOWN]
         ]
-        return {"answers": self.answers, "wrong": len(self.wrong), "mistakes": kinds}
+        counts = {"answers": self.answers, "wrong": len(self.wrong), "uncounted": self.uncounted}
+        return counts | {"mistakes": kinds}
 
 
 def find(task: AnyTask, scored: Scored) -> Mistakes:
@@ -256,17 +290,21 @@ def find(task: AnyTask, scored: Scored) -> Mistakes:
     if not scored.outcomes:
         raise DataError(f"the task {task.recipe.task!r} reports no single answers, so its mistakes cannot be listed")
     is_text = task.mistakes == "texts"
+    value = example_scorer(scored.metric, scored.outcomes)
     wrong = [
-        Wrong(outcome, example_value(scored.metric, outcome))
-        for outcome in scored.outcomes
+        Wrong(outcome, value(outcome))
+        for outcome in counted(scored.outcomes, "comparing answers")
         if is_text or outcome.answer not in outcome.references
     ]
     metric = INSTEAD.get(scored.metric, scored.metric)
     sign = 1 if better(metric) == "higher is better" else -1
     wrong.sort(key=lambda one: (one.outcome.score, 0.0) if is_text else (sign * one.value, -one.outcome.score))
     unit = None if is_text else pick(KINDS, _unit(task), "kind of mistakes")
-    kinds = () if unit is None else _count([one.outcome for one in wrong], unit.find)
-    return Mistakes(metric, len(scored.outcomes), tuple(wrong), "" if unit is None else unit.noun, kinds)
+    if unit is None:
+        return Mistakes(metric, len(scored.outcomes), tuple(wrong), "", ())
+    short = list(_short_enough([one.outcome for one in wrong], unit.cells))
+    kinds, uncounted = _count(short, unit.find), len(wrong) - len(short)
+    return Mistakes(metric, len(scored.outcomes), tuple(wrong), unit.noun, kinds, uncounted)
 
 
 def _unit(task: AnyTask) -> str:
@@ -277,16 +315,22 @@ def _unit(task: AnyTask) -> str:
     return "characters" if is_spelled else "words"
 
 
+def _short_enough(outcomes: Sequence[Outcome], cells: Callable[[Outcome], float]) -> Iterator[Outcome]:
+    """The first outcomes that need at most `ALL_CELLS` together; one that needs more than is left is skipped."""
+    left: float = ALL_CELLS
+    for outcome in outcomes:
+        needed = cells(outcome)
+        if needed <= left:
+            left -= needed
+            yield outcome
+
+
 def _count(outcomes: Sequence[Outcome], find: Find) -> tuple[Kind, ...]:
     """Count the mistakes of each kind, most frequent first; of equally frequent ones, the first found first."""
     kinds: dict[Mistake, Kind] = {}
-    for outcome in outcomes:
-        for mistake, place in find(outcome):
+    for outcome in counted(outcomes, "counting mistakes"):
+        for mistake, token in find(outcome):
             kind = kinds.get(mistake)
-            shortest = kind if kind and _size(kind.place) <= _size(place) else Kind(mistake, 0, outcome, place)
+            shortest = kind if kind and len(kind.token.text) <= len(token.text) else Kind(mistake, 0, outcome, token)
             kinds[mistake] = shortest._replace(times=kind.times + 1 if kind else 1)
     return tuple(sorted(kinds.values(), key=lambda kind: -kind.times))
-
-
-def _size(place: Place) -> int:
-    return sum(map(len, place))

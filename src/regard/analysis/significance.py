@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.console import counted
 from regard.errors import DataError
-from regard.metrics import SACREBLEU, Outcome, counts
+from regard.metrics import SACREBLEU, Outcome, counter
+from regard.metrics.captions import CAPTION_BLEU, bleu_counts, bleu_value
 
 TRIALS, FEWEST_TRIALS = 10_000, 1000
 SWAPS = 20_000_000  # examples times trials of a test by sacreBLEU, which takes ten bytes for each
@@ -29,8 +31,8 @@ def p_value(metric: str, first: Sequence[Outcome], second: Sequence[Outcome], tr
     Noreen 1989; Riezler and Maxwell 2005: in each trial, the two answers to an example are swapped with probability one
     half, for all examples independently, and the metric of both is computed anew; p = (c + 1) / (trials + 1) if in c
     trials the difference is at least the real one. Equal answers give 1; if one run is better everywhere, on many
-    examples, p is 1 / (trials + 1). BLEU and chrF are tested by sacreBLEU, perplexity by its logarithm. Runs with the
-    same examples in the same order are compared, as `regard.compare` makes them.
+    examples, p is 1 / (trials + 1). BLEU and chrF are tested by sacreBLEU, except BLEU of captions; perplexity by its
+    logarithm. Runs with the same examples in the same order are compared, as `regard.compare` makes them.
     """
     if len(first) != len(second) or not first:
         raise DataError(f"only outputs for the same examples can be tested, not {len(first):,} and {len(second):,}")
@@ -40,21 +42,29 @@ def p_value(metric: str, first: Sequence[Outcome], second: Sequence[Outcome], tr
     one, other = (_statistics(metric, outcomes, labels) for outcomes in (first, second))
     sums, other_sums = one.sum(0), other.sum(0)
     changes = (one - other)[(one != other).any((1, 2))]  # swapping any other example changes nothing
-    values = float(_value(sums)), float(_value(other_sums))
+    value = _caption_bleu if metric in CAPTION_BLEU else _value
+    values = float(value(sums)), float(value(other_sums))
     least = abs(values[0] - values[1]) - ROUNDING * max(1.0, *values)
     random, larger = np.random.default_rng(SEED), 0
     step = max(1, CELLS // max(1, len(changes)))
-    for start in range(0, trials, step):
+    for start in counted(range(0, trials, step), "testing differences", size=1):
         swapped = random.integers(2, size=(min(step, trials - start), len(changes)), dtype=np.int8).astype(np.float64)
         moved = np.tensordot(swapped, changes, 1)
-        larger += int((abs(_value(sums - moved) - _value(other_sums + moved)) >= least).sum())
+        larger += int((abs(value(sums - moved) - value(other_sums + moved)) >= least).sum())
     return (larger + 1) / (trials + 1)
 
 
 def _statistics(metric: str, outcomes: Sequence[Outcome], labels: Sequence[str]) -> Statistics:
-    """The counts of each example, whose sums give the metric; macro-averaged F1 has a ratio for each label."""
+    """The counts of each example, whose sums give the metric.
+
+    Macro-averaged F1 has a ratio for each label; BLEU of captions one for each length of n-grams, and one of lengths.
+    """
+    if metric in CAPTION_BLEU:
+        pairs = [bleu_counts(metric, outcome.answer, outcome.references) for outcome in outcomes]
+        return np.array(pairs, dtype=np.float64)
     if metric != "f1":
-        return np.array([[counts(metric, outcome)] for outcome in outcomes], dtype=np.float64)
+        count = counter(metric, outcomes)
+        return np.array([[count(outcome)] for outcome in outcomes], dtype=np.float64)
     column = {label: number for number, label in enumerate(labels)}
     statistics = np.zeros((len(outcomes), len(labels), 2))
     for row, outcome in enumerate(outcomes):
@@ -70,6 +80,12 @@ def _value(sums: Statistics) -> NDArray[np.float64]:
     is_there = sums[..., 1] > 0
     ratios = np.divide(sums[..., 0], sums[..., 1], out=np.zeros(is_there.shape), where=is_there)
     return np.asarray(ratios.sum(-1) / np.maximum(is_there.sum(-1), 1))
+
+
+def _caption_bleu(sums: Statistics) -> NDArray[np.float64]:
+    """BLEU of captions, but 0 if no n-gram of some length is correct: such scores are tiny, and do not differ."""
+    is_there = (sums[..., :-1, 0] > 0).all(-1)
+    return np.where(is_there, bleu_value(sums), 0.0)
 
 
 def _by_sacrebleu(metric: str, first: Sequence[Outcome], second: Sequence[Outcome], trials: int) -> float:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, RunPath, note, to_json, write_line
+from regard.cli.core import Json, Quiet, RunPath, note, to_json, write_line
 
 FILES = "A TSV of source, target and links; or `source ||| target` lines, and links; or a file for each."
 
@@ -14,6 +14,7 @@ def align(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help=FILES)],
     first: Annotated[int, typer.Option(min=0, max=1, help="The number of the first word in links.")] = 0,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare the attention of a run with word alignments made by people (alignment error rate, AER).
 
@@ -21,13 +22,17 @@ def align(
     files of sources, targets and links. A link is `3-4` (sure) or `3p4` (possible); words are separated by spaces.
     The run is forced to write the given targets.
     """
-    from regard.analysis.forced import align
-    from regard.data.gold import gold
-    from regard.predict import load
+    from regard.console import ProgressLog
 
-    gold_links = gold(tuple(files), first)
-    measured = align(load(run), gold_links)
-    if gold_links.skipped:
+    with ProgressLog(quiet=quiet) as log:
+        log.begin("loading torch")
+        from regard.analysis.forced import align
+        from regard.data.gold import gold
+        from regard.predict import load
+
+        gold_links = gold(tuple(files), first)
+        measured = align(load(run), gold_links)
+    if gold_links.skipped and not quiet:
         note(f"{gold_links.skipped:,} links to words that do not exist were left out")
     if as_json:
         rates = {"alignment_error_rate": {name: rate.value for name, rate in measured.items()}}

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Beam, Json, Quiet, Runs, note, say, to_json, write_line
+from regard.cli.core import (
+    Beam,
+    Json,
+    Quiet,
+    Runs,
+    check_outputs,
+    data_files,
+    found_files,
+    input_files,
+    note,
+    say,
+    to_json,
+    write_line,
+)
 from regard.visible import is_terminal
 
 RECIPES_AND_RUNS = "Names from `regard list`, .toml files, run directories; keys to change."
@@ -35,12 +48,20 @@ def compare(
     and name alone are joined: mean and standard deviation. The others are tested against the first one.
     """
     from regard import storage
-    from regard.analysis import comparison
+    from regard.console import ProgressLog
     from regard.errors import MissingExtraError
 
-    for path in out or []:
-        comparison.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work begins
-    compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs, quiet=quiet)
+    with ProgressLog(quiet=quiet) as log:
+        log.begin("loading torch")
+        from regard.analysis import comparison
+
+        for path in out or []:
+            comparison.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work
+        if out:
+            check_outputs(out, _input_files(recipes_and_runs, data or []))
+            for path in out:
+                storage.check_place(path)
+        compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs)
     width = get_terminal_size().columns if is_terminal(sys.stdout) else None
     lines = map(to_json, compared.to_dicts()) if as_json else compared.table(width).split("\n")[:-1]
     for line in lines:
@@ -57,3 +78,14 @@ def compare(
             continue
         if not quiet:
             say(f"drawn: {path}")
+
+
+def _input_files(recipes_and_runs: list[str], data: list[str]) -> list[Path]:
+    """All files that the comparison reads: of --data, of runs, of recipes, and the data that these name."""
+    from regard.analysis import comparison
+
+    files = [Path(name) for name in recipes_and_runs if name.endswith(".toml")]
+    for recipe, run in comparison.recipes_and_runs(recipes_and_runs):
+        files += data_files(recipe) if run is None else input_files(str(run.path))
+        files += input_files(recipe.train.start_from) if recipe.train.start_from else []
+    return [*files, *found_files(data)]

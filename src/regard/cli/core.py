@@ -1,8 +1,10 @@
 """Shared by the commands: arguments and options, reading of texts, output by lines, and notes on stderr."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -120,6 +122,62 @@ def check_utf8(text: str, name: str) -> None:
     """Raise DataError if a text of the command line is not UTF-8."""
     if not text.isprintable() and any(ord(character) in SURROGATES for character in text):
         raise DataError(f"{name} is not UTF-8 text: {shown(text)}; convert it first")
+
+
+def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
+    """Raise RecipeError if an output would replace an input of the same command, or another output.
+
+    Links of both kinds count as the file itself, and so does every way to write its path.
+    """
+    read = {identity: path for path in inputs for identity in _identities(path)}
+    written: set[object] = set()
+    for output in outputs:
+        identities = _identities(output)
+        for identity in identities:
+            if identity in read:
+                what = f"would replace {shown(str(read[identity]))}, which this command reads"
+                raise RecipeError(f"the output {shown(str(output))} {what}; choose another name")
+        if not written.isdisjoint(identities):
+            raise RecipeError(f"the output {shown(str(output))} is named twice; choose another name for one of them")
+        written.update(identities)
+
+
+def _identities(path: Path) -> list[object]:
+    """What two paths share if they are of the same file: the path without links, or the number of the file."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # it is not there, or no file can have this name
+        return [os.path.realpath(os.fspath(path).replace("\0", ""))]
+    return [os.path.realpath(path), (status.st_dev, status.st_ino)]
+
+
+def input_files(run: str) -> list[Path]:
+    """The files that a command with this run may read: its own, and the data that its recipe names.
+
+    There are none if the run is not there, which is refused when it is loaded.
+    """
+    from regard.storage import Run
+
+    if not Run.at(Path(run)):
+        return []
+    opened = Run.open(run)
+    return [*opened.own_paths(), *data_files(opened.recipe())]
+
+
+def data_files(recipe: "Recipe") -> list[Path]:
+    """The paths of all data files that a recipe names."""
+    return found_files([*recipe.data.train, *recipe.data.dev, *recipe.data.test])
+
+
+def found_files(names: Iterable[str]) -> list[Path]:
+    """The paths of data files; those that are missing are refused when they are read."""
+    from regard.data.paths import find
+
+    paths = []
+    for name in names:
+        with suppress(DataError, OSError, ValueError):
+            paths.append(find(name))
+    return paths
 
 
 def in_chunks(texts: Sequence[str]) -> list[Sequence[str]]:

@@ -1,27 +1,34 @@
-"""`regard data`: the data files of a recipe, and which of them are missing."""
+"""`regard data`: the data files of a recipe, which of them are missing, and where they come from."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from regard.cli.core import RECIPE, Json, Overrides, to_json, write_line
 from regard.errors import DataError, RecipeError
+
+if TYPE_CHECKING:
+    from regard.data.origins import Origin
 
 
 def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: Json = False) -> None:
     """List the data files of a recipe, where they were found, and their sizes; exit code 2 if any is missing.
 
-    Files are searched for as named, then under $REGARD_DATA, then under ./data.
+    Files are searched for as named, then under $REGARD_DATA, then under ./data. Of known corpora, it prints the origin,
+    the licence, and the commands that prepare the files. regard downloads nothing.
     """
     from regard import recipe as recipes
     from regard.data.needs import how_to_fix, needs
+    from regard.data.origins import origins
 
-    settings = recipes.load(recipe, overrides or []).data
+    loaded = recipes.load(recipe, overrides or [])
+    settings = loaded.data
     if not settings.train and not settings.corpus:
         raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
-    about, files = recipes.comment(recipe), needs(settings)
+    about, files, known = recipes.comment(recipe), needs(settings), origins(loaded)
     corpus = "" if settings.train else settings.corpus
     if as_json:
         listed = [file._asdict() | {"path": str(file.path) if file.path else None} for file in files]
-        write_line(to_json({"about": about, "corpus": corpus, "files": listed}))
+        described = {folder: origin._asdict() for folder, origin in known.items()}
+        write_line(to_json({"about": about, "corpus": corpus, "files": listed, "origins": described}))
     else:
         for line in about:
             write_line(line)
@@ -32,5 +39,18 @@ def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
             write_line(f"{file.part:<5}  {line}")
         if settings.train and not settings.dev:
             write_line("dev    none is named: a part of train is split off")
+        for folder, origin in known.items():
+            _describe(folder, origin)
     if problem := how_to_fix(files):
         raise DataError(problem)
+
+
+def _describe(folder: str, origin: "Origin") -> None:
+    write_line("")
+    write_line(f"{folder}: {origin.name}")
+    lines = {"from": origin.source, "licence": origin.licence, "paper": origin.reference, "files": origin.files}
+    for heading, text in lines.items():
+        if text:
+            write_line(f"  {heading:<9}{text}")
+    for command in origin.commands:
+        write_line(f"  prepare  {command}")

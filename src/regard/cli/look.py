@@ -4,7 +4,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.core import Beam, Json, RunPath, check_utf8, one_line, print_map, to_json, write_line
+from regard.cli.core import (
+    Beam,
+    Json,
+    RunPath,
+    check_outputs,
+    check_utf8,
+    input_files,
+    one_line,
+    print_map,
+    to_json,
+    write_line,
+)
 from regard.cli.maps import All, Head, Layer, Out, Pieces, SiteName, check_files, choose, choose_all
 from regard.errors import RecipeError
 
@@ -40,6 +51,8 @@ def look(
     from regard.show.maps import draw
 
     check_files(out or [], all_maps=all_maps)  # before the work begins
+    if out:
+        check_outputs(out, input_files(run))
     check_utf8(text, "TEXT")
     check_utf8(target or "", "--target")
     if target is not None and beam is not None:

@@ -66,8 +66,11 @@ def predict(
                 core.note(f"line {number:,} has {most}; it is answered with an empty line")
             elif not quiet:
                 notes.add(answer.source)
-        if as_json:
-            core.write_lines([core.to_json(answer.to_dict(maps=maps)) for answer in answers])
+        if maps:  # not at once: the maps of a batch as text may take gigabytes
+            for answer in answers:
+                core.write_line(core.to_json(answer.to_dict(maps=True)))
+        elif as_json:
+            core.write_lines([core.to_json(answer.to_dict(maps=False)) for answer in answers])
         else:
             core.write_lines([core.one_line(answer.text) for answer in answers])
         print(end="", flush=True)

@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.core import Beam, Columns, Json, RunPath, one_line, say, to_json, with_columns, write_line
+from regard.cli.core import (
+    Beam,
+    Columns,
+    Json,
+    Quiet,
+    RunPath,
+    check_outputs,
+    found_files,
+    input_files,
+    one_line,
+    say,
+    to_json,
+    with_columns,
+    write_line,
+)
 from regard.errors import DataError
 from regard.visible import ENCODING_ERRORS
 
@@ -30,6 +44,7 @@ def score(
     beam: Beam = None,
     errors: Annotated[Path | None, typer.Option(metavar="FILE", help=ERRORS)] = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     r"""Score the outputs of a run against references, in total and by group.
 
@@ -38,21 +53,26 @@ def score(
     alone; instead of BLEU it is chrF, instead of F1 accuracy. Tabs and line ends in texts are escapes, such as \\t.
     """
     from regard import storage
-    from regard.analysis import alignment, mistakes
-    from regard.predict import load
+    from regard.console import ProgressLog
 
     if errors is not None:
-        storage.check_place(errors)  # an error before the work begins
-    predictor = load(run)
-    recipe = predictor.task.recipe
-    if not files and recipe.data.train and not recipe.data.test:
-        raise DataError(f"the recipe of {run} names no test set; write: regard score {shlex.quote(run)} FILE.tsv")
-    named = tuple(files or recipe.data.test)
-    if files or columns is not None:
-        recipe = with_columns(predictor.task, named, columns)
-    examples = predictor.task.reader(recipe)(named).examples if named else predictor.task.examples(recipe).test
-    scored = predictor.score(examples, metric=metric, beam=beam)
-    wrong = mistakes.find(predictor.task, scored) if errors is not None else None
+        check_outputs([errors], [*found_files(files or ()), *input_files(run)])  # errors before the work begins
+        storage.check_place(errors)
+    with ProgressLog(quiet=quiet) as log:
+        log.begin("loading torch")
+        from regard.analysis import alignment, mistakes
+        from regard.predict import load
+
+        predictor = load(run)
+        recipe = predictor.task.recipe
+        if not files and recipe.data.train and not recipe.data.test:
+            raise DataError(f"the recipe of {run} names no test set; write: regard score {shlex.quote(run)} FILE.tsv")
+        named = tuple(files or recipe.data.test)
+        if files or columns is not None:
+            recipe = with_columns(predictor.task, named, columns)
+        examples = predictor.task.reader(recipe)(named).examples if named else predictor.task.examples(recipe).test
+        scored = predictor.score(examples, metric=metric, beam=beam)
+        wrong = mistakes.find(predictor.task, scored) if errors is not None else None
     if errors is not None and wrong is not None:
         storage.write(errors, to_tsv(wrong.rows()))
     total, links = scored.measured, alignment.measure(scored.answers, scored.asked)
@@ -72,7 +92,8 @@ def score(
         write_line(f"alignment error, read at the {reading}: {error.value:.4f}  {error.signature}")
     if wrong is not None:
         print_mistakes(wrong)
-        say(f"written: {errors}")
+        if not quiet:
+            say(f"written: {errors}")
 
 
 def print_mistakes(wrong: "Mistakes") -> None:

@@ -1,22 +1,33 @@
 """`regard vectors`: a sentence vector for each line."""
 
-from regard.cli.core import Inputs, Json, RunPath, in_chunks, read_texts, to_json, write_line
+import sys
+
+from regard.cli.core import Inputs, Json, Quiet, RunPath, in_chunks, read_texts, to_json, write_lines
+from regard.visible import is_terminal
 
 
-def vectors(run: RunPath, inputs: Inputs = None, as_json: Json = False) -> None:
+def vectors(run: RunPath, inputs: Inputs = None, as_json: Json = False, quiet: Quiet = False) -> None:
     """Print the sentence vector of every line, with norm 1, its numbers separated by tabs.
 
     A blank line, or one with too many tokens, gets zeros. This works for runs of translate, classify, masked_lm and
     answer.
     """
-    from regard.analysis.vectors import vectors
-    from regard.predict import load
+    from regard.console import ProgressLog, counted, unwatched
 
-    texts = read_texts(inputs)
-    predictor = load(run)
-    for chunk in in_chunks(texts):
-        for text, vector in zip(chunk, vectors(predictor, chunk).tolist(), strict=True):
-            if as_json:
-                write_line(to_json({"text": text, "vector": vector}))
-            else:
-                write_line("\t".join(f"{number:.6g}" for number in vector))
+    with ProgressLog(quiet=quiet) as log:
+        log.begin("loading torch")
+        from regard.analysis.vectors import vectors
+        from regard.predict import load
+
+        texts = read_texts(inputs)
+        predictor = load(run)
+    with ProgressLog(quiet=quiet or is_terminal(sys.stdout)):  # there, people see the results as they come
+        for chunk in counted(in_chunks(texts), "computing vectors", size=1):
+            with unwatched():
+                rows = vectors(predictor, chunk).tolist()
+            pairs = zip(chunk, rows, strict=True)
+            write_lines([to_json({"text": text, "vector": row}) if as_json else _numbers(row) for text, row in pairs])
+
+
+def _numbers(vector: list[float]) -> str:
+    return "\t".join(f"{number:.6g}" for number in vector)

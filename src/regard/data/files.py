@@ -32,7 +32,8 @@ PIECE = 2**18  # bytes that are read or decompressed at a time
 HELD = 2**24  # bytes of waiting lines of a stream that are taken at a time, or one longer line
 FIRST_BLOCK, GROWTH = 64, 4  # lines of a stream that are answered together at first, and by how much that grows
 FEW_MEMBERS, SMALL_MEMBER = 10_000, 2**9  # gzip members that any file may have, and more if each has so many bytes
-SMALL_CONTENT = 2**24  # bytes that any gzip file may unpack to, whatever its size
+SMALL_CONTENT = 2**24  # bytes that any gzip or Parquet file may unpack to, whatever its size
+FIELDS = 10_000  # columns of a file, or fields of a record
 LIMITS = Limits()  # for texts that no recipe names
 NUMBERS = {2: "two", 3: "three"}  # of columns, as words for messages
 LARGEST_DEV = 1_000  # examples that `split` takes for dev at most
@@ -93,6 +94,15 @@ def check_limit(name: str, count: int, limit: int, noun: str, key: str) -> None:
         raise DataError(f"{name} has more than {limit:,} {noun}; split the file, or raise data.limits.{key}")
 
 
+def check_expansion(name: str, unpacked: int, size: int, limits: Limits, other: str = "") -> None:
+    """Refuse a packed file that has too many bytes, unpacked, by its size; `other` is one more way to read it."""
+    if unpacked > max(SMALL_CONTENT, limits.expansion * size):
+        raise DataError(
+            f"{name} unpacks to more than {limits.expansion:,} times its size, as decompression bombs do; "
+            f"if you trust it, raise data.limits.expansion{other}"
+        )
+
+
 def _check_utf8(
     decoder: utf_8.IncrementalDecoder, content: bytearray, start: int, name: str, first: int, *, final: bool = False
 ) -> None:
@@ -132,13 +142,13 @@ def _line_starts(content: bytearray, newlines: int, *, has_mark: bool) -> Intege
 
 def load(name: str, limits: Limits = LIMITS) -> Lines:
     """The lines of a file, plain or gzip."""
-    lines = read_lines(counted(_content(name, limits), _reading(name), size=1), name, limits)
+    lines = read_lines(counted(_content(name, limits), reading(name), size=1), name, limits)
     if not lines:
         raise DataError(f"{name} is empty; give a file with at least one line")
     return lines
 
 
-def _reading(*names: str) -> str:
+def reading(*names: str) -> str:
     """The name of the work of reading these files."""
     return f"reading {', '.join(os.path.basename(name) for name in names)}"
 
@@ -238,14 +248,10 @@ def _unpacked(handle: int, size: int, name: str, limits: Limits) -> Iterator[byt
         check_limit(name, size, limits.file_bytes, "bytes", "file_bytes")
         yield from pieces
         return
-    unpacked, most = 0, max(SMALL_CONTENT, limits.expansion * size)
+    unpacked = 0
     for piece in _unzip(pieces, name):
         unpacked += len(piece)
-        if unpacked > most:
-            raise DataError(
-                f"{name} unpacks to more than {limits.expansion:,} times its size, as decompression bombs do; "
-                "if you trust it, raise data.limits.expansion, or unpack it with gunzip"
-            )
+        check_expansion(name, unpacked, size, limits, ", or unpack it with gunzip")
         yield piece
 
 
@@ -275,7 +281,7 @@ def pairs(names: tuple[str, ...], limits: Limits = LIMITS, *, header: bool = Fal
     if len(names) not in (1, 2):
         raise DataError(f"{len(names)} files given; give one TSV of source<TAB>target or two parallel texts")
     lines = _tabbed(names[0], limits, "source", "target") if len(names) == 1 else _parallel(names[0], names[1], limits)
-    texts = counted(store.texts(lines), _reading(*names))
+    texts = counted(store.texts(lines), reading(*names))
     complete = where(texts, lambda texts: bool(texts[0].strip() and texts[1].strip()))
     count = len(lines)
     if header:
@@ -321,7 +327,7 @@ def _parallel(first: str, second: str, limits: Limits) -> StoredExamples:
 def texts(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     """The lines of plain texts, file after file: each line is an example, as source and as target."""
     lines = joined([_texts(name, limits) for name in names])
-    filled = where(counted(store.texts(lines), _reading(*names)), lambda texts: bool(texts[0].strip()))
+    filled = where(counted(store.texts(lines), reading(*names)), lambda texts: bool(texts[0].strip()))
     if not len(filled):
         raise DataError(f"{' and '.join(names)}: no text is left, because all {len(lines):,} lines are blank")
     return Loaded(take(lines, filled), len(lines) - len(filled))
@@ -335,7 +341,7 @@ def _texts(name: str, limits: Limits) -> StoredExamples:
 def questions(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     """The examples of TSV files of question<TAB>context<TAB>answer; the source is question<TAB>context."""
     lines = joined([_tabbed(name, limits, "question", "context", "answer") for name in names])
-    texts = counted(store.texts(lines), _reading(*names))
+    texts = counted(store.texts(lines), reading(*names))
     complete = where(texts, lambda texts: all(map(str.strip, (*texts[0].split("\t"), texts[1]))))
     if not len(complete):
         named = " and ".join(names)

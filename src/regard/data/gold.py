@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from regard.console import counted
 from regard.data.files import load
-from regard.errors import DataError
+from regard.errors import DataError, shown
 from regard.types import Example
 
-LINK = re.compile(r"(\d+)([-p])(\d+)")
+LINK = re.compile(r"(\d{1,9})([-p])(\d{1,9})")  # Python converts no number of thousands of digits
 SEPARATORS = {1: "\t", 2: "|||", 3: "\n"}  # of fields in the first file, by the number of files; no line holds "\n"
 FORMS = "one TSV of source<TAB>target<TAB>links; or pairs and links; or sources, targets and links"
 
@@ -37,7 +38,7 @@ def gold(names: tuple[str, ...], first: int = 0) -> Gold:
     (the format of fast_align and awesome-align); or one file each of sources, targets and links.
     """
     lines = list(_lines(names))
-    parsed = [_links(line, first) for line in lines]
+    parsed = [_links(line, first) for line in counted(lines, "reading links")]
     valid = [[link for link in links if _within(link, line.example)] for links, line in zip(parsed, lines, strict=True)]
     skipped = sum(map(len, parsed)) - sum(map(len, valid))
     if skipped and first == 0 and all(0 not in (link.source, link.target) for links in parsed for link in links):
@@ -63,10 +64,11 @@ def _links(line: Line, first: int) -> list[Link]:
     for text in line.links.split():
         match = LINK.fullmatch(text)
         if match is None:
-            raise DataError(f"{line.origin}: {text!r} is not a link; write 3-4 for a sure one, 3p4 for a possible one")
+            how = "write 3-4 for a sure one, 3p4 for a possible one"
+            raise DataError(f"{line.origin}: {shown(text)} is not a link; {how}")
         source, target = int(match[1]) - first, int(match[3]) - first
         if min(source, target) < 0:
-            before = f"{line.origin}: {text!r} links a word before the first, which is number {first}"
+            before = f"{line.origin}: {shown(text)} links a word before the first, which is number {first}"
             raise DataError(f"{before}; if words are counted from 0, add --first 0")
         links.append(Link(source, target, match[2] == "-"))
     return links

@@ -34,7 +34,7 @@ def _need(part: str, name: str, limits: Limits) -> RequiredFile:
     try:
         path = find(name)
         size = path.stat().st_size
-        lines = parquet_rows(name) if ending(name) == ".parquet" else len(load(name, limits))
+        lines = parquet_rows(name, limits) if ending(name) == ".parquet" else len(load(name, limits))
         return RequiredFile(part, name, path, size, lines, "")
     except (DataError, MissingExtraError, OSError) as error:
         return RequiredFile(part, name, path, 0, 0, str(error))

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,16 +12,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.data.files import LIMITS, Loaded, check_limit, load
-from regard.data.paths import find
+from regard.console import counted
+from regard.data.files import FIELDS, LIMITS, Loaded, check_expansion, check_limit, load, reading
+from regard.data.parquet import open_parquet
 from regard.data.store import LONG, Integers, Lines, Mapped, StoredExamples, Texts, joined, where
-from regard.errors import DataError, MissingExtraError, did_you_mean, shown
+from regard.errors import DataError, did_you_mean, shown
 from regard.recipe import Limits
 
 PAIRS, DEV = "pairs given in Python", "dev pairs given in Python"  # in a recipe, in place of the names of files
 DELIMITERS = ",;\t"  # of CSV files; the first with which the columns are found
 LISTED = 20  # columns that a message names
-ROWS = 1000  # of a Parquet file that are converted at a time
+VALUES = 100_000  # of a JSON object, with those in its lists and objects
+
+STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?')  # of JSON
 
 Fields = tuple[str, ...]
 Given = Mapping[str, Any]  # what a program gave as `PAIRS` and `DEV`
@@ -120,10 +125,11 @@ def column_names(name: str, limits: Limits = LIMITS) -> list[str]:
     """The columns of a file, for messages."""
     kind = ending(name)
     if kind == ".parquet":
-        return list(_open_parquet(name).schema_arrow.names)
+        with open_parquet(name, limits) as file:
+            return file.columns
     lines = load(name, limits)
     if kind == ".csv":
-        return max((_header(lines, delimiter) for delimiter in DELIMITERS), key=len)
+        return max((_header(name, lines, delimiter) for delimiter in DELIMITERS), key=len)
     return next((list(_object(line, name)) for line in lines if line.strip()), [])
 
 
@@ -151,7 +157,7 @@ def _csv(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record]:
 
 
 def _csv_records(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[Record]:
-    headers = {delimiter: _header(lines, delimiter) for delimiter in DELIMITERS}
+    headers = {delimiter: _header(name, lines, delimiter) for delimiter in DELIMITERS}
     delimiter = next((mark for mark in DELIMITERS if set(columns) <= set(headers[mark])), None)
     if delimiter is None:
         header = max(headers.values(), key=len)
@@ -160,9 +166,11 @@ def _csv_records(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[Re
     if repeated := [column for column in columns if header.count(column) > 1]:
         raise DataError(f"{name} has several columns {shown(repeated[0])}; rename all but one")
     places, is_header = [header.index(column) for column in columns], True
-    reader = csv.reader(_with_ends(lines), delimiter=delimiter, strict=True)
+    bounded = _BoundedRecords(name, lines, delimiter)
+    reader = csv.reader(bounded, delimiter=delimiter, strict=True)
     while True:
         number = reader.line_num + 1
+        bounded.start_record()
         try:
             row = next(reader, None)
         except csv.Error as error:
@@ -176,17 +184,54 @@ def _csv_records(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[Re
         is_header = is_header and not row  # blank lines do not count
 
 
-def _header(lines: Lines, delimiter: str) -> list[str]:
+def _header(name: str, lines: Lines, delimiter: str) -> list[str]:
     """The names in the first line of a CSV file that is not blank."""
     try:
-        rows = csv.reader(_with_ends(lines), delimiter=delimiter, strict=True)
+        rows = csv.reader(_BoundedRecords(name, lines, delimiter), delimiter=delimiter, strict=True)
         return [name.strip() for name in next((row for row in rows if row), [])]
     except csv.Error:
         return []
 
 
-def _with_ends(lines: Lines) -> Iterator[str]:
-    return (lines.with_end(index).replace("\r\n", "\n") for index in range(len(lines)))
+class _BoundedRecords(Iterator[str]):
+    """The lines of a CSV file for `csv.reader`, which would read a record of any number of fields; DataError at most.
+
+    A record has at most one field more than delimiters. Only if these are many, those in quotes are told from others.
+    """
+
+    def __init__(self, name: str, lines: Lines, delimiter: str) -> None:
+        self._name, self._lines, self._delimiter, self._next = name, lines, delimiter, 0
+        rest = rf"[^{delimiter}\n]*+(?P<end>[{delimiter}\n]?)"
+        self._quoted = re.compile(rf'[^"]*+(?:""[^"]*+)*+(?P<quote>"?){rest}')
+        self._field = re.compile(rf'(?:(?P<start>")[^"]*+(?:""[^"]*+)*+(?P<quote>"?))?{rest}')
+        self.start_record()
+
+    def start_record(self) -> None:
+        """Count from 0 again."""
+        self._fields, self._in_quotes, self._most, self._pending = 0, False, 0, list[str]()
+
+    def __next__(self) -> str:
+        if self._next == len(self._lines):
+            raise StopIteration
+        line = self._lines.with_end(self._next).replace("\r\n", "\n")
+        self._next += 1
+        self._pending.append(line)
+        self._most += line.count(self._delimiter)
+        if self._most > FIELDS:
+            self._count_fields("".join(self._pending))
+            self._most, self._pending = self._fields, []
+        return line
+
+    def _count_fields(self, text: str) -> None:
+        place = 0
+        while place < len(text):
+            match = (self._quoted if self._in_quotes else self._field).match(text, place)
+            assert match is not None  # both match an empty text
+            opened = self._in_quotes or bool(match.groupdict().get("start"))
+            place, self._in_quotes = match.end(), opened and not match["quote"]
+            self._fields += match["end"] == self._delimiter
+            if self._fields >= FIELDS:
+                raise DataError(f"{self._name}:{self._next}: a record of more than {FIELDS:,} fields; check its quotes")
 
 
 def _jsonl(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record]:
@@ -198,54 +243,71 @@ def _jsonl(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record
 
 
 def _object(line: str, origin: str) -> dict[str, Any]:
+    _check_values(line, origin)
     try:
-        value = json.loads(line)
+        value = json.loads(line, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{origin}: not valid JSON ({shown(str(error))}); write one object per line") from error
     if not isinstance(value, dict):
         raise DataError(f"{origin}: {shown(value)} is not a JSON object; write one object per line")
+    if len(value) > FIELDS:
+        raise DataError(f"{origin}: an object of more than {FIELDS:,} keys; write those that you need")
     return value
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values; ValueError if a key is there twice: readers differ on which one counts."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {shown(repeated)} is there several times")
+    return values
+
+
+def _check_values(line: str, origin: str) -> None:
+    """Refuse a line of JSON with many values before they are made; marks in strings do not count."""
+    if _marks(line, 0, len(line)) <= VALUES:
+        return
+    count = end = 0
+    for number, string in enumerate(STRING.finditer(line)):
+        count += _marks(line, end, string.start())
+        end = string.end()
+        if max(count, number // 2) > VALUES:  # a key and its value are two strings
+            break
+    else:
+        if count + _marks(line, end, len(line)) <= VALUES:
+            return
+    raise DataError(f"{origin}: more than {VALUES:,} values in one line; write those that you need")
+
+
+def _marks(line: str, start: int, end: int) -> int:
+    """The number of commas and opening brackets: there is at most one value more."""
+    return sum(line.count(mark, start, end) for mark in ",[{")
 
 
 def _parquet(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record]:
     """The records of a Parquet file; their numbers are those of its rows."""
-    file, number = _open_parquet(name), 0
-    names = file.schema_arrow.names
-    outer = [column if column in names else column.partition(".")[0] for column in columns]
-    for column, top in zip(columns, outer, strict=True):
-        if top not in names:
-            raise _missing(name, column, names)
-    try:
-        for batch in file.iter_batches(batch_size=ROWS, columns=list(dict.fromkeys(outer))):
-            for record in batch.to_pylist():
-                number += 1
-                yield Record(number, _fields(record, columns, f"{name}:{number}"))
-    except (OSError, ValueError) as error:  # the errors of pyarrow are subclasses of these
-        raise _broken_parquet(name, error) from error
+    with open_parquet(name, limits) as file:
+        for column in columns:
+            if any(path.startswith(f"{column}.") for path in file.leaves):
+                kinds = f"{name}: the column {shown(column)} holds lists or records"
+                raise DataError(f"{kinds}, expected texts or numbers; name a column of a record as RECORD.COLUMN")
+            if column not in file.leaves:
+                raise _missing(name, column, file.columns)
+        unpacked = 0
+        for number, record in enumerate(counted(file.records(columns), reading(name), file.rows), start=1):
+            fields = _fields(record, columns, f"{name}:{number}")
+            size = sum(map(len, fields)) + len(fields)  # one more for each, as if they were separated
+            check_limit(f"{name}:{number}", size, limits.line_bytes, "characters", "line_bytes")
+            unpacked += size
+            check_expansion(name, unpacked, file.size, limits)
+            yield Record(number, fields)
 
 
-def _open_parquet(name: str) -> Any:
-    """The Parquet file of that name, opened by pyarrow; DataError if it is none."""
-    path = find(name)
-    try:
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "parquet", f"reading the Parquet file {name}") from error
-    if not path.is_file():
-        raise DataError(f"{name} is not a file; name a Parquet file")
-    try:
-        return ParquetFile(path)
-    except (OSError, ValueError) as error:
-        raise _broken_parquet(name, error) from error
-
-
-def _broken_parquet(name: str, error: Exception) -> DataError:
-    return DataError(f"{name} is not a whole Parquet file ({shown(str(error))}); fetch or write it again")
-
-
-def parquet_rows(name: str) -> int:
+def parquet_rows(name: str, limits: Limits = LIMITS) -> int:
     """The number of rows of a Parquet file."""
-    return int(_open_parquet(name).metadata.num_rows)
+    with open_parquet(name, limits) as file:
+        return file.rows
 
 
 READERS: dict[str, Callable[[str, Sequence[str], Limits], Iterator[Record]]] = {

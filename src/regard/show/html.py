@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from torch import Tensor
 from regard.errors import RecipeError
 from regard.maps import AttentionMap, AttentionMaps
 from regard.show.labels import MOST_CHARACTERS, make_visible, shown
-from regard.show.large import DOTS, Axis, Pooled, has_many_cells, pool
+from regard.show.large import DOTS, Axis, Pooled, has_many_cells, pool, pool_again
 
 VIEWER = ("viewer.html", "viewer.css", "viewer.js")
 LETTERS = 200_000  # maximum letters of all labels of one map, or of a page of several maps; longer labels are cut
@@ -52,21 +52,72 @@ def html_of_several(maps: Mapping[tuple[str, ...], AttentionMap], choices: Seque
     The page begins with the first map, but in the last layer that has such a map. Weights are rounded to 3 digits. If
     they take more than `NUMBERS` bytes, all maps are pooled to fewer dots.
     """
-    if len(maps) > MOST_MAPS:
-        raise RecipeError(f"a page has at most {MOST_MAPS:,} maps, not {len(maps):,}; choose a site, layer or head")
-    units = [(list(path), unit, own) for path, whole in maps.items() for unit, own in _units(whole).items()]
-    most = next((most for most in SIDES if sum(_bytes(own, most) for _, _, own in units) <= NUMBERS), SIDES[-1])
-    pools = [(path, unit, own, pool(own, most, most)) for path, unit, own in units]
-    axes = list(dict.fromkeys(axis for *_, pooled in pools for axis in (pooled.rows, pooled.columns)))
-    longest = max(2, LETTERS // max(sum(axis.dots for axis in axes), LETTERS // MOST_CHARACTERS))
-    place = {axis: number for number, axis in enumerate(axes)}
-    contents = [
-        _pooled_content(unit, own, pooled)
-        | {"path": path, "rows": place[pooled.rows], "columns": place[pooled.columns]}
-        for path, unit, own, pooled in pools
-    ]
-    labels = [_labels(axis, longest) for axis in axes]
-    return _page(title, {"choices": list(choices), "start": _start(maps, choices), "labels": labels, "maps": contents})
+    check_count(len(maps))
+    shapes = [own.weights.shape for whole in maps.values() for own in _units(whole).values()]
+    sides = [side for side in SIDES if sum(_bytes(rows, columns, side) for rows, columns in shapes) <= NUMBERS]
+    page = Page(choices, title, side=max(sides, default=SIDES[-1]))
+    for path, whole in maps.items():
+        page.add(path, whole)
+    return page.html()
+
+
+def check_count(maps: int) -> None:
+    """Raise RecipeError if there are too many maps for one page."""
+    if maps > MOST_MAPS:
+        raise RecipeError(f"a page has at most {MOST_MAPS:,} maps, not {maps:,}; choose a site, layer or head")
+
+
+class Entry(NamedTuple):
+    """A map of a page by tokens or by words, pooled, with what is shown about the whole of it."""
+
+    path: tuple[str, ...]
+    unit: str
+    pooled: Pooled
+    summary: "Summary"
+
+
+class Page:
+    """Collects maps for an interactive page; of all of them together it keeps no more numbers than the page may have.
+
+    If they are too many, the maps so far are pooled again, each dot the largest of several dots.
+    """
+
+    def __init__(self, choices: Sequence[str], title: str = "", side: int = DOTS) -> None:
+        self.choices, self.title = list(choices), title
+        self._side = side  # dots on a side that a map has at most
+        self._entries: list[Entry] = []
+        self._bytes = 0
+
+    def add(self, path: tuple[str, ...], attention: AttentionMap) -> None:
+        """Add a map; `path` has a text for each of the choices."""
+        for unit, own in _units(attention).items():
+            pooled = pool(own, self._side, self._side)
+            kept = pooled._replace(weights=pooled.weights.clone())  # a view would keep the maps of all heads in memory
+            self._entries.append(Entry(path, unit, kept, Summary.of(own)))
+            self._bytes += _bytes(kept.rows.dots, kept.columns.dots, self._side)
+        while self._bytes > NUMBERS and self._side > SIDES[-1]:
+            self._side = next(side for side in SIDES if side < self._side)
+            self._entries = [entry._replace(pooled=pool_again(entry.pooled, self._side)) for entry in self._entries]
+            self._bytes = sum(
+                _bytes(entry.pooled.rows.dots, entry.pooled.columns.dots, self._side) for entry in self._entries
+            )
+
+    def html(self) -> bytes:
+        """The page as the content of a file."""
+        check_count(len({entry.path for entry in self._entries}))
+        axes = list(
+            dict.fromkeys(axis for entry in self._entries for axis in (entry.pooled.rows, entry.pooled.columns))
+        )
+        longest = max(2, LETTERS // max(sum(axis.dots for axis in axes), LETTERS // MOST_CHARACTERS))
+        place = {axis: number for number, axis in enumerate(axes)}
+        contents = [
+            _pooled_content(unit, pooled, summary)
+            | {"path": list(path), "rows": place[pooled.rows], "columns": place[pooled.columns]}
+            for path, unit, pooled, summary in self._entries
+        ]
+        labels = [_labels(axis, longest) for axis in axes]
+        start = _start(dict.fromkeys(entry.path for entry in self._entries), self.choices)
+        return _page(self.title, {"choices": self.choices, "start": start, "labels": labels, "maps": contents})
 
 
 def _start(maps: Iterable[tuple[str, ...]], choices: Sequence[str]) -> tuple[str, ...]:
@@ -79,9 +130,9 @@ def _start(maps: Iterable[tuple[str, ...]], choices: Sequence[str]) -> tuple[str
     return [first, *(path for path in others if without_layer(path) == without_layer(first))][-1]
 
 
-def _bytes(attention: AttentionMap, most: int) -> int:
+def _bytes(rows: int, columns: int, most: int) -> int:
     """An upper bound of the bytes of a map's numbers, if it has at most so many dots on a side."""
-    rows, columns = (min(count, most) for count in attention.weights.shape)
+    rows, columns = min(rows, most), min(columns, most)
     return 5 * rows * columns + 11 * (rows + columns) + 300
 
 
@@ -142,22 +193,35 @@ def _large_content(name: str, attention: AttentionMap) -> dict[str, Any]:
     """The data of a large map."""
     pooled = pool(attention)
     rows, columns = ([axis.name(dot) for dot in range(axis.dots)] for axis in (pooled.rows, pooled.columns))
-    return _pooled_content(name, attention, pooled) | {"rows": rows, "columns": columns}
+    return _pooled_content(name, pooled, Summary.of(attention)) | {"rows": rows, "columns": columns}
 
 
-def _pooled_content(name: str, attention: AttentionMap, pooled: Pooled) -> dict[str, Any]:
+class Summary(NamedTuple):
+    """What a page shows about a map besides its weights."""
+
+    entropy: Float[Tensor, " rows"]
+    coverage: Float[Tensor, " columns"]
+    monotonicity: float
+
+    @staticmethod
+    def of(attention: AttentionMap) -> "Summary":
+        """The summary of a whole map."""
+        return Summary(attention.entropy(), attention.coverage(), attention.monotonicity())
+
+
+def _pooled_content(name: str, pooled: Pooled, summary: Summary) -> dict[str, Any]:
     """The data of a map without labels: thousandths as weights, for each dot mean entropy and summed coverage."""
-    entropy, coverage = attention.entropy(), attention.coverage()
+    entropy, coverage, monotonicity = summary
     return {
         "name": name,
-        "size": list(attention.weights.shape),
+        "size": [len(entropy), len(coverage)],
         "note": pooled.describe().partition("; ")[2],
         "unit": 0.001,
         "weights": _thousandths(pooled.weights),
         "entropy": _numbers(_of_dots(entropy, pooled.rows.step, torch.mean)),
         "coverage": _numbers(_of_dots(coverage, pooled.columns.step, torch.sum)),
         "mean_entropy": _numbers([entropy.mean().item()])[0],
-        "monotonicity": attention.monotonicity(),
+        "monotonicity": monotonicity,
     }
 
 

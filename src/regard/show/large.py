@@ -72,11 +72,21 @@ def has_many_cells(attention: AttentionMap) -> bool:
 
 def pool(attention: AttentionMap, rows: int = DOTS, columns: int = DOTS) -> Pooled:
     """Pool the weights by maximum, so that there are at most so many rows and columns of dots."""
-    labels = (attention.rows, rows), (attention.columns, columns)
-    down, across = (Axis(axis, max(1, math.ceil(len(axis) / most))) for axis, most in labels)
     weights = attention.weights.detach().cpu().float()
-    if weights.numel() and (down.step, across.step) != (1, 1):
-        steps = down.step, across.step
+    return _pooled(Pooled(weights, Axis(attention.rows, 1), Axis(attention.columns, 1)), rows, columns)
+
+
+def pool_again(pooled: Pooled, most: int) -> Pooled:
+    """Pool the dots of a map by maximum, so that there are at most so many on a side."""
+    return _pooled(pooled, most, most)
+
+
+def _pooled(pooled: Pooled, rows: int, columns: int) -> Pooled:
+    axes = (pooled.rows, rows), (pooled.columns, columns)
+    steps = [max(1, math.ceil(axis.dots / most)) for axis, most in axes]
+    down, across = (axis._replace(step=axis.step * step) for (axis, _), step in zip(axes, steps, strict=True))
+    weights = pooled.weights
+    if weights.numel() and steps != [1, 1]:
         weights = torch.nn.functional.max_pool2d(weights[None, None], steps, steps, ceil_mode=True)[0, 0]
     return Pooled(weights.reshape(down.dots, across.dots), down, across)
 

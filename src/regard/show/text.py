@@ -14,21 +14,24 @@ FORMULA = re.compile("(?:^|(?<=[;\t\r\n]))(?=['\"]*[-=+@\t\r\n\uff0d\uff1d\uff0b
 def table(attention: AttentionMap, title: str = "") -> bytes:
     """The map as CSV (RFC 4180): labels, and weights with all digits. The title is not written.
 
-    An apostrophe is added where a spreadsheet would begin a formula: in front of a label such as `=1+1`, and after a
-    semicolon, tab or line end within a label such as `x;=1+1`, because some spreadsheets separate cells there. It is
-    added if apostrophes stand there already, so that removing one always gives the label back. All other labels are
-    unchanged.
+    Labels that a spreadsheet would run have an apostrophe in front, see `harmless`.
     """
     file = StringIO()
     writer = csv.writer(file)
-    writer.writerow(["", *map(_harmless, attention.columns)])
+    writer.writerow(["", *map(harmless, attention.columns)])
     for label, weights in zip(attention.rows, attention.weights.tolist(), strict=True):
-        writer.writerow([_harmless(label), *weights])
+        writer.writerow([harmless(label), *weights])
     return file.getvalue().encode("utf-8", "backslashreplace")  # a lone surrogate has no UTF-8 encoding
 
 
-def _harmless(label: str) -> str:
-    return FORMULA.sub("'", label)
+def harmless(text: str) -> str:
+    """The text of a cell, with an apostrophe where a spreadsheet would begin a formula.
+
+    That is in front of a text such as `=1+1`, and after a semicolon, tab or line end within a text such as `x;=1+1`,
+    because some spreadsheets separate cells there. It is added if apostrophes stand there already, so that removing one
+    always gives the text back. All other texts are unchanged.
+    """
+    return FORMULA.sub("'", text)
 
 
 def pharaoh(attention: AttentionMap, title: str = "") -> bytes:

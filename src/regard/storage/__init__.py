@@ -4,7 +4,7 @@
 """
 
 from regard.storage.cache import cached, reading_only, write_to_cache
-from regard.storage.files import check_place, numbered, write
+from regard.storage.files import GrowingFile, check_new, check_place, create, numbered, write
 from regard.storage.runs import (
     CHECKPOINTS,
     DATA,
@@ -36,9 +36,12 @@ __all__ = [
     "RECIPE",
     "Checkpoint",
     "Folder",
+    "GrowingFile",
     "Run",
     "cached",
+    "check_new",
     "check_place",
+    "create",
     "numbered",
     "reading_only",
     "write",

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from regard.errors import CorruptError, StorageError
@@ -23,6 +23,7 @@ PARTIAL = ".partial"  # the end of every temporary name
 REPLACED = "replaced"  # stands for the random part in the name of an old folder while a new one takes its place
 STEM = 60  # characters of a file's name that its temporary name repeats, so that it is not too long for the system
 LARGEST_FILE = 64 << 20  # bytes of a file that is read, unless a caller allows more
+NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # of file systems that have none
 NO_LINKS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -32,17 +33,87 @@ def write(path: Path, content: bytes, owner: str = "") -> None:
     `owner` is the id of the run that the file belongs to.
     """
     check_place(path)
+    _write_as(path, content, owner, os.replace)
+
+
+def create(path: Path, content: bytes) -> None:
+    """Write a new file atomically; StorageError if something has its name."""
+    check_new(path)
+    _write_as(path, content, "", _name_new)
+
+
+def _write_as(path: Path, content: bytes, owner: str, give_name: Callable[[Path, Path], None]) -> None:
+    """Write a file under a temporary name, and give it its name when it is complete."""
     partial = _temporary(path, owner)
     with write_errors(path):
         try:
             _write_synced(partial, content, os.O_EXCL)
-            os.replace(partial, path)
+            give_name(partial, path)
             sync_folder(path.parent)
         except FileExistsError:  # somebody else's file has the temporary name
             raise
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+class GrowingFile:
+    """A file that is written piece by piece, atomically as by `write`: it gets its name at the end of the block.
+
+    If the block or a write fails, what had the name stays.
+    """
+
+    def __init__(self, path: Path) -> None:
+        check_place(path)
+        self.path, self._partial = path, _temporary(path, "")
+
+    def __enter__(self) -> "GrowingFile":
+        with write_errors(self.path):
+            self._handle = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINKS, 0o666)
+        return self
+
+    def write(self, content: bytes) -> None:
+        """Append to the file."""
+        with write_errors(self.path):
+            _write_all(self._handle, content)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            with write_errors(self.path):
+                if kind is None:
+                    os.fsync(self._handle)
+                    os.replace(self._partial, self.path)
+                    sync_folder(self.path.parent)
+        finally:
+            os.close(self._handle)
+            self._partial.unlink(missing_ok=True)
+
+
+def _name_new(partial: Path, path: Path) -> None:
+    """Give a complete file its name; unlike a renaming, a hard link never replaces what has the name."""
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        raise StorageError(_taken(path)) from None
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        check_new(path)
+        os.rename(partial, path)
+    else:
+        partial.unlink()
+
+
+def check_new(path: Path) -> None:
+    """Raise StorageError if no new file can have this path: its folder is missing, or something has the name."""
+    with write_errors(path):
+        os.stat(os.path.join(path.parent, "."))  # an error too if it is a file
+        if not _is_free(path):
+            raise StorageError(_taken(path))
+
+
+def _taken(path: Path) -> str:
+    return f"{path} is there already, and is not replaced; remove it, or choose another name"
 
 
 def check_place(path: Path) -> None:
@@ -246,10 +317,14 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 def _write_synced(path: Path, content: bytes, mode: int) -> None:
     """Write a new file (`mode` O_EXCL), or append to one (O_APPEND), and sync it to the disk; not atomic."""
     with opened(path, os.O_WRONLY | os.O_CREAT | mode) as handle:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(handle, rest) :]
+        _write_all(handle, content)
         os.fsync(handle)
+
+
+def _write_all(handle: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
 
 
 def sync_folder(folder: Path) -> None:

@@ -248,6 +248,13 @@ class Run(Folder):
         """The random id of the run, which its checkpoints repeat; empty for runs made before manifests had one."""
         return self.manifest().run
 
+    def own_paths(self) -> list[Path]:
+        """The paths of all files that regard keeps in a run, those that are not there yet included."""
+        names = {MANIFEST, RECIPE, METRICS, MODEL, DATA, PLUGINS, ENVIRONMENT, ORIGIN, PROLONGED, LOCK}
+        folders = [checkpoint.path for checkpoint in self.checkpoints()]
+        inner = [folder / name for folder in folders for name in os.listdir(folder)]
+        return [self.path / name for name in sorted(names | self.manifest().files.keys())] + inner
+
     def recipe(self) -> recipes.Recipe:
         """The recipe of the run, with every key; a recipe without a format number has format 1."""
         return recipes.parse(self.read(RECIPE), str(self.path / RECIPE), format=1)

@@ -15,7 +15,7 @@ from regard.data import batching, files
 from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
 from regard.data.store import IntegerRows, row_lengths
-from regard.errors import DataError
+from regard.errors import DataError, shown
 from regard.maps import AttentionMap
 from regard.models import ENCODER_SELF, span
 from regard.models.span import Pointed, SpanModel
@@ -99,7 +99,7 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
         begin = context.find(answer)
         if begin < 0:
             raise DataError(
-                f"{example.origin}: the answer {answer!r} is not in its context; "
+                f"{example.origin}: the answer {shown(answer)} is not in its context; "
                 "it must be a part of it, letter by letter"
             )
         places = self.source.offsets(context)
@@ -204,8 +204,7 @@ def parts(text: str) -> tuple[str, str]:
     """Splits a text into question and context; DataError if it does not have these two parts."""
     fields = text.split("\t")
     if len(fields) != 2:
-        shown = text if len(text) <= 80 else f"{text[:80]}..."
-        raise DataError(f"a question comes with its context, as question<TAB>context; this does not: {shown!r}")
+        raise DataError(f"a question comes with its context, as question<TAB>context; this does not: {shown(text)}")
     return fields[0], fields[1]
 
 

@@ -17,7 +17,7 @@ from regard.data.files import Loaded
 from regard.data.records import NOTHING_GIVEN, Fields, Given
 from regard.data.store import IntegerRows, Texts, joined, row_lengths
 from regard.data.tokenizers import Tokenizer
-from regard.errors import CorruptError, DataError, RecipeError
+from regard.errors import CorruptError, DataError, RecipeError, shown
 from regard.maps import AttentionMap
 from regard.models import ENCODER_SELF, POOLING, classifier
 from regard.models.classifier import Classifier
@@ -105,7 +105,8 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         examples = super().examples(recipe, given)
         labels = set(store.targets(examples.train))
         if len(labels) == 1:
-            raise DataError(f"every training example has the label {labels.pop()!r}; give at least two to tell apart")
+            label = shown(labels.pop())
+            raise DataError(f"every training example has the label {label}; give at least two to tell apart")
         _check_labels(joined([examples.dev, examples.test]), labels)
         return examples
 
@@ -149,9 +150,8 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         counts = Counter(data.labels).most_common()
         shares = [f"{self.labels[label]} {count / len(data.labels):.1%}" for label, count in counts]
         frequent = counts[0][0]
-        always = (
-            f"always saying {self.labels[frequent]!r} is right on {dev.labels.count(frequent) / len(dev.labels):.1%}"
-        )
+        share = dev.labels.count(frequent) / len(dev.labels)
+        always = f"always saying {shown(self.labels[frequent])} is right on {share:.1%}"
         yield f"{len(counts):,} labels: {_listed(shares)}; {always} of dev"
 
     def collate(self, data: Labelled, indices: Sequence[int]) -> LabelledBatch:
@@ -245,8 +245,9 @@ def _check_labels(examples: Sequence[Example], known: set[str]) -> None:
     """Refuse examples whose label is not among the known ones."""
     for index, label in enumerate(store.targets(examples)):
         if label not in known:
-            there = _listed([repr(name) for name in sorted(known)])
-            raise DataError(f"{examples[index].origin}: no training example has the label {label!r}; there are {there}")
+            there = _listed([shown(name) for name in sorted(known)])
+            where = examples[index].origin
+            raise DataError(f"{where}: no training example has the label {shown(label)}; there are {there}")
 
 
 def _listed(names: Sequence[str]) -> str:

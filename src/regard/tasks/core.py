@@ -34,7 +34,7 @@ from regard.device import only_shapes
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout
-from regard.metrics import METRICS, MULTI_REFERENCE, Measured, Outcome
+from regard.metrics import METRICS, MULTI_REFERENCE, Measured, Outcome, companions
 from regard.models import sites
 from regard.models.letters import Spelled
 from regard.recipe import Data, Limits, Model, Recipe, Search
@@ -357,7 +357,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         """Computes a metric of the predictions for the examples' sources against their targets, in total and by group.
 
         For a metric of `MULTI_REFERENCE`, each different source is predicted once, and all its targets are references;
-        the other metrics of `MULTI_REFERENCE` are then computed too, since they need no further predictions.
+        its `companions` are then computed too, since they need no further predictions.
         """
         self.check_metric(metric)
         several = metric in MULTI_REFERENCE
@@ -370,7 +370,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         for output, example, references in zip(outputs, asked, right, strict=True):
             grouped.setdefault(example.group, []).append((output, references))
         groups = {group: METRICS[metric](*zip(*pairs, strict=True)).value for group, pairs in grouped.items() if group}
-        others = {name: METRICS[name](outputs, right) for name in MULTI_REFERENCE if several and name != metric}
+        others = {name: METRICS[name](outputs, right) for name in companions(metric)}
         total = METRICS[metric](outputs, right)
         outcomes = [
             Outcome(answer.source, tuple(example.target for example in same), answer.text, answer.score)
@@ -378,9 +378,13 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         ]
         return Scored(metric, total, groups, others, answers, asked, outcomes)
 
-    @classmethod
-    def part(cls, examples: Sequence[Example], count: int) -> Sequence[Example]:
-        """At most that many of the examples, to be scored in place of all."""
+    def part(self, examples: Sequence[Example], count: int) -> Sequence[Example]:
+        """At most that many of the examples, to be scored in place of all.
+
+        For a metric of `MULTI_REFERENCE`, all examples of at most that many sources.
+        """
+        if self.recipe.metric in MULTI_REFERENCE:
+            return [example for same_source in evenly(by_source(examples), count) for example in same_source]
         return evenly(examples, count)
 
     def probes(self, examples: Sequence[Example]) -> list[Example]:
@@ -580,7 +584,7 @@ def evenly(items: Sequence[Item], count: int) -> Sequence[Item]:
 def by_source(examples: Sequence[Example]) -> list[list[Example]]:
     """Groups examples of equal source (and group), in the order of the first example of each."""
     sets: dict[tuple[str, str], list[Example]] = {}
-    for example in examples:
+    for example in counted(examples, "grouping by source"):
         sets.setdefault((example.source, example.group), []).append(example)
     return list(sets.values())
 
@@ -605,7 +609,7 @@ def input_batches(
     size: Callable[[Any], int] = with_end,
 ) -> Iterator[InputBatch]:
     """Encodes texts and yields batches of at most `budget` positions, without blank texts and those over `longest`."""
-    encoded = {place: encode(text) for place, text in enumerate(texts) if text.strip()}
+    encoded = {place: encode(text) for place, text in enumerate(counted(texts, "encoding")) if text.strip()}
     sizes = {place: size(item) for place, item in encoded.items()}
     answered = [place for place, positions in sizes.items() if positions <= longest + 1]
     groups = batching.sorted_batches([(sizes[place], 0) for place in answered], budget)

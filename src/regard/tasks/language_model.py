@@ -253,8 +253,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
         outcomes = joined([texts for _, texts in results.values()])
         return Scored(metric, total.pop(metric), groups, total, outcomes=outcomes)
 
-    @classmethod
-    def part(cls, examples: Sequence[Example], count: int) -> Sequence[Example]:
+    def part(self, examples: Sequence[Example], count: int) -> Sequence[Example]:
         """The first examples: lines of a text that follow each other."""
         return examples[:count]
 

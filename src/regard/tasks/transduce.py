@@ -245,7 +245,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         model.eval()
         device = next(model.parameters()).device
         forced: dict[int, Forced] = {}
-        for indices in batching.sorted_batches(data.lengths(), FORCED_TOKENS):
+        for indices in counted(batching.sorted_batches(data.lengths(), FORCED_TOKENS), "forcing outputs", size=1):
             batch = self.collate(data, indices).to(device)
             with core.recording_sites(model, all_maps) as recording:
                 step = model(batch)
