@@ -15,6 +15,7 @@ OF_ALL_TASKS = ("name", "task", "metric", "train.", "model.encoder.self_attentio
 
 # Keys that are read only with some data or in some searches.
 LIMITS = {"data.limits.file_bytes", "data.limits.lines", "data.limits.line_bytes", "data.limits.expansion"}
+LIMITS |= {"data.limits.picture_bytes", "data.limits.picture_pixels"}
 CONDITIONAL = LIMITS | {"classify.header", "search.length_penalty", "search.no_repeat", "search.top_k", "search.top_p"}
 
 # Keys that are refused though code that tasks share reads them: without a decoder they have no effect.

@@ -86,10 +86,10 @@ def read_lines(pieces: Iterable[bytes], name: str, limits: Limits = LIMITS, *, f
     return Lines(content, starts)
 
 
-def check_limit(name: str, count: int, limit: int, noun: str, key: str) -> None:
+def check_limit(name: str, count: int, limit: int, noun: str, key: str, fix: str = "split the file") -> None:
     """Refuse more than the limit allows."""
     if count > limit:
-        raise DataError(f"{name} has more than {limit:,} {noun}; split the file, or raise data.limits.{key}")
+        raise DataError(f"{name} has more than {limit:,} {noun}; {fix}, or raise data.limits.{key}")
 
 
 def _check_utf8(
@@ -189,6 +189,21 @@ def _has_more(stream: BufferedReader) -> bool:
 
 def _content(name: str, limits: Limits) -> Iterator[bytes]:
     """The content of a file, unpacked, piece by piece; DataError if the file changes meanwhile."""
+    return _pieces(name, lambda handle, size: _unpacked(handle, size, name, limits))
+
+
+def read_bytes(name: str, limit: int, key: str) -> bytes:
+    """The content of a file as it is; DataError if it has more than `limit` bytes, the value of data.limits.`key`."""
+
+    def pieces(handle: int, size: int) -> Iterator[bytes]:
+        check_limit(name, size, limit, "bytes", key, "give a smaller file")
+        return iter(lambda: os.read(handle, PIECE), b"")
+
+    return b"".join(_pieces(name, pieces))
+
+
+def _pieces(name: str, read: Callable[[int, int], Iterator[bytes]]) -> Iterator[bytes]:
+    """The pieces that `read` yields of an open file, from its handle and size; refuses a file that changes meanwhile."""
     path = find(name)
     try:
         _check_kind(os.stat(path), name)  # before it is opened: that alone can have an effect on a device
@@ -196,7 +211,7 @@ def _content(name: str, limits: Limits) -> Iterator[bytes]:
         try:
             before = os.fstat(handle)
             _check_kind(before, name)
-            yield from _unpacked(handle, before.st_size, name, limits)
+            yield from read(handle, before.st_size)
             after = os.fstat(handle)
         finally:
             os.close(handle)
