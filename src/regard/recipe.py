@@ -60,6 +60,8 @@ class Limits:
     archive_members: int = _number(1_000_000, 1, 100_000_000)  # number of members of a tar file
     recording_bytes: int = _number(500_000_000, 1, 1_000_000_000_000)  # size of a recording, as it is stored
     recording_seconds: int = _number(600, 1, 1_000_000)  # duration of a recording
+    picture_bytes: int = _number(50_000_000, 1, 1_000_000_000)  # size of the file of a picture
+    picture_pixels: int = _number(50_000_000, 1, 178_000_000)  # width x height of a picture, before it is resized
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,19 @@ class Tag:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """Settings of source = picture alone."""
+
+    size: int = _number(64, 8, 1024)  # height and width that every picture is resized to, in pixels
+    fit: str = "crop"  # how a picture becomes square; `regard list fits`
+    front: str = "convolution"  # the layers that turn pixels into a grid of vectors; `regard list fronts`
+    channels: int = _number(32, 1, 4096)  # channels of the first block; each further block has twice as many
+    blocks: int = _number(3, 1, 8)  # number of blocks; each halves height and width
+    squeeze_excite: bool = False  # squeeze-and-excitation after each block: a gate for each channel
+    positions: str = "sinusoidal"  # how the vectors of the grid know their place; `regard list grid_positions`
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All settings of a run; a task refuses keys that it does not use."""
 
@@ -295,6 +310,7 @@ class Recipe:
     tag: Tag = Tag()
     masked_lm: MaskedLM = MaskedLM()
     answer: Answer = Answer()
+    picture: Picture = Picture()
 
 
 def names() -> list[str]:

@@ -90,6 +90,11 @@ class Source(ABC, Generic[Item]):
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Source[Item]":
         """Load the source of a stored run; `read` returns the content of a file by the name that `files` gave it."""
 
+    @classmethod
+    def locate(cls, source: str, file: str) -> str:
+        """The source of an example from what a line of a data file says, such as a name relative to the file's folder."""
+        return source
+
     @abstractmethod
     def files(self) -> dict[str, bytes]:
         """The files that a run must store besides the weights: content by file name."""

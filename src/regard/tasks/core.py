@@ -43,6 +43,7 @@ from regard.storage import Run
 from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction, Vocabulary
 
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
+SOURCE_SECTIONS = {"picture"}  # sections of a recipe for one kind of source alone
 ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
 # Keys that a task without a decoder ignores; its updates are not captured either.
 NO_DECODER = ("source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
@@ -183,6 +184,8 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             section = key.partition(".")[0]
             if section in TASK_SECTIONS and section != recipe.task:
                 raise RecipeError(f"{key} is a key of task = {section}, not of {recipe.task}; leave it out")
+            if section in SOURCE_SECTIONS and section != recipe.source:
+                raise RecipeError(f"{key} is a key of source = {section}, not of {recipe.source}; leave it out")
             if not cls.uses(key):
                 raise RecipeError(f"task = {recipe.task} does not use {key}; leave it out")
 

@@ -14,6 +14,8 @@ from regard import models, plugins, search
 from regard.attention import terms
 from regard.console import counted
 from regard.data import batching, store
+from regard.data.files import Loaded
+from regard.data.records import NOTHING_GIVEN, Given
 from regard.data.store import IntegerRows, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
@@ -70,6 +72,17 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         size = len(SPECIALS)
         with only_shapes():  # fails if sizes do not fit
             models.build(recipe.model, source_size=size, target_size=size, shared=recipe.tokens.shared)
+
+    @classmethod
+    def reader(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads files as the recipe says; names of pictures are relative to their file."""
+        read, kind = super().reader(recipe, given), plugins.pick(SOURCES, recipe.source, "source", Source)
+
+        def located(names: tuple[str, ...]) -> Loaded:
+            loaded = read(names)
+            return loaded._replace(examples=store.with_sources(loaded.examples, kind.locate))
+
+        return read if recipe.source == "text" else located
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Transduce":
