@@ -1,4 +1,4 @@
-"""Log-mel features equal librosa's and their formula; masks and speed changes are pure functions with known effects."""
+"""Log-mel features equal librosa's and their formula; masks and speed changes have known effects."""
 
 import math
 from importlib.util import find_spec
@@ -214,15 +214,19 @@ def test_bands_that_no_frequency_reaches_are_refused() -> None:
 # SpecAugment
 
 
-def test_masks_are_spans_of_frames_and_of_bands_with_the_mean() -> None:
-    features, settings = noise(100 * 40).reshape(100, 40), MaskSettings(2, 15, 1.0, 3, 7)
-    widths = set()
-    for seed in range(200):
-        masked = mask_features(features, settings, f"{seed}")
+def masked_rows(features: Tensor, settings: MaskSettings, count: int) -> Tensor:
+    """The features of one recording, masked so many times."""
+    torch.manual_seed(1)
+    return mask_features(features.expand(count, -1, -1), torch.full((count,), len(features)), settings)
+
+
+def test_masks_are_spans_of_frames_and_of_bands_with_zeros() -> None:
+    features, widths = noise(100 * 40).reshape(100, 40), set()
+    for masked in masked_rows(features, MaskSettings(2, 15, 1.0, 3, 7), 200):
         changed = masked != features
         rows, columns = changed.all(1), changed.all(0)
         assert torch.equal(changed, rows.unsqueeze(1) | columns)
-        assert (masked[changed] == features.mean()).all()
+        assert (masked[changed] == 0).all()
         assert rows.sum() <= 2 * 15
         assert columns.sum() <= 3 * 7
         widths.add((int(rows.sum()), int(columns.sum())))
@@ -230,18 +234,22 @@ def test_masks_are_spans_of_frames_and_of_bands_with_the_mean() -> None:
     assert max(columns for _, columns in widths) > 14
 
 
-def test_the_same_seed_gives_the_same_masks_and_the_features_stay() -> None:
-    features = noise(100 * 40).reshape(100, 40)
+def test_the_state_of_the_generator_decides_about_the_masks_and_the_features_stay() -> None:
+    features, lengths = noise(2 * 100 * 40).reshape(2, 100, 40), torch.tensor([100, 70])
     before = features.clone()
-    masked = [mask_features(features, MaskSettings(), seed) for seed in ("1", "1", "2")]
-    assert torch.equal(masked[0], masked[1])
-    assert not torch.equal(masked[0], masked[2])
+    torch.manual_seed(3)
+    state, masked = torch.get_rng_state(), []
+    for _ in range(2):
+        masked.append(mask_features(features, lengths, MaskSettings()))
+    torch.set_rng_state(state)
+    assert torch.equal(mask_features(features, lengths, MaskSettings()), masked[0])
+    assert not torch.equal(*masked)
     assert torch.equal(features, before)
 
 
 def test_every_place_is_masked_equally_often_but_the_edges() -> None:
-    features, settings = torch.arange(60.0).reshape(60, 1), MaskSettings(1, 5, 1.0, 0, 0)
-    counts = sum((mask_features(features, settings, f"{seed}") != features).int() for seed in range(3000)).squeeze(1)
+    features = torch.arange(1.0, 61).reshape(60, 1)
+    counts = (masked_rows(features, MaskSettings(1, 5, 1.0, 0, 0), 3000) != features).sum(0).squeeze(1)
     middle = counts[5:-5].double()
     assert (middle / middle.mean() - 1).abs().max() < 0.35
     assert counts[0] < middle.mean() < 6 * counts[0]
@@ -249,15 +257,16 @@ def test_every_place_is_masked_equally_often_but_the_edges() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 40), (3, 5), (0, 7)])
 def test_masks_of_tiny_features_fit(shape: tuple[int, int]) -> None:
-    for seed in range(20):
-        assert mask_features(torch.ones(shape), MaskSettings(), f"{seed}").shape == shape
+    assert masked_rows(torch.ones(shape), MaskSettings(), 20).shape == (20, *shape)
 
 
-def test_time_masks_cover_a_share_of_a_short_recording_at_most() -> None:
-    features = noise(50 * 8).reshape(50, 8)
-    for seed in range(50):
-        masked = mask_features(features, MaskSettings(1, 40, 0.2, 0, 0), f"{seed}")
-        assert (masked != features).all(1).sum() <= 10
+def test_time_masks_cover_a_share_of_a_short_recording_at_most_and_no_padding() -> None:
+    features, lengths = torch.ones(100, 50, 8), torch.arange(100) % 50 + 1
+    masked = mask_features(features, lengths, MaskSettings(1, 40, 0.2, 0, 0)) != features
+    assert masked.any()
+    for row, length in zip(masked.all(-1), lengths.tolist(), strict=True):
+        assert row.sum() <= 0.2 * length
+        assert not row[length:].any()
 
 
 # resampling

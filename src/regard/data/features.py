@@ -1,16 +1,15 @@
 """Log-mel features of recordings, and two ways to vary them in training: SpecAugment and speed perturbation.
 
-All functions are pure: the same arguments give the same result.
+The same arguments give the same result; only the masks of SpecAugment are random.
 """
 
 import math
-import random
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.errors import RecipeError
@@ -145,30 +144,31 @@ class MaskSettings:
 
 
 def mask_features(
-    features: Float[Tensor, "frames bands"], settings: MaskSettings, seed: str
-) -> Float[Tensor, "frames bands"]:
-    """SpecAugment (Park et al. 2019): a copy in which some spans of frames and of bands have the mean of all values.
+    features: Float[Tensor, "batch frames bands"], lengths: Int[Tensor, " batch"], settings: MaskSettings
+) -> Float[Tensor, "batch frames bands"]:
+    """SpecAugment (Park et al. 2019): a copy in which some spans of frames and of bands of each recording are zero.
 
-    The width of a mask is drawn uniformly from 0 to the largest width, then its place uniformly from all that fit. The
-    same seed gives the same masks.
+    Zero is the mean of normalised features. The width of a mask is drawn uniformly from 0 to the largest width, then its
+    place uniformly from all that fit into the `lengths`. They are drawn from torch's generator, as dropout is.
     """
-    generator = random.Random(seed)
-    frames, bands = features.shape
-    masked, mean = features.clone(), features.mean()
-    longest = min(settings.time_width, int(settings.time_share * frames))
-    for _ in range(settings.time_masks):
-        start, stop = _span(frames, longest, generator)
-        masked[start:stop] = mean
-    for _ in range(settings.band_masks):
-        start, stop = _span(bands, min(settings.band_width, bands), generator)
-        masked[:, start:stop] = mean
-    return masked
+    frames, bands = features.shape[1:]
+    longest = (settings.time_share * lengths).long().clamp(max=settings.time_width)
+    masked_frames = _spans(lengths, longest, settings.time_masks, frames)
+    all_bands = torch.full_like(lengths, bands)
+    masked_bands = _spans(all_bands, all_bands.clamp(max=settings.band_width), settings.band_masks, bands)
+    return features.masked_fill(masked_frames.unsqueeze(2) | masked_bands.unsqueeze(1), 0.0)
 
 
-def _span(size: int, longest: int, generator: random.Random) -> tuple[int, int]:
-    width = generator.randint(0, longest)
-    start = generator.randint(0, size - width)
-    return start, start + width
+def _spans(
+    sizes: Int[Tensor, " batch"], longest: Int[Tensor, " batch"], count: int, positions: int
+) -> Bool[Tensor, "batch positions"]:
+    """For each row, the union of so many random spans, each of at most `longest` of the first `sizes` positions."""
+    drawn = torch.rand(2, len(sizes), count, device=sizes.device)
+    most = longest.unsqueeze(1)
+    widths = torch.minimum((drawn[0] * (most + 1)).long(), most)  # a product may be rounded up
+    starts = (drawn[1] * (sizes.unsqueeze(1) - widths + 1)).long().unsqueeze(-1)
+    places = torch.arange(positions, device=sizes.device)
+    return ((places >= starts) & (places < starts + widths.unsqueeze(-1))).any(1)
 
 
 def change_speed(samples: Float[Tensor, " samples"], factor: float) -> Float[Tensor, " changed"]:
