@@ -39,6 +39,7 @@ TABLES = {
     "fits": ("data/pictures.py", "FITS", "picture.fit"),
     "fronts": ("sources/picture.py", "FRONTS", "picture.front"),
     "grid_positions": ("sources/picture.py", "GRID_POSITIONS", "picture.positions"),
+    "speech_fronts": ("sources/speech.py", "FRONTS", "speech.front"),
     "tasks": ("tasks/__init__.py", "TASKS", "task"),
 }
 

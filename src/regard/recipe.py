@@ -293,6 +293,25 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Speech:
+    """Settings of source = speech alone. SpecAugment and speed perturbation change recordings in training only."""
+
+    rate: int = _number(0, 0, 384_000)  # samples per second that recordings are resampled to; 0: of the first one
+    bands: int = _number(80, 1, 512)  # number of mel bands of the log-mel features
+    window: float = _number(0.025, 0.002, 0.1)  # seconds of a window, from which a frame is computed
+    hop: float = _number(0.01, 0.001, 0.1)  # seconds between two frames
+    front: str = "convolution"  # the layers that join neighbouring frames; `regard list speech_fronts`
+    layers: int = _number(2, 1, 5)  # number of the front's layers; each halves the number of positions
+    width: int = _number(128, 4, 65_536)  # width of the front's vectors; a Transformer uses its dim instead
+    time_masks: int = _number(0, 0, 100)  # SpecAugment: number of masks over time
+    time_width: int = _number(40, 0, 100_000)  # SpecAugment: largest width of a mask over time, in frames
+    time_share: float = _number(0.2, 0.0, 1.0)  # SpecAugment: largest width as a share of the recording
+    band_masks: int = _number(0, 0, 100)  # SpecAugment: number of masks over bands
+    band_width: int = _number(27, 0, 512)  # SpecAugment: largest width of a mask over bands
+    speed: float = _number(0.0, 0.0, 0.5)  # speed perturbation: two copies, slower and faster by this share; 0: none
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All settings of a run; a task refuses keys that it does not use."""
 
@@ -311,6 +330,7 @@ class Recipe:
     masked_lm: MaskedLM = MaskedLM()
     answer: Answer = Answer()
     picture: Picture = Picture()
+    speech: Speech = Speech()
 
 
 def names() -> list[str]:

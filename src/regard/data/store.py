@@ -180,9 +180,19 @@ def with_sources(examples: Sequence[Example], change: Callable[[str, str], str])
     if isinstance(examples, StoredExamples):
         texts, origin = examples.texts, examples.origin
         return StoredExamples(examples.lines, lambda line: changed(texts(line), origin(line)), origin)
-    return mapped(
-        examples, lambda one: replace(one, source=changed((one.source, one.target), one.origin)[0])
-    )
+    return mapped(examples, lambda one: replace(one, source=changed((one.source, one.target), one.origin)[0]))
+
+
+def with_variants(
+    examples: Sequence[Example], variants: Callable[[str], Sequence[str]], count: int
+) -> Sequence[Example]:
+    """Each example so many times, with the variants of its source."""
+
+    def varied(place: int) -> Example:
+        example = examples[place // count]
+        return replace(example, source=variants(example.source)[place % count])
+
+    return Mapped(np.arange(count * len(examples), dtype=np.int64), varied)
 
 
 def without_texts(examples: Sequence[Example]) -> Sequence[Example]:

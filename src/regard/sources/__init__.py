@@ -2,9 +2,10 @@
 
 from regard.sources.core import AnySource, Front, Source, SourceBatch, Vectors
 from regard.sources.picture import Picture, PictureBatch
+from regard.sources.speech import Speech, SpeechBatch
 from regard.sources.text import Text, TokenEmbedding, token_embedding
 
-SOURCES: dict[str, type[AnySource]] = {"text": Text, "picture": Picture}
+SOURCES: dict[str, type[AnySource]] = {"text": Text, "picture": Picture, "speech": Speech}
 
 __all__ = [
     "SOURCES",
@@ -14,6 +15,8 @@ __all__ = [
     "PictureBatch",
     "Source",
     "SourceBatch",
+    "Speech",
+    "SpeechBatch",
     "Text",
     "TokenEmbedding",
     "Vectors",

@@ -106,7 +106,9 @@ class Block(nn.Module):
         self.norm = nn.GroupNorm(groups, outputs)
         self.gates = SqueezeExcite(channels=outputs) if squeeze_excite else None
 
-    def forward(self, inputs: Float[Tensor, "batch inputs height width"]) -> Float[Tensor, "batch outputs rows columns"]:
+    def forward(
+        self, inputs: Float[Tensor, "batch inputs height width"]
+    ) -> Float[Tensor, "batch outputs rows columns"]:
         """The features of half the height and width, rounded up."""
         features = functional.relu(self.norm(self.convolution(inputs)))
         if self.gates is None:
@@ -194,6 +196,8 @@ class Decoded(Stored[Picture3]):
 
 class Picture(Source[Picture3]):
     """A picture: the name of a file, or the description of a scene, as pixels of one size."""
+
+    reads_files = True
 
     def __init__(self, settings: Settings, limits: Limits) -> None:
         self.settings, self.limits = settings, limits
