@@ -128,7 +128,7 @@ def _statements(path: Path) -> dict[str, str]:
     statements: dict[str, str] = {}
     for statement in re.split(r"^(?=[A-Za-z@])", path.read_text("utf-8"), flags=re.MULTILINE):
         if statement.startswith("from "):
-            names = re.findall(r"\w+", statement.partition(" import ")[2])
+            names = re.findall(r"(?:\w+ as )?(\w+)", statement.partition(" import ")[2])
         else:
             names = re.findall(r"^(?:class |def )?(\w+)(?=\(|:| = )", statement)
         for name in names:
