@@ -303,7 +303,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
-        return self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
+        return bool(text.strip()) and self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
 
     def unknown_parts(self, text: str) -> list[str]:
         """The parts of a text that are not in the vocabulary, in their order; none if the source is not text."""
