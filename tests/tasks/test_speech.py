@@ -113,6 +113,29 @@ def test_a_batch_is_cropped_selected_and_as_long_as_its_longest_recording() -> N
     assert chosen.to(torch.device("cpu")).lengths.tolist() == [20]
 
 
+@pytest.mark.parametrize("hop", [0.001, 0.0025, 0.01, 0.1])
+@pytest.mark.parametrize("layers", [1, 5])
+def test_the_labels_of_positions_are_different_times(hop: float, layers: int) -> None:
+    speech = source(hop=hop, layers=layers)
+    labels = speech.labels(features(1000))
+    assert len(set(labels)) == len(labels) == speech.size(features(1000))
+    assert float(labels[-1]) == pytest.approx((len(labels) - 1) * speech.seconds, abs=0.005)
+
+
+@pytest.mark.parametrize("name", FRONTS)
+@pytest.mark.parametrize("encoder", ["recurrent", "transformer", "gnmt", "none"])
+def test_every_encoder_reads_every_front(name: str, encoder: str) -> None:
+    recipe = small(f"speech.front={name}", f"model.encoder.kind={encoder}", "model.encoder.dim=12", "data.size=6")
+    Transduce.check(recipe)
+    examples = Transduce.examples(recipe).train
+    task = Transduce.learn(recipe, examples)
+    model, data = task.build(), task.encode(examples)
+    loss = task.loss(model, task.collate(data, range(6)))
+    loss.backward()
+    assert loss.isfinite()
+    assert all(parameter.grad is not None for parameter in model.encoder.parameters())
+
+
 def test_masks_are_drawn_in_training_only_and_by_the_state_of_the_generator() -> None:
     speech = source(time_masks=2, band_masks=1, band_width=6)
     front, batch = speech.front(recipes.Model()), speech.collate([features(60), features(44)])

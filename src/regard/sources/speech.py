@@ -288,7 +288,8 @@ class Speech(Source[Features]):
 
     def labels(self, item: Features) -> tuple[str, ...]:
         """The time of each position in seconds."""
-        return tuple(f"{place * self.seconds:.2f}" for place in range(self.size(item)))
+        digits = 2 if self.seconds >= 0.01 else 3  # so that no two labels are equal
+        return tuple(f"{place * self.seconds:.{digits}f}" for place in range(self.size(item)))
 
     def front(self, model: Model) -> SpeechFront:
         """Build the layers from features to vectors."""
