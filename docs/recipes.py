@@ -31,8 +31,8 @@ for one site. The attention of a recurrent decoder is its cross-attention.
 
 **Keys of one task** are in a section with the name of the task: `classify`, `language_model`, `tag`, `masked_lm`,
 `answer`. A task refuses a key that it does not use, if its value is not the default. Runs that were stored before these
-sections existed still load; in a recipe, an old name is refused with its new name. **Keys of one source** are in a section
-with the name of the source: `picture`, `speech`.
+sections existed still load; in a recipe, an old name is refused with its new name. **Keys of one source** are in a
+section with the name of the source: `picture`, `speech`.
 
 **Limits**: every number has a smallest and a largest value, the column *range*. The largest values are far above any
 sensible use; they are there so that a recipe from elsewhere cannot overflow, hang or crash a program. Whether a model

@@ -148,8 +148,8 @@ def mask_features(
 ) -> Float[Tensor, "batch frames bands"]:
     """SpecAugment (Park et al. 2019): a copy in which some spans of frames and of bands of each recording are zero.
 
-    Zero is the mean of normalised features. The width of a mask is drawn uniformly from 0 to the largest width, then its
-    place uniformly from all that fit into the `lengths`. They are drawn from torch's generator, as dropout is.
+    Zero is the mean of normalised features. The width of a mask is drawn uniformly from 0 to the largest width, then
+    its place uniformly from all that fit into the `lengths`. They are drawn from torch's generator, as dropout is.
     """
     frames, bands = features.shape[1:]
     longest = (settings.time_share * lengths).long().clamp(max=settings.time_width)
