@@ -31,7 +31,8 @@ for one site. The attention of a recurrent decoder is its cross-attention.
 
 **Keys of one task** are in a section with the name of the task: `classify`, `language_model`, `tag`, `masked_lm`,
 `answer`. A task refuses a key that it does not use, if its value is not the default. Runs that were stored before these
-sections existed still load; in a recipe, an old name is refused with its new name.
+sections existed still load; in a recipe, an old name is refused with its new name. **Keys of one source** are in a
+section with the name of the source: `picture`, `speech`.
 
 **Seeds**: `train.seed` changes weights, batches and dropout, and `data.split_seed` the dev part that is split off. So
 runs that differ in `train.seed` have the same dev set, and `regard compare` can join them. In recipes and runs of

@@ -21,6 +21,7 @@ from regard.device import (
     explain_out_of_memory,
     keep_freed_memory,
     map_in_parallel,
+    one_thread,
     only_shapes,
 )
 from regard.errors import ResourceError, StoppedError
@@ -294,3 +295,16 @@ def test_a_busy_process_is_noticed():
     finally:
         other.kill()
         other.wait()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_thread_is_used_in_the_block_and_as_many_as_before_after_it(count: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        with pytest.raises(ValueError, match="in the block"), one_thread():  # noqa: PT012
+            assert torch.get_num_threads() == 1
+            raise ValueError("in the block")
+        assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(before)

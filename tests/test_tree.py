@@ -10,10 +10,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "regard"
 ORDER = (
     *("errors", "visible", "plugins", "maps", "types", "recipe", "storage", "console", "device", "memory", "data"),
     *(
-        "sources",
         "kernels",
         "attention",
         "layers",
+        "sources",
         "encoders",
         "decoders",
         "models",

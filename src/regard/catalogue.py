@@ -36,6 +36,10 @@ TABLES = {
     "schedules": ("training/schedules.py", "SCHEDULES", "train.schedule"),
     "metrics": ("metrics/__init__.py", "METRICS", "metric"),
     "sources": ("sources/__init__.py", "SOURCES", "source"),
+    "fits": ("data/pictures.py", "FITS", "picture.fit"),
+    "fronts": ("sources/picture.py", "FRONTS", "picture.front"),
+    "grid_positions": ("sources/picture.py", "GRID_POSITIONS", "picture.positions"),
+    "speech_fronts": ("sources/speech.py", "FRONTS", "speech.front"),
     "tasks": ("tasks/__init__.py", "TASKS", "task"),
 }
 
@@ -124,7 +128,7 @@ def _statements(path: Path) -> dict[str, str]:
     statements: dict[str, str] = {}
     for statement in re.split(r"^(?=[A-Za-z@])", path.read_text("utf-8"), flags=re.MULTILINE):
         if statement.startswith("from "):
-            names = re.findall(r"\w+", statement.partition(" import ")[2])
+            names = re.findall(r"(?:\w+ as )?(\w+)", statement.partition(" import ")[2])
         else:
             names = re.findall(r"^(?:class |def )?(\w+)(?=\(|:| = )", statement)
         for name in names:

@@ -180,6 +180,21 @@ def _use_threads(count: int, others: int) -> None:
         setter.join()
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """In the block, torch uses one thread: for small operations, in which several would mostly wait for each other."""
+    with _threads_lock:
+        threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    _use_threads(1, threads)
+    try:
+        yield
+    finally:
+        _use_threads(threads, threads)
+
+
 _worker = threading.local()
 
 

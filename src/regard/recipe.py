@@ -57,6 +57,11 @@ class Limits:
     lines: int = _number(100_000_000, 1, 2_147_483_647)  # number of lines of a file
     line_bytes: int = _number(200_000_000, 1, 1_000_000_000_000)  # size of a line with its end, or of a Parquet page
     expansion: int = _number(100, 1, 1_000_000)  # unpacked size of a gz or Parquet file by its size; above 16 MB only
+    archive_members: int = _number(1_000_000, 1, 100_000_000)  # number of members of a tar file
+    recording_bytes: int = _number(500_000_000, 1, 1_000_000_000_000)  # size of a recording, as it is stored
+    recording_seconds: int = _number(600, 1, 1_000_000)  # duration of a recording
+    picture_bytes: int = _number(50_000_000, 1, 1_000_000_000)  # size of the file of a picture
+    picture_pixels: int = _number(50_000_000, 1, 178_000_000)  # width x height of a picture, before it is resized
 
 
 @dataclass(frozen=True)
@@ -276,6 +281,38 @@ class Tag:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """Settings of source = picture alone."""
+
+    size: int = _number(64, 8, 1024)  # height and width that every picture is resized to, in pixels
+    fit: str = "crop"  # how a picture becomes square; `regard list fits`
+    front: str = "convolution"  # the layers that turn pixels into a grid of vectors; `regard list fronts`
+    channels: int = _number(32, 1, 4096)  # channels of the first block; each further block has twice as many
+    blocks: int = _number(3, 1, 8)  # number of blocks; each halves height and width
+    squeeze_excite: bool = False  # squeeze-and-excitation after each block: a gate for each channel
+    positions: str = "sinusoidal"  # how the vectors of the grid know their place; `regard list grid_positions`
+
+
+@dataclass(frozen=True)
+class Speech:
+    """Settings of source = speech alone. SpecAugment and speed perturbation change recordings in training only."""
+
+    rate: int = _number(0, 0, 384_000)  # samples per second that recordings are resampled to; 0: of the first one
+    bands: int = _number(80, 1, 512)  # number of mel bands of the log-mel features
+    window: float = _number(0.025, 0.002, 0.1)  # seconds of a window, from which a frame is computed
+    hop: float = _number(0.01, 0.001, 0.1)  # seconds between two frames
+    front: str = "convolution"  # the layers that join neighbouring frames; `regard list speech_fronts`
+    layers: int = _number(2, 1, 5)  # number of the front's layers; each halves the number of positions
+    width: int = _number(128, 4, 65_536)  # width of the front's vectors; a Transformer uses its dim instead
+    time_masks: int = _number(0, 0, 100)  # SpecAugment: number of masks over time
+    time_width: int = _number(40, 0, 100_000)  # SpecAugment: largest width of a mask over time, in frames
+    time_share: float = _number(0.2, 0.0, 1.0)  # SpecAugment: largest width as a share of the recording
+    band_masks: int = _number(0, 0, 100)  # SpecAugment: number of masks over bands
+    band_width: int = _number(27, 0, 512)  # SpecAugment: largest width of a mask over bands
+    speed: float = _number(0.0, 0.0, 0.5)  # speed perturbation: two copies, slower and faster by this share; 0: none
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All settings of a run; a task refuses keys that it does not use."""
 
@@ -293,6 +330,8 @@ class Recipe:
     tag: Tag = Tag()
     masked_lm: MaskedLM = MaskedLM()
     answer: Answer = Answer()
+    picture: Picture = Picture()
+    speech: Speech = Speech()
 
 
 def names() -> list[str]:

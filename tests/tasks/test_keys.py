@@ -14,7 +14,7 @@ from small_recipes import RECIPES
 OF_ALL_TASKS = ("name", "task", "metric", "train.", "model.encoder.self_attention.", "model.decoder.")
 
 # Keys that are read only with some data or in some searches.
-LIMITS = {"data.limits.file_bytes", "data.limits.lines", "data.limits.line_bytes", "data.limits.expansion"}
+LIMITS = {f"data.limits.{item.name}" for item in dataclasses.fields(recipes.Limits)}
 SEARCH = {"search.length_penalty", "search.no_repeat", "search.top_k", "search.top_p"}
 CONDITIONAL = LIMITS | SEARCH | {"classify.header", "data.split_seed"}
 

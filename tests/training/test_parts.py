@@ -24,7 +24,7 @@ from regard.training import engine, loop, session, train, validation
 from regard.training.averaging import Averager
 from regard.training.callbacks import Callbacks
 from regard.training.engine import Captured, Eager, eager
-from regard.training.health import health
+from regard.training.health import Health, health
 from regard.training.session import Session
 from regard.training.stopping import Stopper
 from regard.types import BEGIN, END, PAD, Batch, Example
@@ -464,6 +464,17 @@ def test_a_one_hot_map_has_entropy_zero(back, on_end, near_end):
     assert measured.attention_entropy == pytest.approx(0.0, abs=1e-12)
     assert (measured.attention_on_end, measured.attention_near_end) == pytest.approx((on_end, near_end))
     assert not measured.flat()
+
+
+def test_sources_without_an_end_have_no_weight_on_it() -> None:
+    measured = Health(0.3, None, None)
+    assert measured.values() == {"attention_entropy": 0.3}
+    assert measured.describe() == "attention is focused (entropy 0.30 of 1)"
+    assert health([(torch.full((1, 2, 3), 1 / 3), torch.ones(1, 3).bool(), torch.ones(1, 2).bool())], ends=False) == (
+        pytest.approx(1.0),
+        None,
+        None,
+    )
 
 
 def test_padded_rows_do_not_change_the_health():

@@ -38,7 +38,9 @@ EXTRAS = {  # and their modules
     "plot": ("matplotlib",),
     "papers": ("sacremoses",),
     "parquet": ("pyarrow",),
+    "audio": ("soundfile",),
     "tensorboard": ("tensorboard",),
+    "vision": ("PIL",),
 }
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # as in regard/__init__.py, which no part imports
 EXAMPLES = 200  # examples that the batch is chosen from; a generated corpus has no more

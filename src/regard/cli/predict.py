@@ -1,7 +1,8 @@
-"""`regard predict`: one line of output for each line of input."""
+"""`regard predict`: one line of output for each line of input, or for each recording or picture."""
 
 import shlex
 import sys
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 N_BEST = "With --json: outputs per text; if more than the beam, a wider search adds them."
 SEARCH = "A key of the recipe's search, such as temperature=0.8; may be repeated."
 MAPS = "With --json: attention maps, too; they are most of its size."
+LIST = "Of a run that reads recordings or pictures: a file with their names, one per line; may be repeated."
 LISTED = 5  # unknown characters or words that a note names
 LONGEST_QUOTED = 100  # characters of a text that a suggested command repeats
 
@@ -26,6 +28,7 @@ def predict(
     run: RunPath,
     inputs: Inputs = None,
     text: Annotated[list[str] | None, typer.Option("--text", help="A text instead of files; may be repeated.")] = None,
+    lists: Annotated[list[str] | None, typer.Option("--list", metavar="FILE", help=LIST)] = None,
     columns: Columns = None,
     beam: Beam = None,
     n_best: Annotated[int, typer.Option(min=1, help=N_BEST)] = 1,
@@ -39,6 +42,8 @@ def predict(
 
     Lines of stdin are answered as they come: one at a time if they are typed, many at once if they are waiting.
 
+    If the run reads recordings or pictures, each file is one input, and a line of stdin names one.
+
     A line of more than 5,000 tokens (or data.max_length, if that is more) gets an empty line, and a note on stderr.
 
     A line end within an output is printed as an escape, such as \n or \u2028; --json keeps the text unchanged.
@@ -51,13 +56,18 @@ def predict(
         raise RecipeError("--n-best adds further outputs to JSON; add --json, or leave it out for the best alone")
     if maps and not as_json:
         raise RecipeError("--maps adds attention maps to JSON; add --json, or write: regard look RUN TEXT")
-    _check_inputs(run, inputs, text, columns)
+    _check_inputs(inputs, text, lists, columns)
     predictor = load(run)
-    own = predictor.task.recipe.data.columns
-    chosen = core.split_columns(columns) or own[:-1] or own  # the last is the target, unless it is a text alone
-    batches = core.in_chunks(text) if text else core.read_batches(inputs, chosen)
-    if not (quiet or text) and STDIN in (inputs or [STDIN]) and is_terminal(sys.stdin):
-        core.say("type a text on each line; Ctrl-D ends")
+    if predictor.task.reads_files:
+        batches = _named_files(predictor.task, inputs, text, lists)
+    else:
+        _check_texts(run, inputs, lists)
+        own = predictor.task.recipe.data.columns
+        chosen = core.split_columns(columns) or own[:-1] or own  # the last is the target, unless it is a text alone
+        batches = core.in_chunks(text) if text else core.read_batches(inputs, chosen)
+    if not (quiet or text or lists) and STDIN in (inputs or [STDIN]) and is_terminal(sys.stdin):
+        what = "the name of a file" if predictor.task.reads_files else "a text"
+        core.say(f"type {what} on each line; Ctrl-D ends")
     settings = dict(item for assignment in search or [] for item in parse_override(assignment).items())
     notes, number = Notes(predictor.task), 0
     for batch in track(batches, "predicting", quiet=quiet):
@@ -81,24 +91,49 @@ def predict(
         core.note(sentence)
 
 
-def _check_inputs(run: str, inputs: list[str] | None, texts: list[str] | None, columns: str | None) -> None:
-    """Refuse inputs that cannot be meant: files and texts, a text in place of a file, columns of lines."""
-    from regard.data.paths import is_there
+def _check_inputs(
+    inputs: list[str] | None, texts: list[str] | None, lists: list[str] | None, columns: str | None
+) -> None:
+    """Refuse inputs that cannot be meant, whatever the run reads: files and texts, columns of lines."""
     from regard.data.records import ending
 
-    if texts and inputs:
+    if texts and (inputs or lists):
         raise RecipeError("give files or --text, not both")
     for text in texts or []:
         core.check_utf8(text, "--text")
+    if "" in (inputs or []):
+        raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
+    if columns is not None and not all(map(ending, inputs or [""])):
+        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
+
+
+def _check_texts(run: str, inputs: list[str] | None, lists: list[str] | None) -> None:
+    """Refuse inputs that a run which reads texts cannot have: lists of files, a text in place of a file."""
+    from regard.data.paths import is_there
+
+    if lists:
+        raise RecipeError(
+            f"--list is for runs that read recordings or pictures; {run} reads texts: give the file itself"
+        )
     for name in inputs or []:
-        if not name:
-            raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
         if name != STDIN and _looks_like_text(name) and not is_there(name):
             text = shlex.quote(name) if len(name) <= LONGEST_QUOTED else "TEXT"
             how = f"regard predict {shlex.quote(run)} --text {text}"
             raise RecipeError(f"there is no file {shown(name)}; if it is the text itself, write: {how}")
-    if columns is not None and not all(map(ending, inputs or [""])):
-        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
+
+
+def _named_files(
+    task: "AnyTask", inputs: list[str] | None, texts: list[str] | None, lists: list[str] | None
+) -> Iterable[Sequence[str]]:
+    """The names of files that are inputs themselves: arguments, lines of lists, otherwise lines of stdin."""
+    from regard.data.files import load
+
+    if STDIN in (inputs or []) and (len(inputs or []) > 1 or lists):
+        raise RecipeError("- reads names from stdin; give it alone, without other files")
+    if not (texts or lists) and inputs in (None, [], [STDIN]):
+        return core.read_batches(None)
+    listed = [task.locate(line, name) if line.strip() else "" for name in lists or [] for line in load(name)]
+    return core.in_chunks([*(texts or inputs or []), *listed])
 
 
 def _looks_like_text(name: str) -> bool:

@@ -88,10 +88,10 @@ def read_lines(pieces: Iterable[bytes], name: str, limits: Limits = LIMITS, *, f
     return Lines(content, starts)
 
 
-def check_limit(name: str, count: int, limit: int, noun: str, key: str) -> None:
+def check_limit(name: str, count: int, limit: int, noun: str, key: str, fix: str = "split the file") -> None:
     """Refuse more than the limit allows."""
     if count > limit:
-        raise DataError(f"{name} has more than {limit:,} {noun}; split the file, or raise data.limits.{key}")
+        raise DataError(f"{name} has more than {limit:,} {noun}; {fix}, or raise data.limits.{key}")
 
 
 def check_expansion(name: str, unpacked: int, size: int, limits: Limits, other: str = "") -> None:
@@ -200,13 +200,27 @@ def _has_more(stream: BufferedReader) -> bool:
 
 def _content(name: str, limits: Limits) -> Iterator[bytes]:
     """The content of a file, unpacked, piece by piece; DataError if the file changes meanwhile."""
-    with opened(name) as (handle, size):
-        yield from _unpacked(handle, size, name, limits)
+    with opened(name) as (handle, status):
+        yield from _unpacked(handle, status.st_size, name, limits)
+
+
+def read_bytes(name: str, limit: int, key: str) -> bytes:
+    """The content of a file as it is; DataError if it has more than `limit` bytes, the value of data.limits.`key`."""
+    with opened(name) as (handle, status):
+        check_limit(name, status.st_size, limit, "bytes", key, "give a smaller file")
+        return b"".join(iter(lambda: os.read(handle, PIECE), b""))
+
+
+class Opened(NamedTuple):
+    """A regular file that is open for reading, and its status when it was opened."""
+
+    handle: int
+    status: os.stat_result
 
 
 @contextmanager
-def opened(name: str) -> Iterator[tuple[int, int]]:
-    """Opens a regular file for reading: its handle and size; DataError if it changes before it is closed."""
+def opened(name: str) -> Iterator[Opened]:
+    """Opens the file of that name; DataError if it is not a regular file, cannot be read, or changes in the block."""
     path = find(name)
     try:
         _check_kind(os.stat(path), name)  # before it is opened: that alone can have an effect on a device
@@ -214,7 +228,7 @@ def opened(name: str) -> Iterator[tuple[int, int]]:
         try:
             before = os.fstat(handle)
             _check_kind(before, name)
-            yield handle, before.st_size
+            yield Opened(handle, before)
             after = os.fstat(handle)
         finally:
             os.close(handle)

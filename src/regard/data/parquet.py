@@ -144,8 +144,8 @@ def open_parquet(name: str, limits: Limits) -> Iterator[Parquet]:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("pyarrow", "parquet", f"reading the Parquet file {name}") from error
-    with opened(name) as (handle, size):
-        yield Parquet(name, handle, size, limits)
+    with opened(name) as (handle, status):
+        yield Parquet(name, handle, status.st_size, limits)
 
 
 @contextmanager

@@ -173,6 +173,30 @@ def with_texts(examples: Sequence[Example], change: Callable[[str, str], Texts])
     return mapped(examples, changed)
 
 
+def with_sources(examples: Sequence[Example], change: Callable[[str, str], str]) -> Sequence[Example]:
+    """The examples with other sources: a function of the source of each, and of the file that it is from."""
+
+    def changed(texts: Texts, origin: str) -> Texts:
+        return change(texts[0], origin.rpartition(":")[0]), texts[1]
+
+    if isinstance(examples, StoredExamples):
+        texts, origin = examples.texts, examples.origin
+        return StoredExamples(examples.lines, lambda line: changed(texts(line), origin(line)), origin)
+    return mapped(examples, lambda one: replace(one, source=changed((one.source, one.target), one.origin)[0]))
+
+
+def with_variants(
+    examples: Sequence[Example], variants: Callable[[str], Sequence[str]], count: int
+) -> Sequence[Example]:
+    """Each example so many times, with the variants of its source."""
+
+    def varied(place: int) -> Example:
+        example = examples[place // count]
+        return replace(example, source=variants(example.source)[place % count])
+
+    return Mapped(np.arange(count * len(examples), dtype=np.int64), varied)
+
+
 def without_texts(examples: Sequence[Example]) -> Sequence[Example]:
     """The examples; stored ones with their origins alone, so that the memory of their texts can be freed."""
     if isinstance(examples, StoredExamples):

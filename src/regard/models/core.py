@@ -9,7 +9,7 @@ from regard.attention.normalizers import Entry as NormalizerEntry
 from regard.attention.scopes import Scope
 from regard.attention.scores import Location
 from regard.decoders import DECODERS, ORDERS, STARTS, AnyDecoder, TransformerDecoder
-from regard.encoders import ENCODERS, Encoder, GnmtEncoder, RecurrentEncoder, TransformerEncoder
+from regard.encoders import ENCODERS, DirectEncoder, Encoder, GnmtEncoder, RecurrentEncoder, TransformerEncoder
 from regard.errors import RecipeError, pick
 from regard.layers.recurrence import CELLS, Recurrence
 from regard.layers.transformer import NORMS, Shape, Site
@@ -45,6 +45,8 @@ def encoder(recipe: Model, front: Front) -> Encoder:
                 f"{settings.dim}; choose the same width"
             )
         return TransformerEncoder(front, _shape(recipe, settings, None))
+    if kind is DirectEncoder:
+        return DirectEncoder(front, dim=settings.dim, dropout=settings.dropout)
     if kind not in (GnmtEncoder, RecurrentEncoder):
         return kind.from_recipe(recipe, front)
     cell = pick(CELLS, settings.cell, "cell")

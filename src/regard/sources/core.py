@@ -5,7 +5,7 @@ A new kind of source is one file with a subclass of `Source` and its `Front`, an
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -72,6 +72,8 @@ class Source(ABC, Generic[Item]):
     `Example.source` is always a string: a text, or the name of a picture or a recording.
     """
 
+    reads_files: ClassVar[bool] = False  # whether a source is the name of a file, such as a recording, and not a text
+
     @staticmethod
     @abstractmethod
     def check(recipe: Recipe) -> None:
@@ -89,6 +91,19 @@ class Source(ABC, Generic[Item]):
     @abstractmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Source[Item]":
         """Load the source of a stored run; `read` returns the content of a file by the name that `files` gave it."""
+
+    @classmethod
+    def locate(cls, source: str, file: str) -> str:
+        """The source of an example from what a line of a data file says, such as a name relative to the file's folder."""
+        return source
+
+    @classmethod
+    def variants(cls, recipe: Recipe, source: str) -> tuple[str, ...]:
+        """The sources to train on in place of one: itself, and any copies that are varied (data augmentation).
+
+        Their number is the same for every source.
+        """
+        return (source,)
 
     @abstractmethod
     def files(self) -> dict[str, bytes]:

@@ -43,6 +43,7 @@ from regard.storage import Run
 from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction, Vocabulary
 
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
+SOURCE_SECTIONS = {"picture", "speech"}  # sections of a recipe for one kind of source alone
 ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
 # Keys that a task without a decoder ignores; its updates are not captured either.
 NO_DECODER = ("source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
@@ -137,6 +138,7 @@ class DevLoss(NamedTuple):
     loss: Float[Tensor, ""]  # summed over `Task.tokens`
     attention: Float[Tensor, "batch tokens source"] | None = None  # only for a `Batch`; one row per target token
     mask: Bool[Tensor, "batch source"] | None = None  # of the source positions that the attention is over
+    layout: Layout = TEXT  # of these positions; those of a text end with END
 
 
 class Scored(NamedTuple):
@@ -184,6 +186,8 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             section = key.partition(".")[0]
             if section in TASK_SECTIONS and section != recipe.task:
                 raise RecipeError(f"{key} is a key of task = {section}, not of {recipe.task}; leave it out")
+            if section in SOURCE_SECTIONS and section != recipe.source:
+                raise RecipeError(f"{key} is a key of source = {section}, not of {recipe.source}; leave it out")
             if not cls.uses(key):
                 raise RecipeError(f"task = {recipe.task} does not use {key}; leave it out")
 
@@ -391,6 +395,15 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def probes(self, examples: Sequence[Example]) -> list[Example]:
         """For tasks whose metric is not one of outputs: inputs made from examples, with expected outputs, to show."""
         return list(examples)
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether an input is the name of a file, such as a recording, and not a text."""
+        return False
+
+    def locate(self, name: str, file: str) -> str:
+        """The input that a line of a file names, which may be relative to the folder of that file."""
+        return name
 
     @property
     def longest(self) -> float:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from regard.attention import terms
 from regard.console import counted
 from regard.data import batching, store
 from regard.data.batching import length_array
+from regard.data.files import Loaded
+from regard.data.records import NOTHING_GIVEN, Given
 from regard.data.store import IntegerRows, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
@@ -30,7 +33,7 @@ from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import DECODER_ROWS, Axes, DevLoss, Pairs, Task
+from regard.tasks.core import DECODER_ROWS, Axes, DevLoss, Examples, Pairs, Task
 from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step, Vocabulary
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: source tokens times beams
@@ -57,6 +60,15 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         self.inputs, self.target = inputs, target
         self.source = inputs.tokenizer if isinstance(inputs, Text) else None
 
+    @property
+    def reads_files(self) -> bool:
+        """Whether an input is the name of a file, such as a recording, and not a text."""
+        return self.inputs.reads_files
+
+    def locate(self, name: str, file: str) -> str:
+        """The input that a line of a file names, which may be relative to the folder of that file."""
+        return self.inputs.locate(name, file)
+
     @classmethod
     def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
@@ -72,6 +84,26 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         size = len(SPECIALS)
         with only_shapes():  # fails if sizes do not fit
             models.build(recipe.model, source_size=size, target_size=size, shared=recipe.tokens.shared)
+
+    @classmethod
+    def reader(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads files as the recipe says; names of pictures are relative to their file."""
+        read, kind = super().reader(recipe, given), plugins.pick(SOURCES, recipe.source, "source", Source)
+
+        def located(names: tuple[str, ...]) -> Loaded:
+            loaded = read(names)
+            return loaded._replace(examples=store.with_sources(loaded.examples, kind.locate))
+
+        return read if recipe.source == "text" else located
+
+    @classmethod
+    def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
+        """Reads or generates all examples; the source may add variants of those for training."""
+        found, kind = super().examples(recipe, given), plugins.pick(SOURCES, recipe.source, "source", Source)
+        count = len(kind.variants(recipe, ""))
+        if count == 1:
+            return found
+        return found._replace(train=store.with_variants(found.train, partial(kind.variants, recipe), count))
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Transduce":
@@ -185,7 +217,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         """The summed cross-entropy of a dev batch, and the attention weights."""
         step = model(batch)
         loss = self.cross_entropy(step.logits, batch, smoothing=0.0)
-        return DevLoss(loss, step.attention, None if step.memory is None else step.memory.mask)
+        assert step.memory is not None
+        return DevLoss(loss, step.attention, step.memory.mask, step.memory.layout)
 
     def cross_entropy(
         self, logits: Float[Tensor, "batch tokens vocabulary"], batch: Batch, smoothing: float
@@ -284,7 +317,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
-        return self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
+        return bool(text.strip()) and self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
 
     def unknown_parts(self, text: str) -> list[str]:
         """The parts of a text that are not in the vocabulary, in their order; none if the source is not text."""

@@ -84,7 +84,7 @@ class Validated:
             "learning_rate": self.learning_rate,
             "tokens_per_second": self.tokens_per_second,
             "seconds": self.seconds,
-            **(self.health._asdict() if self.health else {}),
+            **(self.health.values() if self.health else {}),
         }
 
 

@@ -15,25 +15,34 @@ class Health(NamedTuple):
     """Statistics of the attention, averaged over all target tokens."""
 
     attention_entropy: float  # as a share of the highest possible; 1: uniform weights
-    attention_on_end: float  # the weight on the source's END
-    attention_near_end: float  # the weight on the last token before END
+    attention_on_end: float | None  # the weight on the source's END; None if sources have none, such as recordings
+    attention_near_end: float | None  # the weight on the last token before END
 
     def flat(self) -> bool:
         """Whether the attention is close to uniform."""
         return self.attention_entropy > FLAT
 
+    def values(self) -> dict[str, float]:
+        """The statistics that there are, by name."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
     def describe(self) -> str:
         """The statistics as a sentence for the report of a validation; docs/training.md explains the words."""
         kind = next(word for most, word in WORDS if self.attention_entropy <= most)
-        end = f"{self.attention_on_end:.0%} on the end mark, {self.attention_near_end:.0%} just before it"
-        return f"attention is {kind} (entropy {self.attention_entropy:.2f} of 1), {end}"
+        described = f"attention is {kind} (entropy {self.attention_entropy:.2f} of 1)"
+        if self.attention_on_end is None:
+            return described
+        return f"{described}, {self.attention_on_end:.0%} on the end mark, {self.attention_near_end:.0%} just before it"
 
 
 Map = tuple[Float[Tensor, "_batch _tokens _source"], Bool[Tensor, "_batch _source"], Bool[Tensor, "_batch _tokens"]]
 
 
-def health(maps: Sequence[Map]) -> Health | None:
-    """Computes the statistics of attention maps, each with the masks of its source and target; None without maps."""
+def health(maps: Sequence[Map], *, ends: bool = True) -> Health | None:
+    """Computes the statistics of attention maps, each with the masks of its source and target; None without maps.
+
+    `ends` says whether the last position of a source is END.
+    """
     if not maps:
         return None
     sums = torch.zeros(4, dtype=torch.float64)
@@ -47,4 +56,4 @@ def health(maps: Sequence[Map]) -> Health | None:
         values = torch.stack([entropy, end, before, torch.ones_like(end)])
         sums += (values * target).sum((1, 2)).double().cpu()
     entropy, end, before = (sums[:3] / sums[3]).tolist()
-    return Health(entropy, end, before)
+    return Health(entropy, end, before) if ends else Health(entropy, None, None)

@@ -16,6 +16,7 @@ from regard.data import store
 from regard.data.batching import sorted_batches
 from regard.errors import NotFiniteError, RecipeError, pick
 from regard.kernels.choose import capturable
+from regard.maps import TEXT
 from regard.metrics import better
 from regard.recipe import Recipe
 from regard.storage import Run
@@ -132,7 +133,7 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
     """The mean loss per target token, in nats, and the health of the attention if the model has a map."""
     model.eval()
     device = next(model.parameters()).device
-    total, tokens, maps = 0.0, 0, []
+    total, tokens, maps, ends = 0.0, 0, [], True
     for indices in counted(sorted_batches(data.lengths(), task.recipe.train.batch_tokens), "validating", size=1):
         stopper.check()
         for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
@@ -140,7 +141,8 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
             tokens += task.tokens(batch)
             if judged.attention is not None and judged.mask is not None:
                 maps.append((judged.attention, judged.mask, batch.target.mask[:, 1:]))
-    return total / tokens, health(maps)
+                ends = judged.layout == TEXT
+    return total / tokens, health(maps, ends=ends)
 
 
 def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, DevLoss]]:

@@ -9,7 +9,9 @@ from regard.data.corpora.moods import moods
 from regard.data.corpora.numbers import numbers
 from regard.data.corpora.parts import parts
 from regard.data.corpora.sentences import sentences
+from regard.data.corpora.shapes import shapes
 from regard.data.corpora.titles import titles
+from regard.data.corpora.tones import tones
 
 CORPORA: dict[str, Corpus] = {
     "dates": dates,
@@ -22,4 +24,6 @@ CORPORA: dict[str, Corpus] = {
     "clues": clues,
     "facts": facts,
     "titles": titles,
+    "shapes": shapes,
+    "tones": tones,
 }
