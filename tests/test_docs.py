@@ -179,17 +179,58 @@ def test_the_index_links_every_page_and_lesson() -> None:
     assert {page.relative_to(ROOT / "docs").as_posix() for page in pages} - {"index.md"} <= linked
 
 
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/lessons/lesson_*.py")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
+LESSONS = list(ROOT.glob("docs/lessons/lesson_*.py"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def read_prose(page: Path) -> str:
+    """The text of a page without its code blocks; of a lesson, its comments."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     if page.suffix == ".py":
-        prose = "\n".join(line for line in prose.split("\n") if line.startswith("# "))
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", prose)
-    for link in links:
-        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+        prose = "\n".join(line.removeprefix("# ") for line in prose.split("\n") if line.startswith("# "))
+    return prose
+
+
+def list_anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", read_prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *LESSONS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", read_prose(page)):
+        target = page.parent / link if link else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in list_anchors(target), f"{page.name} links to {link}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_page_has_a_placeholder(page: Path) -> None:
+    assert re.findall(r"@[A-Z][A-Z0-9]+", page.read_text(encoding="utf-8")) == []
+
+
+def test_anchors_are_those_of_github(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n\n```\n# no heading\n```\n\n## `softmax`: the usual, x_i\n", encoding="utf-8")
+    assert list_anchors(page) == {"a-page", "softmax-the-usual-x_i"}
+
+
+def test_the_readme_links_the_lessons_and_the_pages_for_a_beginner() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(docs/(\w+)\.md", readme))
+    assert {"index", "training", "looking", "mechanisms", "compare", "mistakes", "reading", "words", "data"} <= linked
+    assert "\npython docs/lessons/lesson_1_bottleneck.py\n" in readme
+
+
+def test_what_the_readme_trains_is_what_it_looks_at() -> None:
+    """`make demo` has taken `runs/dates`, so a training of the same name would go to `runs/dates-2`."""
+    block = re.search(r"^```\n(regard list .*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    assert block is not None
+    (name,) = re.findall(r"^regard train dates .*name=(\w+)", block[1], re.M)
+    commands = re.findall(r"^regard (?:look|force|predict|score|doctor|train --resume) (runs/\w+)", block[1], re.M)
+    assert len(commands) > 5
+    assert set(commands) == {f"runs/{name}"}
 
 
 def test_the_tests_that_the_readme_names_are_there() -> None:

@@ -94,11 +94,24 @@ def test_a_lesson_runs_and_saves_its_pictures(lesson: Path, tmp_path: Path) -> N
     assert (tmp_path / "out/.gitignore").read_text() == "*\n"
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "a lesson writes nowhere else"
     assert REPEATED_OUTPUT.get(lesson.stem, "") in done.stdout
+    titles = re.findall(r"^# #+ (.+)$", lesson.read_text("utf-8"), re.M)
+    printed = re.findall(r"^\n(.+)\n-+$", "\n" + done.stdout, re.M)
+    assert printed == [title for title in titles if title in printed]
+    assert printed[0] == titles[0]
+    assert {title for title in titles if title.startswith("Exercise")} <= set(printed)
     assert "False" not in done.stdout.replace(REPEATED_OUTPUT.get(lesson.stem, "\0"), "")
     exercise_names = re.findall(r'check\("(\w+)"', lesson.read_text("utf-8"))
     assert [line for line in done.stdout.splitlines() if ": not yet: nothing returned." in line] == [
-        f"{name}: not yet: nothing returned. Fill the function in, then run this cell again." for name in exercise_names
+        f"{name}: not yet: nothing returned. Fill the function in, then run the lesson again."
+        for name in exercise_names
     ]
+
+
+def test_in_a_notebook_an_exercise_speaks_of_its_cell() -> None:
+    code = "from exercises import check; print(check('teacher_forcing', lambda target: None))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "docs/lessons")])}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("nothing returned. Fill the function in, then run this cell again.\n")
 
 
 def run_elsewhere(script: Path, folder: Path) -> str:

@@ -6,8 +6,10 @@
 An exercise is a list of properties. Each has a name that says what is wrong, a test, and a hint.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -49,12 +51,19 @@ def check(exercise: str, answer: Answer) -> Verdict:
         try:
             holds = tested.holds(answer)
         except _NothingError:
-            return Verdict(exercise, "nothing returned", "Fill the function in, then run this cell again.")
+            again = "the lesson" if script() else "this cell"
+            return Verdict(exercise, "nothing returned", f"Fill the function in, then run {again} again.")
         except Exception as error:  # the author of the answer should see any error in it
             return Verdict(exercise, "an error was raised", f"{type(error).__name__}: {error}")
         if not holds:
             return Verdict(exercise, tested.name, tested.hint)
     return Verdict(exercise, None)
+
+
+def script() -> Path | None:
+    """The file that Python runs, if a lesson is run as a script; None in a notebook."""
+    name = getattr(sys.modules["__main__"], "__file__", None)
+    return Path(name) if name else None
 
 
 class _NothingError(Exception):

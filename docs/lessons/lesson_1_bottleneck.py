@@ -9,8 +9,8 @@
 # In the first models (Sutskever et al. 2014; Cho et al. 2014) the decoder knows the source by one vector only, the
 # encoder's last state. This lesson shows what that costs.
 #
-# Run this lesson as a script, or open it as a notebook with jupytext. Pictures go to `./lessons-out`, or to the folder
-# named by `REGARD_LESSON_OUT`.
+# Run this lesson as a script, or open it as a notebook with jupytext: [the index](../index.md#to-learn-and-to-teach)
+# has the commands. Pictures go to `./lessons-out`, or to the folder named by `REGARD_LESSON_OUT`.
 
 # %%
 import tempfile

@@ -38,7 +38,7 @@ for name, kind in SCORES.items():
     maps[name] = AttentionMap(weights.detach(), labels, labels)
     learned = sum(parameter.numel() for parameter in score.parameters())
     entropy = maps[name].entropy().mean() / torch.tensor(6.0).log()
-    print(f"{name:15} learns {learned:4} numbers; entropy {entropy:.2f} of 1")
+    print(f"{name:15} learned numbers: {learned:4}; entropy {entropy:.2f} of 1")
 keep(side_by_side(maps, columns=5), "lesson_3_scores")
 
 # %% [markdown]

@@ -1,12 +1,19 @@
-"""Draws and saves the pictures of the lessons, in the folder named by REGARD_LESSON_OUT or in ./lessons-out."""
+"""Draws and saves the pictures of the lessons, in the folder named by REGARD_LESSON_OUT or in ./lessons-out.
+
+If a lesson is run as a script, the titles of its sections are printed too.
+"""
 
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
+from exercises import script
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -100,3 +107,37 @@ def side_by_side(named: Mapping[str, AttentionMap], *, columns: int = 4) -> Figu
         axes.spines[:].set_color("#e3e9f0")
         axes.set_title(name, fontsize=10)
     return figure
+
+
+class Titled:
+    """A stream for the output of a lesson: before the first output of a section, it writes the section's title."""
+
+    def __init__(self, stream: TextIO, lesson: Path) -> None:
+        self.stream = stream
+        self.lesson = lesson
+        lines = enumerate(lesson.read_text(encoding="utf-8").split("\n"), start=1)
+        self.titles = {number: line.lstrip("# ") for number, line in lines if re.match("# #+ ", line)}
+        self.written = 0  # the line of the last title that was written
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text, after the title of the section that the running line of the lesson belongs to."""
+        number = max((number for number in self.titles if number <= self.running_line()), default=0)
+        if number > self.written:
+            self.written = number
+            self.stream.write(f"\n{self.titles[number]}\n{'-' * len(self.titles[number])}\n")
+        return self.stream.write(text)
+
+    def running_line(self) -> int:
+        """The line of the lesson that is running, outside of its functions; 0 if another file is run."""
+        frame = sys._getframe()
+        while frame.f_back:
+            frame = frame.f_back
+        return frame.f_lineno if frame.f_code.co_filename == str(self.lesson) else 0
+
+
+if (_lesson := script()) and _lesson.name.startswith("lesson_"):
+    sys.stdout = Titled(sys.stdout, _lesson)
+    sys.stdout.write("")  # the title of the lesson, before its first training

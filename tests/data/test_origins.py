@@ -1,6 +1,7 @@
 """Every packaged recipe says where its data comes from; the commands that prepare data are those of the scripts."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,20 @@ def test_an_origin_is_lines_of_text_and_its_commands_are_those_of_the_script(ori
         assert len(text) < 250
     for command in commands:
         python, script, *arguments = command.split()
-        usage = re.search(rf"python {script} (prepare )?FOLDER OUT", (ROOT / script).read_text(encoding="utf-8"))
+        usage = re.search(rf"python {script} (.+?) OUT ", (ROOT / script).read_text(encoding="utf-8"))
         assert python == "python"
         assert usage
-        assert arguments[:-2] == (["prepare"] if usage[1] else [])
+        assert [word for word in usage[1].split() if word.islower()] == arguments[: usage[1].startswith("prepare")]
+
+
+def test_every_corpus_has_a_command_that_prepares_its_folder() -> None:
+    corpora = runpy.run_path(str(ROOT / "benchmarks/prepare.py"))["CORPORA"]
+    used = set()
+    for folder, origin in ORIGINS.items():
+        commands = [command.split() for command in origin.commands]
+        assert f"${{REGARD_DATA:-data}}/{folder}" in [command[-1] for command in commands]
+        used |= {command[2] for command in commands if command[1] == "benchmarks/prepare.py"}
+    assert used == set(corpora)
 
 
 def test_files_outside_of_known_folders_have_no_origin_and_a_generated_corpus_names_its_seed() -> None:

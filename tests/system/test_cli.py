@@ -1062,11 +1062,17 @@ def test_data_describes_a_corpus_and_names_a_damaged_file(regard: Command, tmp_p
     report = json.loads(regard("data", "dates", "--json").lines[0])
     assert (report["corpus"], report["origins"]["dates"]["licence"]) == ("dates", "Apache 2.0, as regard itself")
     known = regard("data", "multi30k_tiny", folder=tmp_path)
-    prepare = "python benchmarks/multi30k.py prepare $REGARD_DATA/multi30k $REGARD_DATA/multi30k-tokenised"
+    data = "${REGARD_DATA:-data}"
+    prepare = f"python benchmarks/multi30k.py prepare {data}/multi30k {data}/multi30k-tokenised"
     assert (known.code, known.lines[-1]) == (2, f"  prepare  {prepare}")
     assert "  licence  for non-commercial research and education only" in known.out.decode()
     origins = json.loads(regard("data", "multi30k_tiny", "--json", folder=tmp_path).lines[0])["origins"]
-    assert origins["multi30k-tokenised"]["commands"] == [prepare]
+    assert origins["multi30k-tokenised"]["commands"] == [
+        f"python benchmarks/prepare.py multi30k dataset/data/task1/raw {data}/multi30k",
+        prepare,
+    ]
+    small = regard("data", "tatoeba_small", folder=tmp_path).lines
+    assert small[-1] == f"  prepare  python benchmarks/prepare.py tatoeba fra-eng.zip {data}/tatoeba-eng-fra"
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"a\tb\n")[:-5])
     damaged = regard("data", "dates", "data.train=cut.gz", folder=tmp_path)
     assert damaged.code == 2

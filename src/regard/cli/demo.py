@@ -9,7 +9,7 @@ from regard.cli.core import Json, Quiet, Runs, print_map, write_line
 
 def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False) -> None:
     """Train a model that reads dates, in about a minute, and show an attention map."""
-    from regard.cli.demonstration import demonstrate
+    from regard.cli.demonstration import demonstrate, own_command
 
     result = demonstrate(runs, quiet=quiet)
     value, run = result.scored.measured.value, str(result.run.path)
@@ -29,6 +29,7 @@ def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False)
     languages = ", ".join(f"{group} {share:.3f}" for group, share in result.scored.groups.items())
     write_line(f"Exact match on unseen days by language: {languages}")
     write_line(f"In all {value:.4f} of {result.examples:,}, after {seconds:.0f} s of training. The run is in {run}.")
+    page, *others = result.maps
     write_line("")
-    write_line(f'  regard look {shlex.quote(run)} "14 juillet 1989"')
-    write_line(f"  open {shlex.quote(f'{run}/map.svg')}")
+    write_line(f"The map as a page for the browser: {run}/{page} (also {', '.join(others)})")
+    write_line(f'Another map: {own_command()} look {shlex.quote(run)} "14 juillet 1989"')

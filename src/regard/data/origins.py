@@ -14,8 +14,10 @@ class Origin(NamedTuple):
     licence: str
     reference: str = ""  # the usual one, for a paper
     files: str = ""  # what the files hold, and how they were made from those of the source
-    commands: tuple[str, ...] = ()  # that make them, if there are any
+    commands: tuple[str, ...] = ()  # that make them from what was downloaded, in a clone of regard
 
+
+DATA = "${REGARD_DATA:-data}"  # for a shell: the folder that is searched, whether it is named or not
 
 MULTI30K = Origin(
     "Multi30k, task 1: captions of photographs in English, German, French and Czech",
@@ -23,42 +25,50 @@ MULTI30K = Origin(
     "for non-commercial research and education only, as the captions come from Flickr30K",
     "Elliott et al. 2016",
     "train, val, test_2016_flickr and test_2017_flickr as published: one sentence on each line, gzip",
+    (f"python benchmarks/prepare.py multi30k dataset/data/task1/raw {DATA}/multi30k",),
 )
 CMUDICT = Origin(
     "CMUdict, the pronouncing dictionary of Carnegie Mellon University",
-    "https://github.com/cmusphinx/cmudict",
+    "https://github.com/cmusphinx/cmudict, cmudict.dict",
     "of CMU, similar to BSD",
-    files="word<TAB>phonemes on each line, without comments; drawn at random by word, 105,352, 2,700 and 12,000 words, "
+    files="word<TAB>phonemes on each line, without comments; drawn at random by word, ours 105,352, 2,700 and 12,000, "
     "all pronunciations of a word in one part",
+    commands=(f"python benchmarks/prepare.py cmudict cmudict.dict {DATA}/cmudict-g2p",),
 )
+WITHOUT_STRESS = (f"python benchmarks/g2p.py {DATA}/cmudict-g2p {DATA}/cmudict-g2p-plain",)
 ORIGINS = {
     "tatoeba-eng-fra": Origin(
         "Tatoeba, English and French: short sentences and their translations",
-        "https://www.manythings.org/anki (fra-eng.zip of 2019-04-07), an export of https://tatoeba.org",
+        "https://www.manythings.org/anki (fra-eng.zip; ours is of 2019-04-07), an export of https://tatoeba.org",
         "CC BY 2.0; name both sites",
-        files="English<TAB>French on each line, 161,130, 2,000 and 2,000 pairs; the export has no parts, so pairs that "
-        "share a sentence, but for case and punctuation, were put into the same one",
+        files="English<TAB>French on each line, ours 161,130, 2,000 and 2,000 pairs; the export has no parts, so pairs "
+        "that share a sentence, but for case and punctuation, are put into the same one",
+        commands=(f"python benchmarks/prepare.py tatoeba fra-eng.zip {DATA}/tatoeba-eng-fra",),
     ),
     "multi30k": MULTI30K,
     "multi30k-tokenised": MULTI30K._replace(
         files="normalised, lower-cased and cut into tokens, in a clone of regard with pip install 'regard[papers]'",
-        commands=("python benchmarks/multi30k.py prepare $REGARD_DATA/multi30k $REGARD_DATA/multi30k-tokenised",),
+        commands=(
+            *MULTI30K.commands,
+            f"python benchmarks/multi30k.py prepare {DATA}/multi30k {DATA}/multi30k-tokenised",
+        ),
     ),
     "cmudict-g2p": CMUDICT._replace(
-        files=f"{CMUDICT.files}; the command makes another folder, without stress digits",
-        commands=("python benchmarks/g2p.py $REGARD_DATA/cmudict-g2p $REGARD_DATA/cmudict-g2p-plain",),
+        files=f"{CMUDICT.files}; the second command makes another folder, without stress digits",
+        commands=CMUDICT.commands + WITHOUT_STRESS,
     ),
     "cmudict-g2p-plain": CMUDICT._replace(
-        files="the parts of cmudict-g2p without stress digits, made in a clone of regard",
-        commands=("python benchmarks/g2p.py $REGARD_DATA/cmudict-g2p $REGARD_DATA/cmudict-g2p-plain",),
+        files="the parts of cmudict-g2p without stress digits",
+        commands=CMUDICT.commands + WITHOUT_STRESS,
     ),
     "sst2": Origin(
         "SST-2, the Stanford Sentiment Treebank with two classes: sentences of film reviews",
-        "https://github.com/forest-snow/alps, folder data/SST-2; also https://gluebenchmark.com",
+        "https://gluebenchmark.com/tasks, SST-2.zip; ours was divided by https://github.com/forest-snow/alps",
         "none is stated for the data",
         "Socher et al. 2013",
         "sentence<TAB>label after a line of names, 1 is positive; train and valid are GLUE's training data, divided at "
         "random; test is GLUE's dev data",
+        (f"python benchmarks/prepare.py sst2 SST-2.zip {DATA}/sst2",),
     ),
     "ud-english-ewt": Origin(
         "Universal Dependencies, English Web Treebank",
@@ -66,27 +76,31 @@ ORIGINS = {
         "CC BY-SA 4.0",
         "Silveira et al. 2014",
         "the three CoNLL-U files as published, gzip",
+        (f"python benchmarks/prepare.py ewt UD_English-EWT {DATA}/ud-english-ewt",),
     ),
     "wikiann-en": Origin(
         "WikiANN, English: names in sentences of Wikipedia, labelled by links, so with errors",
         "https://github.com/davidsbatista/NER-datasets, folder WikiANN/en",
         "none is stated; the text is Wikipedia's, which is CC BY-SA",
         "Pan et al. 2017, in the parts of Rahimi et al. 2019",
-        "token<TAB>tag on each line, a blank line after each sentence, without the en: before tokens; dev is half of "
-        "the published one",
+        "token<TAB>tag on each line, a blank line after each sentence, without the en: before tokens; our dev is half "
+        "of the published one",
+        (f"python benchmarks/prepare.py wikiann NER-datasets/WikiANN/en {DATA}/wikiann-en",),
     ),
     "brown": Origin(
         "Brown corpus: a million words of American English of 1961",
         "https://github.com/nltk/nltk_data, packages/corpora/brown.zip",
         "for non-commercial use only",
         "Francis and Kucera 1964",
-        "a sentence of tokens on each line, without tags; 450 documents in train, 25 in valid",
+        "a sentence of tokens on each line, without tags; 25 documents in valid, the others in train (ours: 450)",
+        (f"python benchmarks/prepare.py brown brown.zip {DATA}/brown",),
     ),
     "tinyshakespeare": Origin(
         "Tiny Shakespeare: plays as one text of 1.1 million characters",
         "https://github.com/karpathy/char-rnn, data/tinyshakespeare/input.txt",
         "none is stated; the text is in the public domain",
         files="as published",
+        commands=(f"python benchmarks/prepare.py tinyshakespeare input.txt {DATA}/tinyshakespeare",),
     ),
 }
 

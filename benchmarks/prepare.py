@@ -1,0 +1,237 @@
+"""Real corpora: the files that recipes read, made from those that you download. `regard data RECIPE` says where from.
+
+    python benchmarks/prepare.py CORPUS DOWNLOADED... OUT      OUT gets the files, for example data/tatoeba-eng-fra
+
+    tatoeba          fra-eng.zip of manythings.org/anki, or its fra.txt; other languages too
+    multi30k         the folder data/task1/raw of multi30k/dataset, or its files
+    cmudict          cmudict.dict
+    sst2             SST-2.zip of GLUE, or its train.tsv and dev.tsv
+    ewt              en_ewt-ud-train.conllu, en_ewt-ud-dev.conllu, en_ewt-ud-test.conllu, or their folder
+    wikiann          en.tar.gz, or its files train, dev and test, or their folder
+    brown            brown.zip of NLTK, or its folder
+    tinyshakespeare  input.txt
+
+DOWNLOADED are files, archives (zip, tar, gzip) or folders. Files with the same names in OUT are replaced. Corpora that
+are published without parts are divided at random, always in the same way for the same files. These parts are not the
+lines that the scores of the documentation were measured on, so scores differ a little.
+"""
+
+import argparse
+import gzip
+import random
+import re
+import sys
+import tarfile
+import zipfile
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+SEED = 1
+Files = dict[str, bytes]  # content by name, without the ending .gz
+Groups = list[list[str]]  # lines that stay together
+
+
+def members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """The name of each file of a folder, of an archive, or of the file itself, with a function that reads it."""
+    if path.is_dir():
+        for file in sorted(file for file in path.iterdir() if file.is_file()):
+            yield file.name, file.read_bytes
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                yield name, lambda name=name: archive.read(name)
+    elif tarfile.is_tarfile(path):
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if content := archive.extractfile(member):
+                    yield member.name, content.read
+    else:
+        yield path.name, path.read_bytes
+
+
+def find(paths: list[Path], names: str, *, least: int = 1) -> Files:
+    """The downloaded files whose names match a regular expression; at least so many, or the command ends."""
+    found: Files = {}
+    for path in paths:
+        for name, read in members(path):
+            base = name.rpartition("/")[2].removesuffix(".gz")
+            if re.fullmatch(names, base):
+                content = read()
+                found[base] = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    if len(found) < least:
+        given = ", ".join(map(str, paths))
+        raise ValueError(f"{given}: too few of the files are here ({len(found)} of {least}); --help names them")
+    return found
+
+
+def find_one(paths: list[Path], names: str) -> bytes:
+    found = find(paths, names)
+    if len(found) > 1:
+        raise ValueError(f"one file is needed, not {' and '.join(found)}")
+    return next(iter(found.values()))
+
+
+def lines(content: bytes) -> list[str]:
+    return content.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+
+def fields(line: str, count: int, separator: str | None = "\t") -> list[str]:
+    values = line.split(separator)
+    if len(values) < count:
+        raise ValueError(f"a line has {len(values)} fields, {count} are needed: {line[:60]!r}")
+    return values
+
+
+def divide(groups: Groups, sizes: dict[str, int], measure: Callable[[list[str]], int]) -> dict[str, Groups]:
+    """Groups dealt out at random, whole, in their order; all that does not fit into the other parts is in train.
+
+    Of a small corpus no part but train has more than a tenth.
+    """
+    total = sum(map(measure, groups))
+    room = {part: min(size, total // 10) for part, size in sizes.items()}
+    places: dict[int, str] = {}
+    for index in random.Random(SEED).sample(range(len(groups)), len(groups)):
+        size = measure(groups[index])
+        places[index] = next((part for part, left in room.items() if size <= left), "train")
+        if places[index] in room:
+            room[places[index]] -= size
+    parts: dict[str, Groups] = {part: [] for part in ("train", *sizes)}
+    for index, group in enumerate(groups):
+        parts[places[index]].append(group)
+    return parts
+
+
+def joined(groups: Groups) -> list[str]:
+    return [line for group in groups for line in group]
+
+
+def same_sentence(text: str) -> str:
+    """The words of a sentence without case and punctuation."""
+    return " ".join(re.findall(r"\w+", text.casefold())) or text
+
+
+def connected(pairs: list[tuple[str, str]]) -> Groups:
+    """Pairs that share a sentence on either side, or are linked by other pairs that do, in one group."""
+    parent = list(range(len(pairs)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = index = parent[parent[index]]  # halves the path
+        return index
+
+    first: dict[tuple[int, str], int] = {}
+    for index, pair in enumerate(pairs):
+        for side, text in enumerate(pair):
+            parent[root(index)] = root(first.setdefault((side, same_sentence(text)), index))
+    groups = defaultdict(list)
+    for index, pair in enumerate(pairs):
+        groups[root(index)].append("\t".join(pair))
+    return list(groups.values())
+
+
+def packed(text: list[str]) -> bytes:
+    return gzip.compress(("\n".join(text) + "\n").encode("utf-8"), mtime=0)
+
+
+def tatoeba(paths: list[Path]) -> Files:
+    """Without a sentence of valid or test in train: the export has many translations of one sentence."""
+    rows = [fields(line, 2) for line in lines(find_one(paths, r"[a-z]{3}\.txt"))]
+    pairs = [(english, other) for english, other, *_ in rows]
+    parts = divide(connected(pairs), {"valid": 2000, "test": 2000}, len)
+    shuffled = {part: joined(groups) for part, groups in parts.items()}
+    for text in shuffled.values():
+        random.Random(SEED).shuffle(text)  # the export begins with the shortest
+    return {f"{part}.tsv.gz": packed(text) for part, text in shuffled.items()}
+
+
+def multi30k(paths: list[Path]) -> Files:
+    found = find(paths, r"(train|val|test_2016_flickr|test_2017_flickr)\.(en|de|fr|cs)", least=2)
+    counts = {name: content.count(b"\n") for name, content in found.items()}
+    for name, count in counts.items():
+        english = name.rpartition(".")[0] + ".en"
+        if counts.get(english, count) != count:
+            raise ValueError(f"{name} has {count:,} lines, {english} has {counts[english]:,}: they are no translations")
+    return {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in found.items()}
+
+
+def cmudict(paths: list[Path]) -> Files:
+    """All pronunciations of a word are in one part; `read(2)` is the second of `read`."""
+    words: dict[str, list[str]] = defaultdict(list)
+    for line in lines(find_one(paths, r"cmudict\.dict")):
+        text = line.partition("#")[0].strip()
+        if text and not text.startswith(";;;"):
+            name, *phonemes = fields(text, 2, None)
+            word = re.sub(r"\(\d+\)$", "", name)
+            words[word].append(f"{word}\t{' '.join(phonemes)}")
+    parts = divide(list(words.values()), {"valid": 2700, "test": 12000}, lambda group: 1)
+    return {f"{part}.tsv.gz": packed(joined(groups)) for part, groups in parts.items()}
+
+
+def sst2(paths: list[Path]) -> Files:
+    """GLUE's test set has no labels: its dev set is our test, and a tenth of its training set is our valid."""
+    found = find(paths, r"(train|dev)\.tsv", least=2)
+    tables = {name: lines(content) for name, content in found.items()}
+    for name, (header, *rows) in tables.items():
+        if header != "sentence\tlabel" or any(fields(row, 2)[1] not in ("0", "1") for row in rows):
+            raise ValueError(f"{name} is not of SST-2: it should have the columns sentence and label, 0 or 1")
+    header, *rows = tables["train.tsv"]
+    parts = divide([[row] for row in rows], {"valid": len(rows) // 10}, len)
+    made = {f"{part}.tsv.gz": packed([header, *joined(groups)]) for part, groups in parts.items()}
+    return made | {"test.tsv.gz": packed(tables["dev.tsv"])}
+
+
+def ewt(paths: list[Path]) -> Files:
+    found = find(paths, r"en_ewt-ud-(train|dev|test)\.conllu", least=3)
+    for content in found.values():
+        fields(next(line for line in lines(content) if not line.startswith("#")), 10)
+    return {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in found.items()}
+
+
+def wikiann(paths: list[Path]) -> Files:
+    made = {}
+    for part, content in find(paths, "train|dev|test", least=3).items():
+        text = [line.strip() and "\t".join(fields(line.removeprefix("en:"), 2)[:2]) for line in lines(content)]
+        made[f"{part}.tsv.gz"] = packed(text)
+    return made
+
+
+def brown(paths: list[Path]) -> Files:
+    """A document, such as ca01, is in one part; `jury/nn` becomes `jury`."""
+    documents = []
+    for _, content in sorted(find(paths, r"c[a-r]\d\d", least=20).items()):
+        sentences = [line.split() for line in lines(content) if line.strip()]
+        documents.append([" ".join("/".join(fields(token, 2, "/")[:-1]) for token in tokens) for tokens in sentences])
+    parts = divide(documents, {"valid": 25}, lambda group: 1)
+    return {f"{part}.txt.gz": packed(joined(groups)) for part, groups in parts.items()}
+
+
+def tinyshakespeare(paths: list[Path]) -> Files:
+    return find(paths, r"input\.txt")
+
+
+CORPORA = {
+    corpus.__name__: corpus for corpus in (tatoeba, multi30k, cmudict, sst2, ewt, wikiann, brown, tinyshakespeare)
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", choices=CORPORA)
+    parser.add_argument("downloaded", type=Path, nargs="+")
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args()
+    try:
+        made = CORPORA[arguments.corpus](arguments.downloaded)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        for name, content in made.items():
+            (arguments.out / name).write_bytes(content)
+            count = (gzip.decompress(content) if name.endswith(".gz") else content).count(b"\n")
+            print(f"{arguments.out / name}: {count:,} lines")
+    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
+        sys.exit(f"prepare.py {arguments.corpus}: {error}")
+
+
+if __name__ == "__main__":
+    main()

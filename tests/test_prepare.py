@@ -1,0 +1,186 @@
+"""The script that prepares real corpora, on small files of the forms that are published."""
+
+import gzip
+import io
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from regard import recipe as recipes
+from regard.data.files import load
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks/prepare.py"
+
+
+def prepare(corpus: str, *downloaded: Path, out: Path) -> dict[str, list[str]]:
+    """The lines of the files that the script writes; it gets the standard library alone."""
+    command = [sys.executable, "-I", "-S", str(SCRIPT), corpus, *map(str, downloaded), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == len(list(out.iterdir()))
+    return {path.name: list(load(str(path), recipes.Limits())) for path in out.iterdir()}
+
+
+def refused(corpus: str, *downloaded: Path, out: Path) -> str:
+    command = [sys.executable, "-I", "-S", str(SCRIPT), corpus, *map(str, downloaded), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert not out.exists()
+    assert done.stderr.startswith(f"prepare.py {corpus}: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def zipped(path: Path, files: dict[str, str]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return path
+
+
+def words(sentence: str) -> str:
+    return " ".join(re.findall(r"\w+", sentence.casefold()))
+
+
+def test_tatoeba_has_no_sentence_in_two_parts(tmp_path: Path) -> None:
+    pairs = [(f"Number {number // 3}{'!' * (number % 2)}", f"numéro {(number + 1) // 3}") for number in range(60)]
+    pairs += [(f"alone {number}", f"seul {number}") for number in range(140)]
+    text = "".join(f"{english}\t{french}\tCC-BY 2.0\n" for english, french in pairs)
+    source = zipped(tmp_path / "fra-eng.zip", {"fra.txt": text, "_about.txt": "about"})
+    parts = prepare("tatoeba", source, out=tmp_path / "out")
+    assert {name: len(lines) for name, lines in parts.items()} == {
+        "train.tsv.gz": 160,
+        "valid.tsv.gz": 20,
+        "test.tsv.gz": 20,
+    }
+    assert sorted(line for lines in parts.values() for line in lines) == sorted("\t".join(pair) for pair in pairs)
+    assert parts["train.tsv.gz"] != sorted(parts["train.tsv.gz"])
+    for side in (0, 1):
+        sentences = [{words(line.split("\t")[side]) for line in lines} for lines in parts.values()]
+        assert sum(map(len, sentences)) == len(set.union(*sentences))
+    assert sum("number" in line.casefold() for line in parts["train.tsv.gz"]) == 60  # each is linked to the next
+    (tmp_path / "fra.txt").write_text(text, "utf-8")
+    prepare("tatoeba", tmp_path / "fra.txt", out=tmp_path / "again")
+    for name in parts:
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def test_cmudict_keeps_the_pronunciations_of_a_word_together(tmp_path: Path) -> None:
+    entries = [f"word{number}{again} W ER1 D" for number in range(50) for again in ("", "(2)")]
+    text = "\n".join([";;; a comment", *entries, "d'artagnan D AH0 R # foreign french", ""])
+    (tmp_path / "cmudict.dict").write_text(text, "utf-8")
+    parts = prepare("cmudict", tmp_path / "cmudict.dict", out=tmp_path / "out")
+    spelled = {name: {line.split("\t")[0] for line in lines} for name, lines in parts.items()}
+    assert {name: len(found) for name, found in spelled.items()} == {
+        "train.tsv.gz": 41,
+        "valid.tsv.gz": 5,
+        "test.tsv.gz": 5,
+    }
+    assert len(set.union(*spelled.values())) == 51
+    lines = [line for part in parts.values() for line in part]
+    assert len(lines) == 101
+    assert "d'artagnan\tD AH0 R" in lines
+    assert lines.count("word7\tW ER1 D") == 2
+
+
+def test_sst2_tests_on_the_dev_data_of_glue(tmp_path: Path) -> None:
+    rows = [f"a film {number} \t{number % 2}" for number in range(100)]
+    dev = ["sentence\tlabel", "charming \t1", "bleak \t0"]
+    files = {
+        "SST-2/train.tsv": "\n".join(["sentence\tlabel", *rows, ""]),
+        "SST-2/dev.tsv": "\n".join([*dev, ""]),
+        "SST-2/test.tsv": "index\tsentence\n0\tunknown\n",
+    }
+    parts = prepare("sst2", zipped(tmp_path / "SST-2.zip", files), out=tmp_path / "out")
+    assert parts["test.tsv.gz"] == dev
+    header, *train = parts["train.tsv.gz"]
+    assert (header, len(train), len(parts["valid.tsv.gz"])) == ("sentence\tlabel", 90, 11)
+    assert sorted([*train, *parts["valid.tsv.gz"][1:]]) == sorted(rows)
+
+
+def test_ewt_is_packed_as_published(tmp_path: Path) -> None:
+    text = "# sent_id = 1\n1\tRun\trun\tVERB\tVB\t_\t0\troot\t_\t_\n\n"
+    (tmp_path / "downloaded").mkdir()
+    for part in ("train", "dev", "test"):
+        (tmp_path / f"downloaded/en_ewt-ud-{part}.conllu").write_text(text, "utf-8")
+    (tmp_path / "downloaded/README.md").write_text("read me", "utf-8")
+    prepare("ewt", tmp_path / "downloaded", out=tmp_path / "out")
+    recipe = recipes.load("ewt_small").data
+    for name in (*recipe.train, *recipe.dev, *recipe.test):
+        assert gzip.decompress((tmp_path / "out" / Path(name).name).read_bytes()).decode() == text
+
+
+def test_wikiann_loses_its_prefix(tmp_path: Path) -> None:
+    text = "en:George\tB-PER\nen:Hearst\tI-PER\nen::\tO\n\nen:Iowa\tB-LOC\n\n"
+    with tarfile.open(tmp_path / "en.tar.gz", "w:gz") as archive:
+        for name in ("train", "dev", "test", "extra"):
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    parts = prepare("wikiann", tmp_path / "en.tar.gz", out=tmp_path / "out")
+    assert set(parts) == {"train.tsv.gz", "dev.tsv.gz", "test.tsv.gz"}
+    assert parts["dev.tsv.gz"] == ["George\tB-PER", "Hearst\tI-PER", ":\tO", "", "Iowa\tB-LOC", ""]
+
+
+def test_brown_loses_its_tags_and_keeps_documents_whole(tmp_path: Path) -> None:
+    text = "\n\n\tThe/at jury/nn ``/`` 1-1/2/cd ./.\n\n\tNumber/nn {0}/cd ./.\n"
+    files = {f"brown/ca{number:02}": text.format(number) for number in range(1, 41)}
+    parts = prepare(
+        "brown", zipped(tmp_path / "brown.zip", {**files, "brown/cats.txt": "ca01 news\n"}), out=tmp_path / "out"
+    )
+    assert {name: len(lines) for name, lines in parts.items()} == {"train.txt.gz": 72, "valid.txt.gz": 8}
+    for lines in parts.values():
+        assert set(lines[::2]) == {"The jury `` 1-1/2 ."}
+        numbers = [int(line.split()[1]) for line in lines[1::2]]
+        assert numbers == sorted(numbers)
+
+
+def test_multi30k_and_tiny_shakespeare_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    recipe = recipes.load("multi30k_small").data
+    for name in (*recipe.train, *recipe.dev, *recipe.test):
+        (tmp_path / "raw" / Path(name).name).write_bytes(gzip.compress(b"one\ntwo\n"))
+    parts = prepare("multi30k", tmp_path / "raw", out=tmp_path / "out")
+    assert {path.name for path in (tmp_path / "raw").iterdir()} == set(parts)
+    assert set(map(tuple, parts.values())) == {("one", "two")}
+    (tmp_path / "input.txt").write_bytes(b"First Citizen:\r\nSpeak.")
+    prepare("tinyshakespeare", tmp_path / "input.txt", out=tmp_path / "plays")
+    assert (tmp_path / "plays/input.txt").read_bytes() == b"First Citizen:\r\nSpeak."
+
+
+def test_wrong_files_get_a_sentence(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert "No such file" in refused("cmudict", tmp_path / "cmudict.dict", out=out)
+    (tmp_path / "cmudict.dict").write_text("hello\n", "utf-8")
+    assert "a line has 1 fields, 2 are needed: 'hello'" in refused("cmudict", tmp_path / "cmudict.dict", out=out)
+    assert "too few of the files are here (0 of 2); --help" in refused("sst2", tmp_path / "cmudict.dict", out=out)
+    for name in ("fra.txt", "spa.txt"):
+        (tmp_path / name).write_text("Go.\tVa.\n", "utf-8")
+    both = tmp_path / "fra.txt", tmp_path / "spa.txt"
+    assert "one file is needed, not fra.txt and spa.txt" in refused("tatoeba", *both, out=out)
+    for name, text in {"train.tsv": "sentence\tlabel\ngood\t2\n", "dev.tsv": "sentence\tlabel\nbad\t0\n"}.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    given = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    assert "train.tsv is not of SST-2" in refused("sst2", *given, out=out)
+    for name, text in {"train.en": "one\ntwo\n", "train.de": "eins\n"}.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    given = tmp_path / "train.en", tmp_path / "train.de"
+    assert "train.de has 1 lines, train.en has 2: they are no translations" in refused("multi30k", *given, out=out)
+    (tmp_path / "cut.zip").write_bytes(zipped(tmp_path / "whole.zip", {"fra.txt": "Go.\tVa.\n" * 99}).read_bytes()[:-9])
+    refused("tatoeba", tmp_path / "cut.zip", out=out)
+
+
+@pytest.mark.parametrize("name", ["tatoeba_small", "g2p_small", "sst2_small", "ewt_small", "ner_small", "brown_small"])
+def test_the_recipes_name_the_files_that_the_script_writes(name: str) -> None:
+    data = recipes.load(name).data
+    written = {
+        *(f"{part}.tsv.gz" for part in ("train", "valid", "dev", "test")),
+        *(f"en_ewt-ud-{part}.conllu.gz" for part in ("train", "dev", "test")),
+        *("train.txt.gz", "valid.txt.gz"),
+    }
+    assert {Path(file).name for file in (*data.train, *data.dev, *data.test)} <= written
