@@ -94,7 +94,7 @@ class Source(ABC, Generic[Item]):
 
     @classmethod
     def locate(cls, source: str, file: str) -> str:
-        """The source of an example from what a line of a data file says, such as a name relative to the file's folder."""
+        """The source of an example by what a line of a data file says, such as a name relative to its folder."""
         return source
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Pictures as a source: files, or scenes of an embedded corpus, and the layers that turn pixels into a grid of vectors."""
+"""Pictures as a source: files or scenes of a corpus, and the layers that turn pixels into a grid of vectors."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Scenes of coloured shapes with captions: pictures drawn with numpy, for which the true cells of every word are known."""
+"""Scenes of coloured shapes with captions: drawn with numpy; the true cells of every word are known."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -104,9 +104,9 @@ class Group(NamedTuple):
 def shapes(seed: int, size: int) -> Splits:
     """Scenes of 2 to 4 coloured shapes with captions: `a red circle left of a blue square and two green crosses above`.
 
-    A source is the description of a scene, which `render` draws: `shapes:red-circle-12-20-6,...`, with centre and radius
-    in pixels. A scene has exactly one right caption (see `describe`), so exact match is a fair metric. No caption, and so
-    no scene, is in two splits. `group` is the number of objects. Dev and test are the same for every seed and size.
+    A source is the description of a scene, which `render` draws: `shapes:red-circle-12-20-6,...`, with centre and
+    radius in pixels. A scene has exactly one right caption (see `describe`), so exact match is a fair metric. No
+    caption, and so no scene, is in two splits. `group` is the number of objects. Dev and test are the same for every seed and size.
     """
     return draw_splits("shapes", _example, seed, train=size, dev=DEV, test=TEST)
 
