@@ -106,7 +106,8 @@ def shapes(seed: int, size: int) -> Splits:
 
     A source is the description of a scene, which `render` draws: `shapes:red-circle-12-20-6,...`, with centre and
     radius in pixels. A scene has exactly one right caption (see `describe`), so exact match is a fair metric. No
-    caption, and so no scene, is in two splits. `group` is the number of objects. Dev and test are the same for every seed and size.
+    caption, and so no scene, is in two splits. `group` is the number of objects. Dev and test are the same for every
+    seed and size.
     """
     return draw_splits("shapes", _example, seed, train=size, dev=DEV, test=TEST)
 
