@@ -19,7 +19,7 @@ def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
     from regard.data.needs import how_to_fix, needs
     from regard.data.origins import origins
 
-    loaded = recipes.load(recipe, overrides or [])
+    loaded = recipes.load(recipe, overrides or [], recipes.COMMAND_LINE)
     settings = loaded.data
     if not settings.train and not settings.corpus:
         raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")

@@ -22,7 +22,7 @@ def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
     from regard import recipe as recipes
     from regard.console import wrapped
 
-    settings, meanings = recipes.load(recipe, overrides or []), catalogue.meanings()
+    settings, meanings = recipes.load(recipe, overrides or [], recipes.COMMAND_LINE), catalogue.meanings()
     origins = recipes.origins(recipe, overrides or [])
     width = Console().width if is_terminal(sys.stdout) else WIDTH
     others = {new.partition(".")[0] for new in recipes.MOVED.values()} - {settings.task}

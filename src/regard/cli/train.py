@@ -50,7 +50,7 @@ def train(
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     if dry_run and resume is not None:
         raise RecipeError("--dry-run is for new runs; write: regard train RECIPE --dry-run")
-    settings = None if recipe is None else recipes.load(recipe, overrides or [])
+    settings = None if recipe is None else recipes.load(recipe, overrides or [], recipes.COMMAND_LINE)
     with ProgressLog(quiet=quiet) as log:
         if settings is not None and are_large(settings.data.train):
             log.announce(announcement(settings))
