@@ -365,7 +365,7 @@ def test_the_command_that_lists_a_table_exists(what: str) -> None:
 
 
 def test_the_scores_of_a_paper_are_named() -> None:
-    with pytest.raises(UnknownNameError, match="; Bahdanau's score is additive; Luong's are dot, general and concat$"):
+    with pytest.raises(UnknownNameError, match=r"; Bahdanau's score is additive; Luong's are dot, general and concat$"):
         pick(SCORES, "Bahdanau", "score")
     for hint in HINTS["score"].values():
         assert set(re.findall(r"\w+", hint)) & SCORES.keys(), hint

@@ -39,35 +39,31 @@ MOVED = {
     "train.whole_words": "masked_lm.whole_words",
 }
 
-# Keys of other toolkits, without their section, and what regard has instead.
-UPDATES = "regard counts updates, not epochs: train.updates=N"
-ELSEWHERE = {
-    **dict.fromkeys(("epochs", "epoch", "num_epochs", "max_epochs", "num_train_epochs"), UPDATES),
-    **dict.fromkeys(("steps", "max_steps", "num_steps", "train_steps", "iterations"), "write train.updates=N"),
-    **dict.fromkeys(("batch_size", "batch"), "regard counts tokens, not pairs: train.batch_tokens=N"),
-    **dict.fromkeys(("lr", "learningrate"), "write train.learning_rate=X"),
-    **dict.fromkeys(("optimizer", "optim"), "it is AdamW; train.learning_rate, weight_decay, clip and schedule set it"),
-    **dict.fromkeys(("scheduler", "lr_scheduler"), "write train.schedule=NAME"),
-    **dict.fromkeys(("warmup_steps", "warmup_updates"), "write train.warmup=N"),
-    **dict.fromkeys(("grad_clip", "clip_norm", "max_grad_norm"), "write train.clip=X"),
-    **dict.fromkeys(("gradient_accumulation_steps", "update_freq"), "write train.accumulate=N"),
-    **dict.fromkeys(("early_stopping", "early_stop"), "write train.patience=N"),
-    **dict.fromkeys(("eval_steps", "valid_steps"), "write train.validate=N"),
-    **dict.fromkeys(("fp16", "bf16", "amp"), "write train.precision=auto"),
-    "label_smoothing": "write train.smoothing=X",
-    **dict.fromkeys(
-        ("hidden_size", "hidden_dim", "hidden", "d_model"), "write model.encoder.dim=N model.decoder.dim=N"
-    ),
-    **dict.fromkeys(("num_layers", "n_layers"), "write model.encoder.layers=N model.decoder.layers=N"),
-    **dict.fromkeys(("num_heads", "n_heads", "nhead"), "write model.attention.heads=N"),
-    **dict.fromkeys(("embedding_dim", "embed_dim", "embedding_size", "emb_size"), "write model.embedding=N"),
-    **dict.fromkeys(
-        ("ffn_dim", "d_ff", "dim_feedforward"), "write model.encoder.inner_dim=N model.decoder.inner_dim=N"
-    ),
-    **dict.fromkeys(("vocab_size", "vocabulary_size"), "write tokens.size=N"),
-    "tokenizer": "write tokens.source=NAME tokens.target=NAME",
-    **dict.fromkeys(("beam_size", "beam_width", "num_beams"), "write search.beam=N"),
+# What regard has instead of keys of other toolkits, and the names of these keys, without their section.
+INSTEAD = {
+    "regard counts updates, not epochs: train.updates=N": "epoch epochs num_epochs max_epochs num_train_epochs",
+    "write train.updates=N": "steps max_steps num_steps train_steps iterations",
+    "regard counts tokens, not pairs: train.batch_tokens=N": "batch_size batch",
+    "write train.learning_rate=X": "lr learningrate",
+    "it is AdamW; train.learning_rate, train.weight_decay and train.clip set it": "optimizer optim",
+    "write train.schedule=NAME": "scheduler lr_scheduler",
+    "write train.warmup=N": "warmup_steps warmup_updates",
+    "write train.clip=X": "grad_clip clip_norm max_grad_norm",
+    "write train.accumulate=N": "gradient_accumulation_steps update_freq",
+    "write train.patience=N": "early_stopping early_stop",
+    "write train.validate=N": "eval_steps valid_steps",
+    "write train.precision=auto": "fp16 bf16 amp",
+    "write train.smoothing=X": "label_smoothing",
+    "write model.encoder.dim=N model.decoder.dim=N": "hidden_size hidden_dim hidden d_model",
+    "write model.encoder.layers=N model.decoder.layers=N": "num_layers n_layers",
+    "write model.encoder.inner_dim=N model.decoder.inner_dim=N": "ffn_dim d_ff dim_feedforward",
+    "write model.attention.heads=N": "num_heads n_heads nhead",
+    "write model.embedding=N": "embedding_dim embed_dim embedding_size emb_size",
+    "write tokens.size=N": "vocab_size vocabulary_size",
+    "write tokens.source=NAME tokens.target=NAME": "tokenizer",
+    "write search.beam=N": "beam_size beam_width num_beams",
 }
+ELSEWHERE = {name: hint for hint, names in INSTEAD.items() for name in names.split()}
 
 
 def _number(default: float | None, least: float, most: float) -> Any:
@@ -524,16 +520,27 @@ def _fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str,
     return dataclasses.replace(section, **changed)  # type: ignore[type-var]
 
 
+def suggestion_for_option(option: str) -> str:
+    """The end of a message about an option such as --epochs or --seed, if it is a key of a recipe; else empty."""
+    found = _elsewhere(option.lstrip("-").replace("-", "_"), list(_keys(Recipe(), "")))
+    return f"{found} Keys of a recipe are written KEY=VALUE, without --" if found.endswith("?") else found
+
+
 def _suggestion(name: str, known: list[str], prefix: str, keys: list[str]) -> str:
     """The end of a message about an unknown key: regard's own, of another section, a similar one, or all there are."""
+    similar = _elsewhere(name, keys) or did_you_mean(name, [prefix + key for key in known])
+    return similar or f"; there are {', '.join(known)}"
+
+
+def _elsewhere(name: str, keys: list[str]) -> str:
+    """The end of a message about a key that has another name here, or stands in another section; else empty."""
     last = name.rpartition(".")[2]
     if hint := ELSEWHERE.get(last.lower().replace("-", "_")):
         return f"; {hint}"
     elsewhere = [key for key in keys if key.rpartition(".")[2] == last]
-    if elsewhere:  # those of the fewest parts, which are the most general
-        fewest = min(key.count(".") for key in elsewhere)
-        return f"; did you mean {listed([key for key in elsewhere if key.count('.') == fewest][:MOST_SUGGESTED])}?"
-    return did_you_mean(name, [prefix + key for key in known]) or f"; there are {', '.join(known)}"
+    fewest = min((key.count(".") for key in elsewhere), default=0)
+    general = [key for key in elsewhere if key.count(".") == fewest]  # of the fewest parts
+    return f"; did you mean {listed(general[:MOST_SUGGESTED])}?" if general else ""
 
 
 def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:

@@ -1094,13 +1094,31 @@ def test_light_commands_answer_at_once(script: Command, arguments: list[str]) ->
     assert min(seconds() for _ in range(7)) < 0.3
 
 
-@pytest.mark.parametrize("arguments", [["trian"], ["predict"], ["predict", "run", "--beam", "0"], ["look", "run"]])
+@pytest.mark.parametrize("arguments", [["trian"], ["predict"], ["predict", "run", "--beam", "0"]])
 def test_wrong_usage_is_shown_and_exits_with_2(regard: Command, arguments: list[str]) -> None:
     result = regard(*arguments)
     assert result.code == 2
     assert result.out == b""
     assert "Usage" in result.error
     assert "Traceback" not in result.error
+    assert result.error.count("Did you mean") <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "No such command 'trian'. Did you mean 'train'?"),
+        (["train", "dates", "--epochs", "3"], "regard counts updates, not epochs: train.updates=N"),
+        (["train", "dates", "--batch-size", "3"], "regard counts tokens, not pairs: train.batch_tokens=N"),
+        (["train", "--seed", "3"], "did you mean 'train.seed'? Keys of a recipe are written KEY=VALUE, without --"),
+    ],
+)
+def test_wrong_names_of_commands_and_options_get_one_suggestion(
+    regard: Command, arguments: list[str], message: str
+) -> None:
+    last = regard(*arguments).error.splitlines()[-1]
+    assert last.startswith("Error: No such")
+    assert last.endswith(message)
 
 
 # Errors: one sentence, exit 2, nothing written

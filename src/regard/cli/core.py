@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
 from regard.errors import DataError, RecipeError, shown
-from regard.visible import ENCODING_ERRORS, WITHIN_LINES, for_stream, is_terminal, make_visible, unguarded
+from regard.visible import ENCODING_ERRORS, WITHIN_LINES, is_terminal, make_visible, unguarded
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
@@ -204,8 +204,10 @@ def note(text: object) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line on stderr; in a terminal with visible control characters."""
-    print(for_stream(line, sys.stderr), file=sys.stderr)
+    """Print a line on stderr; in a terminal with visible control characters, and broken between words."""
+    from regard.console import for_terminal
+
+    print(for_terminal(line, sys.stderr), file=sys.stderr)
 
 
 def one_line(text: str) -> str:

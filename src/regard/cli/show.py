@@ -38,11 +38,25 @@ def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
             write_line(to_json({"key": name, "value": value, "from": origin, "meaning": meanings[name]}))
             continue
         if section != shown:
-            write_line(f"\n[{section}]")
+            write_line("")
+            write_line(f"[{section}]")
         shown = section
         for line in wrapped(f"{meanings[name]} ({origin})", width - 2).split("\n"):
             write_line(f"# {line.strip()}")
-        write_line(f"# {key}: as model.attention" if value is None else f"{key} = {recipes.encoded(value)}")
+        for line in _assignment(key, value, width):
+            write_line(line)
+
+
+def _assignment(key: str, value: Any, width: int) -> list[str]:
+    """The TOML lines of a key; a list that is too wide for a terminal has a line for each item."""
+    from regard.recipe import encoded
+
+    if value is None:
+        return [f"# {key}: as model.attention"]
+    line = f"{key} = {encoded(value)}"
+    if len(line) <= width or not isinstance(value, tuple) or not is_terminal(sys.stdout):
+        return [line]
+    return [f"{key} = [", *(f"  {encoded(item)}," for item in value), "]"]
 
 
 def _keys(section: Any, prefix: str) -> Iterator[tuple[str, str, Any]]:
