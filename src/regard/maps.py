@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,15 +153,21 @@ class AttentionMap:
         weights = sums / home.bincount(minlength=len(rows.labels)).clamp(min=1).unsqueeze(-1)
         return dataclasses.replace(self, weights=weights, rows=rows.labels, columns=columns.labels)
 
-    def save(self, path: str | Path, title: str = "", *, pieces: bool = False) -> None:
-        """Write the map to a file: .html, .svg, .png, .csv or .pharaoh.
+    def show(self, *, pieces: bool = False) -> None:
+        """Print the map as text, with the width and the colours of the terminal; by words, or by pieces."""
+        from regard.show.terminal import drawing
+
+        sys.stdout.write(drawing(self if pieces else self.words()))
+
+    def save(self, path: str | Path, title: str = "", *, pieces: bool = False) -> Path:
+        """Write the map to a file: .html, .svg, .png, .csv or .pharaoh; returns the path.
 
         .svg and .png merge sub-words to words, as `words` does, unless `pieces` is True; .html has both, .csv the
         pieces, .pharaoh the words.
         """
         from regard.show.maps import save  # imported here, because `show` imports this module
 
-        save(self, path, title, pieces=pieces)
+        return save(self, path, title, pieces=pieces)
 
     def __repr__(self) -> str:
         rows, columns = self.weights.shape
@@ -245,11 +252,11 @@ class AttentionMaps:
             heads = [*([None] if layer.heads > 1 else []), *range(1, layer.heads + 1)]
             yield from map(layer.map, heads)
 
-    def save(self, path: str | Path, title: str = "") -> None:
-        """Write all maps to one interactive page: a file that ends with .html."""
+    def save(self, path: str | Path, title: str = "") -> Path:
+        """Write all maps to one interactive page: a file that ends with .html; returns the path."""
         from regard.show.maps import save
 
-        save(self, path, title)
+        return save(self, path, title)
 
     def __repr__(self) -> str:
         parts = []

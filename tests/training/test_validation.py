@@ -251,13 +251,15 @@ def test_the_table_shows_the_best_and_the_last_validation_in_60_columns() -> Non
     recipe = tiny("metric=phoneme_errors")
     key = "dev_phoneme_errors"
     entries = [{"update": update, "dev_loss": 1 / update, key: update / 1e4} for update in (250, 500, 12_000)]
-    assert list(table(entries, replace(recipe, train=Train(best_by="metric")))) == [
-        "         update   dev_loss  dev_phoneme_errors",
-        "best        250     0.0040              0.0250",
-        "last     12,000     0.0001              1.2000",
+    lines = list(table(entries, replace(recipe, train=Train(best_by="metric")), 100))
+    assert lines == [
+        "         update   dev_loss  dev_phoneme_errors (of 100)",
+        "best        250     0.0040                       0.0250",
+        "last     12,000     0.0001                       1.2000",
     ]
-    assert list(table(entries, recipe))[1:] == ["best     12,000     0.0001              1.2000"]
-    assert list(table(entries[:1], recipe)) == []
+    assert max(map(len, lines)) <= 60
+    assert list(table(entries, recipe, 100))[1:] == ["best     12,000     0.0001                       1.2000"]
+    assert list(table(entries[:1], recipe, 100)) == []
 
 
 def test_a_run_that_is_not_finished_has_no_result() -> None:

@@ -222,14 +222,10 @@ def to_json(content: Any) -> str:
 
 def print_map(attention: "AttentionMap", *, pieces: bool = False) -> None:
     """Print the map as text, with the width and the colours of this terminal; by words, or by pieces."""
-    from rich.console import Console
+    from regard.show.terminal import drawing
 
-    from regard.show.maps import terminal
-
-    console = Console()
-    colours = None if console.no_color else console.color_system
-    drawing = terminal(attention if pieces else attention.words(), width=console.width, colours=colours)
+    text = drawing(attention if pieces else attention.words())
     if is_terminal(sys.stdout):
-        print(drawing, end="", file=unguarded(sys.stdout))  # its colours are ours, its labels are visible already
+        print(text, end="", file=unguarded(sys.stdout))  # its colours are ours, its labels are visible already
     elif sys.stdout is not None:
-        sys.stdout.buffer.write(drawing.encode())
+        sys.stdout.buffer.write(text.encode())

@@ -12,7 +12,10 @@ TABLE = typer.Argument(metavar="[TABLE]", help="Only this table, such as scores.
 
 
 def list_tables(what: Annotated[str | None, TABLE] = None, as_json: Json = False) -> None:
-    """List the entries of every table: the recipes, and the values of recipe keys."""
+    """List the recipes and all other tables.
+
+    The other tables have the values of recipe keys, such as the scores of attention.
+    """
     from regard import plugins
     from regard.catalogue import tables
     from regard.errors import pick

@@ -12,9 +12,10 @@ WIDTH = 100  # columns of a comment, if it is not printed in a terminal
 
 
 def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: Json = False) -> None:
-    """Print every value of a recipe, with its meaning and where it comes from: a recipe that can be trained, too.
+    """Print every value of a recipe.
 
-    Sections of other tasks than that of the recipe are left out.
+    Each has its meaning and where it comes from; the output is a recipe that can be trained, too. Sections of other
+    tasks than that of the recipe are left out.
     """
     from rich.console import Console
 

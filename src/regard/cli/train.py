@@ -29,9 +29,9 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model from a recipe, on its data or on yours.
+    """Train a model from a recipe.
 
-    To train on your own pairs: regard train dates data.train=pairs.tsv
+    It learns from the recipe's data, or from yours. To train on your own pairs: regard train dates data.train=pairs.tsv
 
     To start from the weights of another run, add: train.start_from=runs/dates
 
@@ -77,5 +77,5 @@ def train(
     write_line(str(run.path))
     if not quiet:
         quoted = shlex.quote(str(run.path))
-        look = f'regard look {quoted} "..."; ' if task_class(run.recipe().task).shows else ""
-        log.say(f"next: {look}regard predict {quoted} FILE")
+        shows = task_class(run.recipe().task).shows
+        log.say(f'next: regard look {quoted} "..."' if shows else f"next: regard predict {quoted} FILE")

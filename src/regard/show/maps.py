@@ -41,8 +41,11 @@ def draw(attention: AttentionMap, ending: str, title: str = "", *, pieces: bool 
     return paint(attention.words() if ending.lower() in MERGING and not pieces else attention, title)
 
 
-def save(attention: AttentionMap | AttentionMaps, path: str | Path, title: str = "", *, pieces: bool = False) -> None:
-    """Write a map to a file whose ending chooses the format; all maps of an output can only be written to .html."""
+def save(attention: AttentionMap | AttentionMaps, path: str | Path, title: str = "", *, pieces: bool = False) -> Path:
+    """Write a map to a file whose ending chooses the format; all maps of an output can only be written to .html.
+
+    Returns the path.
+    """
     path = Path(path)
     if isinstance(attention, AttentionMap):
         storage.write(path, draw(attention, path.suffix, title, pieces=pieces))
@@ -50,3 +53,4 @@ def save(attention: AttentionMap | AttentionMaps, path: str | Path, title: str =
         storage.write(path, html_of_all(attention, title))
     else:
         raise RecipeError(f"{shown(str(path))} holds one map; write all of them to a .html file, or pick one of them")
+    return path

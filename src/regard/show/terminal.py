@@ -1,11 +1,13 @@
 """The map as text for a terminal."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cache
 from textwrap import wrap
 
 from rich.cells import cell_len, set_cell_size
 from rich.color import Color, ColorSystem
+from rich.console import Console
 from rich.style import Style
 
 from regard.errors import pick
@@ -14,12 +16,20 @@ from regard.show.labels import LONGEST, clipped, letters, shown
 from regard.show.large import Axis, has_many_cells, pool
 
 SHADES = "·░▒▓█"  # a dot, not a blank, so that the eye can follow a row to its column
+LIMITS = (0.125, 0.375, 0.625, 0.875)  # the least weights of the shades after the dot
+MARK = "•"  # the largest weight of a row in which all are too small for a shade
 LINES = 50  # maximum rows of a large map
 # The ink of weak and strong weights. Both are of middle lightness, and the shades let the background through: so a
 # stronger weight stands out more on dark and on light backgrounds, which a program cannot ask for.
 WEAK, STRONG = (122, 140, 166), (38, 128, 235)
 SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT, "standard": ColorSystem.STANDARD}
 SYSTEMS["windows"] = ColorSystem.WINDOWS
+
+
+def drawing(attention: AttentionMap) -> str:
+    """The map as text, with the width and the colours of the terminal that stdout is, if it is one."""
+    console = Console()
+    return terminal(attention, width=console.width, colours=None if console.no_color else console.color_system)
 
 
 def terminal(attention: AttentionMap, *, width: int, colours: str | None) -> str:
@@ -51,18 +61,37 @@ def _drawn(attention: AttentionMap, width: int, colours: str | None) -> str:
     header, widths = _header(attention.columns, room)
     system = None if colours is None else pick(SYSTEMS, colours, "colour system")
     lines = []
+    marks = [_mark(weights) for weights in attention.weights.tolist()]
     for start, stop in _blocks(widths, room):
         if stop - start < len(widths):
             lines.append(clipped(f"columns {start + 1}–{stop} of {len(widths)}", width))
         labels = ["".join(line[start:stop]) for line in header]
         lines += [" " * (margin + 1) + line for line in labels if line.strip()]
-        for row, weights in zip(rows, attention.weights.tolist(), strict=True):
-            block = zip(weights[start:stop], widths[start:stop], strict=True)
-            cells = "".join(_painted(weight, cells, system) for weight, cells in block)
+        for row, weights, marked in zip(rows, attention.weights.tolist(), marks, strict=True):
+            cells = "".join(
+                _painted(weights[column], widths[column], system, MARK if column == marked else SHADES[0])
+                for column in range(start, stop)
+            )
             lines.append(" " * (margin - cell_len(row)) + row + " " + cells)
         lines.append("")
-    ramp = "".join(_painted(step / 4, 2, system) for step in range(5))
-    return "\n".join([*lines, f"0 {ramp} 1"]) + "\n"
+    return "\n".join([*lines, *_legend(width, system, marked=any(marks))]) + "\n"
+
+
+def _mark(weights: list[float]) -> int | None:
+    """The column of a row's largest weight, if all its weights are too small for a shade, and it is not 0."""
+    largest = max(weights, default=0.0)
+    return weights.index(largest) if 0 < largest < LIMITS[0] else None
+
+
+def _legend(width: int, system: ColorSystem | None, *, marked: bool) -> list[str]:
+    """The lines that say which weights have which shade."""
+    names = [f"<{LIMITS[0]}", *(f"≥{limit}" for limit in LIMITS)]
+    samples = [_painted(weight, 2, system) for weight in (0.0, *LIMITS)]
+    parts = [f"{sample} {name}" for sample, name in zip(samples, names, strict=True)]
+    widths = [3 + len(name) for name in names]
+    if marked:
+        parts, widths = [*parts, f"{_painted(0.0, 2, system, MARK)} largest"], [*widths, 10]
+    return ["  ".join(parts[start:stop]) for start, stop in _blocks([cells + 2 for cells in widths], width + 2)]
 
 
 def _header(columns: Iterable[str], room: int) -> tuple[list[list[str]], list[int]]:
@@ -88,11 +117,11 @@ def _blocks(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
     yield start, len(widths)
 
 
-def _painted(weight: float, cells: int, system: ColorSystem | None) -> str:
-    """One cell of the map: a shade of so many terminal cells, in the colour of its weight."""
+def _painted(weight: float, cells: int, system: ColorSystem | None, dot: str = SHADES[0]) -> str:
+    """One cell of the map: a shade of so many terminal cells, in the colour of its weight; `dot` if it is small."""
     weight = min(max(0.0, weight), 1.0)  # NaN becomes 0
-    shade = SHADES[round(weight * (len(SHADES) - 1))]
-    drawn = shade.ljust(cells) if shade == SHADES[0] else shade * cells
+    level = bisect_right(LIMITS, weight)
+    drawn = SHADES[level] * cells if level else dot.ljust(cells)
     return drawn if system is None else _style(round(weight, 2), system).render(drawn, color_system=system)
 
 

@@ -23,7 +23,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from regard import plugins
 from regard import recipe as recipes
-from regard.errors import CorruptError, DataError, RecipeError, RegardError, StorageError, did_you_mean, shown
+from regard.errors import (
+    MOST_LISTED,
+    CorruptError,
+    DataError,
+    RecipeError,
+    RegardError,
+    StorageError,
+    did_you_mean,
+    shown,
+)
 from regard.storage import files, latest
 from regard.storage.files import LARGEST_FILE, digest, numbered, read_errors, write_errors
 
@@ -235,12 +244,16 @@ class Run(Folder):
         """
         if not str(path):
             raise DataError("the name of a run is empty; name a run directory, such as runs/dates")
-        path = latest.resolve(Path(path))
+        named, path = Path(path), latest.resolve(Path(path))
         if not Run.at(path):
             with read_errors(path):
-                siblings = [str(manifest.parent) for manifest in path.parent.glob(f"*/{MANIFEST}")]
+                siblings = sorted(manifest.parent for manifest in path.parent.glob(f"*/{MANIFEST}"))
             why = f"holds no run (no {MANIFEST})" if path.is_dir() else "is not there"
-            raise DataError(f"the run {path} {why}{did_you_mean(str(path), siblings)}")
+            if named.name == latest.LATEST != path.name:
+                there = ", ".join(run.name for run in siblings[:MOST_LISTED]) or "none"
+                link = path.with_name(latest.LATEST)
+                raise DataError(f"{link} points to {path}, which {why}; runs there: {there}")
+            raise DataError(f"the run {path} {why}{did_you_mean(str(path), map(str, siblings))}")
         return Run(path)
 
     @property
