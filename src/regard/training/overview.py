@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from regard import device as devices
-from regard.data.batching import length_array
+from regard.data.batching import sorted_batches
 from regard.recipe import Train
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
@@ -36,10 +36,8 @@ def overview(
 
 
 def _passes(settings: Train, data: Encoded) -> str:
-    """How often training reads the data (epochs), about: batches are taken to be full."""
-    tokens = int(length_array(data.lengths()).max(1).sum(dtype="int64"))
-    batches = max(1.0, tokens / settings.batch_tokens)
-    passes = settings.updates * settings.accumulate / batches
+    """How often training reads the data (epochs); about, since on a GPU lengths are rounded and batches may be more."""
+    passes = settings.updates * settings.accumulate / len(sorted_batches(data.lengths(), settings.batch_tokens))
     if passes < 0.05:
         return "less than a tenth of a pass over the data"
     number = f"{passes:,.0f}" if passes >= 9.95 else f"{passes:.1f}"
