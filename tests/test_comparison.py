@@ -216,6 +216,7 @@ def test_a_picture_names_the_runs_and_the_axes(compared: Comparison) -> None:
         assert words in drawn
     assert "mine" not in drawn  # it is another seed of the first
     assert drawn == compared._repr_svg_()
+    assert repr(compared) + "\n" == compared.table()
 
 
 def test_the_results_as_json(compared: Comparison, runs: Path) -> None:

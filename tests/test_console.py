@@ -5,12 +5,18 @@ import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 
 import pytest
 
 from regard import console
+from regard import recipe as recipes
 from regard.console import Pace, ProgressLog, Work, counted, current_log, duration, fitting, tick, wrapped
+
+with warnings.catch_warnings():  # typer uses names that click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from regard import cli
 
 
 class Clock:
@@ -225,7 +231,8 @@ def test_nothing_is_broken_within_a_word(monkeypatch: pytest.MonkeyPatch, clock:
     text = screen.getvalue()
     said = console_lines(text[: text.index("reading")])
     assert " ".join(said).split() == message.split()
-    assert all(len(line) <= width or " " not in line.strip() for line in said)
+    command = "regard train --resume long/"  # it is not broken, so that it can be copied
+    assert all(len(line) <= width or " " not in line.strip() or line.strip().startswith(command) for line in said)
     drawn = [line for line in console_lines(text) if "reading" in line]
     assert drawn
     assert all(len(line) <= width for line in drawn)
@@ -249,3 +256,55 @@ def test_wrapped_lines_are_indented() -> None:
     assert wrapped("  right: one two three", 12) == "  right: one\n    two\n    three"
     assert wrapped("", 12) == ""
     assert os.linesep not in wrapped("x" * 50, 12)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("write: regard look latest 'a b; c'; or not", ["write:", "  regard look latest 'a b; c';", "  or not"]),
+        ("needs it: pip install 'regard[plot]'", ["needs it:", "  pip install 'regard[plot]'"]),
+        ("one two three `regard list` names all", ["one two three", "  `regard list` names", "  all"]),
+        ("regard: regard train is not done", ["regard: regard train", "  is not done"]),
+        ("use: cut -f1", ["use: cut -f1"]),
+    ],
+)
+def test_a_command_is_not_broken_so_that_it_can_be_copied(text: str, lines: list[str]) -> None:
+    assert wrapped(text, 21).split("\n") == lines
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_messages_and_lists_are_broken_between_words_in_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, width: int
+) -> None:
+    """Elsewhere each is one line."""
+    message = "the run runs/dates-with-a-long-name is not finished; go on with: regard train --resume " + "long/" * 9
+    cli.core.note(message)
+    assert capsys.readouterr().err == f"regard: {message}\n"
+    cli.list_tables("recipes")
+    whole = capsys.readouterr().out.splitlines()[1:]
+    screen, errors = Screen(), Screen()
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", errors)
+    cli.core.note(message)
+    said = errors.getvalue().splitlines()
+    assert " ".join(said).split() == ["regard:", *message.split()]
+    assert all(len(line) <= width or line.startswith("  regard train --resume long/") for line in said)
+    cli.list_tables("recipes")
+    title, *lines = screen.getvalue().splitlines()
+    assert title.startswith("recipes")
+    assert " ".join(lines).split() == " ".join(whole).split()
+    margin = max(len(name) for name in recipes.names()) + 3
+    for line in lines:
+        assert len(line) <= width
+        assert line[margin - 1] == " " != line[margin], line
+        assert line[2:margin].strip() in ("", *recipes.names())
+
+
+def test_a_recipe_in_a_terminal_is_not_wider_and_can_be_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stdout", screen)
+    cli.show("multi30k_tiny")
+    assert all(len(line) <= 60 for line in screen.getvalue().splitlines())
+    assert recipes.parse(screen.getvalue(), "the screen") == recipes.load("multi30k_tiny")

@@ -48,7 +48,7 @@ def test_a_link_to_a_run_that_was_removed_names_it_and_is_left_alone(tmp_path: P
     """Nobody knows whose it is: it may be a link of somebody else's whose folder is away for a while."""
     run = Run.create(tmp_path, "mine", CREATED)
     os.rename(run.path, tmp_path / "renamed")
-    with pytest.raises(DataError, match=r"the run .*/mine is not there"):
+    with pytest.raises(DataError, match=r"/latest points to .*/mine, which is not there; runs there: renamed$"):
         Run.open(tmp_path / "latest")
     other = Run.create(tmp_path, "other", CREATED)
     assert os.readlink(tmp_path / "latest") == "mine"

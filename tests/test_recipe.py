@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard import catalogue
 from regard import recipe as recipes
 from regard.attention import NORMALIZERS, SCOPES, SCORES
 from regard.data.corpora import CORPORA
 from regard.data.tokenizers import TOKENIZERS
 from regard.decoders import ORDERS
-from regard.errors import RecipeError
+from regard.errors import HINTS, LISTS, RecipeError, UnknownNameError, did_you_mean, names_all, pick
 from regard.layers.recurrence import CELLS
 from regard.metrics import METRICS
-from regard.recipe import Recipe, load, override, parse, to_toml
+from regard.recipe import ELSEWHERE, Recipe, load, override, parse, to_toml
 from regard.tasks import TASKS
 from regard.training.loop import check
 from regard.training.schedules import SCHEDULES
@@ -195,7 +196,7 @@ def test_one_file_name_may_be_a_string_in_toml() -> None:
 def test_a_section_is_not_a_value(text: str) -> None:
     message = refused("", text)
     name = text.partition("=")[0]
-    assert f"{name} in the command line is a section" in message
+    assert f"{name} in the overrides is a section" in message
     assert f"{name}.KEY=VALUE" in message
 
 
@@ -219,7 +220,7 @@ def test_an_override_needs_an_equals_sign() -> None:
 )
 def test_the_error_for_an_unknown_key_suggests_a_similar_one(misspelled: str, similar: str) -> None:
     unknown = misspelled if similar != "train" else "trian"
-    expected = f"unknown key {unknown!r} in the command line; did you mean {similar!r}?"
+    expected = f"unknown key {unknown!r} in the overrides; did you mean {similar!r}?"
     assert refused("", f"{misspelled}=1") == expected
 
 
@@ -251,20 +252,20 @@ def test_the_error_for_an_unknown_key_without_similar_ones_lists_all_keys() -> N
 )
 def test_a_number_out_of_range_is_refused(text: str, limits: str) -> None:
     key = text.partition("=")[0]
-    assert refused("", text) == f"{key} in the command line is at least {limits}"
+    assert refused("", text) == f"{key} in the overrides is at least {limits}"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("train.seed=seven", "train.seed in the command line is a whole number, not 'seven'"),
-        ("train.seed=7.0", "train.seed in the command line is a whole number, not 7.0"),
-        ("train.seed=true", "train.seed in the command line is a whole number, not True"),
-        ("train.clip=much", "train.clip in the command line is a number, not 'much'"),
-        ("train.clip=true", "train.clip in the command line is a number, not True"),
-        ("tokens.shared=1", "tokens.shared in the command line is true or false, not 1"),
-        ("tokens.shared=yes", "tokens.shared in the command line is true or false, not 'yes'"),
-        ("data.train=[1, 2]", "data.train in the command line is a name or a list of names, not [1, 2]"),
+        ("train.seed=seven", "train.seed in the overrides is a whole number, not 'seven'"),
+        ("train.seed=7.0", "train.seed in the overrides is a whole number, not 7.0"),
+        ("train.seed=true", "train.seed in the overrides is a whole number, not True"),
+        ("train.clip=much", "train.clip in the overrides is a number, not 'much'"),
+        ("train.clip=true", "train.clip in the overrides is a number, not True"),
+        ("tokens.shared=1", "tokens.shared in the overrides is true or false, not 1"),
+        ("tokens.shared=yes", "tokens.shared in the overrides is true or false, not 'yes'"),
+        ("data.train=[1, 2]", "data.train in the overrides is a name or a list of names, not [1, 2]"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused(text: str, message: str) -> None:
@@ -289,8 +290,85 @@ def test_the_error_for_invalid_toml_names_file_and_line() -> None:
 
 
 def test_the_error_for_an_unknown_recipe_suggests_a_similar_one() -> None:
-    with pytest.raises(RecipeError, match=r"no recipe 'datse'; choose from .*did you mean 'dates'\?$"):
-        load("datse")
+    how = " `regard list recipes` names all; or give a .toml file"
+    for name, near in {
+        "datse": "; did you mean 'dates'?",
+        "multi30k": "; did you mean 'multi30k_bahdanau', 'multi30k_small' or 'multi30k_tiny'?",
+        "xyzzy": ";",
+    }.items():
+        with pytest.raises(RecipeError) as caught:
+            load(name)
+        assert str(caught.value) == f"no recipe {name!r}{near}{how}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("train.epochs=3", "; regard counts updates, not epochs: train.updates=N"),
+        ("epochs=3", "; regard counts updates, not epochs: train.updates=N"),
+        ("batch-size=3", "; regard counts tokens, not pairs: train.batch_tokens=N"),
+        ("train.lr=3", "; write train.learning_rate=X"),
+        ("model.hidden_size=3", "; write model.encoder.dim=N model.decoder.dim=N"),
+        ("model.score=dot", "; did you mean 'model.attention.score'?"),
+        ("dropout=0", "; did you mean 'model.encoder.dropout', 'model.attention.dropout' or 'model.decoder.dropout'?"),
+    ],
+)
+def test_names_of_other_toolkits_and_of_other_sections_are_answered_with_ours(text: str, message: str) -> None:
+    assert refused("", text) == f"unknown key {text.partition('=')[0]!r} in the overrides{message}"
+
+
+def test_every_key_that_is_suggested_for_one_of_another_toolkit_exists() -> None:
+    keys = {*catalogue.meanings()}
+    for hint in ELSEWHERE.values():
+        suggested = re.findall(r"[a-z]+(?:\.[a-z_]+)+", hint)
+        assert suggested, hint
+        assert {*suggested} <= keys, hint
+    assert not {*ELSEWHERE} & {key.rpartition(".")[2] for key in keys}
+
+
+def test_the_place_of_overrides_is_named() -> None:
+    for place in ("the overrides", "the command line"):
+        with pytest.raises(RecipeError, match=f"train.seed in {place} is a whole number"):
+            load("dates", ["train.seed=seven"], place)
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "suggestion"),
+    [
+        ("runs/nothing", ["runs/mine"], ""),
+        ("one.tsv", ["empty.tsv"], ""),
+        ("runs/dats", ["runs/mine", "runs/dates"], "; did you mean 'runs/dates'?"),
+        ("pairs.tvs", ["pairs.tsv"], "; did you mean 'pairs.tsv'?"),
+        ("a", ["ab"], "; did you mean 'ab'?"),
+        ("x", [], ""),
+    ],
+)
+def test_only_similar_names_are_suggested(name: str, choices: list[str], suggestion: str) -> None:
+    """A folder, a section or an ending that both names have does not make them similar."""
+    assert did_you_mean(name, choices) == suggestion
+
+
+def test_a_long_table_is_not_listed_in_a_message() -> None:
+    few, many = {f"n{number}": 0 for number in range(12)}, {f"n{number}": 0 for number in range(13)}
+    with pytest.raises(UnknownNameError) as caught:
+        pick(few, "zzzz", "metric")
+    assert str(caught.value) == f"unknown metric 'zzzz'; choose from {', '.join(few)}"
+    with pytest.raises(UnknownNameError) as caught:
+        pick(many, "n99", "corpus")
+    assert str(caught.value) == "unknown corpus 'n99'; did you mean 'n9'? `regard list corpora` names all"
+
+
+@pytest.mark.parametrize("what", [*LISTS, "metric", "score", "task", "schedule", "order", "recipe"])
+def test_the_command_that_lists_a_table_exists(what: str) -> None:
+    command = names_all(what).split("`")[1]
+    assert command == "regard list" or command.removeprefix("regard list ") in catalogue.tables()
+
+
+def test_the_scores_of_a_paper_are_named() -> None:
+    with pytest.raises(UnknownNameError, match=r"; Bahdanau's score is additive; Luong's are dot, general and concat$"):
+        pick(SCORES, "Bahdanau", "score")
+    for hint in HINTS["score"].values():
+        assert set(re.findall(r"\w+", hint)) & SCORES.keys(), hint
 
 
 def test_a_recipe_file_is_loaded_with_overrides(tmp_path: Path) -> None:
@@ -312,7 +390,7 @@ def test_a_missing_or_unreadable_recipe_file_is_refused(tmp_path: Path) -> None:
 def test_the_error_for_a_moved_key_names_the_new_key() -> None:
     for old, new in recipes.MOVED.items():
         message = refused("", f"{old}=1")
-        assert f"{old} in the command line is now called {new}" in message
+        assert f"{old} in the overrides is now called {new}" in message
         value_at(Recipe(), new)
 
 

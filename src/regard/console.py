@@ -1,13 +1,14 @@
 """Messages and progress for people, on stderr: a bar in a terminal, elsewhere lines now and then."""
 
 import math
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import chain, islice
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -25,6 +26,9 @@ MOST_LINES = 100  # without a terminal: lines about the progress of one work, if
 SECONDS_OF_A_WORK = 2.0  # without a terminal: a shorter work has no line
 SECONDS_OF_A_DRAWING = 0.25  # in a terminal: seconds between two drawings of the bar
 WIDEST_NAME, WIDEST_BAR, NARROWEST_BAR = 24, 30, 8  # of a work, and of its bar, in columns
+# Commands that a message suggests, after a colon or in backquotes; they are not broken, so that they can be copied.
+COMMAND = re.compile(r"""`[^`]+`|(?<=: )(?<!regard: )(?:regard|pip|cut)(?: (?:'[^']*'|"[^"]*"|[^\s;'"])+)+""")
+KEPT = "\u00a0"  # stands for a space within a command while lines are broken; as wide as a space
 SMOOTHING = 30.0  # seconds after which a measured speed counts for a third in what is said to be left
 
 _current: ContextVar["ProgressLog | None"] = ContextVar("_current", default=None)  # the log that is open
@@ -305,14 +309,24 @@ def fitting(parts: Sequence[str], room: int) -> str:
 def wrapped(text: str, width: int) -> str:
     """The text in lines of at most this many columns, broken at spaces only: a longer word is left whole.
 
-    Further lines are indented by two columns more than the first, so that they are seen to belong to it.
+    Further lines are indented by two columns more than the first, so that they are seen to belong to it. A suggested
+    command that does not fit on a line with others has one of its own.
     """
     indent = text[: len(text) - len(text.lstrip(" "))]
-    first, *words = text[len(indent) :].split(" ")
-    lines = [indent + first]
+    joined = COMMAND.sub(lambda command: command[0].replace(" ", KEPT), text[len(indent) :])
+    first, *words = joined.split(" ")
+    lines, is_full = [indent + first], False
     for word in words:
-        if cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+        if not is_full and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
             lines[-1] += f" {word}"
         else:
             lines.append(f"{indent}  {word}")
-    return "\n".join(lines)
+            is_full = KEPT in word and not word.startswith("`")
+    return "\n".join(lines).replace(KEPT, " ")
+
+
+def for_terminal(text: str, stream: TextIO | None) -> str:
+    """A message as it is printed there: visible and broken between words in a terminal, elsewhere unchanged."""
+    if not is_terminal(stream):
+        return text
+    return wrapped(make_visible(text), Console(file=stream, stderr=True).width)

@@ -1,12 +1,32 @@
 """Errors that a user can cause; each class has the exit code of the command line."""
 
+import re
 import reprlib
 import signal
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
+
+MOST_LISTED = 12  # names that a message lists; of a longer table, it names the command that does
+MOST_SUGGESTED = 3  # names that a message suggests
+SIMILARITY = 0.6  # of a suggested name, from 0 to 1
+SHORTEST_BEGINNING = 3  # letters of a name's beginning that stands for it
+# The arguments of `regard list` for nouns that do not simply get an s.
+LISTS = {"corpus": "corpora", "positions": "positions", "reader of letters": "letters", "table": ""}
+# Names of values that papers and other toolkits use, and what regard calls them, by the noun of the table.
+HINTS = {
+    "score": {
+        "bahdanau": "Bahdanau's score is additive; Luong's are dot, general and concat",
+        "luong": "Luong's scores are dot, general, concat and location; Bahdanau's is additive",
+        "vaswani": "Vaswani's score is scaled_dot",
+        "graves": "Graves's score is cosine",
+        "mlp": "a score with one hidden layer is additive, or concat",
+        "bilinear": "bilinear scores are general, and multiplicative with a limited rank",
+        "dot_product": "dot products are dot, and scaled_dot, which divides by the root of the width",
+    }
+}
 
 
 class RegardError(Exception):
@@ -20,11 +40,17 @@ class RecipeError(RegardError):
 
 
 class UnknownNameError(RecipeError):
-    """A name that is in no table; the message lists the names there are."""
+    """A name that is in no table; the message lists the names there are, or says how to list them if they are many."""
 
     def __init__(self, what: str, name: str, choices: Iterable[str]) -> None:
         choices = list(choices)
-        super().__init__(f"unknown {what} {shown(name)}; choose from {', '.join(choices)}{did_you_mean(name, choices)}")
+        hint = HINTS.get(what, {}).get(name.lower(), "")
+        near = f"; {hint}" if hint else did_you_mean(name, choices)
+        if len(choices) <= MOST_LISTED:
+            message = f"; choose from {', '.join(choices)}{near}"
+        else:
+            message = f"{near}{names_all(what, after=near)}"
+        super().__init__(f"unknown {what} {shown(name)}{message}")
         self.what = what
         self.name = name
 
@@ -99,13 +125,38 @@ def install_command(extra: str) -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """The end of an error message that suggests the most similar choice; empty if no choice is similar."""
-    near = get_close_matches(name, list(choices), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    """The part of a message that suggests the choices that begin with the name, or the most similar one, if any is."""
+    names = [choice for choice in choices if choice != name]
+    near = [choice for choice in names if len(name) >= SHORTEST_BEGINNING and choice.startswith(name)]
+    if not near:
+        likeness, best = max(((_similarity(name, choice), choice) for choice in names), default=(0.0, ""))
+        near = [best] if likeness >= SIMILARITY else []
+    return f"; did you mean {listed(near[:MOST_SUGGESTED])}?" if near else ""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in quotation marks, as a choice: `'a', 'b' or 'c'`."""
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _similarity(name: str, choice: str) -> float:
+    """How similar two names are, from 0 to 1; of equally many parts, as in a.b or a/b, those in both do not count."""
+    parts = [re.split(r"[./]", text) for text in (name, choice)]
+    if len(parts[0]) == len(parts[1]):
+        different = [pair for pair in zip(*parts, strict=True) if pair[0] != pair[1]]
+        name, choice = (".".join(pair[side] for pair in different) for side in (0, 1))
+    return SequenceMatcher(None, name, choice).ratio()
+
+
+def names_all(what: str, after: str = "") -> str:
+    """The part of a message with the command that lists all names of a kind; `after` is the part before."""
+    command = f"regard list {LISTS.get(what, f'{what}s')}".rstrip()
+    return f"{'' if after.endswith('?') else ';'} `{command}` names all"
 
 
 def pick(table: Mapping[str, Entry], name: str, what: str) -> Entry:
-    """The table's entry of that name; an unknown name raises RecipeError with a list of all names."""
+    """The table's entry of that name; an unknown name raises UnknownNameError."""
     if name not in table:
         raise UnknownNameError(what, name, table)
     return table[name]

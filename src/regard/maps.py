@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,8 +153,17 @@ class AttentionMap:
         weights = sums / home.bincount(minlength=len(rows.labels)).clamp(min=1).unsqueeze(-1)
         return dataclasses.replace(self, weights=weights, rows=rows.labels, columns=columns.labels)
 
-    def save(self, path: str | Path, title: str = "", *, pieces: bool = False, scale: str = "one") -> None:
-        """Write the map to a file: .html, .svg, .png, .csv or .pharaoh.
+    def show(self, *, pieces: bool = False, scale: str | None = None) -> None:
+        """Print the map as text, with the width and the colours of the terminal; by words, or by pieces.
+
+        `scale` as in `save`; by default "one", or "map" if all weights are small.
+        """
+        from regard.show.terminal import drawing
+
+        sys.stdout.write(drawing(self if pieces else self.words(), scale))
+
+    def save(self, path: str | Path, title: str = "", *, pieces: bool = False, scale: str = "one") -> Path:
+        """Write the map to a file: .html, .svg, .png, .csv or .pharaoh; returns the path.
 
         .svg and .png merge sub-words to words, as `words` does, unless `pieces` is True; .html has both, .csv the
         pieces, .pharaoh the words. The darkest shade is the weight 1, so that pictures are comparable; with `scale`
@@ -161,7 +171,7 @@ class AttentionMap:
         """
         from regard.show.maps import save  # imported here, because `show` imports this module
 
-        save(self, path, title, pieces=pieces, scale=scale)
+        return save(self, path, title, pieces=pieces, scale=scale)
 
     def __repr__(self) -> str:
         rows, columns = self.weights.shape
@@ -246,11 +256,14 @@ class AttentionMaps:
             heads = [*([None] if layer.heads > 1 else []), *range(1, layer.heads + 1)]
             yield from map(layer.map, heads)
 
-    def save(self, path: str | Path, title: str = "", *, scale: str = "one") -> None:
-        """Write all maps to one interactive page: a file that ends with .html; `scale` as in `AttentionMap.save`."""
+    def save(self, path: str | Path, title: str = "", *, scale: str = "one") -> Path:
+        """Write all maps to one interactive page: a file that ends with .html; returns the path.
+
+        `scale` as in `AttentionMap.save`.
+        """
         from regard.show.maps import save
 
-        save(self, path, title, scale=scale)
+        return save(self, path, title, scale=scale)
 
     def __repr__(self) -> str:
         parts = []

@@ -10,15 +10,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from regard.errors import RecipeError, did_you_mean, shown
+from regard.errors import MOST_SUGGESTED, RecipeError, did_you_mean, listed, names_all, shown
 
 EMBEDDED = Path(__file__).parent / "recipes"
 SMALL = 0.02  # standard deviation of the weights with model.init = small
+OVERRIDES, COMMAND_LINE = "the overrides", "the command line"  # where overrides stand, for messages
 FORMAT = 4  # version of the TOML format, see `_upgrade`
 
 # Bounds of what is parsed, far above those of any recipe: a recipe may come from a stranger.
 LARGEST_RECIPE = 262_144  # bytes; with all texts and lists at their longest, `to_toml` writes fewer
-MOST_SUGGESTED = 3  # keys of other sections that a message names
 LONGEST_TEXT, LONGEST_LIST = 512, 32_768  # characters of a text, and of a list of file names as JSON
 MOST_KEY_PARTS = 16  # of a dotted key
 KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
@@ -38,6 +38,32 @@ MOVED = {
     "train.masked": "masked_lm.masked",
     "train.whole_words": "masked_lm.whole_words",
 }
+
+# What regard has instead of keys of other toolkits, and the names of these keys, without their section.
+INSTEAD = {
+    "regard counts updates, not epochs: train.updates=N": "epoch epochs num_epochs max_epochs num_train_epochs",
+    "write train.updates=N": "steps max_steps num_steps train_steps iterations",
+    "regard counts tokens, not pairs: train.batch_tokens=N": "batch_size batch",
+    "write train.learning_rate=X": "lr learningrate",
+    "it is AdamW; train.learning_rate, train.weight_decay and train.clip set it": "optimizer optim",
+    "write train.schedule=NAME": "scheduler lr_scheduler",
+    "write train.warmup=N": "warmup_steps warmup_updates",
+    "write train.clip=X": "grad_clip clip_norm max_grad_norm",
+    "write train.accumulate=N": "gradient_accumulation_steps update_freq",
+    "write train.patience=N": "early_stopping early_stop",
+    "write train.validate=N": "eval_steps valid_steps",
+    "write train.precision=auto": "fp16 bf16 amp",
+    "write train.smoothing=X": "label_smoothing",
+    "write model.encoder.dim=N model.decoder.dim=N": "hidden_size hidden_dim hidden d_model",
+    "write model.encoder.layers=N model.decoder.layers=N": "num_layers n_layers",
+    "write model.encoder.inner_dim=N model.decoder.inner_dim=N": "ffn_dim d_ff dim_feedforward",
+    "write model.attention.heads=N": "num_heads n_heads nhead",
+    "write model.embedding=N": "embedding_dim embed_dim embedding_size emb_size",
+    "write tokens.size=N": "vocab_size vocabulary_size",
+    "write tokens.source=NAME tokens.target=NAME": "tokenizer",
+    "write search.beam=N": "beam_size beam_width num_beams",
+}
+ELSEWHERE = {name: hint for hint, names in INSTEAD.items() for name in names.split()}
 
 
 def _number(default: float | None, least: float, most: float) -> Any:
@@ -339,10 +365,16 @@ def names() -> list[str]:
     return sorted(path.stem for path in EMBEDDED.glob("*.toml"))
 
 
-def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
-    """Reads a recipe that comes with regard, by name, or a .toml file, and applies `a.b=c` overrides."""
+def load(name: str | Path, overrides: Iterable[str] = (), place: str = OVERRIDES) -> Recipe:
+    """Reads a recipe that comes with regard, by name, or a .toml file, and applies `a.b=c` overrides.
+
+    `place` is where the overrides stand, for messages about them.
+    """
     path, content = _content(name)
-    return parse(content, str(path), overrides)
+    recipe = parse(content, str(path))
+    for text in overrides:
+        recipe = override(recipe, text, place)
+    return recipe
 
 
 def comment(name: str | Path) -> list[str]:
@@ -359,8 +391,8 @@ def _content(name: str | Path) -> tuple[Path, bytes]:
         path = EMBEDDED / f"{name}.toml"
         if str(name) not in names():
             near = did_you_mean(str(name), names())
-            choices = f"choose from {', '.join(names())} or give a .toml file"
-            raise RecipeError(f"no recipe {shown(str(name))}; {choices}{near}")
+            choices = f"{names_all('recipe', after=near)}; or give a .toml file"
+            raise RecipeError(f"no recipe {shown(str(name))}{near}{choices}")
     try:
         if path.exists() and not path.is_file():  # reading a FIFO or a device might never end
             raise RecipeError(f"the recipe {path} cannot be read: it is not a file; name a .toml file")
@@ -451,9 +483,9 @@ def changed(section: Any, prefix: str = "") -> Iterator[str]:
             yield name
 
 
-def override(recipe: Recipe, text: str) -> Recipe:
+def override(recipe: Recipe, text: str, place: str = OVERRIDES) -> Recipe:
     """Returns the recipe with one key changed; `text` is an override such as `model.attention.score=dot`."""
-    return fill(recipe, parse_override(text), "the command line", "")
+    return fill(recipe, parse_override(text), place, "")
 
 
 def parse_override(text: str) -> dict[str, Any]:
@@ -475,7 +507,7 @@ def origins(name: str | Path, overrides: Iterable[str] = ()) -> dict[str, str]:
     path, content = _content(name)
     values = _parse_toml(_decode(content, str(path)))
     values = _upgrade(values, values.pop("format", FORMAT))
-    changes = {key: "the command line" for text in overrides for key in _dotted(parse_override(text))}
+    changes = {key: COMMAND_LINE for text in overrides for key in _dotted(parse_override(text))}
     return dict.fromkeys(_dotted(values), path.name) | changes
 
 
@@ -531,12 +563,27 @@ def _fill(section: Section, values: Mapping[str, Any], origin: str, prefix: str,
     return dataclasses.replace(section, **changed)  # type: ignore[type-var]
 
 
+def suggestion_for_option(option: str) -> str:
+    """The end of a message about an option such as --epochs or --seed, if it is a key of a recipe; else empty."""
+    found = _elsewhere(option.lstrip("-").replace("-", "_"), list(_keys(Recipe(), "")))
+    return f"{found} Keys of a recipe are written KEY=VALUE, without --" if found.endswith("?") else found
+
+
 def _suggestion(name: str, known: list[str], prefix: str, keys: list[str]) -> str:
-    """The end of a message about an unknown key: the same key of another section, a similar one, or all there are."""
-    elsewhere = [key for key in keys if key.rpartition(".")[2] == name.rpartition(".")[2]]
-    if elsewhere:
-        return f"; did you mean {' or '.join(map(repr, elsewhere[:MOST_SUGGESTED]))}?"
-    return did_you_mean(name, [prefix + key for key in known]) or f"; there are {', '.join(known)}"
+    """The end of a message about an unknown key: regard's own, of another section, a similar one, or all there are."""
+    similar = _elsewhere(name, keys) or did_you_mean(name, [prefix + key for key in known])
+    return similar or f"; there are {', '.join(known)}"
+
+
+def _elsewhere(name: str, keys: list[str]) -> str:
+    """The end of a message about a key that has another name here, or stands in another section; else empty."""
+    last = name.rpartition(".")[2]
+    if hint := ELSEWHERE.get(last.lower().replace("-", "_")):
+        return f"; {hint}"
+    elsewhere = [key for key in keys if key.rpartition(".")[2] == last]
+    fewest = min((key.count(".") for key in elsewhere), default=0)
+    general = [key for key in elsewhere if key.count(".") == fewest]  # of the fewest parts
+    return f"; did you mean {listed(general[:MOST_SUGGESTED])}?" if general else ""
 
 
 def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:

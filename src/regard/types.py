@@ -191,14 +191,13 @@ class Prediction:
         """The title of its pictures: source and output."""
         return f"{self.source} → {self.text}"
 
-    def save(self, path: str | Path, *, pieces: bool = False, scale: str = "one") -> None:
-        """Write the map to a file, as `AttentionMap.save`; to .html all `maps` if there are any."""
+    def save(self, path: str | Path, *, pieces: bool = False, scale: str = "one") -> Path:
+        """Write the map to a file, as `AttentionMap.save`; to .html all `maps` if there are any; returns the path."""
         if self.maps is not None and (self.map is None or Path(path).suffix.lower() == ".html"):
-            self.maps.save(path, self.title, scale=scale)
-        elif self.map is not None:
-            self.map.save(path, self.title, pieces=pieces, scale=scale)
-        else:
-            raise RecipeError(f"{shown(self.source)} has no map to save: it is blank, or the model has no attention")
+            return self.maps.save(path, self.title, scale=scale)
+        if self.map is not None:
+            return self.map.save(path, self.title, pieces=pieces, scale=scale)
+        raise RecipeError(f"{shown(self.source)} has no map to save: it is blank, or the model has no attention")
 
     def __repr__(self) -> str:
         parts = [f"{shown(self.source)} → {shown(self.text)}", f"score {self.score:.4g}"]

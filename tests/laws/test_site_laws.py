@@ -85,7 +85,7 @@ def test_a_written_recipe_has_only_the_given_settings_of_a_site():
     ("key", "message"),
     [
         ("model.decoder.cross_attention.score=vague", "unknown score 'vague'"),
-        ("model.decoder.cross_attention.heads=0", "heads in the command line is at least 1 and at most 4,096, not 0"),
+        ("model.decoder.cross_attention.heads=0", "heads in the overrides is at least 1 and at most 4,096, not 0"),
         ("model.encoder.self_attention.haeds=2", "did you mean 'model.encoder.self_attention.heads'"),
         ("model.encoder.self_attention.scope=coverage", "'coverage' needs the weights of the steps before"),
         ("model.decoder.self_attention.normalizer=hard", "hard attention is trained with REINFORCE"),

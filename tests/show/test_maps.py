@@ -106,14 +106,42 @@ def test_every_cell_is_drawn_at_any_terminal_width() -> None:
 
 def test_single_letters_stand_above_their_columns() -> None:
     attention = AttentionMap(torch.eye(3), ("x", "y", "z"), ("a", "日", " "))
-    assert terminal(attention, width=20, colours=None).splitlines() == [
+    assert terminal(attention, width=60, colours=None).splitlines() == [
         "  a 日␣ ",
         "x ██· · ",
         "y · ██· ",
         "z · · ██",
         "",
-        "0 · ░░▒▒▓▓██ 1",
+        "·  <0.125  ░░ ≥0.125  ▒▒ ≥0.375  ▓▓ ≥0.625  ██ ≥0.875",
     ]
+
+
+def test_the_legend_names_the_limits_of_the_shades() -> None:
+    weights = [0.0, 0.1249, 0.125, 0.3749, 0.375, 0.6249, 0.625, 0.8749, 0.875, 1.0]
+    attention = AttentionMap(torch.tensor([weights], dtype=torch.float64), ("x",), tuple("abcdefghij"))
+    assert terminal(attention, width=80, colours=None).splitlines()[1] == "x · · ░░░░▒▒▒▒▓▓▓▓████"
+
+
+@pytest.mark.parametrize("width", [14, 60])
+def test_a_row_without_a_shade_has_a_mark_at_its_largest_weight(width: int) -> None:
+    weights = torch.full((3, 10), 0.1)
+    weights[0, 7] = 0.12
+    weights[1, 2] = 0.5
+    weights[2] = 0.0  # nothing was attended to
+    drawing = terminal(AttentionMap(weights, tuple("xyz"), tuple("abcdefghij")), width=width, colours=None)
+    rows = {name: "".join(re.findall(rf"^{name} ([·•▒].*)$", drawing, re.MULTILINE)) for name in "xyz"}
+    assert rows == {"x": "· " * 7 + "• " + "· " * 2, "y": "· " * 2 + "▒▒" + "· " * 7, "z": "· " * 10}
+    assert "•  largest" in drawing
+    assert "largest" not in terminal(AttentionMap(torch.eye(2), ("x", "y"), ("a", "b")), width=width, colours=None)
+
+
+def test_a_map_prints_itself(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    attention = AttentionMap(torch.eye(3)[:2], ("x", "y"), ("▁a", "b", "▁c"))
+    attention.show()
+    assert capsys.readouterr().out == terminal(attention.words(), width=60, colours=None)
+    attention.show(pieces=True)
+    assert capsys.readouterr().out == terminal(attention, width=60, colours=None)
 
 
 def test_long_labels_are_written_downward_if_they_are_too_wide() -> None:

@@ -95,6 +95,15 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 COMMANDS = {each.name or each.callback.__name__: each.callback for each in cli.app.registered_commands}
 
 
+def test_the_list_of_commands_is_not_cut(regard: Command) -> None:
+    result = regard("--help")
+    shown = dict(line.strip().split(maxsplit=1) for line in result.lines[result.lines.index("Commands:") + 1 :])
+    assert shown.keys() == COMMANDS.keys()
+    for name, summary in shown.items():
+        assert summary == (COMMANDS[name].__doc__ or "").split("\n")[0]
+        assert len(summary) <= 45
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_every_argument_and_option_once(regard: Command, name: str) -> None:
     result = regard(name, "--help")
@@ -197,7 +206,8 @@ def test_training_reports_its_steps_and_prints_the_run(trained: tuple[Path, Resu
     assert "no data.dev given: 20 pairs split off for it" in result.error
     assert "180 pairs to learn from, 20 dev pairs" in result.error
     assert "parameters" in result.error
-    assert "150 updates of at most 400 tokens" in result.error
+    assert "150 updates of at most 400 tokens, about 50 passes over the data" in result.error
+    assert "on all 20 dev examples: " in result.error
     assert "parameters on cpu" in result.error
     assert "run runs/upper" in result.error
     assert "character_errors|n:20|" in result.error
@@ -226,6 +236,14 @@ def test_training_again_overwrites_nothing(
     assert before.items() <= snapshot(runs).items()
 
 
+def test_missing_data_of_a_known_corpus_names_the_first_file_and_the_command(regard: Command, tmp_path: Path) -> None:
+    message = refused(regard("train", "multi30k_tiny", "--quiet", folder=tmp_path))
+    assert message.startswith("cannot find multi30k-tokenised/train.en; looked for ")
+    assert message.endswith("; `regard data multi30k_tiny` says where the data comes from")
+    message = refused(regard("train", "dates", "data.train=my/pairs.tsv", "--quiet", folder=tmp_path))
+    assert "regard data" not in message
+
+
 def test_a_second_run_says_its_name_before_and_after_training_and_is_the_latest(
     trained: tuple[Path, Result], regard: Command, run: Path, tmp_path: Path
 ) -> None:
@@ -234,6 +252,7 @@ def test_a_second_run_says_its_name_before_and_after_training_and_is_the_latest(
     result = regard("train", "dates", data, *TINY, "train.updates=1", folder=tmp_path)
     assert result.lines == ["runs/upper-2"]
     lines = result.error.splitlines()
+    assert sum("runs/upper-2" in line for line in lines) == 3  # the third suggests what to do next
     first, last = [number for number, line in enumerate(lines) if line == "runs/upper exists; this run is runs/upper-2"]
     [begun] = [number for number, line in enumerate(lines) if line.startswith("update 1 of 1")]
     assert first < begun < last == len(lines) - 2
@@ -707,6 +726,8 @@ def test_look_writes_pictures_by_their_ending(regard: Command, run: Path, tmp_pa
     assert (tmp_path / "x.svg").read_bytes().startswith(b"<svg ")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert sorted(os.listdir(tmp_path)) == ["x.png", "x.svg"]
+    assert result.error == "written: x.svg\nwritten: x.png\n"
+    assert regard("look", run, "fade", "-o", "x.svg", "--json", folder=tmp_path).error == ""
 
 
 def test_look_without_matplotlib_says_so_before_anything_is_written(
@@ -747,7 +768,38 @@ def test_look_refuses_an_unknown_ending_before_any_work(regard: Command, tmp_pat
 def test_look_json_and_blank(regard: Command, run: Path) -> None:
     [line] = regard("look", run, "fade", "--json").lines
     assert json.loads(line).keys() >= KEYS
-    assert "there is no map: the text is blank" in refused(regard("look", run, " "))
+    for text in (" ", ""):
+        assert refused(regard("look", run, text)) == "there is no map: the text is blank; give one with letters in it"
+
+
+def test_look_says_what_a_single_argument_is_taken_for(regard: Command, run: Path) -> None:
+    message = "'14 juillet 1989' is no run; is this the text? Write: regard look latest '14 juillet 1989'"
+    assert refused(regard("look", "14 juillet 1989")) == message
+    message = "there is no text to look at; write: regard look runs/upper TEXT"
+    assert refused(regard("look", "runs/upper", folder=run.parents[1])) == message
+
+
+def test_look_notes_the_name_of_a_file_and_unknown_parts(regard: Command, run: Path) -> None:
+    def notes(text: str) -> str:
+        return regard("look", "runs/upper", text, folder=run.parents[1]).error
+
+    how = "regard predict runs/upper pairs.tsv"
+    assert notes("pairs.tsv") == f"regard: pairs.tsv is read as a text; for the lines of a file: {how}\n"
+    assert notes("abß") == "regard: the text has parts that are not in the vocabulary: 'ß'\n"
+    assert notes("abc") == ""
+
+
+def test_a_latest_run_that_was_deleted_is_named_with_those_that_are_there(
+    regard: Command, run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "latest").symlink_to("gone")
+    message = "runs/latest points to runs/gone, which is not there; runs there: "
+    assert refused(regard("look", "latest", "abc", folder=tmp_path)) == f"{message}none"
+    shutil.copytree(run, tmp_path / "runs" / "mine")
+    shutil.copytree(run, tmp_path / "runs" / "dates")
+    assert refused(regard("look", "latest", "abc", folder=tmp_path)) == f"{message}dates, mine"
+    assert refused(regard("look", "runs/nothing", "abc", folder=tmp_path)) == "the run runs/nothing is not there"
 
 
 class InProcess:
@@ -907,10 +959,14 @@ def test_a_map_replaces_the_file_that_is_named(regard: Command, run: Path, tmp_p
     (tmp_path / "x.tsv").write_text("fade\tFADE\nbad\tDAB\n", encoding="utf-8")
     for name in ("a.html", "a.pharaoh", "a.svg"):
         (tmp_path / name).write_text("mine", encoding="utf-8")
-    assert regard("force", run, "x.tsv", "-o", "a.html", "-o", "a.pharaoh", folder=tmp_path).code == 0
+    forced = regard("force", run, "x.tsv", "-o", "a.html", "-o", "a.pharaoh", "-o", "b.csv", folder=tmp_path)
+    assert forced.code == 0
+    assert forced.error == "written: a.html\nwritten: a.pharaoh\nwritten: 2 files, b-1.csv to b-2.csv\n"
     assert regard("look", run, "fade", "-o", "a.svg", folder=tmp_path).code == 0
     assert "mine" not in {path.read_text(encoding="utf-8") for path in tmp_path.glob("a*")}
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.pharaoh", "a.svg", "x.tsv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("a.html", "a.pharaoh", "a.svg", "b-1.csv", "b-2.csv", "x.tsv")
+    ]
 
 
 def test_force_writes_pair_by_pair_and_keeps_what_took_a_name_meanwhile(
@@ -1214,13 +1270,31 @@ def test_light_commands_answer_at_once(script: Command, arguments: list[str]) ->
     assert min(seconds() for _ in range(7)) < 0.3
 
 
-@pytest.mark.parametrize("arguments", [["trian"], ["predict"], ["predict", "run", "--beam", "0"], ["look", "run"]])
+@pytest.mark.parametrize("arguments", [["trian"], ["predict"], ["predict", "run", "--beam", "0"]])
 def test_wrong_usage_is_shown_and_exits_with_2(regard: Command, arguments: list[str]) -> None:
     result = regard(*arguments)
     assert result.code == 2
     assert result.out == b""
     assert "Usage" in result.error
     assert "Traceback" not in result.error
+    assert result.error.count("Did you mean") <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "No such command 'trian'. Did you mean 'train'?"),
+        (["train", "dates", "--epochs", "3"], "regard counts updates, not epochs: train.updates=N"),
+        (["train", "dates", "--batch-size", "3"], "regard counts tokens, not pairs: train.batch_tokens=N"),
+        (["train", "--seed", "3"], "did you mean 'train.seed'? Keys of a recipe are written KEY=VALUE, without --"),
+    ],
+)
+def test_wrong_names_of_commands_and_options_get_one_suggestion(
+    regard: Command, arguments: list[str], message: str
+) -> None:
+    last = regard(*arguments).error.splitlines()[-1]
+    assert last.startswith("Error: No such")
+    assert last.endswith(message)
 
 
 # Errors: one sentence, exit 2, nothing written

@@ -41,7 +41,9 @@ def test_labels_come_with_alternatives_and_the_map(folder: Path, regard: Command
     assert {prediction["text"], prediction["alternatives"][0]["text"]} == {"bad", "fine"}
     assert prediction["source_tokens"] == [*TEXTS[0].split(), "</s>"]
     assert len(prediction["attention"]) == 1
-    assert regard("look", "runs/small", TEXTS[0], folder=folder).lines[0] == prediction["text"]
+    probability = f"{math.exp(prediction['score']):.2f}"
+    look = regard("look", "runs/small", TEXTS[0], folder=folder).lines[0]
+    assert look == f"{prediction['text']}  (probability {probability})"
 
 
 def test_vectors_are_printed_one_per_line(folder: Path, regard: Command) -> None:

@@ -391,7 +391,7 @@ def test_texts_of_a_corpus_for_language_models_are_read_too(tmp_path: Path) -> N
     ("override", "message"),
     [
         ("metric=bleu", "the metric 'bleu' does not fit this task; choose from perplexity, masked_accuracy"),
-        ("masked_lm.masked=0", "masked_lm.masked in the command line is at least 0.01 and at most 0.95, not 0"),
+        ("masked_lm.masked=0", "masked_lm.masked in the overrides is at least 0.01 and at most 0.95, not 0"),
         (
             "masked_lm.whole_words=true",
             "masked_lm.whole_words is for words in pieces: it needs tokens.source = sentencepiece, ",

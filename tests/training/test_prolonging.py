@@ -194,10 +194,10 @@ REFUSED = {
     r"train.start_from=\S*tiny model.embedding=5$",
     "train.validate=3": "train.validate cannot change when a run goes on",
     "train.learning_rate=0.1": "train.learning_rate cannot change when a run goes on",
-    "train.update=9": "unknown key 'train.update' in the command line; did you mean 'train.updates'",
+    "train.update=9": "unknown key 'train.update' in the overrides; did you mean 'train.updates'",
     "train.updates=4": r"train.updates=4: the run \S*tiny has done 5 updates; give more",
     "train.patience=3": r"train.updates=5: the run \S*tiny has done 5 updates; give more",
-    "train.updates=0": "train.updates in the command line is at least 1",
+    "train.updates=0": "train.updates in the overrides is at least 1",
 }
 
 

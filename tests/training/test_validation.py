@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from regard.tasks import TASKS, AnyTask, Scored
 from regard.tasks.core import evenly
 from regard.training import Callback, check, validation
 from regard.training.callbacks import Ended, Sample, Started, Updated, Validated
+from regard.training.overview import _passes
 from regard.training.report import Report, describe_sample, table
 from regard.types import Example
 from small_recipes import RECIPES
@@ -197,7 +199,7 @@ def test_a_best_by_that_cannot_be_used_is_refused(overrides: list[str], message:
 # The report
 
 
-def report(*events: Any, settings: Train | None = None) -> list[str]:
+def report(*events: Any, settings: Train | None = None, done: int = 0) -> list[str]:
     """The lines that are printed for these events, without a terminal."""
     stream, before = io.StringIO(), sys.stderr
     sys.stderr = stream
@@ -206,7 +208,7 @@ def report(*events: Any, settings: Train | None = None) -> list[str]:
     finally:
         sys.stderr = before
     run: Any = Run(Path("runs/tiny"))
-    written.on_start(Started(run, replace(tiny(), train=settings or Train()), 0, 1000, 1, "cpu"))
+    written.on_start(Started(run, replace(tiny(), train=settings or Train()), done, 1000, 1, "cpu"))
     for event in events:
         getattr(written, "on_validation" if isinstance(event, Validated) else "on_end")(event)
     return stream.getvalue().splitlines()
@@ -251,13 +253,37 @@ def test_the_table_shows_the_best_and_the_last_validation_in_60_columns() -> Non
     recipe = tiny("metric=phoneme_errors")
     key = "dev_phoneme_errors"
     entries = [{"update": update, "dev_loss": 1 / update, key: update / 1e4} for update in (250, 500, 12_000)]
-    assert list(table(entries, replace(recipe, train=Train(best_by="metric")))) == [
-        "         update   dev_loss  dev_phoneme_errors",
-        "best        250     0.0040              0.0250",
-        "last     12,000     0.0001              1.2000",
+    lines = list(table(entries, replace(recipe, train=Train(best_by="metric")), 100))
+    assert lines == [
+        "         update   dev_loss  dev_phoneme_errors (of 100)",
+        "best        250     0.0040                       0.0250",
+        "last     12,000     0.0001                       1.2000",
     ]
-    assert list(table(entries, recipe))[1:] == ["best     12,000     0.0001              1.2000"]
-    assert list(table(entries[:1], recipe)) == []
+    assert max(map(len, lines)) <= 60
+    assert list(table(entries, recipe, 100))[1:] == ["best     12,000     0.0001                       1.2000"]
+    assert list(table(entries[:1], recipe, 100)) == []
+
+
+@pytest.mark.parametrize(("done", "since"), [(0, ""), (1250, " since the resume after update 1,250")])
+def test_the_result_names_its_examples_and_since_when_it_learned(done: int, since: str) -> None:
+    run: Any = SimpleNamespace(metrics=lambda: [{}])
+    ended = Ended(run, True, 2000, 20.9, "bleu", 0.5, "bleu|n:500", "float32", 500)
+    assert report(ended, done=done) == [f"learned in 20.9 s{since}; on all 500 dev examples: 0.5000 (bleu|n:500)"]
+
+
+@pytest.mark.parametrize(
+    ("updates", "passes"),
+    [
+        (1, "less than a tenth of a pass"),
+        (10, "about 0.2 passes"),
+        (50, "about one pass"),
+        (120, "about 2.4 passes"),
+        (75_000, "about 1,500 passes"),
+    ],
+)
+def test_the_passes_over_the_data_are_counted(updates: int, passes: str) -> None:
+    data: Any = SimpleNamespace(lengths=lambda: [(5, 7), (7, 3)] * 350)  # 100 batches of 7 x 7
+    assert _passes(Train(updates=updates, batch_tokens=50, accumulate=2), data) == f"{passes} over the data"
 
 
 def test_a_run_that_is_not_finished_has_no_result() -> None:

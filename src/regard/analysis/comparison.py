@@ -194,6 +194,9 @@ class Comparison:
                 ],
             }
 
+    def __repr__(self) -> str:
+        return self.table().rstrip("\n")
+
     def _repr_svg_(self) -> str | None:
         """The picture that a notebook shows for this object."""
         return self.draw(".svg").decode() if self.has_lengths() else None

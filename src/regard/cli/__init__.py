@@ -1,5 +1,6 @@
 """The command line: one short file for each command. Slow imports are inside functions, so that --help is fast."""
 
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -11,7 +12,7 @@ import typer
 from regard import __version__
 from regard.cli.align import align
 from regard.cli.compare import compare
-from regard.cli.core import Command, note
+from regard.cli.core import Command, note, say
 from regard.cli.data import data
 from regard.cli.demo import demo
 from regard.cli.doctor import doctor
@@ -29,6 +30,7 @@ from regard.cli.vectors import vectors
 UsageError: Any = typer.BadParameter.__base__  # of click, which some versions of typer have a copy of
 INTERRUPTED = 130  # the exit code that typer gives KeyboardInterrupt
 CLOSED_PIPE = 128 + signal.SIGPIPE  # the exit code if the reader of stdout has closed it, as `| head -3` does
+WITH_OVERRIDES = ("train", "compare", "data", "show")  # commands that take KEY=VALUE
 _DEBUGGING: ContextVar[bool] = ContextVar("_DEBUGGING", default=False)  # whether --debug was given
 
 app = typer.Typer(
@@ -75,7 +77,7 @@ def main() -> NoReturn:
     except UsageError as error:
         code = error.exit_code
         with suppress(OSError):  # of a stderr that cannot be written
-            error.show()
+            _show_usage(error)
     except BrokenPipeError:
         code = CLOSED_PIPE
     except SystemExit as end:
@@ -86,6 +88,20 @@ def main() -> NoReturn:
         code = _report(error)
     finish_streams()
     sys.exit(code)
+
+
+def _show_usage(error: Any) -> None:
+    """Print what is wrong with the arguments, as click does; but a suggestion once, and one for keys of recipes."""
+    message = re.sub(r"( Did you mean [^?]*\?)\1", r"\1", error.format_message())  # click and typer add it both
+    if error.ctx is not None:
+        print(error.ctx.get_usage(), file=sys.stderr)
+        print(f"Try '{error.ctx.command_path} --help' for help.\n", file=sys.stderr)
+        if error.ctx.command.name in WITH_OVERRIDES and hasattr(error, "option_name"):
+            from regard.recipe import suggestion_for_option
+
+            if suggestion := suggestion_for_option(error.option_name):
+                message = message.rstrip(".") + suggestion
+    say(f"Error: {message}")
 
 
 def _report(error: Exception | KeyboardInterrupt) -> int:

@@ -16,11 +16,12 @@ def align(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare the attention of a run with word alignments made by people (alignment error rate, AER).
+    """Compare attention with word alignments.
 
-    FILE... is a TSV of source, target and links; or a file of `source ||| target` lines and one of links; or three
-    files of sources, targets and links. A link is `3-4` (sure) or `3p4` (possible); words are separated by spaces.
-    The run is forced to write the given targets.
+    It prints the alignment error rate (AER) of a run's attention against alignments made by people. FILE... is a TSV of
+    source, target and links; or a file of `source ||| target` lines and one of links; or three files of sources,
+    targets and links. A link is `3-4` (sure) or `3p4` (possible); words are separated by spaces. The run is forced to
+    write the given targets.
     """
     from regard.console import ProgressLog
 

@@ -38,7 +38,9 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train recipes, or take finished runs, and compare their scores: a table, and a chart by source length.
+    """Train recipes and compare their scores.
+
+    Finished runs are taken as they are. It prints a table, and draws a chart by source length.
 
     KEY=VALUE changes the recipe before it, as in regard train; before the first recipe, it changes all of them:
 

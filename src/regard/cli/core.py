@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
 from regard.errors import DataError, RecipeError, shown
-from regard.visible import ENCODING_ERRORS, WITHIN_LINES, for_stream, is_terminal, make_visible, unguarded
+from regard.visible import ENCODING_ERRORS, WITHIN_LINES, is_terminal, make_visible, unguarded
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
@@ -209,8 +209,10 @@ def cut_note(cut: int, outputs: int) -> str:
 
 
 def say(line: str) -> None:
-    """Print a line on stderr; in a terminal with visible control characters."""
-    print(for_stream(line, sys.stderr), file=sys.stderr)
+    """Print a line on stderr; in a terminal with visible control characters, and broken between words."""
+    from regard.console import for_terminal
+
+    print(for_terminal(line, sys.stderr), file=sys.stderr)
 
 
 def one_line(text: str) -> str:
@@ -228,17 +230,10 @@ def print_map(attention: "AttentionMap", *, pieces: bool = False, scale: str | N
 
     Without a `scale`, the darkest shade is the weight 1, or the largest weight of the map if all are small.
     """
-    from rich.console import Console
+    from regard.show.terminal import drawing
 
-    from regard.show.maps import terminal
-    from regard.show.scale import legible_scale
-
-    console = Console()
-    colours = None if console.no_color else console.color_system
-    attention = attention if pieces else attention.words()
-    scale = scale or legible_scale(attention.weights)
-    drawing = terminal(attention, width=console.width, colours=colours, scale=scale)
+    text = drawing(attention if pieces else attention.words(), scale)
     if is_terminal(sys.stdout):
-        print(drawing, end="", file=unguarded(sys.stdout))  # its colours are ours, its labels are visible already
+        print(text, end="", file=unguarded(sys.stdout))  # its colours are ours, its labels are visible already
     elif sys.stdout is not None:
-        sys.stdout.buffer.write(drawing.encode())
+        sys.stdout.buffer.write(text.encode())

@@ -10,16 +10,17 @@ if TYPE_CHECKING:
 
 
 def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: Json = False) -> None:
-    """List the data files of a recipe, where they were found, and their sizes; exit code 2 if any is missing.
+    """List the data files of a recipe.
 
-    Files are searched for as named, then under $REGARD_DATA, then under ./data. Of known corpora, it prints the origin,
-    the licence, and the commands that prepare the files. regard downloads nothing.
+    It prints where they were found, and their sizes; the exit code is 2 if any is missing. Files are searched for as
+    named, then under $REGARD_DATA, then under ./data. Of known corpora, it prints the origin, the licence, and the
+    commands that prepare the files. regard downloads nothing.
     """
     from regard import recipe as recipes
     from regard.data.needs import how_to_fix, needs
     from regard.data.origins import origins
 
-    loaded = recipes.load(recipe, overrides or [])
+    loaded = recipes.load(recipe, overrides or [], recipes.COMMAND_LINE)
     settings = loaded.data
     if not settings.train and not settings.corpus:
         raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")

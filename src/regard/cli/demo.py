@@ -8,7 +8,10 @@ from regard.cli.core import Json, Quiet, Runs, print_map, write_line
 
 
 def demo(runs: Runs = Path("runs"), as_json: Json = False, quiet: Quiet = False) -> None:
-    """Train a model that reads dates, in about a minute, and show an attention map."""
+    """Train on dates and show an attention map.
+
+    The model reads dates in fifteen languages; its training takes about a minute.
+    """
     from regard.cli.demonstration import demonstrate, own_command
 
     result = demonstrate(runs, quiet=quiet)

@@ -10,11 +10,12 @@ RUN = typer.Argument(metavar="[RUN]", help="A run directory, such as runs/dates,
 
 
 def doctor(run: Annotated[str | None, RUN] = None, as_json: Json = False) -> None:
-    """Print the machine, the versions, the extras and the fast paths: which can be taken here, which a run takes.
+    """Print machine, versions and fast paths.
 
-    With a RUN, a model like its own learns from one batch and the run answers a few texts; nothing is written. Every
-    choice between a definition and its fast twin is counted, with the reason if the twin was not taken. With
-    REGARD_PLAIN=1 in the environment, definitions run everywhere.
+    It also prints which extras are installed, which fast paths can be taken here, and which a run takes. With a RUN, a
+    model like its own learns from one batch and the run answers a few texts; nothing is written. Every choice between a
+    definition and its fast twin is counted, with the reason if the twin was not taken. With REGARD_PLAIN=1 in the
+    environment, definitions run everywhere.
     """
     from regard.analysis.doctor import examine
 

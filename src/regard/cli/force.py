@@ -17,6 +17,7 @@ from regard.cli.core import (
     input_files,
     note,
     one_line,
+    say,
     to_json,
     write_lines,
 )
@@ -53,12 +54,13 @@ def force(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Print the log-probability of given outputs, which the model is forced to write.
+    """Print the log-probability of given outputs.
 
-    A line has the natural logarithm of the probability, that of the end included, and the output after a tab. With -o,
-    the maps are written: .html and .pharaoh hold those of all pairs; for the other formats and several pairs, each pair
-    has its own file, with its number in the name. Maps are written pair by pair, a page at the end. A numbered name
-    that is taken is an error at the start: no such file is replaced. Pairs with a blank side are left out.
+    The model is forced to write them. A line has the natural logarithm of the probability, that of the end included,
+    and the output after a tab. With -o, the maps are written: .html and .pharaoh hold those of all pairs; for the other
+    formats and several pairs, each pair has its own file, with its number in the name. Maps are written pair by pair, a
+    page at the end. A numbered name that is taken is an error at the start: no such file is replaced. Pairs with a
+    blank side are left out.
     """
     from regard.console import ProgressLog, counted, unwatched
 
@@ -96,6 +98,9 @@ def force(
                     else:
                         drawing.add(prediction.title, {(): choose(prediction, site, layer, head)})
             write_lines(lines)
+    for drawing in drawings:
+        if not (quiet or as_json):
+            say(f"written: {drawing.describe()}")
 
 
 def _batches(examples: "Sequence[Example]", *, with_maps: bool) -> "Iterator[Sequence[Example]]":
@@ -136,6 +141,11 @@ class Drawing:
             )
         width = len(str(self.pairs))
         return [self.path.with_stem(f"{self.path.stem}-{number:0{width}}") for number in range(1, self.pairs + 1)]
+
+    def describe(self) -> str:
+        """The names of its files: of several, the first and the last."""
+        first, last = self.paths[0], self.paths[-1]
+        return str(first) if first == last else f"{len(self.paths):,} files, {first} to {last}"
 
     def check_names(self) -> None:
         """Raise StorageError if a file cannot be written, or has a numbered name that is taken."""

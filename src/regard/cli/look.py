@@ -1,5 +1,8 @@
 """`regard look`: the attention map of one input, or all its maps."""
 
+import math
+import os.path
+import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +15,7 @@ from regard.cli.core import (
     check_outputs,
     check_utf8,
     input_files,
+    note,
     one_line,
     print_map,
     say,
@@ -19,10 +23,12 @@ from regard.cli.core import (
     write_line,
 )
 from regard.cli.maps import All, Head, Layer, Out, Pieces, Scale, SiteName, check_files, choose, choose_all
-from regard.errors import RecipeError
+from regard.cli.predict import Notes
+from regard.errors import RecipeError, shown
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
+    from regard.predict import Predictor
     from regard.types import Prediction
 
 TARGET = "Show the map of this output, which the model is forced to write."
@@ -30,7 +36,7 @@ TARGET = "Show the map of this output, which the model is forced to write."
 
 def look(
     run: RunPath,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The source text.")],
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The source text.")] = None,
     out: Out = None,
     beam: Beam = None,
     site: SiteName = None,
@@ -42,10 +48,11 @@ def look(
     scale: Scale = None,
     as_json: Json = False,
 ) -> None:
-    """Show the attention map of one input: what the model attended to while it wrote its output.
+    """Show the attention map of one input.
 
-    Unless another one is chosen, this is the mean of all heads in the last layer. The pieces of a word are merged in
-    the terminal, .svg and .png: their columns are summed, their rows averaged. .html shows both, .csv the pieces.
+    It shows what the model attended to while it wrote its output. Unless another one is chosen, this is the mean of all
+    heads in the last layer. The pieces of a word are merged in the terminal, .svg and .png: their columns are summed,
+    their rows averaged. .html shows both, .csv the pieces.
     """
     from regard import storage
     from regard.analysis.forced import force
@@ -53,6 +60,8 @@ def look(
     from regard.show.html import PLACES, html_of_several
     from regard.show.maps import draw
 
+    if text is None:
+        raise RecipeError(_how_to_give_both(run))
     check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
     if out:
         check_outputs(out, input_files(run))
@@ -78,21 +87,54 @@ def look(
         shown_maps = [choose(prediction, site, layer, head)]
         draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale or "one")
         drawings = [(path, draw_as(path.suffix)) for path in out or []]
+    for sentence in _notes(predictor, run, prediction):
+        note(sentence)
     for path, content in drawings:  # only after all are drawn without an error
         storage.write(path, content)
+        if not as_json:
+            say(f"written: {path}")
     if as_json:
         write_line(to_json(prediction.to_dict() | _to_dict(shown_maps, all_maps=all_maps)))
         return
-    write_line(one_line(prediction.text))
+    write_line(one_line(prediction.text) + _probability(predictor, prediction))
     if all_maps and out:  # the page shows them; in the terminal they would be hundreds of lines
-        for path in out:
-            say(f"written: {path}")
         return
     for attention in shown_maps:
         write_line("")
         if attention.place is not None:
             write_line(str(attention.place))
         print_map(attention, pieces=pieces, scale=scale)
+
+
+def _how_to_give_both(argument: str) -> str:
+    """The message if there is one argument, which is a run or, if the run was forgotten, the text."""
+    from pathlib import Path
+
+    from regard.storage import Run
+
+    if Run.at(Path(argument)):
+        return f"there is no text to look at; write: regard look {shlex.quote(argument)} TEXT"
+    how = f"regard look latest {shlex.quote(argument)}"
+    return f"{shown(argument)} is no run; is this the text? Write: {how}"
+
+
+def _notes(predictor: "Predictor", run: str, prediction: "Prediction") -> list[str]:
+    """Notes about a text that may not be meant as it is read: the name of a file, or with unknown parts."""
+    text = prediction.source
+    if predictor.task.recipe.source == "text" and os.path.isfile(text):
+        how = f"regard predict {shlex.quote(run)} {shlex.quote(text)}"
+        return [f"{text} is read as a text; for the lines of a file: {how}"]
+    notes = Notes(predictor.task)
+    notes.add(prediction)
+    return notes.sentences(1)
+
+
+def _probability(predictor: "Predictor", prediction: "Prediction") -> str:
+    """The probability of a classifier's label, to be printed behind it; empty for other tasks."""
+    from regard.tasks.classify import Classify
+
+    is_label = isinstance(predictor.task, Classify) and prediction.text
+    return f"  (probability {math.exp(prediction.score):.2f})" if is_label else ""
 
 
 def _to_dict(shown_maps: "list[AttentionMap]", *, all_maps: bool) -> dict[str, Any]:

@@ -62,9 +62,11 @@ def choose_all(
 
 def _stack(prediction: "Prediction") -> "AttentionMaps":
     """All maps of a prediction; RecipeError if it has none."""
+    if prediction.maps is None and not prediction.source.strip():
+        raise RecipeError("there is no map: the text is blank; give one with letters in it")
     if prediction.maps is None:
         raise RecipeError(
-            "there is no map: the text is blank, or the model has no attention (model.decoder.order = none, or a "
-            "recurrent encoder without attention pooling), or a language model wrote more than its window"
+            "there is no map: the model has no attention (model.decoder.order = none, or a recurrent encoder without "
+            "attention pooling), or a language model wrote more than its window"
         )
     return prediction.maps

@@ -14,9 +14,10 @@ def near(
     count: Annotated[int, typer.Option(min=1, help="How many lines to print.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """Print the lines of a file that are nearest to a text: cosine, line number, line.
+    """Print the lines that are nearest to a text.
 
-    Tokens that are not in the run's vocabulary all count as the same token; those of --text are named on stderr.
+    It prints cosine, line number and line. Tokens that are not in the run's vocabulary all count as the same token;
+    those of --text are named on stderr.
     """
     from regard.analysis.vectors import near, unknown
     from regard.predict import load

@@ -38,9 +38,10 @@ def predict(
     maps: Annotated[bool, typer.Option("--maps", help=MAPS)] = False,
     quiet: Quiet = False,
 ) -> None:
-    r"""Print one line of output for every line of input; a language model prints the text and its continuation.
+    r"""Print a line of output for each of input.
 
-    Lines of stdin are answered as they come: one at a time if they are typed, many at once if they are waiting.
+    A language model prints the text and its continuation. Lines of stdin are answered as they come: one at a time if
+    they are typed, many at once if they are waiting.
 
     If the run reads recordings or pictures, each file is one input, and a line of stdin names one.
 
@@ -163,11 +164,13 @@ class Notes:
         """The notes about this many lines; none if there is nothing to say."""
         sentences = []
         if self._tabs:
-            whole = "each is read as one text with the tab in it"
-            sentences.append(f"{self._tabs:,} of {lines:,} lines have a tab; {whole}; for one column, use: cut -f1")
+            have = "the text has" if lines == 1 else f"{self._tabs:,} of {lines:,} lines have"
+            whole = "it is read with the tab in it" if lines == 1 else "each is read as one text with the tab in it"
+            sentences.append(f"{have} a tab; {whole}; for one column, use: cut -f1")
         if self._lacking:
+            have = "the text has" if lines == 1 else f"{self._lacking:,} of {lines:,} lines have"
             named = ", ".join(map(shown, [*self._unknown][:LISTED])) + (", ..." if len(self._unknown) > LISTED else "")
-            sentences.append(f"{self._lacking:,} of {lines:,} lines have parts that are not in the vocabulary: {named}")
+            sentences.append(f"{have} parts that are not in the vocabulary: {named}")
         if self._cut:
             sentences.append(core.cut_note(self._cut, lines))
         return sentences

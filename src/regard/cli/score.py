@@ -51,11 +51,12 @@ def score(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    r"""Score the outputs of a run against references, in total and by group.
+    r"""Score a run's outputs against references.
 
-    The file of --errors has the columns source, expected, answer, score and metric. The score is the log-probability of
-    the answer, as in predict --json; of a language model, that of the text per token. The metric is that of the example
-    alone; instead of BLEU it is chrF, instead of F1 accuracy. Tabs and line ends in texts are escapes, such as \t.
+    Scores are printed in total and by group. The file of --errors has the columns source, expected, answer, score and
+    metric. The score is the log-probability of the answer, as in predict --json; of a language model, that of the text
+    per token. The metric is that of the example alone; instead of BLEU it is chrF, instead of F1 accuracy. Tabs and
+    line ends in texts are escapes, such as \t.
     """
     from regard import storage
     from regard.console import ProgressLog

@@ -14,9 +14,10 @@ WIDTH = 100  # columns of a comment, if it is not printed in a terminal
 
 
 def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: Json = False) -> None:
-    """Print every value of a recipe, with its meaning and where it comes from: a recipe that can be trained, too.
+    """Print every value of a recipe.
 
-    Sections of other tasks than that of the recipe are left out.
+    Each has its meaning and where it comes from; the output is a recipe that can be trained, too. Sections of other
+    tasks than that of the recipe are left out.
     """
     from rich.console import Console
 
@@ -24,7 +25,7 @@ def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
     from regard import recipe as recipes
     from regard.console import wrapped
 
-    settings, meanings = recipes.load(recipe, overrides or []), catalogue.meanings()
+    settings, meanings = recipes.load(recipe, overrides or [], recipes.COMMAND_LINE), catalogue.meanings()
     origins = recipes.origins(recipe, overrides or [])
     width = Console().width if is_terminal(sys.stdout) else WIDTH
     others = {new.partition(".")[0] for new in recipes.MOVED.values()} - {settings.task}
@@ -39,7 +40,8 @@ def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
         if section.partition(".")[0] in others:
             continue
         if section and not as_json:
-            write_line(f"\n[{section}]")
+            write_line("")
+            write_line(f"[{section}]")
         unset = []
         for _, key, value in entries:
             name = f"{section}.{key}" if section else key
@@ -50,9 +52,20 @@ def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
                 unset.append(key)
             else:
                 comment(f"{meanings[name]} ({origin})")
-                write_line(f"{key} = {recipes.encoded(value)}")
+                for line in _assignment(key, value, width):
+                    write_line(line)
         if unset:
             comment(f"as model.attention: {', '.join(unset)}")
+
+
+def _assignment(key: str, value: Any, width: int) -> list[str]:
+    """The TOML lines of a key; a list that is too wide for a terminal has a line for each item."""
+    from regard.recipe import encoded
+
+    line = f"{key} = {encoded(value)}"
+    if len(line) <= width or not isinstance(value, tuple) or not is_terminal(sys.stdout):
+        return [line]
+    return [f"{key} = [", *(f"  {encoded(item)}," for item in value), "]"]
 
 
 def _keys(section: Any, prefix: str) -> Iterator[tuple[str, str, Any]]:

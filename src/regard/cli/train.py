@@ -29,9 +29,9 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model from a recipe, on its data or on yours.
+    """Train a model from a recipe.
 
-    To train on your own pairs: regard train dates data.train=pairs.tsv
+    It learns from the recipe's data, or from yours. To train on your own pairs: regard train dates data.train=pairs.tsv
 
     To start from the weights of another run, add: train.start_from=runs/dates
 
@@ -50,7 +50,7 @@ def train(
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     if dry_run and resume is not None:
         raise RecipeError("--dry-run is for new runs; write: regard train RECIPE --dry-run")
-    settings = None if recipe is None else recipes.load(recipe, overrides or [])
+    settings = None if recipe is None else recipes.load(recipe, overrides or [], recipes.COMMAND_LINE)
     with ProgressLog(quiet=quiet) as log:
         if settings is not None and are_large(settings.data.train):
             log.announce(announcement(settings))
@@ -77,5 +77,5 @@ def train(
     write_line(str(run.path))
     if not quiet:
         quoted = shlex.quote(str(run.path))
-        look = f'regard look {quoted} "..."; ' if task_class(run.recipe().task).shows else ""
-        log.say(f"next: {look}regard predict {quoted} FILE")
+        shows = task_class(run.recipe().task).shows
+        log.say(f'next: regard look {quoted} "..."' if shows else f"next: regard predict {quoted} FILE")

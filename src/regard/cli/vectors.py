@@ -7,10 +7,10 @@ from regard.visible import is_terminal
 
 
 def vectors(run: RunPath, inputs: Inputs = None, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Print the sentence vector of every line, with norm 1, its numbers separated by tabs.
+    """Print the sentence vector of every line.
 
-    A blank line, or one with too many tokens, gets zeros. This works for runs of translate, classify, masked_lm and
-    answer.
+    Vectors have norm 1; their numbers are separated by tabs. A blank line, or one with too many tokens, gets zeros.
+    This works for runs of translate, classify, masked_lm and answer.
     """
     from regard.console import ProgressLog, counted, unwatched
 

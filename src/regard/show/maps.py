@@ -53,8 +53,11 @@ def save(
     *,
     pieces: bool = False,
     scale: str = "one",
-) -> None:
-    """Write a map to a file whose ending chooses the format; all maps of an output can only be written to .html."""
+) -> Path:
+    """Write a map to a file whose ending chooses the format; all maps of an output can only be written to .html.
+
+    Returns the path.
+    """
     path = Path(path)
     if isinstance(attention, AttentionMap):
         storage.write(path, draw(attention, path.suffix, title, pieces=pieces, scale=scale))
@@ -62,3 +65,4 @@ def save(
         storage.write(path, html_of_all(attention, title, scale))
     else:
         raise RecipeError(f"{shown(str(path))} holds one map; write all of them to a .html file, or pick one of them")
+    return path

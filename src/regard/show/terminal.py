@@ -1,26 +1,41 @@
 """The map as text for a terminal."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cache
 from textwrap import wrap
 
 from rich.cells import cell_len, set_cell_size
 from rich.color import Color, ColorSystem
+from rich.console import Console
 from rich.style import Style
 
 from regard.errors import pick
 from regard.maps import AttentionMap
 from regard.show.labels import LONGEST, clipped, letters, shown
 from regard.show.large import Axis, has_many_cells, pool
-from regard.show.scale import darkest, shades
+from regard.show.scale import legible_scale, shades, tops
 
 SHADES = "·░▒▓█"  # a dot, not a blank, so that the eye can follow a row to its column
+LIMITS = (0.125, 0.375, 0.625, 0.875)  # the least weights of the shades after the dot
+MARK = "•"  # the largest weight of a row in which all are too small for a shade
 LINES = 50  # maximum rows of a large map
 # The ink of weak and strong weights. Both are of middle lightness, and the shades let the background through: so a
 # stronger weight stands out more on dark and on light backgrounds, which a program cannot ask for.
 WEAK, STRONG = (122, 140, 166), (38, 128, 235)
 SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT, "standard": ColorSystem.STANDARD}
 SYSTEMS["windows"] = ColorSystem.WINDOWS
+
+
+def drawing(attention: AttentionMap, scale: str | None = None) -> str:
+    """The map as text, with the width and the colours of the terminal that stdout is, if it is one.
+
+    Without a `scale`, the darkest shade is the weight 1, or the largest weight of the map if all are small.
+    """
+    console = Console()
+    colours = None if console.no_color else console.color_system
+    scale = scale or legible_scale(attention.weights)
+    return terminal(attention, width=console.width, colours=colours, scale=scale)
 
 
 def terminal(attention: AttentionMap, *, width: int, colours: str | None, scale: str = "one") -> str:
@@ -52,18 +67,49 @@ def _drawn(attention: AttentionMap, width: int, colours: str | None, scale: str)
     header, widths = _header(attention.columns, room)
     system = None if colours is None else pick(SYSTEMS, colours, "colour system")
     lines = []
+    shaded = shades(attention.weights, scale).tolist()
+    marks = [_mark(weights) for weights in shaded]
     for start, stop in _blocks(widths, room):
         if stop - start < len(widths):
             lines.append(clipped(f"columns {start + 1}–{stop} of {len(widths)}", width))
         labels = ["".join(line[start:stop]) for line in header]
         lines += [" " * (margin + 1) + line for line in labels if line.strip()]
-        for row, weights in zip(rows, shades(attention.weights, scale).tolist(), strict=True):
-            block = zip(weights[start:stop], widths[start:stop], strict=True)
-            cells = "".join(_painted(weight, cells, system) for weight, cells in block)
+        for row, weights, marked in zip(rows, shaded, marks, strict=True):
+            cells = "".join(
+                _painted(weights[column], widths[column], system, MARK if column == marked else SHADES[0])
+                for column in range(start, stop)
+            )
             lines.append(" " * (margin - cell_len(row)) + row + " " + cells)
         lines.append("")
-    ramp = "".join(_painted(step / 4, 2, system) for step in range(5))
-    return "\n".join([*lines, f"0 {ramp} {darkest(attention.weights, scale)}"]) + "\n"
+    names = _names_of_shades(attention, scale)
+    marked = any(mark is not None for mark in marks)
+    return "\n".join([*lines, *_legend(names, width, system, marked=marked)]) + "\n"
+
+
+def _mark(weights: list[float]) -> int | None:
+    """The column of a row's largest weight, if all its weights are too small for a shade, and it is not 0."""
+    largest = max(weights, default=0.0)
+    return weights.index(largest) if 0 < largest < LIMITS[0] else None
+
+
+def _names_of_shades(attention: AttentionMap, scale: str) -> list[str]:
+    """The weights that each shade stands for: from the dot, which has only an upper limit, to the darkest."""
+    if scale == "row":
+        limits = [f"{limit:.1%}" for limit in LIMITS]
+        return [f"<{limits[0]}", *(f"≥{limit}" for limit in limits[:-1]), f"≥{limits[-1]} of the row's largest"]
+    top = tops(attention.weights, scale)[:1].sum().item() or 1.0  # that of any row; 1 if there is none
+    limits = [f"{limit * top:.3g}" for limit in LIMITS]
+    return [f"<{limits[0]}", *(f"≥{limit}" for limit in limits)]
+
+
+def _legend(names: list[str], width: int, system: ColorSystem | None, *, marked: bool) -> list[str]:
+    """The lines that say which weights have which shade."""
+    samples = [_painted(weight, 2, system) for weight in (0.0, *LIMITS)]
+    parts = [f"{sample} {name}" for sample, name in zip(samples, names, strict=True)]
+    widths = [3 + len(name) for name in names]
+    if marked:
+        parts, widths = [*parts, f"{_painted(0.0, 2, system, MARK)} largest"], [*widths, 10]
+    return ["  ".join(parts[start:stop]) for start, stop in _blocks([cells + 2 for cells in widths], width + 2)]
 
 
 def _header(columns: Iterable[str], room: int) -> tuple[list[list[str]], list[int]]:
@@ -89,11 +135,11 @@ def _blocks(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
     yield start, len(widths)
 
 
-def _painted(weight: float, cells: int, system: ColorSystem | None) -> str:
-    """One cell of the map: a shade of so many terminal cells, in the colour of its weight."""
+def _painted(weight: float, cells: int, system: ColorSystem | None, dot: str = SHADES[0]) -> str:
+    """One cell of the map: a shade of so many terminal cells, in the colour of its weight; `dot` if it is small."""
     weight = min(max(0.0, weight), 1.0)  # NaN becomes 0
-    shade = SHADES[round(weight * (len(SHADES) - 1))]
-    drawn = shade.ljust(cells) if shade == SHADES[0] else shade * cells
+    level = bisect_right(LIMITS, weight)
+    drawn = SHADES[level] * cells if level else dot.ljust(cells)
     return drawn if system is None else _style(round(weight, 2), system).render(drawn, color_system=system)
 
 

@@ -23,7 +23,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from regard import plugins
 from regard import recipe as recipes
-from regard.errors import CorruptError, DataError, RecipeError, RegardError, StorageError, did_you_mean, shown
+from regard.errors import (
+    MOST_LISTED,
+    CorruptError,
+    DataError,
+    RecipeError,
+    RegardError,
+    StorageError,
+    did_you_mean,
+    shown,
+)
 from regard.storage import files, latest
 from regard.storage.files import LARGEST_FILE, digest, numbered, read_errors, write_errors
 
@@ -39,7 +48,7 @@ KEPT_CHECKPOINTS = 2  # number of checkpoints: the newest, and an older one in c
 LARGEST_MANIFEST = 1 << 20  # bytes
 LARGEST_LIST = 1 << 20  # bytes of the environments, and of the lengths of a prolonged run, that are read
 LARGEST_NEW_LIST = 1 << 16  # bytes of such a list that are written: then entries between the first and the newest go
-MOST_LISTED = 10_000  # entries of such a list that is read: 64 KiB hold far fewer
+LONGEST_LIST = 10_000  # entries of such a list that is read: 64 KiB hold far fewer
 LISTED_GAP = 100  # bytes of the entry that counts those left out
 LEFT_OUT = "left_out"  # key of an entry of such a list that counts those that were left out in its place
 MOST_ENTRIES = 200_000  # of the metrics: one for each validation
@@ -237,12 +246,16 @@ class Run(Folder):
         """
         if not str(path):
             raise DataError("the name of a run is empty; name a run directory, such as runs/dates")
-        path = latest.resolve(Path(path))
+        named, path = Path(path), latest.resolve(Path(path))
         if not Run.at(path):
             with read_errors(path):
-                siblings = [str(manifest.parent) for manifest in path.parent.glob(f"*/{MANIFEST}")]
+                siblings = sorted(manifest.parent for manifest in path.parent.glob(f"*/{MANIFEST}"))
             why = f"holds no run (no {MANIFEST})" if path.is_dir() else "is not there"
-            raise DataError(f"the run {path} {why}{did_you_mean(str(path), siblings)}")
+            if named.name == latest.LATEST != path.name:
+                there = ", ".join(run.name for run in siblings[:MOST_LISTED]) or "none"
+                link = path.with_name(latest.LATEST)
+                raise DataError(f"{link} points to {path}, which {why}; runs there: {there}")
+            raise DataError(f"the run {path} {why}{did_you_mean(str(path), map(str, siblings))}")
         return Run(path)
 
     @property
@@ -280,8 +293,8 @@ class Run(Folder):
         stored = parse_json(self.read(name, LARGEST_LIST), list, self.path / name)
         if not all(isinstance(entry, dict) for entry in stored):
             raise CorruptError(f"{self.path / name} is damaged: it does not list JSON objects")
-        if len(stored) > MOST_LISTED:
-            raise CorruptError(f"{self.path / name} is damaged: it lists more than {MOST_LISTED:,} entries")
+        if len(stored) > LONGEST_LIST:
+            raise CorruptError(f"{self.path / name} is damaged: it lists more than {LONGEST_LIST:,} entries")
         for count in (entry[LEFT_OUT] for entry in stored if LEFT_OUT in entry):
             if type(count) is not int or not 0 < count < LARGEST_NUMBER:
                 raise CorruptError(f"{self.path / name} is damaged: {LEFT_OUT} is {shown(count)}")

@@ -27,6 +27,7 @@ from regard.data import batching, files, records, store
 from regard.data.batching import Lengths, length_array
 from regard.data.corpora import CORPORA
 from regard.data.files import LIMITS, Loaded
+from regard.data.origins import check_found
 from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Fields, Given
 from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
@@ -260,6 +261,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all examples; if there is no dev set, one is split off the training set."""
         data, read = recipe.data, cls.reader(recipe, given)
+        check_found(recipe, [name for name in (*data.train, *data.dev, *data.test) if name not in given])
         test = read(data.test).examples if data.test else []
         dev, lacking = read(data.dev) if data.dev else Loaded([], 0)
         what = f"{cls.noun}s with an empty side"

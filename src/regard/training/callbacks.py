@@ -100,6 +100,7 @@ class Ended:
     value: float | None = None  # of the metric on all of dev, by the weights that are stored; None if not finished
     signature: str = ""
     precision: str = ""
+    examples: int = 0  # of dev
 
     def entry(self) -> dict[str, Any]:
         """The last line of metrics.jsonl, of a finished run."""

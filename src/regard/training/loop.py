@@ -74,8 +74,7 @@ def train(
             run = Run.create(Path(runs), recipe.name, files)
             older = Path(runs) / recipe.name
             notice = f"{older} exists; this run is {run.path}" if run.path != older else ""
-            if notice:
-                log.say(notice)
+            log.say(notice or f"run {run.path}")
             if obstacle := run.latest_obstacle():
                 log.warn(obstacle)
             with _training(run) as locked:
@@ -203,6 +202,7 @@ def resume(
             if changes:
                 log.warn(changes)
                 environment.record(locked, now, run.newest_update())
+            log.say(f"run {run.path}")
             _learn(task, examples, data, dev, locked, log, stopper, callbacks)
     return run
 
@@ -309,7 +309,7 @@ def _learn(
     device = devices.choose_device(recipe.train.device)
     session = Session.begin(model.to(device), recipe.train)
     lines = overview(task, session.model, device, data, dev, len(examples.train))
-    for line in (*examples.notes, *lines, *start_notes, f"run {run.path}"):
+    for line in (*examples.notes, *lines, *start_notes):
         log.say(line)
     _restore_newest(run, session, recipe, log)
     if run.foreign_names():
@@ -362,7 +362,8 @@ def _measure(task: AnyTask, session: Session, dev: Encoded, run: Run, stopper: S
         models.load_weights(session.model, models.stored_weights(run, session.model))
         value, signature = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
     precision = devices.choose_precision(recipe.train.precision, device)
-    return Ended(run, True, session.progress.update, seconds, recipe.metric, value, signature, precision)
+    examples = len(dev.examples)
+    return Ended(run, True, session.progress.update, seconds, recipe.metric, value, signature, precision, examples)
 
 
 def _start_from(task: AnyTask, model: nn.Module, run: Run) -> list[str]:

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from regard import device as devices
+from regard.data.batching import sorted_batches
+from regard.recipe import Train
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
 
@@ -24,10 +26,19 @@ def overview(
     yield from task.describe(data, dev)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
-    yield f"{parameters:,} parameters on {device}, {updates}"
+    yield f"{parameters:,} parameters on {device}, {updates}, {_passes(settings, data)}"
     automatic = devices.choose_precision("auto", device)
     if settings.precision == "auto":
         rule = "train.precision=auto is bfloat16 on a GPU that computes in it, else float32"
         yield f"precision: {automatic} on {device} ({rule})"
     elif settings.precision == "bfloat16" != automatic:
         yield f"precision: bfloat16 on {device}, as forced; this may be slow, train.precision=auto is {automatic} here"
+
+
+def _passes(settings: Train, data: Encoded) -> str:
+    """How often training reads the data (epochs); about, since on a GPU lengths are rounded and batches may be more."""
+    passes = settings.updates * settings.accumulate / len(sorted_batches(data.lengths(), settings.batch_tokens))
+    if passes < 0.05:
+        return "less than a tenth of a pass over the data"
+    number = f"{passes:,.0f}" if passes >= 9.95 else f"{passes:.1f}"
+    return "about one pass over the data" if number == "1.0" else f"about {number} passes over the data"

@@ -24,10 +24,12 @@ class Report(Callback):
         self.estimate = Estimate(self.recipe.train, 0)
         self.is_estimated = False
         self.work = Work("learning", None)
+        self.resumed_at = 0  # updates that were done before
+        self.part = 0  # dev examples that a validation predicts
 
     def on_start(self, event: Started) -> None:
         """Show the progress bar."""
-        self.recipe, self.device = event.recipe, event.device
+        self.recipe, self.device, self.resumed_at = event.recipe, event.device, event.update
         self.estimate = Estimate(event.recipe.train, event.update)
         self.work = self.log.begin("learning", event.updates, event.update)
 
@@ -45,6 +47,7 @@ class Report(Callback):
 
     def on_validation(self, event: Validated) -> None:
         """Print the numbers of a validation, how focused the attention is, and some outputs."""
+        self.part = event.examples
         self.estimate.after_validation(event.update)
         for line in self._lines(event):
             self.log.say(line)
@@ -78,9 +81,11 @@ class Report(Callback):
     def on_end(self, event: Ended) -> None:
         """Print a small table of the best and the last validation, and the result."""
         if event.finished:
-            for line in table(event.run.metrics()[:-1], self.recipe):
+            for line in table(event.run.metrics()[:-1], self.recipe, self.part):
                 self.log.say(line)
-            self.log.say(f"learned in {event.seconds:.1f} s; on dev: {event.value:.4f} ({event.signature})")
+            since = f" since the resume after update {self.resumed_at:,}" if self.resumed_at else ""
+            score = f"on all {event.examples:,} dev examples: {event.value:.4f} ({event.signature})"
+            self.log.say(f"learned in {event.seconds:.1f} s{since}; {score}")
 
 
 def _speed(tokens_per_second: float) -> str:
@@ -103,18 +108,23 @@ def _short(text: str) -> str:
     return visible if visible.strip() else "(blank)"
 
 
-def table(entries: Sequence[Mapping[str, Any]], recipe: Recipe) -> Iterator[str]:
-    """The lines of a table of the best and the last validation, from metrics.jsonl; none if there was only one."""
+def table(entries: Sequence[Mapping[str, Any]], recipe: Recipe, part: int) -> Iterator[str]:
+    """The lines of a table of the best and the last validation, from metrics.jsonl; none if there was only one.
+
+    `part` is the number of dev examples that the metric was computed on.
+    """
     validations = [entry for entry in entries if "dev_loss" in entry]
     if len(validations) < 2:
         return
     key = f"dev_{recipe.metric}"
     columns = ["dev_loss", *([key] if key in validations[-1] else [])]
-    yield f"{'':<6}{'update':>9}" + "".join(f"  {column:>{max(9, len(column))}}" for column in columns)
+    headings = ["dev_loss", *(f"{column} (of {part:,})" for column in columns[1:])]
+    widths = [max(9, len(heading)) for heading in headings]
+    yield f"{'':<6}{'update':>9}" + "".join(f"  {name:>{width}}" for name, width in zip(headings, widths, strict=True))
     best = min(validations, key=lambda entry: cost_of(recipe, entry["dev_loss"], entry.get(key)))
     last = [] if best is validations[-1] else [("last", validations[-1])]
     for name, entry in [("best", best), *last]:
-        numbers = (_number(entry.get(column), max(9, len(column))) for column in columns)
+        numbers = (_number(entry.get(column), width) for column, width in zip(columns, widths, strict=True))
         yield f"{name:<6}{entry['update']:>9,}" + "".join(f"  {number}" for number in numbers)
 
 
