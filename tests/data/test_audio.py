@@ -212,7 +212,8 @@ def test_without_soundfile_a_sentence_says_what_to_install(
     content: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    how = r"needs the package soundfile; install it with: pip install 'regard\[audio\]', or in a clone: pip install -e '\.\[audio\]'"
+    command = r"pip install 'regard\[audio\]', or in a clone: pip install -e '\.\[audio\]'"
+    how = f"needs the package soundfile; install it with: {command}"
     with pytest.raises(MissingExtraError, match=rf"^reading the {kind} file a\.wav {how}$"):
         decode(content, "a.wav")
 

@@ -31,6 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs, links = (folder / name for name in ("pairs.tsv", "links.tsv"))
     pairs.write_text("".join(f"{text}\t{text.upper()}\n" for text in SOURCES), encoding="utf-8")
     links.write_text("".join(f"{text}\t{text.upper()}\t0-0\n" for text in SOURCES), encoding="utf-8")
+    (folder / "test.tsv").write_bytes(pairs.read_bytes())  # which no run was trained on
     (folder / "texts").write_text("\n".join(SOURCES), encoding="utf-8")
     for seed in (1, 2):
         settings = [*SIZES, *SHORT, f"data.train={pairs}", f"train.seed={seed}", f"name=tiny{seed}"]
@@ -42,13 +43,13 @@ Show = Callable[..., None]
 COMMANDS: dict[str, tuple[Show, list[str]]] = {
     "score": (
         lambda folder, quiet: score(
-            f"{folder}/runs/tiny1", [f"{folder}/pairs.tsv"], metric="bleu", errors=folder / "errors.tsv", quiet=quiet
+            f"{folder}/runs/tiny1", [f"{folder}/test.tsv"], metric="bleu", errors=folder / "errors.tsv", quiet=quiet
         ),
-        ["reading pairs.tsv", "encoding", "answering", "computing bleu", "comparing answers", "counting mistakes"],
+        ["reading test.tsv", "encoding", "answering", "computing bleu", "comparing answers", "counting mistakes"],
     ),
     "score by edits": (
         lambda folder, quiet: score(
-            f"{folder}/runs/tiny1", [f"{folder}/pairs.tsv"], metric="character_errors", quiet=quiet
+            f"{folder}/runs/tiny1", [f"{folder}/test.tsv"], metric="character_errors", quiet=quiet
         ),
         ["answering", "computing character_errors"],
     ),
@@ -84,7 +85,7 @@ def test_a_slow_command_shows_what_it_does_and_stdout_is_the_same_with_quiet(
 ) -> None:
     for module in ("regard.cli.force", "regard.cli.core"):
         monkeypatch.setattr(sys.modules[module], "CHUNK", 10)
-    monkeypatch.setattr("regard.metrics.BLOCK", 10)
+    monkeypatch.setattr("regard.metrics.text.BLOCK", 10)
     ticks = count()
     monkeypatch.setattr(console.time, "perf_counter", lambda: 6.0 * next(ticks))  # each look at the clock takes long
     command, works = COMMANDS[name]
