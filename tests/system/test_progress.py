@@ -84,7 +84,7 @@ def test_a_slow_command_shows_what_it_does_and_stdout_is_the_same_with_quiet(
 ) -> None:
     for module in ("regard.cli.force", "regard.cli.core"):
         monkeypatch.setattr(sys.modules[module], "CHUNK", 10)
-    monkeypatch.setattr("regard.metrics.BLOCK", 10)
+    monkeypatch.setattr("regard.metrics.text.BLOCK", 10)
     ticks = count()
     monkeypatch.setattr(console.time, "perf_counter", lambda: 6.0 * next(ticks))  # each look at the clock takes long
     command, works = COMMANDS[name]
