@@ -8,6 +8,7 @@ import typer
 from regard.cli.core import Json, note, to_json, write_line
 from regard.visible import is_terminal
 
+NARROWEST = 16  # columns of the names
 TABLE = typer.Argument(metavar="[TABLE]", help="Only this table, such as scores.")
 
 
@@ -27,7 +28,7 @@ def list_tables(what: Annotated[str | None, TABLE] = None, as_json: Json = False
     for name, table in chosen.items():
         write_line(f"{name}  ({table.key})")
         lines = table.lines()
-        margin = max(map(len, lines), default=0) + 3  # before the descriptions
+        margin = max(NARROWEST, *map(len, lines)) + 3  # before the descriptions
         for entry, description in lines.items():
             first, *others = _wrapped(description, margin)
             write_line(f"  {entry:<{margin - 2}}{first}".rstrip())
