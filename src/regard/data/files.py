@@ -203,7 +203,7 @@ def read_bytes(name: str, limit: int, key: str) -> bytes:
 
 
 def _pieces(name: str, read: Callable[[int, int], Iterator[bytes]]) -> Iterator[bytes]:
-    """The pieces that `read` yields of an open file, from its handle and size; refuses a file that changes meanwhile."""
+    """The pieces that `read` yields from the handle and the size of a file; DataError if the file changes meanwhile."""
     path = find(name)
     try:
         _check_kind(os.stat(path), name)  # before it is opened: that alone can have an effect on a device

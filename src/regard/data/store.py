@@ -180,9 +180,7 @@ def with_sources(examples: Sequence[Example], change: Callable[[str, str], str])
     if isinstance(examples, StoredExamples):
         texts, origin = examples.texts, examples.origin
         return StoredExamples(examples.lines, lambda line: changed(texts(line), origin(line)), origin)
-    return mapped(
-        examples, lambda one: replace(one, source=changed((one.source, one.target), one.origin)[0])
-    )
+    return mapped(examples, lambda one: replace(one, source=changed((one.source, one.target), one.origin)[0]))
 
 
 def without_texts(examples: Sequence[Example]) -> Sequence[Example]:
