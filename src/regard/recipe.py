@@ -315,6 +315,7 @@ class Picture:
     front: str = "convolution"  # the layers that turn pixels into a grid of vectors; `regard list fronts`
     channels: int = _number(32, 1, 4096)  # channels of the first block; each further block has twice as many
     blocks: int = _number(3, 1, 8)  # number of blocks; each halves height and width
+    kernel: int = _number(2, 2, 8)  # width of the kernels, an even number; 2: a cell sees its own pixels only
     squeeze_excite: bool = False  # squeeze-and-excitation after each block: a gate for each channel
     positions: str = "sinusoidal"  # how the vectors of the grid know their place; `regard list grid_positions`
 

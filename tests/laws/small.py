@@ -198,6 +198,7 @@ TRANSFORMERS = list(
             transformer("relative", encoder="recurrent", tied=True),
             transformer("rotary", decoder="recurrent"),
             transformer("rotary", encoder="gnmt", cell="lstm"),
+            transformer("sinusoidal", encoder="none"),
             transformer("learned", "post", order="luong", decoder="recurrent", tied=True),
             transformer("relative", order="context", cell="lstm", decoder="recurrent", layers=1),
             transformer("alibi", order="none", cell="rnn", decoder="recurrent"),
@@ -221,6 +222,7 @@ def recurrent_cases() -> list[Case]:
     cases.append(Case("bahdanau", tied=True))
     deep = product(("gnmt", "gnmt_v2"), (("lstm", "gnmt"), ("gru", "recurrent")))
     cases += [Case(order, cell, 3, encoder=encoder) for order, (cell, encoder) in deep]
+    cases += [Case("bahdanau", encoder="none"), Case("luong", "lstm", 2, encoder="none")]
     return list(dict.fromkeys(cases))
 
 

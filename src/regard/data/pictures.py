@@ -116,7 +116,7 @@ def resize(pixels: Pixels, size: int, fit: str) -> UInt8[Tensor, "3 size size"]:
 
 def _resized(pixels: Pixels, height: int, width: int) -> UInt8[Tensor, "3 height width"]:
     """Bicubic interpolation with an antialiasing filter; a picture that has this size already is not changed."""
-    channels_first = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
+    channels_first = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)
     if pixels.shape[:2] == (height, width):
         return channels_first.contiguous()
     options: dict[str, Any] = {"mode": "bicubic", "align_corners": False, "antialias": True}

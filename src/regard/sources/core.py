@@ -94,7 +94,7 @@ class Source(ABC, Generic[Item]):
 
     @classmethod
     def locate(cls, source: str, file: str) -> str:
-        """The source of an example by what a line of a data file says, such as a name relative to its folder."""
+        """The source that a line of a data file names; the name of a picture is relative to the folder of that file."""
         return source
 
     @classmethod

@@ -1,8 +1,9 @@
-"""Pictures as a source: files or scenes of a corpus, and the layers that turn pixels into a grid of vectors."""
+"""Pictures as a source: files, or scenes of a corpus, and the layers that turn pixels into a grid of vectors."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,9 +27,8 @@ from regard.storage import Run
 from regard.types import BatchFirst
 
 KEPT_BYTES = 2**31  # decoded pictures that stay in memory; the others are decoded again each time they are needed
-MOST_GROUPS = 8  # of channels, for group normalisation
 
-Picture3 = UInt8[Tensor, "3 size size"]
+Image = UInt8[Tensor, "3 size size"]
 
 
 @dataclass(frozen=True)
@@ -94,26 +94,25 @@ GRID_POSITIONS: dict[str, type[GridPositions]] = {
 
 
 class Block(nn.Module):
-    """A convolution that halves height and width, group normalisation (Wu and He 2018), ReLU, and maybe gates.
+    """A convolution that halves height and width, layer normalisation of each position, ReLU, and maybe gates.
 
-    Group normalisation uses the statistics of one picture, so the other pictures of a batch change nothing.
+    Layer normalisation over the channels of one position (Liu et al. 2022, ConvNeXt) mixes neither pictures nor
+    positions. Group or batch normalisation would tell every cell about the whole picture, and attention to an empty
+    cell could then mean anything.
     """
 
-    def __init__(self, inputs: int, outputs: int, *, squeeze_excite: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, *, kernel: int, squeeze_excite: bool) -> None:
         super().__init__()
-        groups = next(count for count in range(min(MOST_GROUPS, outputs), 0, -1) if outputs % count == 0)
-        self.convolution = nn.Conv2d(inputs, outputs, kernel_size=3, stride=2, padding=1, bias=False)
-        self.norm = nn.GroupNorm(groups, outputs)
-        self.gates = SqueezeExcite(channels=outputs) if squeeze_excite else None
+        self.convolution = nn.Conv2d(inputs, outputs, kernel, stride=2, padding=kernel // 2 - 1)
+        self.norm = nn.LayerNorm(outputs)
+        self.gates = SqueezeExcite(channels=outputs) if squeeze_excite else nn.Identity()
 
     def forward(
-        self, inputs: Float[Tensor, "batch inputs height width"]
-    ) -> Float[Tensor, "batch outputs rows columns"]:
-        """The features of half the height and width, rounded up."""
-        features = functional.relu(self.norm(self.convolution(inputs)))
-        if self.gates is None:
-            return features
-        return self.gates(features.movedim(1, -1)).movedim(-1, 1)
+        self, inputs: Float[Tensor, "batch height width inputs"]
+    ) -> Float[Tensor, "batch rows columns outputs"]:
+        """The features of half the height and width, rounded down."""
+        features = self.convolution(inputs.movedim(-1, 1)).movedim(1, -1)
+        return self.gates(functional.relu(self.norm(features)))
 
 
 class PictureFront(Front):
@@ -131,6 +130,9 @@ class PictureFront(Front):
 class Convolution(PictureFront):
     """Blocks of convolutions from pixels to a grid; then the position of each cell is mixed into its vector.
 
+    With kernels of width 2, which do not overlap, a cell sees its own pixels only, so that attention to a cell means
+    attention to what is there. The width is always even: with 3, a cell would see more to its upper left.
+
     cell = W features + position,  vector = cell + V relu(U cell).  Without the last step, the mean of all vectors, from
     which a decoder starts, would not depend on where things are.
     """
@@ -138,8 +140,8 @@ class Convolution(PictureFront):
     def __init__(self, settings: Settings, width: int) -> None:
         super().__init__(settings, width)
         channels = [3, *(settings.channels * 2**block for block in range(settings.blocks))]
-        blocks = (Block(*pair, squeeze_excite=settings.squeeze_excite) for pair in pairwise(channels))
-        self.blocks = nn.Sequential(*blocks)
+        make = partial(Block, kernel=settings.kernel, squeeze_excite=settings.squeeze_excite)
+        self.blocks = nn.Sequential(*(make(*pair) for pair in pairwise(channels)))
         self.project = nn.Linear(channels[-1], width)
         self.layout = self.grid(settings)
         positions = pick(GRID_POSITIONS, settings.positions, "kind of grid positions")
@@ -148,8 +150,8 @@ class Convolution(PictureFront):
 
     @staticmethod
     def grid(settings: Settings) -> Grid:
-        """The grid after the last block: each one halves both sides, rounded up."""
-        side = -(-settings.size // 2**settings.blocks)
+        """The grid after the last block: each one halves both sides, rounded down."""
+        side = settings.size // 2**settings.blocks
         return Grid(side, side)
 
     @property
@@ -160,7 +162,7 @@ class Convolution(PictureFront):
     def embed(self, source: PictureBatch) -> Vectors:
         """A vector for every cell of the grid, row by row."""
         pixels = source.pixels.to(self.project.weight.dtype) / 127.5 - 1.0
-        cells = self.positions(self.project(self.blocks(pixels).movedim(1, -1)))
+        cells = self.positions(self.project(self.blocks(pixels.movedim(1, -1))))
         vectors = (cells + self.mix(cells)).flatten(1, 2)
         return Vectors(vectors[:, : source.mask.shape[1]], source.mask, self.layout)
 
@@ -171,18 +173,18 @@ FRONTS: dict[str, type[PictureFront]] = {"convolution": Convolution}
 # the source
 
 
-class Decoded(Stored[Picture3]):
+class Decoded(Stored[Image]):
     """Pictures by name, decoded when they are read; those that are read first stay in memory, up to KEPT_BYTES."""
 
-    def __init__(self, sources: Sequence[str], decode: Callable[[str], Picture3]) -> None:
+    def __init__(self, sources: Sequence[str], decode: Callable[[str], Image]) -> None:
         self.sources, self.decode = sources, decode
-        self.kept: dict[str, Picture3] = {}
+        self.kept: dict[str, Image] = {}
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self.sources)
 
-    def item(self, index: int) -> Picture3:
+    def item(self, index: int) -> Image:
         """The picture at an index from 0."""
         name = self.sources[index]
         if name in self.kept:
@@ -194,7 +196,7 @@ class Decoded(Stored[Picture3]):
         return picture
 
 
-class Picture(Source[Picture3]):
+class Picture(Source[Image]):
     """A picture: the name of a file, or the description of a scene, as pixels of one size."""
 
     reads_files = True
@@ -208,7 +210,16 @@ class Picture(Source[Picture3]):
         """Raise RecipeError if a name is in no table, or the grid has more cells than data.max_length."""
         settings = recipe.picture
         pick(FITS, settings.fit, "fit")
+        if settings.kernel % 2:
+            raise RecipeError(
+                f"picture.kernel is an even number, so that a cell lies in the middle, not {settings.kernel}"
+            )
         grid = Picture(settings, recipe.data.limits).grid
+        if not grid.height:
+            how = "lower picture.blocks or raise picture.size"
+            raise RecipeError(
+                f"{settings.blocks} blocks leave nothing of {settings.size} x {settings.size} pixels; {how}"
+            )
         if grid.height * grid.width > recipe.data.max_length:
             cells = f"{grid.height} x {grid.width} = {grid.height * grid.width:,} cells"
             how = "raise picture.blocks or data.max_length, or lower picture.size"
@@ -235,24 +246,24 @@ class Picture(Source[Picture3]):
         """None: the recipe has all settings."""
         return {}
 
-    def encode(self, source: str) -> Picture3:
+    def encode(self, source: str) -> Image:
         """The pixels of a picture, resized."""
         return pictures.resize(pictures.load(source, self.limits), self.settings.size, self.settings.fit)
 
-    def encode_all(self, sources: Sequence[str]) -> Sequence[Picture3]:
+    def encode_all(self, sources: Sequence[str]) -> Sequence[Image]:
         """Many pictures, decoded when they are read; a picture with several captions is decoded once."""
         return Decoded(sources, self.encode)
 
-    def size(self, item: Picture3) -> int:
+    def size(self, item: Image) -> int:
         """The number of cells of the grid."""
         return self.grid.height * self.grid.width
 
-    def collate(self, items: Sequence[Picture3]) -> PictureBatch:
+    def collate(self, items: Sequence[Image]) -> PictureBatch:
         """The pixels of the pictures in one tensor."""
         mask = torch.ones(len(items), self.grid.height * self.grid.width, dtype=torch.bool)
         return PictureBatch(torch.stack([*items]), mask)
 
-    def labels(self, item: Picture3) -> tuple[str, ...]:
+    def labels(self, item: Image) -> tuple[str, ...]:
         """The row and the column of each cell, counted from 1: `2,3`."""
         rows, columns = range(1, self.grid.height + 1), range(1, self.grid.width + 1)
         return tuple(f"{row},{column}" for row in rows for column in columns)
@@ -262,7 +273,7 @@ class Picture(Source[Picture3]):
         width = model.encoder.dim if model.encoder.kind == "transformer" else model.embedding
         return pick(FRONTS, self.settings.front, "front")(self.settings, width)
 
-    def describe(self, items: Sequence[Picture3]) -> str:
+    def describe(self, items: Sequence[Image]) -> str:
         """The size of the pictures and of their grid."""
         size, grid = self.settings.size, self.grid
         return f"pictures of {size} x {size} pixels, read as a grid of {grid.height} x {grid.width} cells"

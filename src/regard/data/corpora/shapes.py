@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ FIELD = SIZE // FIELDS
 PREFIX = "shapes:"
 MOST_OBJECTS = 16  # of a description; those of the corpus have at most four
 RADII = (6, 7)
-JITTER = 1  # pixels that a centre is off the middle of its field, at most
 BACKGROUND = (128, 128, 128)
 COLOURS = {
     "red": (220, 30, 40),
@@ -60,7 +60,7 @@ SHAPES: dict[str, Callable[[Offsets, Offsets, int], Mask]] = {  # which pixels b
 PLURALS = {shape: "crosses" if shape == "cross" else f"{shape}s" for shape in SHAPES}
 
 
-class Thing(NamedTuple):
+class SceneObject(NamedTuple):
     """One object of a scene: its centre and its radius are in pixels, from the top left corner."""
 
     colour: str
@@ -78,31 +78,31 @@ class Thing(NamedTuple):
 class Group(NamedTuple):
     """All objects of one colour and shape, as a caption names them, and the fields that they stand in."""
 
-    things: tuple[Thing, ...]
+    objects: tuple[SceneObject, ...]
 
     @property
     def name(self) -> str:
         """The group in a caption: `a red circle`, `two red circles`."""
-        colour, shape, *_ = self.things[0]
-        if len(self.things) == 1:
+        colour, shape, *_ = self.objects[0]
+        if len(self.objects) == 1:
             return f"{'an' if colour == 'orange' else 'a'} {colour} {shape}"
         return f"two {colour} {PLURALS[shape]}"
 
     @property
     def rows(self) -> range:
         """The rows of fields from the highest object to the lowest."""
-        rows = [thing.down // FIELD for thing in self.things]
+        rows = [one.down // FIELD for one in self.objects]
         return range(min(rows), max(rows) + 1)
 
     @property
     def columns(self) -> range:
         """The columns of fields from the first object to the last."""
-        columns = [thing.across // FIELD for thing in self.things]
+        columns = [one.across // FIELD for one in self.objects]
         return range(min(columns), max(columns) + 1)
 
 
 def shapes(seed: int, size: int) -> Splits:
-    """Scenes of 2 to 4 coloured shapes with captions: `a red circle left of a blue square and two green crosses above`.
+    """Scenes of 2 to 4 coloured shapes with captions: `a red circle left of a blue square above two green crosses`.
 
     A source is the description of a scene, which `render` draws: `shapes:red-circle-12-20-6,...`, with centre and
     radius in pixels. A scene has exactly one right caption (see `describe`), so exact match is a fair metric. No
@@ -114,120 +114,109 @@ def shapes(seed: int, size: int) -> Splits:
 
 def _example(split: str, index: int, generator: random.Random) -> Example:
     while True:
-        kinds = generator.sample([(colour, shape) for colour in COLOURS for shape in SHAPES], 3)
-        counts = generator.choice(COUNTS)
-        caption, things = None, list[Thing]()
-        while caption is None:  # until the places allow a caption
-            things = _placed(
-                [kind for kind, count in zip(kinds, counts, strict=False) for _ in range(count)], generator
-            )
-            caption = describe(things)
+        objects = _scene(generator)
+        caption = describe(objects)
+        assert caption is not None
         if belongs(caption, split):
-            return Example(_source(things), caption, f"{len(things)} objects")
+            return Example(_source(objects), caption, f"{len(objects)} objects")
 
 
-def _placed(kinds: Sequence[tuple[str, str]], generator: random.Random) -> list[Thing]:
-    """Objects of these kinds in different fields, each a little off the middle of its field."""
-    things = []
-    for (colour, shape), field in zip(kinds, generator.sample(range(FIELDS**2), len(kinds)), strict=True):
-        down, across = (
-            place * FIELD + FIELD // 2 + generator.randint(-JITTER, JITTER) for place in divmod(field, FIELDS)
-        )
-        things.append(Thing(colour, shape, across, down, generator.choice(RADII)))
-    return sorted(things, key=lambda thing: (thing.down, thing.across))  # the order says nothing about the caption
+def _scene(generator: random.Random) -> list[SceneObject]:
+    """The objects of a random scene: bands of one or more groups, one band above the other."""
+    kinds = generator.sample([(colour, shape) for colour in COLOURS for shape in SHAPES], 3)
+    bands: list[list[tuple[str, str]]] = []  # the kind of each object
+    for number, (kind, count) in enumerate(zip(kinds, generator.choice(COUNTS), strict=False)):
+        if number == 0 or generator.random() < 0.5:
+            bands.append([])
+        bands[-1] += [kind] * count
+    heights = [2 if len(band) == 2 and band[0] == band[1] and generator.random() < 0.5 else 1 for band in bands]
+    rows = iter(sorted(generator.sample(range(FIELDS), sum(heights))))
+    objects = []
+    for band, height in zip(bands, heights, strict=True):
+        columns = sorted(generator.sample(range(FIELDS), len(band)))
+        if height == 2:
+            generator.shuffle(columns)  # the left one of two may be the lower one
+        own = [next(rows) for _ in range(height)] * len(band)
+        objects += [_object(*place, generator) for place in zip(band, own, columns, strict=False)]
+    return sorted(objects, key=lambda one: (one.down, one.across))  # the order says nothing about the caption
 
 
-def _source(things: Sequence[Thing]) -> str:
-    return PREFIX + ",".join("-".join(map(str, thing)) for thing in things)
+def _object(kind: tuple[str, str], row: int, column: int, generator: random.Random) -> SceneObject:
+    """An object of this kind in a field, a little off the middle, but all of it within the field."""
+    radius = generator.choice(RADII)
+    most = FIELD // 2 - 1 - radius
+    across, down = (place * FIELD + FIELD // 2 + generator.randint(-most, most) for place in (column, row))
+    return SceneObject(*kind, across, down, radius)
+
+
+def _source(objects: Sequence[SceneObject]) -> str:
+    return PREFIX + ",".join("-".join(map(str, one)) for one in objects)
 
 
 # from a scene to its caption
 
 
-def describe(things: Sequence[Thing]) -> str | None:
-    """The caption of a scene; None if the rules below give none. They never give two.
+def describe(objects: Sequence[SceneObject]) -> str | None:
+    """The caption of a scene; None if the rules give none. They never give two.
 
-    Objects of one colour and shape are a group. Of two groups, one is `left of` the other if it ends before the other
-    begins, and both share a row of fields; likewise `above`, if both share a column. Of three groups, two share a row
-    of fields, and all of the third is `above` or `below` them; the pair comes first.
+    Objects of one colour and shape are a group of one or two. Groups whose objects all stand in one row of fields are a
+    band: the caption names them from the left to the right, with `left of` between them. Any other group is a band of
+    its own. Bands are named from the top to the bottom, with `above` between them. There is no caption if bands share a
+    row, or if groups of a band are mixed.
     """
-    groups = _ordered(things)
-    if groups is None:
+    bands = _bands(objects)
+    if bands is None:
         return None
-    first, second, *others = groups
-    relation = "left of" if _are_beside(first, second) else "above"
-    caption = f"{first.name} {relation} {second.name}"
-    for other in others:
-        caption += f" and {other.name} {'above' if other.rows[-1] < first.rows[0] else 'below'}"
-    return caption
+    return " above ".join(" left of ".join(group.name for group in band) for band in bands)
 
 
-def _ordered(things: Sequence[Thing]) -> tuple[Group, ...] | None:
-    """The groups of a scene in the order of its caption; None if it has none."""
-    kinds: dict[tuple[str, str], list[Thing]] = {}
-    for thing in things:
-        kinds.setdefault((thing.colour, thing.shape), []).append(thing)
+def _bands(objects: Sequence[SceneObject]) -> list[list[Group]] | None:
+    """The groups of a scene, band by band; None if it has no caption."""
+    kinds: dict[tuple[str, str], list[SceneObject]] = {}
+    for one in objects:
+        kinds.setdefault((one.colour, one.shape), []).append(one)
     groups = [Group(tuple(members)) for members in kinds.values()]
-    if max(map(len, kinds.values())) > 2:
+    if len(groups) < 2 or max(len(group.objects) for group in groups) > 2:
         return None
-    for first in groups:
-        for second in groups:
-            others = tuple(group for group in groups if group not in (first, second))
-            if len(groups) == 2 and _are_above(first, second):
-                return first, second
-            if (
-                len(groups) in (2, 3)
-                and _are_beside(first, second)
-                and all(_is_apart(o, first, second) for o in others)
-            ):
-                return first, second, *others
-    return None
-
-
-def _overlap(first: range, second: range) -> bool:
-    return first[0] <= second[-1] and second[0] <= first[-1]
-
-
-def _are_beside(left: Group, right: Group) -> bool:
-    return left.columns[-1] < right.columns[0] and _overlap(left.rows, right.rows)
-
-
-def _are_above(upper: Group, lower: Group) -> bool:
-    return upper.rows[-1] < lower.rows[0] and _overlap(upper.columns, lower.columns)
-
-
-def _is_apart(other: Group, first: Group, second: Group) -> bool:
-    """Whether a group is above both others, or below both."""
-    highest, lowest = min(first.rows[0], second.rows[0]), max(first.rows[-1], second.rows[-1])
-    return other.rows[-1] < highest or other.rows[0] > lowest
+    bands: list[list[Group]] = []
+    for group in sorted(groups, key=lambda group: (group.rows[0], len(group.rows), group.columns[0])):
+        if bands and len(group.rows) == 1 and group.rows == bands[-1][-1].rows:
+            if group.columns[0] <= bands[-1][-1].columns[-1]:
+                return None
+            bands[-1].append(group)
+        elif bands and group.rows[0] <= bands[-1][-1].rows[-1]:
+            return None
+        else:
+            bands.append([group])
+    return bands
 
 
 # from a description to a picture, and to true cells
 
 
-def parse(source: str) -> list[Thing]:
+def parse(source: str) -> list[SceneObject]:
     """The objects of a description such as `shapes:red-circle-12-20-6,blue-square-44-22-5`."""
     parts = source.removeprefix(PREFIX).split(",")
     if len(parts) > MOST_OBJECTS:
         raise DataError(f"{shown(source)} has {len(parts):,} objects; describe at most {MOST_OBJECTS}")
-    return [_parse_thing(part, source) for part in parts]
+    return [_parse_object(part, source) for part in parts]
 
 
-def _parse_thing(text: str, source: str) -> Thing:
+def _parse_object(text: str, source: str) -> SceneObject:
     fields = text.strip().split("-")
     numbers = [int(field) for field in fields[2:] if field.isascii() and field.isdigit() and len(field) <= 2]
     if len(fields) != 5 or len(numbers) != 3 or fields[0] not in COLOURS or fields[1] not in SHAPES:
         names = f"COLOUR of {', '.join(COLOURS)} and SHAPE of {', '.join(SHAPES)}"
         expected = f"expected COLOUR-SHAPE-ACROSS-DOWN-RADIUS such as red-circle-12-20-6, with {names}"
         raise DataError(f"{shown(source)}: {shown(text)} is no object; {expected}")
-    return Thing(fields[0], fields[1], *numbers)
+    return SceneObject(fields[0], fields[1], *numbers)
 
 
 def render(source: str) -> Pixels:
     """The picture of a description: height x width x RGB; later objects hide earlier ones."""
     pixels = np.full((SIZE, SIZE, 3), BACKGROUND, np.uint8)
-    for thing in parse(source):
-        pixels[thing.mask()] = COLOURS[thing.colour]
+    for one in parse(source):
+        pixels[one.mask()] = COLOURS[one.colour]
     return pixels
 
 
@@ -236,14 +225,14 @@ def true_cells(source: str, height: int, width: int) -> dict[int, frozenset[int]
 
     Words are counted from 0 and cells row by row, as the columns of an attention map over `Grid(height, width)`.
     """
-    groups = _ordered(parse(source))
-    if groups is None:
+    objects = parse(source)
+    bands, caption = _bands(objects), describe(objects)
+    if bands is None or caption is None:
         raise DataError(f"{shown(source)} has no caption; take a scene of the corpus shapes")
-    cells: dict[int, frozenset[int]] = {}
-    caption = describe(parse(source)) or ""
     nouns = (place for place, word in enumerate(caption.split()) if word in (*SHAPES, *PLURALS.values()))
-    for place, group in zip(nouns, groups, strict=True):
-        down, across = np.nonzero(np.any([thing.mask() for thing in group.things], axis=0))
+    cells: dict[int, frozenset[int]] = {}
+    for place, group in zip(nouns, chain.from_iterable(bands), strict=True):
+        down, across = np.nonzero(np.any([one.mask() for one in group.objects], axis=0))
         covered = down * height // SIZE * width + across * width // SIZE
         cells[place] = frozenset(np.unique(covered).tolist())
     return cells

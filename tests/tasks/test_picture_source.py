@@ -1,0 +1,315 @@
+"""Pictures as a source: they train, are stored, resume and predict as text does, with maps over the cells of a grid."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_keys import keys_of, read_by
+
+import regard
+from regard import recipe as recipes
+from regard import storage
+from regard.analysis.forced import force
+from regard.analysis.grounding import grounding
+from regard.attention.record import record
+from regard.data.corpora import reverse, shapes
+from regard.data.corpora.shapes import render
+from regard.decoders import DECODERS
+from regard.encoders import ENCODERS, DirectEncoder
+from regard.errors import DataError, RecipeError, StoppedError
+from regard.maps import Grid
+from regard.recipe import Recipe
+from regard.sources import Picture, PictureBatch, TokenEmbedding, picture
+from regard.sources.picture import GRID_POSITIONS, Decoded
+from regard.storage import Run
+from regard.tasks import TASKS, Transduce
+from regard.training.stopping import Stopper
+from regard.types import Batch, Example, Padded
+
+SMALL = (
+    *("data.size=96", "picture.channels=3", "picture.blocks=3", "model.embedding=12", "train.device=cpu"),
+    *("model.encoder.dim=12", "model.decoder.dim=12", "model.attention.dim=12", "train.updates=12", "train.validate=6"),
+    *("model.attention.heads=2", "train.batch_tokens=640", "train.validate_examples=4"),
+)
+SCENES = [example.source for example in shapes(seed=1, size=5).train]
+
+
+def make_recipe(*keys: str) -> Recipe:
+    return recipes.load("shapes", [*SMALL, *keys])
+
+
+def make_batch(task: Transduce, count: int = 5) -> Batch:
+    return task.collate(task.encode(shapes(seed=1, size=count).train), range(count))
+
+
+def make_task(*keys: str) -> Transduce:
+    recipe = make_recipe(*keys)
+    Transduce.check(recipe)
+    return Transduce.learn(recipe, shapes(seed=1, size=96).train)
+
+
+# Laws
+
+
+@pytest.mark.parametrize("positions", GRID_POSITIONS)
+@pytest.mark.parametrize("keys", [(), ("picture.squeeze_excite=true",), ("picture.kernel=4", "picture.size=40")])
+def test_batch_mates_change_nothing(positions: str, keys: tuple[str, ...]) -> None:
+    task = make_task(f"picture.positions={positions}", *keys)
+    torch.manual_seed(1)
+    front = task.inputs.front(task.recipe.model).double()
+    batch = make_batch(task).source
+    together = front.embed(batch)
+    assert together.layout == task.inputs.grid
+    for row in range(5):
+        alone = front.embed(batch.select(torch.tensor([row])))
+        torch.testing.assert_close(alone.vectors[0], together.vectors[row], rtol=0, atol=1e-12)
+
+
+def test_a_cell_sees_its_own_pixels_only() -> None:
+    task = make_task()
+    front, batch = task.inputs.front(task.recipe.model), make_batch(task).source
+    before = front.embed(batch).vectors
+    pixels = batch.pixels.clone()
+    pixels[:, :, 8:16, 24:32] = 255 - pixels[:, :, 8:16, 24:32]  # row 1, column 3 of 8 x 8 cells
+    changed = (front.embed(replace(batch, pixels=pixels)).vectors != before).any(-1)
+    assert changed.nonzero()[:, 1].tolist() == [8 + 3] * 5
+
+
+@pytest.mark.parametrize("positions", GRID_POSITIONS)
+def test_positions_tell_cells_apart_unless_there_are_none(positions: str) -> None:
+    task = make_task(f"picture.positions={positions}")
+    front = task.inputs.front(task.recipe.model)
+    grey = PictureBatch(torch.full((1, 3, 64, 64), 128, dtype=torch.uint8), torch.ones(1, 64, dtype=torch.bool))
+    vectors = front.embed(grey).vectors[0]
+    different = torch.unique(vectors.detach().round(decimals=4), dim=0)
+    assert len(different) == (1 if positions == "none" else 64)
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), list(product(ENCODERS, DECODERS)))
+def test_stepping_retells_forward_and_all_weights_get_gradients(encoder: str, decoder: str) -> None:
+    kinds = (f"model.encoder.kind={encoder}", f"model.decoder.kind={decoder}")
+    task = make_task(*kinds, "picture.squeeze_excite=true", "picture.positions=learned", "model.encoder.layers=2")
+    torch.manual_seed(1)
+    model, batch = task.build().double().eval(), make_batch(task)
+    whole = model(batch)
+    assert whole.attention.shape[-1] == 64
+    torch.testing.assert_close(whole.attention.sum(-1), torch.ones_like(whole.attention[..., 0]))
+    prepared = model.decoder.prepare(model.read(batch.source))
+    state = model.decoder.start(prepared)
+    for place in range(batch.target.ids.shape[1] - 1):
+        step = model.decoder.step(batch.target.ids[:, place : place + 1], state, prepared)
+        torch.testing.assert_close(step.logits[:, 0], whole.logits[:, place], rtol=0, atol=1e-10)
+        state = step.state
+    task.loss(model, batch).backward()
+    gradients = {name: parameter.grad for name, parameter in model.encoder.embedding.named_parameters()}
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
+    assert all(gradient.abs().max() > 0 for gradient in gradients.values())
+
+
+def test_recording_changes_no_bit_and_keeps_gates_and_maps() -> None:
+    task = make_task("picture.squeeze_excite=true")
+    model, batch = task.build().eval(), make_batch(task)
+    logits = model(batch).logits
+    with record(model) as recorded:
+        assert torch.equal(model(batch).logits, logits)
+    gates = {name: weights for name, weights in recorded.weights.items() if name.endswith("gates")}
+    assert [gate.shape for gate in gates.values()] == [(5, 1, 3), (5, 1, 6), (5, 1, 12)]
+    assert all(((gate > 0) & (gate < 1)).all() for gate in gates.values())
+    assert torch.equal(model(batch).logits, logits)
+
+
+def test_a_batch_is_cropped_and_selected_by_cells_and_rows() -> None:
+    task = make_task()
+    front, batch = task.inputs.front(task.recipe.model), make_batch(task).source
+    whole = front.embed(batch).vectors
+    assert torch.equal(front.embed(batch.crop(10)).vectors, whole[:, :10])
+    assert torch.equal(batch.crop(1000).mask, batch.mask)
+    assert torch.equal(batch.select(torch.tensor([3, 1])).pixels, batch.pixels[[3, 1]])
+    assert batch.mask.shape == (5, task.inputs.size(batch.pixels[0])) == (5, 64)
+
+
+# The encoder without layers
+
+
+def test_without_an_encoder_the_memory_has_the_vectors_and_their_mean() -> None:
+    torch.manual_seed(1)
+    words = TokenEmbedding(9, 6)
+    source = Padded(torch.tensor([[4, 5, 3], [6, 3, 0]]), torch.tensor([[True, True, True], [True, True, False]]))
+    memory = DirectEncoder(words, dim=6)(source)
+    vectors = words(source.ids)
+    assert torch.equal(memory.states[0], vectors[0])
+    assert torch.equal(memory.states[1], vectors[1].masked_fill(torch.tensor([[False], [False], [True]]), 0.0))
+    torch.testing.assert_close(memory.summary.hidden[:, 0], torch.stack([vectors[0].mean(0), vectors[1, :2].mean(0)]))
+    assert memory.summary.cell is None
+    projected = DirectEncoder(words, dim=4)(source)
+    assert projected.states.shape == (2, 3, 4)
+    assert projected.summary.hidden.shape == (2, 1, 4)
+
+
+# Training
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return regard.train(make_recipe(), runs=tmp_path_factory.mktemp("runs"), quiet=True)
+
+
+def test_a_trained_run_is_loaded_and_predicts_with_maps_over_the_grid(run: Run) -> None:
+    predictor = regard.load(Run.open(run.path))
+    answer, blank = predictor.predict([SCENES[0], " "], all_maps=True)
+    assert blank.text == ""
+    assert answer.map is not None
+    assert answer.map.layout == Grid(8, 8)
+    assert answer.map.columns[:2] == ("1,1", "1,2")
+    assert answer.map.columns[-1] == "8,8"
+    assert answer.to_dict()["layout"] == {"kind": "grid", "height": 8, "width": 8}
+    (forced,) = force(predictor, [Example(SCENES[0], "a red circle")])
+    assert forced.map is not None
+    assert forced.map.weights.shape == (4, 64)
+    first, last = run.metrics()[0], run.metrics()[1]
+    assert last["dev_loss"] < first["dev_loss"]
+
+
+def test_a_stopped_and_resumed_run_ends_with_the_same_bits(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[int] = []
+
+    def check(self: Stopper) -> None:
+        checks.append(1)
+        if len(checks) == 9:
+            raise StoppedError(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stopper, "check", check)
+        with pytest.raises(StoppedError, match="updates are saved"):
+            regard.train(make_recipe(), runs=tmp_path, quiet=True)
+    resumed = regard.resume(tmp_path / "shapes", quiet=True)
+    assert resumed.read(storage.MODEL) == run.read(storage.MODEL)
+
+
+def test_the_share_of_right_cells_is_measured(run: Run, tmp_path: Path) -> None:
+    predictor, test = regard.load(run), shapes(seed=1, size=0).test[:30]
+    measured = grounding(predictor, test)
+    assert measured.words == sum(example.target.count("of") + example.target.count("above") + 1 for example in test)
+    assert 0 <= measured.share <= 1
+    assert 0.05 < measured.chance < 0.3
+    text = regard.train("reverse", "train.updates=1", "data.size=50", runs=tmp_path, quiet=True)
+    with pytest.raises(DataError, match="this run has no attention to the cells of a picture"):
+        grounding(regard.load(text), reverse(seed=1, size=2).train)
+
+
+# Files
+
+
+Write = Callable[[str, str], None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with pictures of scenes, and a TSV and a CSV file that name them relative to themselves."""
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "set/images").mkdir(parents=True)
+    lines = []
+    for number, example in enumerate(shapes(seed=1, size=24).train):
+        scene = np.pad(render(example.source), ((0, 0), (number, 10), (0, 0)), mode="edge")  # not square
+        image.fromarray(scene).save(tmp_path / f"set/images/{number}.png")
+        lines += [f"images/{number}.png\t{caption}\n" for caption in (example.target, "some shapes")]
+    (tmp_path / "set/train.tsv").write_text("".join(lines), encoding="utf-8")
+    table = "picture,caption\n" + "".join(line.replace("\t", ",") for line in lines)
+    (tmp_path / "set/train.csv").write_text(table, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "keys", [("data.train=set/train.tsv",), ("data.train=set/train.csv", "data.columns=picture,caption")]
+)
+def test_names_of_pictures_are_relative_to_the_file_that_names_them(
+    keys: tuple[str, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGARD_DATA", str(folder))
+    recipe = make_recipe("train.updates=2", "train.validate=2", "data.corpus=", *keys)
+    examples = TASKS["translate"].examples(recipe)
+    assert {Path(example.source).parent for example in examples.train} == {Path("set/images")}
+    predictor = regard.load(regard.train(recipe, runs=tmp_path / "runs", quiet=True))
+    by_name, by_path = predictor.predict(["set/images/3.png", str(folder / "set/images/3.png")])
+    assert (by_name.text, by_name.score) == (by_path.text, by_path.score)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda file: file.unlink(), r"cannot find .*7\.png"),
+        (lambda file: file.write_bytes(b"GIF89a"), r"7\.png is not a whole GIF picture"),
+        (lambda file: file.write_bytes(file.read_bytes()[:200]), r"7\.png is not a whole PNG picture"),
+        (lambda file: file.write_text("a text"), r"7\.png is not a picture: it begins with b'a text'"),
+    ],
+)
+def test_a_picture_that_cannot_be_read_stops_training_before_the_first_update(
+    damage: Callable[[Path], Any], message: str, folder: Path, tmp_path: Path
+) -> None:
+    damage(folder / "set/images/7.png")
+    recipe = make_recipe("data.corpus=", f"data.train={folder}/set/train.tsv")
+    with pytest.raises(DataError, match=message):
+        regard.train(recipe, runs=tmp_path / "runs", quiet=True)
+
+
+def test_a_picture_with_several_captions_is_decoded_once_and_some_stay_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, names = Picture(make_recipe().picture, make_recipe().data.limits), [*SCENES, *SCENES]
+    calls: list[str] = []
+
+    def decode(name: str) -> torch.Tensor:
+        calls.append(name)
+        return source.encode(name)
+
+    decoded = Decoded(names, decode)
+    for _ in range(2):
+        assert all(torch.equal(*pair) for pair in zip(decoded, map(source.encode, names), strict=True))
+    assert calls == SCENES
+    monkeypatch.setattr(picture, "KEPT_BYTES", 2 * 3 * 64 * 64)
+    few = Decoded(names, decode)
+    assert [torch.equal(*pair) for pair in zip(few, map(source.encode, names), strict=True)] == [True] * 10
+    assert list(few.kept) == SCENES[:2]
+    assert calls == [*SCENES, *SCENES, *SCENES[2:]]
+
+
+# Settings
+
+
+def test_keys_of_pictures_are_refused_for_text_and_all_are_read_for_pictures() -> None:
+    recipe = recipes.load("reverse", ["picture.size=32"])
+    with pytest.raises(RecipeError, match=r"picture\.size is a key of source = picture, not of text; leave it out"):
+        TASKS["translate"].check_keys(recipe)
+    with pytest.raises(RecipeError, match=r"tokens\.source is for source = text, not picture"):
+        make_task("tokens.source=word")
+    own = {key for key in keys_of(Recipe()) if key.startswith("picture.")}
+    assert own <= read_by("translate", *picture_keys())
+
+
+def picture_keys() -> list[str]:
+    """What makes another recipe of the same task one of pictures."""
+    return ["source=picture", "data.corpus=shapes", "tokens.target=word", "model.encoder.kind=none"]
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("picture.fit=squeeze", r"unknown fit 'squeeze'; choose from crop, pad"),
+        ("picture.front=resnet", r"unknown front 'resnet'; choose from convolution"),
+        ("picture.positions=rotary", r"unknown kind of grid positions 'rotary'; choose from none, sinusoidal, learned"),
+        ("picture.kernel=3", r"picture\.kernel is an even number"),
+        ("picture.blocks=7", r"7 blocks leave nothing of 64 x 64 pixels; lower picture\.blocks"),
+        ("picture.size=128", r"the grid of a picture has 16 x 16 = 256 cells, more than data\.max_length; raise"),
+    ],
+)
+def test_unusable_settings_are_refused_before_data_is_read(key: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        Transduce.check(make_recipe(key))
