@@ -33,6 +33,8 @@ for one site. The attention of a recurrent decoder is its cross-attention.
 `answer`. A task refuses a key that it does not use, if its value is not the default. Runs that were stored before these
 sections existed still load; in a recipe, an old name is refused with its new name.
 
+**Keys of one kind of source** are in a section with its name: `picture`. They are refused with another source.
+
 **Limits**: every number has a smallest and a largest value, the column *range*. The largest values are far above any
 sensible use; they are there so that a recipe from elsewhere cannot overflow, hang or crash a program. Whether a model
 fits into the memory of the machine is checked before anything is built or written. A recipe has at most 256 KiB, a key
