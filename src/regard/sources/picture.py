@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import recipe as recipes
 from regard.attention.gates import SqueezeExcite
 from regard.attention.positions import sinusoids
 from regard.data import pictures
@@ -21,7 +22,6 @@ from regard.device import only_shapes
 from regard.errors import RecipeError, pick
 from regard.maps import Grid
 from regard.recipe import Limits, Model, Recipe
-from regard.recipe import Picture as Settings
 from regard.sources.core import Front, Source, Vectors
 from regard.storage import Run
 from regard.types import BatchFirst
@@ -118,12 +118,12 @@ class Block(nn.Module):
 class PictureFront(Front):
     """Base class of fronts for pictures: turns pixels into the vectors of a grid."""
 
-    def __init__(self, settings: Settings, width: int) -> None:
+    def __init__(self, settings: recipes.Picture, width: int) -> None:
         super().__init__()
 
     @staticmethod
     @abstractmethod
-    def grid(settings: Settings) -> Grid:
+    def grid(settings: recipes.Picture) -> Grid:
         """The grid of the vectors."""
 
 
@@ -137,7 +137,7 @@ class Convolution(PictureFront):
     which a decoder starts, would not depend on where things are.
     """
 
-    def __init__(self, settings: Settings, width: int) -> None:
+    def __init__(self, settings: recipes.Picture, width: int) -> None:
         super().__init__(settings, width)
         channels = [3, *(settings.channels * 2**block for block in range(settings.blocks))]
         make = partial(Block, kernel=settings.kernel, squeeze_excite=settings.squeeze_excite)
@@ -149,7 +149,7 @@ class Convolution(PictureFront):
         self.mix = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
 
     @staticmethod
-    def grid(settings: Settings) -> Grid:
+    def grid(settings: recipes.Picture) -> Grid:
         """The grid after the last block: each one halves both sides, rounded down."""
         side = settings.size // 2**settings.blocks
         return Grid(side, side)
@@ -201,7 +201,7 @@ class Picture(Source[Image]):
 
     reads_files = True
 
-    def __init__(self, settings: Settings, limits: Limits) -> None:
+    def __init__(self, settings: recipes.Picture, limits: Limits) -> None:
         self.settings, self.limits = settings, limits
         self.grid = pick(FRONTS, settings.front, "front").grid(settings)
 
