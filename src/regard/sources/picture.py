@@ -39,7 +39,7 @@ class PictureBatch(BatchFirst):
     mask: Bool[Tensor, "batch cells"]
 
     def crop(self, width: int) -> "PictureBatch":
-        """The first `width` cells of every row; the pixels stay, since a cell is computed from its neighbours too."""
+        """The first `width` cells of every row; the pixels stay whole."""
         return PictureBatch(self.pixels, self.mask[:, :width])
 
 
