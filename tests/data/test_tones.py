@@ -177,5 +177,5 @@ def test_limits_and_missing_files_name_the_source(tmp_path: Path, monkeypatch: p
         Recordings(Limits(recording_bytes=size - 1)).read("a.wav")
     with pytest.raises(DataError, match=r"^a\.wav takes more than 1 seconds"):
         Recordings(Limits(recording_seconds=1)).read("a.wav")
-    with pytest.raises(DataError, match=r"^cannot find b\.wav; looked for .*did you mean 'a\.wav'"):
+    with pytest.raises(DataError, match=r"^cannot find b\.wav; looked for b\.wav"):
         Recordings().read("b.wav")

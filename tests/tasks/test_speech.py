@@ -210,8 +210,8 @@ def test_a_varied_recording_is_played_faster_and_only_training_has_them() -> Non
         (["speech.front=pyramids"], "unknown front 'pyramids'.*did you mean 'pyramid'"),
         (["speech.front=pyramid", "speech.width=10"], "its width 10 must be 4, 8"),
         (["speech.rate=500"], "speech.rate is 0, or at least 1,000, not 500"),
-        (["speech.bands=0"], "speech.bands in the command line is at least 1"),
-        (["speech.speed=0.9"], "speech.speed in the command line is at least 0.0 and at most 0.5"),
+        (["speech.bands=0"], "speech.bands in the overrides is at least 1"),
+        (["speech.speed=0.9"], "speech.speed in the overrides is at least 0.0 and at most 0.5"),
         (["tokens.source=word"], "tokens.source is for source = text, not speech"),
     ],
 )

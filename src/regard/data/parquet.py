@@ -87,7 +87,8 @@ class Parquet:
     def _check_type(self, column: str) -> None:
         """Refuse lists and blocks of bytes, of which one value may take any amount of memory, dates and the like."""
         leaf = self._file.schema.column(self.leaves[column])
-        if leaf.logical_type.type in TIMES or leaf.physical_type == "INT96":
+        kind = leaf.logical_type.type
+        if kind in TIMES or leaf.physical_type == "INT96":
             raise DataError(f"{self.name}: the column {shown(column)} holds times or dates; write them as texts")
         if leaf.max_repetition_level or (leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" and leaf.length > HALF_FLOAT):
             kind = "lists" if leaf.max_repetition_level else "blocks of bytes"

@@ -261,7 +261,8 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all examples; if there is no dev set, one is split off the training set."""
         data, read = recipe.data, cls.reader(recipe, given)
-        check_found(recipe, [name for name in (*data.train, *data.dev, *data.test) if name not in given])
+        names = [name for name in (*data.train, *data.dev, *data.test) if name not in (*given, PAIRS, DEV)]
+        check_found(recipe, names)
         test = read(data.test).examples if data.test else []
         dev, lacking = read(data.dev) if data.dev else Loaded([], 0)
         what = f"{cls.noun}s with an empty side"
