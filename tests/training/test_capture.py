@@ -44,7 +44,8 @@ def test_lengths_are_rounded_up_to_few_widths(length, width):
 
 
 def test_no_batch_is_wider_than_the_longest_of_all():
-    assert rounded_lengths([(3, 9), (257, 1)]).tolist() == [[16, 16], [257, 257]]
+    assert rounded_lengths([(3, 9), (257, 200)]).tolist() == [[16, 16], [257, 257]]
+    assert rounded_lengths([(3, 9), (257, 1)]).tolist() == [[8, 9], [257, 8]]
     assert {rounded_width(length) for length in range(1, 257)} == {*range(8, 65, 8), *range(96, 257, 32)}
 
 
@@ -53,7 +54,8 @@ def test_batches_of_few_shapes_hold_every_example_under_the_budget():
     batches = Batches(lengths, 96, seed=1, few_shapes=True)
     indices = []
     for number in range(batches.per_epoch):
-        width = batches.width(number)
+        width, target_width = batches.widths(number)
+        assert width == target_width
         assert width in {8, 16, 23}
         assert max(max(lengths[index]) for index in batches[number]) <= width
         assert len(batches[number]) * width <= 96
@@ -61,12 +63,27 @@ def test_batches_of_few_shapes_hold_every_example_under_the_budget():
     assert sorted(indices) == list(range(300))
 
 
+def test_long_sources_leave_targets_a_width_of_their_own():
+    lengths = [(49, 5 + index % 37) for index in range(300)] + [(49, 60)]
+    batches = Batches(lengths, 600, seed=1, few_shapes=True)
+    widths = {batches.widths(number) for number in range(batches.per_epoch)}
+    assert widths == {(49, 8), (49, 16), (49, 24), (49, 32), (49, 40), (49, 48), (49, 60)}
+    indices = []
+    for number in range(batches.per_epoch):
+        source, target = batches.widths(number)
+        assert max(lengths[index][1] for index in batches[number]) <= target
+        assert len(batches[number]) * max(source, target) <= 600
+        indices += batches[number]
+    assert sorted(indices) == list(range(301))
+    assert Batches([(49, 30)] * 5, 600, seed=1, few_shapes=True).widths(0) == (49, 49)
+
+
 def test_a_table_gives_the_batch_that_collate_gives():
     task, _, data = make_bench()
     table = captured.Table.of(task, data, CPU)
     examples = [4, 17, 2]
     width = max(max(data.lengths()[index]) for index in examples) + 3
-    from_table = table.take(torch.tensor([*examples, table.empty]), width)
+    from_table = table.take(torch.tensor([*examples, table.empty]), (width, width))
     collated = task.collate(data, examples)
     for side, other in ((from_table.source, collated.source), (from_table.target, collated.target)):
         width_of_collated = other.ids.shape[1]
@@ -81,12 +98,12 @@ def test_a_table_gives_the_batch_that_collate_gives():
 def test_an_empty_example_has_no_target_token_and_one_source_token():
     task, session, data = make_bench("model.encoder.kind=transformer", "model.decoder.kind=transformer")
     table = captured.Table.of(task, data, CPU)
-    alone = table.take(torch.tensor([table.empty]), 8)
+    alone = table.take(torch.tensor([table.empty]), (8, 8))
     assert task.tokens(alone) == 0
     assert alone.source.mask.tolist() == [[True] + [False] * 7]
     with torch.no_grad():
-        both = task.loss(session.model.eval(), table.take(torch.tensor([5, table.empty]), 32))
-        one = task.loss(session.model, table.take(torch.tensor([5]), 32))
+        both = task.loss(session.model.eval(), table.take(torch.tensor([5, table.empty]), (32, 32)))
+        one = task.loss(session.model, table.take(torch.tensor([5]), (32, 32)))
     assert both.item() == pytest.approx(one.item(), rel=1e-5)
 
 

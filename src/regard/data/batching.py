@@ -17,27 +17,31 @@ from regard.types import PAD, Padded
 # source and target length of every example, special tokens included; as an array of two columns they need less memory
 Lengths = Sequence[tuple[int, int]] | NDArray[np.int32]
 
+LONG_SOURCES = 2  # if sources usually have more than so many times as many positions as targets, see `has_long_sources`
+
 
 def length_array(lengths: Lengths) -> NDArray[np.int32]:
     """The lengths as an array: a row for each example, with its source and its target length."""
     return np.asarray(lengths, dtype=np.int32).reshape(-1, 2)
 
 
-def plan(lengths: Lengths, budget: int, seed: int, epoch: int) -> IntegerRows:
+def plan(lengths: Lengths, budget: int, seed: int, epoch: int, *, by_target: bool = False) -> IntegerRows:
     """Batches of one epoch in shuffled order, as lists of example indices; a pure function of the arguments.
 
     The number of rows times the length of the longest side is at most `budget`; an example longer than that gets a
-    batch of its own. Examples of equal length are shuffled, so that batches differ from epoch to epoch.
+    batch of its own. Examples of equal length are shuffled, so that batches differ from epoch to epoch. With
+    `by_target`, those with equal sources are sorted by their targets.
     """
     generator = random.Random(f"batches {seed} {epoch}")  # a string seed works alike in every process; hash() does not
     order = shuffled(len(lengths), generator)
-    batches = _fill(order, length_array(lengths), budget)
+    batches = _fill(order, length_array(lengths), budget, by_target=by_target)
     return batches.take(shuffled(len(batches), generator))
 
 
-def sorted_batches(lengths: Lengths, budget: int) -> IntegerRows:
+def sorted_batches(lengths: Lengths, budget: int, *, by_target: bool = False) -> IntegerRows:
     """Batches for scoring, as lists of example indices, sorted from the shortest to the longest examples."""
-    return _fill(np.arange(len(lengths), dtype=np.int32), length_array(lengths), budget)
+    order = np.arange(len(lengths), dtype=np.int32)
+    return _fill(order, length_array(lengths), budget, by_target=by_target)
 
 
 def shuffled(count: int, generator: random.Random) -> NDArray[np.int32]:
@@ -47,13 +51,13 @@ def shuffled(count: int, generator: random.Random) -> NDArray[np.int32]:
     return np.asarray(numbers)
 
 
-def _fill(order: NDArray[np.int32], lengths: NDArray[np.int32], budget: int) -> IntegerRows:
+def _fill(order: NDArray[np.int32], lengths: NDArray[np.int32], budget: int, *, by_target: bool) -> IntegerRows:
     """Sorts examples by length and cuts them into batches; examples of equal lengths keep their order."""
     if budget < 1:
         raise RecipeError(f"a batch of {budget} tokens holds nothing; give 1 or more")
-    longest, sources = lengths.max(1)[order], lengths[order, 0]
+    longest, (sources, targets) = lengths.max(1)[order], lengths[order].T
     # The source length is the second sort key, so that the shorter side needs little padding too. The sort is stable.
-    by_length = np.lexsort((sources, longest))
+    by_length = np.lexsort((targets, sources, longest) if by_target else (sources, longest))
     longest = np.maximum(longest[by_length], 1)
     sizes, filled = array(LONG), 0
     while filled < len(order):
@@ -68,6 +72,16 @@ def _batch_size(longest: NDArray[np.int32], budget: int) -> int:
     return bisect_right(range(1, most + 1), budget, lo=1, key=lambda size: size * longest.item(size - 1))
 
 
+def has_long_sources(lengths: Lengths) -> bool:
+    """Whether the median source is more than twice as long as the median target, as with pictures and recordings.
+
+    Then the source decides which examples are in a batch, and targets need a width of their own: else a decoder would
+    run over mostly padding.
+    """
+    sides = length_array(lengths)
+    return len(sides) > 0 and bool(np.median(sides[:, 0]) > LONG_SOURCES * np.median(sides[:, 1]))
+
+
 def rounded_width(longest: int) -> int:
     """Rounds a length up to one of few batch widths: multiples of 8 up to 64, of 32 up to 256, of 128 above."""
     step = 8 if longest <= 64 else 32 if longest <= 256 else 128
@@ -75,32 +89,48 @@ def rounded_width(longest: int) -> int:
 
 
 def rounded_lengths(lengths: Lengths) -> NDArray[np.int32]:
-    """Lengths rounded up by `rounded_width`, the same on both sides; none is larger than the longest given length."""
-    longer = length_array(lengths).max(1)
-    longest = longer.max().item()
+    """Lengths rounded up by `rounded_width`; none is larger than the longest given length.
+
+    They are the same on both sides, so that batches have few shapes, unless sources are long (`has_long_sources`).
+    """
+    sides = length_array(lengths)
+    if has_long_sources(sides):
+        return np.stack([_rounded(side) for side in sides.T], axis=1)
+    return np.repeat(_rounded(sides.max(1)), 2).reshape(-1, 2)
+
+
+def _rounded(lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Lengths of one side rounded up by `rounded_width`, but not above the longest of them."""
+    longest = lengths.max().item()
     widths = np.asarray([min(longest, rounded_width(length)) for length in range(longest + 1)], np.int32)
-    return np.repeat(widths[longer], 2).reshape(-1, 2)
+    return widths[lengths]
 
 
 class Batches:
     """The batch of every update, indexed by the update's number from 0 over all epochs, so that training can resume.
 
     Every epoch has `per_epoch` batches: the limits of batches depend only on the sorted lengths, which are the same in
-    every epoch. With `few_shapes`, lengths are rounded up (`rounded_lengths`), so that batches have few widths.
+    every epoch. With `few_shapes`, lengths are rounded up (`rounded_lengths`), so that batches have few widths; and if
+    sources are long (`has_long_sources`), examples with targets of similar length are put together.
     """
 
     def __init__(self, lengths: Lengths, budget: int, seed: int, *, few_shapes: bool = False) -> None:
         if not len(lengths):
             raise DataError("there are no examples to batch; give at least one")
         self._lengths = rounded_lengths(lengths) if few_shapes else length_array(lengths)
+        self._apart = few_shapes and has_long_sources(lengths)
         self._budget = budget
         self._seed = seed
-        self.per_epoch = len(sorted_batches(self._lengths, budget))
+        self.per_epoch = len(sorted_batches(self._lengths, budget, by_target=self._apart))
         self._current: tuple[int, IntegerRows] | None = None  # cache of the latest epoch's number and plan
 
-    def width(self, update: int) -> int:
-        """The width of an update's batch: the length of its longest side, rounded up with `few_shapes`."""
-        return int(self._lengths[self[update]].max())
+    def widths(self, update: int) -> tuple[int, int]:
+        """The widths of an update's batch: the length of its longest source and target, rounded up with `few_shapes`.
+
+        Both are that of the longer side, unless sources are long (`has_long_sources`).
+        """
+        source, target = self._lengths[self[update]].max(0).tolist()
+        return (source, target) if self._apart else (max(source, target), max(source, target))
 
     def locate(self, update: int) -> tuple[int, int]:
         """The epoch of an update, and the index of its batch within the epoch."""
@@ -111,7 +141,8 @@ class Batches:
         epoch, index = self.locate(update)
         current = self._current
         if current is None or current[0] != epoch:
-            current = self._current = epoch, plan(self._lengths, self._budget, self._seed, epoch)
+            batches = plan(self._lengths, self._budget, self._seed, epoch, by_target=self._apart)
+            current = self._current = epoch, batches
         return current[1][index]
 
 

@@ -48,10 +48,10 @@ class Table:
         """The index of the empty example."""
         return len(self.batch.examples) - 1
 
-    def take(self, index: Tensor, width: int) -> Batch:
-        """The batch of these examples, cropped to `width` tokens; targets have one more, for BEGIN."""
-        rows = self.batch.select(index)
-        return Batch(rows.source.crop(width), rows.target.crop(width + 1), rows.examples)
+    def take(self, index: Tensor, widths: tuple[int, int]) -> Batch:
+        """The batch of these examples, cropped to these widths of source and target, which has one more for BEGIN."""
+        rows, (source, target) = self.batch.select(index), widths
+        return Batch(rows.source.crop(source), rows.target.crop(target + 1), rows.examples)
 
 
 def _with_empty_row(rows: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class Captured(Engine):
         self.norms = torch.zeros((), device=self.device, dtype=torch.float64)
         self.bad = torch.zeros((), device=self.device)
         self.collected = session.progress.update
-        self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self.graphs: dict[tuple[int, tuple[int, int]], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self.pool = torch.cuda.graph_pool_handle()  # one memory pool for all graphs, since they run one after another
         self.side = torch.cuda.Stream()  # the stream on which graphs are captured
         # if it is not 0, the fused optimizer skips its step
@@ -88,12 +88,12 @@ class Captured(Engine):
     def _launch(self, batches: Batches) -> None:
         """Replay the graph of the batch's shape, captured at first use, with the indices of its examples."""
         progress = self.session.progress
-        examples, width = batches[progress.update], batches.width(progress.update)
-        rows = max(len(examples), self.settings.batch_tokens // width)
+        examples, widths = batches[progress.update], batches.widths(progress.update)
+        rows = max(len(examples), self.settings.batch_tokens // max(widths))
         self.session.set_rate(learning_rate(self.settings, progress.update + 1))
-        if (rows, width) not in self.graphs:
-            self.graphs[rows, width] = self._capture(rows, width)
-        graph, index = self.graphs[rows, width]
+        if (rows, widths) not in self.graphs:
+            self.graphs[rows, widths] = self._capture(rows, widths)
+        graph, index = self.graphs[rows, widths]
         filled = [*examples, *[self.table.empty] * (rows - len(examples))]  # up to `rows`, with the empty example
         index.copy_(torch.tensor(filled).pin_memory(), non_blocking=True)
         graph.replay()
@@ -116,7 +116,7 @@ class Captured(Engine):
         for total in (self.total, self.tokens, self.norms):
             total.zero_()
 
-    def _capture(self, rows: int, width: int) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    def _capture(self, rows: int, widths: tuple[int, int]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """Captures an update for batches of this shape, after warm-up runs that leave no trace.
 
         Returns the graph, and the tensor from which it reads the indices of the examples.
@@ -129,20 +129,20 @@ class Captured(Engine):
             self.side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.side):
                 for _ in range(WARM_UPS):
-                    self._update(index, width)
+                    self._update(index, widths)
             torch.cuda.current_stream().wait_stream(self.side)
             torch.cuda.synchronize()
         torch.cuda.set_rng_state(generator, self.device)
         graph = torch.cuda.CUDAGraph()
         with capturable(), torch.cuda.graph(graph, pool=self.pool, stream=self.side):
-            self._update(index, width)
+            self._update(index, widths)
         return graph, index
 
-    def _update(self, index: Tensor, width: int) -> None:
+    def _update(self, index: Tensor, widths: tuple[int, int]) -> None:
         """The operations of one update, as a graph captures them."""
         optimizer = self.session.optimizer
         optimizer.zero_grad(set_to_none=True)
-        loss, own_tokens = self.forward(index, width)
+        loss, own_tokens = self.forward(index, widths)
         tokens = self.global_sum(own_tokens)
         (loss / tokens.clamp(min=1)).backward()
         norm = nn.utils.clip_grad_norm_(self.session.model.parameters(), self.settings.clip or math.inf, foreach=True)
@@ -154,9 +154,9 @@ class Captured(Engine):
         self.tokens += tokens
         self.norms += norm
 
-    def _forward(self, index: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    def _forward(self, index: Tensor, widths: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """The summed loss of a batch, and the number of its target tokens."""
-        batch = self.table.take(index, width)
+        batch = self.table.take(index, widths)
         with precision(self.precision, self.device):
             loss = self.task.loss(self.session.model, batch, self.settings.smoothing)
         return loss, batch.target.mask[:, 1:].sum()
