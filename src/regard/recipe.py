@@ -181,6 +181,7 @@ class Decoder:
     inner_dropout: float = _number(0.0, 0.0, 0.95)  # dropout rate inside a Transformer's feed-forward layers
     self_attention: Site = Site()  # of a Transformer
     cross_attention: Site = Site()  # attention to the source
+    gated_context: bool = False  # if recurrent: a gate computed from the query multiplies the context (Xu et al. 2015)
 
 
 @dataclass(frozen=True)
