@@ -103,6 +103,8 @@ class Data:
     columns: tuple[str, ...] = ()  # of CSV, JSONL and Parquet files: the column of the source, and that of the target
     max_length: int = _number(250, 1, 1_000_000_000)  # pairs with more tokens on either side are dropped from training
     limits: Limits = Limits()
+    pictures: tuple[str, ...] = ()  # folders and tar files of the pictures that the data names
+    normalize: str = "none"  # how captions and other targets are changed before use; `regard list normalizations`
 
 
 @dataclass(frozen=True)
