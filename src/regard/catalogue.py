@@ -36,6 +36,7 @@ TABLES = {
     "schedules": ("training/schedules.py", "SCHEDULES", "train.schedule"),
     "metrics": ("metrics/__init__.py", "METRICS", "metric"),
     "sources": ("sources/__init__.py", "SOURCES", "source"),
+    "normalizations": ("data/captions.py", "NORMALIZATIONS", "data.normalize"),
     "fits": ("data/pictures.py", "FITS", "picture.fit"),
     "fronts": ("sources/picture.py", "FRONTS", "picture.front"),
     "grid_positions": ("sources/picture.py", "GRID_POSITIONS", "picture.positions"),

@@ -103,6 +103,8 @@ class Data:
     columns: tuple[str, ...] = ()  # of CSV, JSONL and Parquet files: the column of the source, and that of the target
     max_length: int = _number(250, 1, 1_000_000_000)  # pairs with more tokens on either side are dropped from training
     limits: Limits = Limits()
+    pictures: tuple[str, ...] = ()  # folders and tar files of the pictures that the data names
+    normalize: str = "none"  # how captions and other targets are changed before use; `regard list normalizations`
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ class Decoder:
     inner_dropout: float = _number(0.0, 0.0, 0.95)  # dropout rate inside a Transformer's feed-forward layers
     self_attention: Site = Site()  # of a Transformer
     cross_attention: Site = Site()  # attention to the source
+    gated_context: bool = False  # if recurrent: a gate computed from the query multiplies the context (Xu et al. 2015)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from regard.attention.gates import GATES, SqueezeExcite
+from regard import recipe as recipes
+from regard.attention.gates import GATES, ContextGate, SqueezeExcite
 from regard.attention.record import record
+from regard.errors import RecipeError
+from regard.tasks import TASKS
 
 BATCH, TIME, INPUT, DIM = 3, 5, 4, 7
 
@@ -34,6 +37,30 @@ def test_squeeze_excite_is_its_equation(positions):
 @pytest.mark.parametrize(("channels", "reduction", "inner"), [(8, 4, 2), (3, 4, 1), (16, 2, 8)])
 def test_the_bottleneck_has_at_least_one_unit(channels, reduction, inner):
     assert SqueezeExcite(channels=channels, reduction=reduction).squeeze.out_features == inner
+
+
+def test_the_gate_of_a_context_is_its_equation_and_recorded():
+    layer = ContextGate(query_dim=DIM).double()
+    query, context = torch.randn(BATCH, TIME, DIM).double(), torch.randn(BATCH, TIME, INPUT).double()
+    with record(nn.ModuleDict({"gate": layer})) as recording:
+        output = layer(query, context)
+    gate = 1 / (1 + torch.exp(-(query @ layer.query.weight[0] + layer.query.bias)))
+    near(output, context * gate.unsqueeze(-1))
+    near(recording.weights["gate"], gate.unsqueeze(-1))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.decoder.order=none", "order attends to the source; 'none' does not; choose another order"),
+        ("model.decoder.order=context", "order attends to the source; 'context' does not; choose another order"),
+        ("model.decoder.kind=transformer", "order attends to the source; a Transformer has no such context"),
+    ],
+)
+def test_a_gate_without_a_context_is_refused(override, message):
+    recipe = recipes.load("copy", ["model.decoder.gated_context=true", override])
+    with pytest.raises(RecipeError, match=message):
+        TASKS[recipe.task].check(recipe)
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -20,6 +20,7 @@ CELLS_AND_VARIANTS = (
     ("gru", Variant("scaled_dot", "softmax", "local_p", 2)),
     ("rnn", Variant("additive", "sigmoid")),
 )
+GATED = 1  # the number of the recurrent variant whose context has a gate, if its order attends
 TRANSFORMER_KINDS = {  # Transformers by their norm, with as many variants of attention
     "transformer_pre": (
         transformer("sinusoidal", layers=1),
@@ -55,7 +56,7 @@ def case_of(kind: str, seed: int) -> Case:
     if kind in TRANSFORMER_KINDS:
         return TRANSFORMER_KINDS[kind][seed]
     cell, variant = CELLS_AND_VARIANTS[seed]
-    return Case(kind, cell, 1 + seed % 2, variant)
+    return Case(kind, cell, 1 + seed % 2, variant, gated=seed == GATED and kind in ATTENDING)
 
 
 def make_setup(kind: str, seed: int = 0, dtype: torch.dtype = torch.float64, vocabulary: int = 10) -> Setup:

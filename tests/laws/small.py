@@ -1,7 +1,7 @@
 """Small models, attentions and batches for the laws; all sizes are distinct, so that swapped axes fail."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, product
 from typing import Any, NamedTuple
 
 import pytest
@@ -144,11 +144,12 @@ class Case(NamedTuple):
     decoder: str = "recurrent"
     stack: Stack = Stack()
     tied: bool = False  # also gives both sides one vocabulary
+    gated: bool = False  # model.decoder.gated_context
 
     def __str__(self) -> str:
         if not self.has_transformer():
             encoder = f"-{self.encoder}" if self.encoder != "recurrent" else ""
-            return "-".join(map(str, self[:7])) + encoder + "-tied" * self.tied
+            return "-".join(map(str, self[:7])) + encoder + "-tied" * self.tied + "-gated" * self.gated
         sides = "" if self.encoder == self.decoder else f"{self.encoder}-{self.decoder}-{self.order}-{self.cell}-"
         return f"{sides}{self.layers}-{self.variant}-{self.stack}" + "-tied" * self.tied
 
@@ -223,6 +224,8 @@ def recurrent_cases() -> list[Case]:
     deep = product(("gnmt", "gnmt_v2"), (("lstm", "gnmt"), ("gru", "recurrent")))
     cases += [Case(order, cell, 3, encoder=encoder) for order, (cell, encoder) in deep]
     cases += [Case("bahdanau", encoder="none"), Case("luong", "lstm", 2, encoder="none")]
+    cases += [Case(order, cell, gated=True) for order, cell in zip(ATTENDING, cycle(("lstm", "gru")), strict=False)]
+    cases.append(Case("bahdanau", "lstm", 2, Variant("dot", "sparsemax"), encoder="none", gated=True))
     return list(dict.fromkeys(cases))
 
 
@@ -242,7 +245,7 @@ def every_decoder() -> pytest.MarkDecorator:
 
 
 # One of each kind, for laws that need no more.
-KINDS = [*map(Case, ORDERS), *(transformer(positions) for positions in POSITIONS), transformer("rotary", "post")]
+KINDS = [*map(Case, ORDERS), Case(gated=True), *(transformer(positions) for positions in POSITIONS), transformer("rotary", "post")]
 
 
 def every_kind() -> pytest.MarkDecorator:
@@ -286,6 +289,7 @@ def make_recipe(case: Case, *, bidirectional: bool = True, dropout: float = 0.0)
             layers=case.layers,
             inner_dim=17 if case.decoder == "transformer" else 0,
             dropout=dropout,
+            gated_context=case.gated,
         ),
     )
 

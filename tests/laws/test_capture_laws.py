@@ -100,6 +100,7 @@ WITH_LOSS_TERMS = [
     Case("bahdanau"),
     Case("luong", "lstm", 2),
     Case("bahdanau", variant=Variant(normalizer="hard")),
+    Case("bahdanau", "lstm", gated=True),
     transformer(),
 ]
 

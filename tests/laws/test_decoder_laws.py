@@ -148,7 +148,14 @@ class DecoderByEquations:
             start=len(self.map),
         )
         self.map.append(weights[0, 0])
-        return context[0, 0]
+        return context[0, 0] * self.gate(query)
+
+    def gate(self, query: Tensor) -> Tensor | float:
+        """Xu et al. 2015: the gate of the context; 1 without one."""
+        if self.decoder.context_gate is None:
+            return 1.0
+        weight, bias = self.decoder.context_gate.query.weight, self.decoder.context_gate.query.bias
+        return 1 / (1 + torch.exp(-(weight @ query + bias)))
 
     def key_offsets(self, attention: nn.Module, length: int) -> Tensor | float:
         """What the weights of the steps before add to each projected key."""

@@ -96,6 +96,14 @@ def test_a_plain_step_is_the_step_of_the_order(order, cell, lengths, width):
 
 
 @pytest.mark.takes("plain_recurrent")
+@pytest.mark.parametrize("order", [name for name, order in ORDERS.items() if order.attends()])
+def test_a_plain_step_honours_the_gate_of_the_context(order):
+    recipe = recipes.Decoder(order=order, cell="lstm", dim=8, layers=2, gated_context=True)
+    model = build_random(recipes.Model(embedding=6, encoder=Encoder(dim=8), decoder=recipe))
+    assert steps_alike(model, (7, 4, 2), width=3)
+
+
+@pytest.mark.takes("plain_recurrent")
 @pytest.mark.parametrize("score", SCORES)
 def test_recurrent_decoders_take_the_plain_path_with_any_score(score):
     model = make_recurrent("bahdanau", score=score)

@@ -71,8 +71,9 @@ def names_of(case: Case) -> set[str]:
 
 def gates_of(case: Case, *, training: bool = False) -> set[str]:
     """The names of all gates of a model; with dropout between the layers of a stack, only of the lowest layer."""
+    own = {"decoder.context_gate"} if case.gated else set()
     if case.cell != "lstm":
-        return set()
+        return own
     layers = range(1 if training else case.layers)
     parts = []
     if case.encoder == "recurrent":
@@ -84,7 +85,7 @@ def gates_of(case: Case, *, training: bool = False) -> set[str]:
         if "gnmt" in kind:
             parts += [(f"{side}.bottom", ending) for ending in ("l0", "l0_reverse")[: 2 if side == "encoder" else 1]]
             parts += [(f"{side}.tower.stack.{layer}", "l0") for layer in range(case.layers - 1)]
-    return {f"{part}.rnn.{gate}_{ending}" for part, ending in parts for gate in GATES}
+    return own | {f"{part}.rnn.{gate}_{ending}" for part, ending in parts for gate in GATES}
 
 
 def forward_and_backward(model: Seq2Seq, tokens: Tensor) -> tuple[Step, dict[str, Tensor | None]]:
@@ -332,7 +333,8 @@ def test_recorded_steps_are_rows_of_the_whole_map(case):
     with record(model) as stepped:
         for chunk in tokens.split((1, 3, 2), dim=1):
             state = model.decoder.step(chunk, state, prepared).state
-    assert set(stepped.weights) == {name for name in names_of(case) if name.startswith("decoder")}
+    names = names_of(case) | gates_of(case)
+    assert set(stepped.weights) == {name for name in names if name.startswith("decoder")}
     for name, weights in stepped.weights.items():
         near(weights, whole.weights[name])
     near(stepped.weights[name_of(case)].flatten(1, -3).mean(1), expected.attention)
@@ -350,7 +352,7 @@ def test_weights_of_batches_of_several_lengths_are_not_one_map():
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("order", ORDERS)
 def test_gates_of_every_order_are_recorded_in_forward_and_in_steps(order, layers):
-    case = Case(order, "lstm", layers)
+    case = Case(order, "lstm", layers, gated=order in ATTENDING)
     model, tokens = make_model(case), make_tokens()
     with record(model) as whole:
         memory = model.encoder(make_sources(*LENGTHS))

@@ -19,7 +19,7 @@ SEARCH = {"search.length_penalty", "search.no_repeat", "search.top_k", "search.t
 CONDITIONAL = LIMITS | SEARCH | {"classify.header", "data.split_seed"}
 
 # Keys that are refused though code that tasks share reads them: without a decoder they have no effect.
-READ_WITHOUT_EFFECT = {"model.tied", "model.decoder.kind", "model.decoder.copies"}
+READ_WITHOUT_EFFECT = {"model.tied", "model.decoder.kind", "model.decoder.copies", "model.decoder.gated_context"}
 
 
 def record_reads(section: Any, prefix: str, read: set[str]) -> Any:

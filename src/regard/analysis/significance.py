@@ -10,6 +10,7 @@ from regard.console import counted
 from regard.errors import DataError
 from regard.metrics import SACREBLEU, Outcome, counter
 from regard.metrics.captions import CAPTION_BLEU, bleu_counts, bleu_value
+from regard.metrics.text import reference_streams
 
 TRIALS, FEWEST_TRIALS = 10_000, 1000
 SWAPS = 20_000_000  # examples times trials of a test by sacreBLEU, which takes ten bytes for each
@@ -95,8 +96,8 @@ def _by_sacrebleu(metric: str, first: Sequence[Outcome], second: Sequence[Outcom
     outputs = [[outcome.answer for outcome in outcomes] for outcomes in (first, second)]
     if outputs[0] == outputs[1]:
         return 1.0
-    references = [outcome.references[0] for outcome in first]
+    references: Any = reference_streams([outcome.references for outcome in first])
     systems: Any = [("first", outputs[0]), ("second", outputs[1])]
-    _, results = PairedTest(systems, {metric: SACREBLEU[metric]()}, [references], "ar", trials)()
+    _, results = PairedTest(systems, {metric: SACREBLEU[metric]()}, references, "ar", trials)()
     scores: Any = next(column for name, column in results.items() if name != "System")
     return float(scores[1].p_value)

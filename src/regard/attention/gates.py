@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from regard.kernels.linear import Linear
+
 GATES = ("input", "forget", "output")
 DIRECTIONS = ("", "_reverse")  # suffixes of the names of torch's weights
 
@@ -33,6 +35,28 @@ class SqueezeExcite(nn.Module):
         """Multiply each channel of the input by its gate."""
         gate = self.gate(inputs)
         return inputs * gate.view(len(gate), *[1] * (inputs.ndim - 2), -1)
+
+
+class ContextGate(nn.Module):
+    """Xu et al. 2015, 4.2.1: the context is multiplied by one gate, computed from the query of the attention.
+
+    beta = sigmoid(w . query + b),  output = beta * context.  With a small gate, a word depends on the words before it
+    more than on the source.
+    """
+
+    def __init__(self, *, query_dim: int) -> None:
+        super().__init__()
+        self.query = Linear(query_dim, 1)
+
+    def gate(self, query: Float[Tensor, "rows tokens query"]) -> Float[Tensor, "rows tokens 1"]:
+        """The gate of each query, from 0 (closed) to 1 (open)."""
+        return torch.sigmoid(self.query(query))
+
+    def forward(
+        self, query: Float[Tensor, "rows tokens query"], context: Float[Tensor, "rows tokens dim"]
+    ) -> Float[Tensor, "rows tokens dim"]:
+        """Multiply the context of each query by its gate."""
+        return self.gate(query) * context
 
 
 def lstm_gates(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention.core import Attended
-from regard.attention.gates import SqueezeExcite, lstm_gates
+from regard.attention.gates import ContextGate, SqueezeExcite, lstm_gates
 from regard.attention.scopes import Scope
 from regard.errors import RecipeError, shown
 from regard.kernels.choose import Observer
@@ -26,6 +26,7 @@ class Recording:
     """The recorded attention weights and gates, by the name of their module.
 
     An LSTM has several gates of shape (batch, time, units), each with its own name: `encoder.recurrence.rnn.forget_l0`.
+    The gate of a decoder's context has the shape (batch, time, 1).
     """
 
     calls: dict[str, list[Float[Tensor, "batch *heads query key"]]] = field(default_factory=dict)
@@ -104,7 +105,7 @@ def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator
     recording = Recording()
     handles = []
     for name, module in model.named_modules():
-        if isinstance(module, Scope | SqueezeExcite | nn.LSTM) and (layers is None or name in layers):
+        if isinstance(module, Scope | SqueezeExcite | ContextGate | nn.LSTM) and (layers is None or name in layers):
             handles.append(module.register_forward_hook(_recording_hook(recording, name), with_kwargs=True))
     try:
         yield recording
@@ -120,6 +121,8 @@ def _recording_hook(recording: Recording, name: str) -> Observer:
         with torch.no_grad():
             if isinstance(module, SqueezeExcite):
                 recording.add(name, module.gate(*inputs, **named).unsqueeze(-2))
+            elif isinstance(module, ContextGate):
+                recording.add(name, module.gate(inputs[0]))
             elif isinstance(module, nn.LSTM):
                 arguments = dict(zip(("input", "hx"), inputs, strict=False)) | named  # torch's names of them
                 for gate, values in lstm_gates(module, arguments["input"], arguments.get("hx")).items():

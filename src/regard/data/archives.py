@@ -8,7 +8,8 @@ Nothing is ever unpacked to disk, so the names in an archive cannot reach any ot
 """
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -316,3 +317,32 @@ def _is_file(name: str) -> bool:
         return bool(find(name))
     except DataError:
         return False
+
+
+class Places:
+    """Folders and tar files in which files are looked for by their names, in this order."""
+
+    def __init__(self, names: Sequence[str], limits: Limits = LIMITS) -> None:
+        self._folders = [name for name in names if not name.endswith(ENDING)]
+        self._members = [_members_by_name(name, limits) for name in names if name.endswith(ENDING)]
+        self._found: dict[str, str] = {}
+        for name in self._folders:
+            if not is_there(name):
+                raise DataError(f"data.pictures names {name}, which is not there; name folders and tar files")
+
+    def full_name(self, name: str) -> str:
+        """The full name of a file; empty if it is in none of the places."""
+        if name not in self._found:
+            beside = (f"{folder}/{name}" for folder in self._folders)
+            inside = (members[_plain(name)] for members in self._members if _plain(name) in members)
+            self._found[name] = next(inside, "") or next(filter(is_there, beside), "")
+        return self._found[name]
+
+
+def _members_by_name(name: str, limits: Limits) -> dict[str, str]:
+    """The full names of an archive's members, by their names, and by their names without folders if these differ."""
+    archive = Archive(name, limits)
+    counts = Counter(PurePosixPath(member).name for member in archive)
+    short = {PurePosixPath(member).name: member for member in archive}
+    members = {base: member for base, member in short.items() if counts[base] == 1} | {key: key for key in archive}
+    return {key: f"{name}/{member}" for key, member in members.items()}

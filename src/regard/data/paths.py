@@ -1,12 +1,14 @@
 """Where the data files are that a recipe names; this module is imported before torch is."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from regard.errors import DataError, did_you_mean
 
 LARGE = 1_000_000  # bytes of files that take a while
+PART = re.compile(r"(.*\.json)#(\w+)", re.DOTALL)  # the name of a file with parts, and the name of one of them
 
 
 def find(name: str) -> Path:
@@ -26,6 +28,12 @@ def find(name: str) -> Path:
     raise DataError(f"cannot find {name}; looked for {tried}{unset}{suggestion}")
 
 
+def part_of(name: str) -> str:
+    """The part that a name such as `dataset_coco.json#train` means: `train`; empty if it means the whole file."""
+    match = PART.fullmatch(name)
+    return match[2] if match else ""
+
+
 def is_there(name: str) -> bool:
     """Whether a file or folder of that name is where `find` looks."""
     return any(os.path.exists(path) for path in _candidates(name))
@@ -41,7 +49,8 @@ def are_large(names: Sequence[str]) -> bool:
 
 def _candidates(name: str) -> list[Path]:
     folders = ["", os.environ.get("REGARD_DATA", ""), "data"]
-    return list(dict.fromkeys(Path(folder, name) for folder in folders))  # an absolute name gives one path only
+    file = PART.sub(r"\1", name)
+    return list(dict.fromkeys(Path(folder, file) for folder in folders))  # an absolute name gives one path only
 
 
 def _files_beside(paths: Sequence[Path]) -> list[str]:

@@ -2,8 +2,8 @@
 
 A step of a search is small, so the overhead of modules that call modules would take most of its time. Here the same
 computation is written a second time with plain tensors. The definitions are `DecoderLayer.forward`, for heads with a
-softmax over dot products, and `RecurrentDecoder.attend`, for a softmax over any score. The table in `kernels/choose.py`
-decides when this code runs.
+softmax over dot products, and `RecurrentDecoder.attend_ungated`, for a softmax over any score. The table in
+`kernels/choose.py` decides when this code runs.
 """
 
 from collections.abc import Callable

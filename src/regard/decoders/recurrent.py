@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.attention import Attended, Attention, Past
+from regard.attention.gates import ContextGate
 from regard.attention.normalizers import hard, softmax
 from regard.attention.scopes import Global, Scope
 from regard.decoders.core import Decoder, States
@@ -94,6 +95,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         start: type[Start] = Bridge,
         tied: bool = False,
         copies: bool = False,
+        gated_context: bool = False,
     ) -> None:
         super().__init__()
         widths = {"word": embedding.embedding_dim, "state": dim, "feed": dim}
@@ -107,6 +109,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         self.out = None if tied else Linear(dim, embedding.num_embeddings)
         self.dropout, self.copies = dropout, copies
         self.pointer = Pointer(context_dim=encoder.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
+        self.context_gate = ContextGate(query_dim=dim) if gated_context else None
         is_hard = isinstance(attention, Scope) and attention.normalize is hard
         # The baseline of REINFORCE, which trains hard attention: a running mean of the reward.
         self.register_buffer("baseline", torch.zeros(()) if is_hard else None)
@@ -224,6 +227,13 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         """Read one or more words: call `run_cell` for the lowest layers, and attend, in the order of the subclass."""
 
     def attend(self, query: States, state: RecurrentState, prepared: RecurrentPrepared) -> Attended:
+        """Attend with every row to the memory of its source; the context is multiplied by its gate, if there is one."""
+        attended = self.attend_ungated(query, state, prepared)
+        if self.context_gate is None:
+            return attended
+        return attended._replace(context=self.context_gate(query, attended.context))
+
+    def attend_ungated(self, query: States, state: RecurrentState, prepared: RecurrentPrepared) -> Attended:
         """Attend with every row to the memory of its source; beams share the memory without copies."""
         assert self.attention is not None
         assert prepared.keys is not None

@@ -513,7 +513,7 @@ PATHS: dict[str, Path] = {
         "a search steps through a Transformer of dot-product attention in full precision, no module changed",
         _plain_transformer, "tests/laws/test_plain_laws.py"),
     "plain_recurrent": Path(
-        "regard.decoders.recurrent.RecurrentDecoder.attend", "regard.decoders.plain.RecurrentStep.attend",
+        "regard.decoders.recurrent.RecurrentDecoder.attend_ungated", "regard.decoders.plain.RecurrentStep.attend",
         "a search steps through a recurrent decoder with a softmax over all keys in full precision, no module changed",
         _plain_recurrent, "tests/laws/test_plain_laws.py"),
     "one_row_step": Path(LINEAR, "regard.kernels.linear.linear_one_row",

@@ -3,7 +3,7 @@
 from regard.metrics.captions import bleu_1, bleu_2, bleu_3, bleu_4, cider_d, rouge_l
 from regard.metrics.core import Cost, Measured, Metric, Outcome
 from regard.metrics.edits import edit_rows
-from regard.metrics.examples import COUNTS, INSTEAD, MULTI_REFERENCE, companions, counter, example_scorer
+from regard.metrics.examples import CLOSEST, COUNTS, INSTEAD, MULTI_REFERENCE, companions, counter, example_scorer
 from regard.metrics.speech import (
     character_errors,
     phoneme_errors,
@@ -58,6 +58,7 @@ def better(metric: str) -> str:
 
 
 __all__ = [
+    "CLOSEST",
     "COUNTS",
     "INSTEAD",
     "METRICS",

@@ -37,9 +37,21 @@ Metric = Callable[..., Measured]  # takes outputs and references, unless its onl
 
 ReferenceLists = Sequence[Sequence[str]]  # for each output, all correct texts
 
+References = Sequence[str | Sequence[str]]  # for each output, the correct text, or all correct texts
+
 Counts = tuple[float, float]  # numerator, denominator: most metrics are a ratio of two sums over the examples
 
 Count = Callable[[str, Any], Counts]  # of an output and its reference, or all its references
+
+
+def all_of(references: str | Sequence[str]) -> Sequence[str]:
+    """The correct texts of one output, of which there may be one."""
+    return [references] if isinstance(references, str) else references
+
+
+def several(references: References) -> str:
+    """The part of a signature that says that the closest of several references counts; empty if each output has one."""
+    return "" if all(len(all_of(texts)) == 1 for texts in references) else "refs:closest|"
 
 
 def sums(table: Mapping[str, Count], metric: str, outputs: Sequence[str], references: Sequence[Any]) -> Counts:

@@ -15,6 +15,9 @@ PHONEMES = ("phoneme_errors", "word_error_share", "phoneme_errors_unstressed", "
 CAPTIONS = (*captions.CAPTION_BLEU, "cider_d", "rouge_l")
 MULTI_REFERENCE = (*PHONEMES, *CAPTIONS)
 
+# Metrics that take one reference or several, of which the closest counts; sacreBLEU's use all n-grams of all of them.
+CLOSEST = ("exact_match", "character_errors", "word_errors", "bleu", "bleu_tokenised", "chrf")
+
 
 def companions(metric: str) -> list[str]:
     """The other metrics with several references that are reported beside one of them: those of the same outputs."""
@@ -40,7 +43,8 @@ def _counts(metric: str, outcome: Outcome) -> Counts:
     if metric == "bits_per_character":
         assert outcome.cost is not None
         return outcome.cost.nats / math.log(2), outcome.cost.characters
-    return COUNTS[metric](outcome.answer, outcome.references if metric in MULTI_REFERENCE else outcome.references[0])
+    takes_several = metric in (*MULTI_REFERENCE, *CLOSEST)
+    return COUNTS[metric](outcome.answer, outcome.references if takes_several else outcome.references[0])
 
 
 # Metrics of a whole test set that say little about one example, and the metric that is shown for an example instead.
@@ -57,7 +61,7 @@ def example_scorer(metric: str, outcomes: Iterable[Outcome]) -> Callable[[Outcom
     """A function that gives the value of a metric, or of the one in `INSTEAD`, for one of the outcomes alone."""
     name = INSTEAD.get(metric, metric)
     if name == "chrf":
-        return lambda outcome: text.chrf([outcome.answer], outcome.references[:1]).value
+        return lambda outcome: text.chrf([outcome.answer], [outcome.references]).value
     count = counter(name, outcomes)
 
     def score(outcome: Outcome) -> float:

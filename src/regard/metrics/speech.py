@@ -3,20 +3,22 @@
 import string
 from collections.abc import Sequence
 
-from regard.metrics.core import Count, Counts, Measured, ReferenceLists, sums
+from regard.metrics.core import Count, Counts, Measured, ReferenceLists, References, all_of, several, sums
 from regard.metrics.edits import edit_distance
 
 
-def character_errors(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+def character_errors(outputs: Sequence[str], references: References) -> Measured:
     """Character error rate (CER): character edits per character of the references; lower is better."""
     edits, characters = sums(COUNTS, "character_errors", outputs, references)
-    return Measured(edits / max(1, characters), f"character_errors|n:{len(references)}|case:mixed|space:kept")
+    details = f"n:{len(references)}|{several(references)}case:mixed|space:kept"
+    return Measured(edits / max(1, characters), f"character_errors|{details}")
 
 
-def word_errors(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+def word_errors(outputs: Sequence[str], references: References) -> Measured:
     """Word error rate (WER), as in speech recognition: word edits per word of the references; lower is better."""
     edits, words = sums(COUNTS, "word_errors", outputs, references)
-    return Measured(edits / max(1, words), f"word_errors|n:{len(references)}|words:{words}|case:mixed|tok:space")
+    details = f"n:{len(references)}|{several(references)}words:{words}|case:mixed|tok:space"
+    return Measured(edits / max(1, words), f"word_errors|{details}")
 
 
 def phoneme_errors(outputs: Sequence[str], references: ReferenceLists) -> Measured:
@@ -50,17 +52,15 @@ def _word_error_share(name: str, outputs: Sequence[str], references: ReferenceLi
     return Measured(wrong / words, f"{name}|n:{len(outputs)}|refs:closest|stress digits {stress}")
 
 
-def _character_edits(output: str, reference: str) -> Counts:
-    return edit_distance(output, reference), len(reference)
+def _character_edits(output: str, references: str | Sequence[str]) -> Counts:
+    """The edits to the closest reference; of equals the shortest, which gives the higher error rate."""
+    return min((edit_distance(output, reference), len(reference)) for reference in all_of(references))
 
 
-def _word_edits(output: str, reference: str) -> Counts:
-    return edit_distance(output.split(), reference.split()), len(reference.split())
-
-
-def _phoneme_edits(output: str, references: Sequence[str]) -> Counts:
-    """Those of the reference with the fewest edits; of equals the shortest, which gives the higher error rate."""
-    return min(_word_edits(output, reference) for reference in references)
+def _word_edits(output: str, references: str | Sequence[str]) -> Counts:
+    """The edits to the closest reference; of equals the shortest, which gives the higher error rate."""
+    expected = [reference.split() for reference in all_of(references)]
+    return min((edit_distance(output.split(), words), len(words)) for words in expected)
 
 
 def _unequal(output: str, references: Sequence[str]) -> Counts:
@@ -78,8 +78,8 @@ def _unstressed(text: str) -> str:
 COUNTS: dict[str, Count] = {
     "character_errors": _character_edits,
     "word_errors": _word_edits,
-    "phoneme_errors": _phoneme_edits,
+    "phoneme_errors": _word_edits,
     "word_error_share": _unequal,
-    "phoneme_errors_unstressed": _without_stress(_phoneme_edits),
+    "phoneme_errors_unstressed": _without_stress(_word_edits),
     "word_error_share_unstressed": _without_stress(_unequal),
 }

@@ -6,36 +6,37 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from regard.console import BLOCK, counted
 from regard.errors import NotFiniteError
-from regard.metrics.core import Cost, Count, Counts, Measured, sums
+from regard.metrics.core import Cost, Count, Counts, Measured, References, all_of, several, sums
 
 LARGEST_EXPONENT = 709.0  # of e, in floats of 64 bits
 
 
-def exact_match(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+def exact_match(outputs: Sequence[str], references: References) -> Measured:
     """Share of outputs that equal their reference exactly; higher is better."""
     same, texts = sums(COUNTS, "exact_match", outputs, references)
-    return Measured(same / texts, f"exact_match|n:{len(references)}|case:mixed|space:kept")
+    return Measured(same / texts, f"exact_match|n:{len(references)}|{several(references)}case:mixed|space:kept")
 
 
-def _equal(output: str, reference: str) -> Counts:
-    return int(output == reference), 1
+def _equal(output: str, references: str | Sequence[str]) -> Counts:
+    return int(output in all_of(references)), 1
 
 
-def bleu(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+def bleu(outputs: Sequence[str], references: References) -> Measured:
     """BLEU of raw text, computed by sacreBLEU; higher is better."""
     return _sacrebleu("bleu", outputs, references)
 
 
-def bleu_tokenised(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+def bleu_tokenised(outputs: Sequence[str], references: References) -> Measured:
     """BLEU of text that is already tokenised, as many papers report it; higher is better."""
     return _sacrebleu("bleu_tokenised", outputs, references)
 
 
-def chrf(outputs: Sequence[str], references: Sequence[str]) -> Measured:
+def chrf(outputs: Sequence[str], references: References) -> Measured:
     """chrF: the F-score of character n-grams, computed by sacreBLEU; higher is better."""
     return _sacrebleu("chrf", outputs, references)
 
@@ -60,10 +61,15 @@ SACREBLEU: dict[str, Callable[[], Any]] = {
 }
 
 
-def _sacrebleu(name: str, outputs: Sequence[str], references: Sequence[str]) -> Measured:
+def reference_streams(references: References) -> list[list[str | None]]:
+    """References as sacreBLEU takes them: the first of all outputs, the second of all outputs, and so on."""
+    return [list(texts) for texts in zip_longest(*map(all_of, references))]
+
+
+def _sacrebleu(name: str, outputs: Sequence[str], references: References) -> Measured:
     metric = SACREBLEU[name]()
     texts = list(outputs) if len(outputs) <= BLOCK else _CountedTexts(outputs, f"computing {name}")
-    value = metric.corpus_score(texts, [list(references)]).score
+    value = metric.corpus_score(texts, reference_streams(references)).score
     return Measured(value, f"{name}|n:{len(references)}|{metric.get_signature()}")
 
 

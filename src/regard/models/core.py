@@ -19,6 +19,8 @@ from regard.recipe import Encoder as EncoderSettings
 from regard.recipe import Model
 from regard.sources import Front, token_embedding
 
+GATED = "model.decoder.gated_context needs a recurrent decoder whose order attends to the source;"
+
 
 @dataclass
 class NoEncoder:
@@ -94,6 +96,8 @@ def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
     words = token_embedding(recipe, size, settings.kind, settings.dim)
     cross = settings.cross_attention.of(recipe.attention)
     if kind is TransformerDecoder:
+        if settings.gated_context:
+            raise RecipeError(f"{GATED} a Transformer has no such context; leave it out")
         shape = _shape(recipe, settings, cross if encoder else None)
         return TransformerDecoder(words, shape, memory_dim=encoder.dim if encoder else None, tied=recipe.tied)
     if recipe.tied and words.embedding_dim != settings.dim:
@@ -106,6 +110,8 @@ def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
         raise RecipeError(
             f"a language model has no source to attend to; choose model.decoder.order = none, not {settings.order}"
         )
+    if settings.gated_context and not order.attends():
+        raise RecipeError(f"{GATED} {settings.order!r} does not; choose another order, or leave it out")
     sizes = encoder or NoEncoder()
     return order(
         words,
@@ -120,6 +126,7 @@ def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
         start=pick(STARTS, settings.start, "start"),
         tied=recipe.tied,
         copies=settings.copies,
+        gated_context=settings.gated_context,
     )
 
 

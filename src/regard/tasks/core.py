@@ -35,7 +35,7 @@ from regard.device import only_shapes
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout
-from regard.metrics import METRICS, MULTI_REFERENCE, Measured, Outcome, companions
+from regard.metrics import CLOSEST, METRICS, MULTI_REFERENCE, Measured, Outcome, companions
 from regard.models import sites
 from regard.models.letters import Spelled
 from regard.recipe import Data, Limits, Model, Recipe, Search, Train
@@ -46,8 +46,9 @@ from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction, Vo
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
 SOURCE_SECTIONS = {"picture", "speech"}  # sections of a recipe for one kind of source alone
 ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
+OF_PAIRS = ("data.pictures", "data.normalize")  # keys that only tasks with a source and a target text use
 # Keys that a task without a decoder ignores; its updates are not captured either.
-NO_DECODER = ("source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
+NO_DECODER = (*OF_PAIRS, "source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
 DECODER_ROWS = ("decoder.embedding.weight", "decoder.out.weight", "decoder.out.bias")  # tensors with a row per token
 MOST_UNKNOWN = 0.05  # share of unknown dev tokens above which the vocabulary of train.start_from does not suit
 READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
@@ -364,11 +365,11 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def measure(self, model: ModelKind, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
         """Computes a metric of the predictions for the examples' sources against their targets, in total and by group.
 
-        For a metric of `MULTI_REFERENCE`, each different source is predicted once, and all its targets are references;
-        its `companions` are then computed too, since they need no further predictions.
+        If the metric takes all targets of a source as references (`takes_all`), each different source is predicted
+        once. The `companions` of the metric are computed too, since they need no further predictions.
         """
         self.check_metric(metric)
-        several = metric in MULTI_REFERENCE
+        several = self.takes_all(metric)
         sets = by_source(examples) if several else [[example] for example in examples]
         asked = [same_source[0] for same_source in sets]
         right = [[example.target for example in same] if several else same[0].target for same in sets]
@@ -386,12 +387,19 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         ]
         return Scored(metric, total, groups, others, answers, asked, outcomes)
 
+    def takes_all(self, metric: str) -> bool:
+        """Whether all targets of a source are references of one prediction: by the metric, or if sources are files.
+
+        A picture has several captions, which are all right; a text that is there twice counts twice.
+        """
+        return metric in MULTI_REFERENCE or (self.reads_files and metric in CLOSEST)
+
     def part(self, examples: Sequence[Example], count: int) -> Sequence[Example]:
         """At most that many of the examples, to be scored in place of all.
 
-        For a metric of `MULTI_REFERENCE`, all examples of at most that many sources.
+        If the metric takes all targets of a source as references, all examples of at most that many sources.
         """
-        if self.recipe.metric in MULTI_REFERENCE:
+        if self.takes_all(self.recipe.metric):
             return [example for same_source in evenly(by_source(examples), count) for example in same_source]
         return evenly(examples, count)
 

@@ -15,8 +15,10 @@ from torch.nn import functional
 from regard import models, plugins, search
 from regard.attention import terms
 from regard.console import counted
-from regard.data import batching, store
+from regard.data import batching, captions, store
+from regard.data.archives import Places
 from regard.data.batching import length_array
+from regard.data.captions import NORMALIZATIONS
 from regard.data.files import Loaded
 from regard.data.records import NOTHING_GIVEN, Given
 from regard.data.store import IntegerRows, joined
@@ -78,6 +80,9 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             raise RecipeError("tokens.shared needs source = text, and tokens.source and tokens.target to be the same")
         if recipe.source != "text" and recipe.tokens.source != Tokens.source:
             raise RecipeError(f"tokens.source is for source = text, not {recipe.source}; leave it out")
+        pick(NORMALIZATIONS, recipe.data.normalize, "normalization")
+        if recipe.data.pictures and recipe.source == "text":
+            raise RecipeError("data.pictures is for sources that are files, not source = text; leave it out")
         _check_copies(recipe)
         _check_terms(recipe)
         _check_search(recipe)
@@ -87,14 +92,27 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     @classmethod
     def reader(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Callable[[tuple[str, ...]], Loaded]:
-        """Returns the function that reads files as the recipe says; names of pictures are relative to their file."""
+        """Returns the function that reads files as the recipe says; names of pictures are relative to their file.
+
+        Pictures are first looked for in data.pictures. Targets are changed as data.normalize says.
+        """
         read, kind = super().reader(recipe, given), plugins.pick(SOURCES, recipe.source, "source", Source)
+        places = Places(recipe.data.pictures, recipe.data.limits)
+
+        def locate(source: str, file: str) -> str:
+            return places.full_name(source) or kind.locate(source, file)
 
         def located(names: tuple[str, ...]) -> Loaded:
             loaded = read(names)
-            return loaded._replace(examples=store.with_sources(loaded.examples, kind.locate))
+            return loaded._replace(examples=store.with_sources(loaded.examples, locate))
 
-        return read if recipe.source == "text" else located
+        return _normalized(located if kind.reads_files else read, recipe.data.normalize)
+
+    @classmethod
+    def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads lines; beside pairs, files of captions as they are published."""
+        kind = plugins.pick(SOURCES, recipe.source, "source", Source)
+        return partial(captions.read, limits=recipe.data.limits) if kind.reads_files else super().line_reader(recipe)
 
     @classmethod
     def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
@@ -341,6 +359,23 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             return None
         columns = self.inputs.labels(item)
         return AttentionMap(weights[: len(rows), : len(columns)].cpu(), rows, columns, layout)
+
+
+def _normalized(read: Callable[[tuple[str, ...]], Loaded], normalize: str) -> Callable[[tuple[str, ...]], Loaded]:
+    """The function that reads files, and changes every target; pairs whose target is blank then are left out."""
+    if normalize == "none":
+        return read
+    change = pick(NORMALIZATIONS, normalize, "normalization")
+
+    def changed(names: tuple[str, ...]) -> Loaded:
+        loaded = read(names)
+        examples = store.with_texts(loaded.examples, lambda source, target: (source, change(target)))
+        kept = store.where(store.targets(examples), bool)
+        if not len(kept):
+            raise DataError(f"{' and '.join(names)}: no target is left by data.normalize = {normalize}; leave it out")
+        return Loaded(store.take(examples, kept), loaded.dropped + len(examples) - len(kept))
+
+    return changed
 
 
 def _check_copies(recipe: Recipe) -> None:

@@ -21,7 +21,7 @@ from regard.metrics import better
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import AnyTask
-from regard.tasks.core import AnyBatched, DevLoss, Encoded, evenly
+from regard.tasks.core import AnyBatched, DevLoss, Encoded, by_source, evenly
 from regard.training.callbacks import Sample, Validated
 from regard.training.engine.eager import halves
 from regard.training.health import Health, health
@@ -98,10 +98,23 @@ def check_best(recipe: Recipe) -> None:
 
 
 def part_of(task: AnyTask, examples: Sequence[Example]) -> Sequence[Example]:
-    """The dev examples that each validation predicts: at most train.validate_examples, and `CHARACTERS` of text."""
+    """The dev examples that each validation predicts: at most train.validate_examples, and `CHARACTERS` of text.
+
+    If several examples have one source, and all their targets are references, that is one prediction.
+    """
     part = task.part(examples, task.recipe.train.validate_examples)
-    sizes = accumulate(len(source) + len(target) for source, target in store.texts(part))
-    return part[: max(1, sum(size <= CHARACTERS for size in sizes))] if part else part
+    if not part:
+        return part
+    sets = by_source(part) if task.takes_all(task.recipe.metric) else [[example] for example in part]
+    sizes = accumulate(_characters(task, same_source) for same_source in sets)
+    kept = sets[: max(1, sum(size <= CHARACTERS for size in sizes))]
+    return part if len(kept) == len(sets) else [example for same_source in kept for example in same_source]
+
+
+def _characters(task: AnyTask, same_source: Sequence[Example]) -> int:
+    """The characters of the longest target and of the source, unless that is the name of a file."""
+    longest = max(len(example.target) for example in same_source)
+    return longest + (0 if task.reads_files else len(same_source[0].source))
 
 
 def score(task: AnyTask, model: nn.Module, part: Sequence[Example]) -> tuple[float | None, tuple[Sample, ...]]:
