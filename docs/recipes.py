@@ -36,7 +36,8 @@ section with the name of the source: `picture`, `speech`.
 
 **Seeds**: `train.seed` changes weights, batches and dropout, and `data.split_seed` the dev part that is split off. So
 runs that differ in `train.seed` have the same dev set, and `regard compare` can join them. In recipes and runs of
-format 3 and older, `train.seed` was the seed of both; they keep their dev part.
+format 3 and older, `train.seed` was the seed of both; they keep their dev part. Likewise `masked_lm.mask_seed` chooses
+which tokens of dev and test texts are masked; in format 4 and older, `train.seed` did, and such runs keep their masks.
 
 **Limits**: every number has a smallest and a largest value, the column *range*. The largest values are far above any
 sensible use; they are there so that a recipe from elsewhere cannot overflow, hang or crash a program. Whether a model

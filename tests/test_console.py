@@ -7,12 +7,13 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
 from regard import console
 from regard import recipe as recipes
-from regard.console import Pace, ProgressLog, Work, counted, current_log, duration, fitting, tick, wrapped
+from regard.console import Pace, ProgressLog, Work, beside, counted, current_log, duration, fitting, tick, wrapped
 
 with warnings.catch_warnings():  # typer uses names that click 8.5 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -252,6 +253,34 @@ def test_as_many_parts_as_fit_are_shown() -> None:
     assert fitting(parts, 6) == ""
 
 
+def test_a_signature_is_broken_between_its_fields_only() -> None:
+    signature = "bleu|n:2000|nrefs:1|case:mixed|eff:no|tok:13a"
+    text = f"scored (\u00e0 la mode): {signature} in all"
+    for width in range(20, 70):
+        lines = wrapped(text, width).split("\n")
+        assert max(map(len, lines)) <= width
+        assert all(line.endswith("|") or not other.strip().startswith("|") for line, other in pairwise(lines))
+        assert signature in "".join(line.strip() if line.endswith("|") else f"{line.strip()} " for line in lines)
+
+
+def test_a_quotation_is_broken_if_it_is_too_wide_and_a_command_is_not() -> None:
+    assert wrapped("as in `one two three four`.", 20) == "as in `one two three\n  four`."
+    assert wrapped("as in `regard list scores`.", 20) == "as in\n  `regard list scores`."
+    assert wrapped("x: `regard look latest 'a b c'`.", 20) == "x:\n  `regard look latest 'a b c'`."
+
+
+def test_a_command_goes_on_after_a_backslash() -> None:
+    assert wrapped("  do  python a.py one two", 16, " \\") == "  do  python \\\n    a.py one \\\n    two"
+    assert max(map(len, wrapped("  do  python a.py one two", 16, " \\").split("\n"))) <= 16
+
+
+def test_a_text_is_wrapped_beside_its_heading() -> None:
+    assert beside("  name  ", "one two three", None) == ["  name  one two three"]
+    assert beside("  name  ", "one two three", 16) == ["  name  one two", "        three"]
+    assert beside("  name  ", "one https://long", 16) == ["  name", "    one", "    https://long"]
+    assert beside("name  ", "", 16) == ["name"]
+
+
 def test_wrapped_lines_are_indented() -> None:
     assert wrapped("  right: one two three", 12) == "  right: one\n    two\n    three"
     assert wrapped("", 12) == ""
@@ -266,6 +295,11 @@ def test_wrapped_lines_are_indented() -> None:
         ("one two three `regard list` names all", ["one two three", "  `regard list` names", "  all"]),
         ("regard: regard train is not done", ["regard: regard train", "  is not done"]),
         ("use: cut -f1", ["use: cut -f1"]),
+        (
+            "it: pip install 'a[b]', or: pip install -e '.[b]'",
+            ["it:", "  pip install 'a[b]',", "  or:", "  pip install -e '.[b]'"],
+        ),
+        ("write: regard x --columns a,b", ["write:", "  regard x --columns a,b"]),
     ],
 )
 def test_a_command_is_not_broken_so_that_it_can_be_copied(text: str, lines: list[str]) -> None:

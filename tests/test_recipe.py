@@ -82,7 +82,7 @@ def test_every_key_with_a_value_is_written() -> None:
     assert to_toml(Recipe()).count(" = ") == len(written) + 1  # and the key `format`
 
 
-@pytest.mark.parametrize("format", ["0", "5", "true", '"2"'])
+@pytest.mark.parametrize("format", ["0", str(recipes.FORMAT + 1), "true", '"2"'])
 def test_a_format_of_another_version_is_refused(format: str) -> None:
     assert "mine.toml is of format" in refused(f"format = {format}")
 
@@ -434,6 +434,15 @@ def test_keys_that_a_task_ignores_exist_and_defaults_are_never_refused(task: str
     for name in TASKS[task].ignores:
         value_at(Recipe(), name)
     TASKS[task].check_keys(parse("", "it", [f"task={task}"]))
+
+
+@pytest.mark.parametrize("format", [1, 2, 3, 4])
+def test_in_an_older_recipe_masks_are_drawn_with_the_seed_of_training(format: int) -> None:
+    masked = "task = 'masked_lm'\n[train]\nseed = 7\n[data]\ncorpus = 'clues'\n"
+    assert parse(f"format = {format}\n{masked}", "it").masked_lm.mask_seed == 7
+    assert parse(masked, "it").masked_lm.mask_seed == 1
+    other = masked.replace("masked_lm", "translate")
+    assert parse(f"format = {format}\n{other}", "it") == parse(other, "it")
 
 
 @pytest.mark.parametrize("format", [1, 2, 3])

@@ -27,7 +27,8 @@ SECONDS_OF_A_WORK = 2.0  # without a terminal: a shorter work has no line
 SECONDS_OF_A_DRAWING = 0.25  # in a terminal: seconds between two drawings of the bar
 WIDEST_NAME, WIDEST_BAR, NARROWEST_BAR = 24, 30, 8  # of a work, and of its bar, in columns
 # Commands that a message suggests, after a colon or in backquotes; they are not broken, so that they can be copied.
-COMMAND = re.compile(r"""`[^`]+`|(?<=: )(?<!regard: )(?:regard|pip|cut)(?: (?:'[^']*'|"[^"]*"|[^\s;'"])+)+""")
+COMMAND = re.compile(r"""`[^`]+`|(?<=: )(?<!regard: )(?:regard|pip|cut)(?: (?:'[^']*'|"[^"]*"|[^\s;,'"]|,(?! ))+)+""")
+QUOTED = re.compile(r"`(?!regard |pip |cut )")  # backquotes that hold no command
 KEPT = "\u00a0"  # stands for a space within a command while lines are broken; as wide as a space
 SMOOTHING = 30.0  # seconds after which a measured speed counts for a third in what is said to be left
 
@@ -306,23 +307,57 @@ def fitting(parts: Sequence[str], room: int) -> str:
     return text
 
 
-def wrapped(text: str, width: int) -> str:
-    """The text in lines of at most this many columns, broken at spaces only: a longer word is left whole.
+def wrapped(text: str, width: int, end: str = "") -> str:
+    """The text in lines of at most this many columns, broken at spaces: a longer word is left whole.
 
     Further lines are indented by two columns more than the first, so that they are seen to belong to it. A suggested
-    command that does not fit on a line with others has one of its own.
+    command that does not fit on a line with others has one of its own. The signature of a metric that does not fit is
+    broken between its fields. `end` is printed where a line is broken, such as the backslash of a command that goes on.
     """
     indent = text[: len(text) - len(text.lstrip(" "))]
-    joined = COMMAND.sub(lambda command: command[0].replace(" ", KEPT), text[len(indent) :])
-    first, *words = joined.split(" ")
-    lines, is_full = [indent + first], False
-    for word in words:
-        if not is_full and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+    width -= len(end)
+
+    def join(command: re.Match[str]) -> str:
+        is_wide = cell_len(command[0]) > width - len(indent) - 2
+        return command[0] if is_wide and QUOTED.match(command[0]) else command[0].replace(" ", KEPT)
+
+    lines: list[str] = []
+    is_full = False
+    for word in COMMAND.sub(join, text[len(indent) :]).split(" "):
+        if lines and not is_full and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
             lines[-1] += f" {word}"
-        else:
-            lines.append(f"{indent}  {word}")
-            is_full = KEPT in word and not word.startswith("`")
-    return "\n".join(lines).replace(KEPT, " ")
+            continue
+        for part in _fields(word, width - len(indent) - 2):
+            lines.append(f"{indent}  {part}" if lines else f"{indent}{part}")
+        is_full = KEPT in word and not word.startswith("`")
+    return f"{end}\n".join(lines).replace(KEPT, " ")
+
+
+def _fields(word: str, width: int) -> list[str]:
+    """The word in parts: one, unless it is too wide and its fields are separated by bars, as those of a signature."""
+    if cell_len(word) <= width or KEPT in word:
+        return [word]
+    parts = [""]
+    for field in re.findall(r"[^|]*\||[^|]+", word):
+        if parts[-1] and cell_len(parts[-1] + field) > width:
+            parts.append("")
+        parts[-1] += field
+    return parts
+
+
+def beside(heading: str, text: str, width: int | None) -> list[str]:
+    """The text in lines of this width beside its heading; without a width, on one line.
+
+    If a word of it is too wide for that, the text begins below the heading, so that the word is not broken.
+    """
+    if width is None:
+        return [f"{heading}{text}".rstrip()]
+    margin = cell_len(heading)
+    lines = [line.strip() for line in wrapped(text, width - margin).split("\n")]
+    if margin + max(map(cell_len, lines)) <= width:
+        return [f"{heading}{lines[0]}".rstrip(), *(" " * margin + line for line in lines[1:])]
+    indent = heading[: len(heading) - len(heading.lstrip(" "))] + "  "
+    return [heading.rstrip(), *(indent + line.strip() for line in wrapped(text, width - len(indent)).split("\n"))]
 
 
 def for_terminal(text: str, stream: TextIO | None) -> str:

@@ -72,6 +72,10 @@ class NotFiniteError(RegardError):
     exit_code = 3
 
 
+class TooLargeError(NotFiniteError):
+    """A value is too large for a number, though what it is computed from is finite: the perplexity of a large loss."""
+
+
 class StorageError(RegardError):
     """Files could not be read or written."""
 

@@ -15,7 +15,7 @@ from regard.errors import MOST_SUGGESTED, RecipeError, did_you_mean, listed, nam
 EMBEDDED = Path(__file__).parent / "recipes"
 SMALL = 0.02  # standard deviation of the weights with model.init = small
 OVERRIDES, COMMAND_LINE = "the overrides", "the command line"  # where overrides stand, for messages
-FORMAT = 4  # version of the TOML format, see `_upgrade`
+FORMAT = 5  # version of the TOML format, see `_upgrade`
 
 # Bounds of what is parsed, far above those of any recipe: a recipe may come from a stranger.
 LARGEST_RECIPE = 262_144  # bytes; with all texts and lists at their longest, `to_toml` writes fewer
@@ -281,6 +281,7 @@ class MaskedLM:
 
     masked: float = _number(0.15, 0.01, 0.95)  # share of tokens to predict
     whole_words: bool = False  # whole-word masking: all pieces of a word are predicted together
+    mask_seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of the masks of dev and test texts
 
 
 @dataclass(frozen=True)
@@ -468,6 +469,9 @@ def _upgrade(values: dict[str, Any], format: int) -> dict[str, Any]:
     data, settings = _section(values, "data"), _section(values, "train")
     if format < 4 and "seed" in settings and data.get("train") and not data.get("dev"):
         data["split_seed"] = settings["seed"]  # the dev part was split off with the seed of training
+    if format < 5 and "seed" in settings and values.get("task") == "masked_lm":
+        values.setdefault("masked_lm", {})
+        _section(values, "masked_lm")["mask_seed"] = settings["seed"]  # it was the seed of the masks, too
     return values
 
 

@@ -1013,6 +1013,9 @@ def test_an_output_never_replaces_an_input(
     for output in [*outputs, "again/upper/manifest.json", "runs/upper/plugins.json"]:
         message = refused(regard("score", run, "other.tsv", "--errors", output, folder=tmp_path))
         assert re.fullmatch(r"the output .* would replace .*, which this command reads; choose another name", message)
+    for output in (run / "new.tsv", "again/upper/new.tsv", run / "checkpoints" / "new.tsv"):
+        message = refused(regard("score", run, "other.tsv", "--errors", output, folder=tmp_path))
+        assert re.fullmatch(r"the output .*new\.tsv' would be in the run .*upper', .*; choose another folder", message)
     (tmp_path / "one.tsv").write_text("fade\tFADE\n", encoding="utf-8")
     for command in (("compare", run, "--data", pairs), ("look", run, "fade"), ("force", run, "one.tsv")):
         assert "'model.svg' would replace" in refused(regard(*command, "-o", "model.svg", folder=tmp_path))

@@ -18,7 +18,7 @@ import torch
 import regard
 from regard import console, storage
 from regard import recipe as recipes
-from regard.errors import CallbackError, CorruptError, MissingExtraError, RecipeError, RegardError
+from regard.errors import CallbackError, CorruptError, MissingExtraError, RecipeError, RegardError, StorageError
 from regard.recipe import Recipe, Train
 from regard.storage import MODEL, Run
 from regard.training import Callback
@@ -327,6 +327,24 @@ def test_tensorboard_closes_its_file_if_training_fails(tmp_path: Path, stub: Cal
     first, second = stub()
     assert first.calls[-1] == second.calls[-1] == ("close",)
     assert second.purge_step == 4  # points after the checkpoint are hidden
+
+
+def test_the_place_of_tensorboard_is_a_folder_and_in_no_run(
+    tmp_path: Path, stub: Callable[[], list[Writer]], plain: Run
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file' is not a folder; name one for the files of TensorBoard"):
+        TensorBoard(tmp_path / "file")
+    (tmp_path / "link").symlink_to(plain.path)
+    for folder in (plain.path, plain.path / "board", tmp_path / "link", plain.path / "checkpoints"):
+        with pytest.raises(StorageError, match=r"would be in the run .*tiny', .*; name another folder, such as boards"):
+            TensorBoard(folder)
+    with pytest.raises(StorageError, match=r"is the folder of the runs; name another for TensorBoard, such as boards"):
+        TensorBoard(tmp_path).check_runs(tmp_path / "x" / "..")
+    TensorBoard(tmp_path).check_runs(tmp_path / "runs")
+    with pytest.raises(CallbackError, match=r"would be in the run"):  # from Python, it is noticed when the run is there
+        regard.train(tiny(), runs=tmp_path, quiet=True, callbacks=[TensorBoard(tmp_path)])
+    assert stub() == []
 
 
 @pytest.mark.parametrize("method", ["__init__", "add_text", "add_scalar", "flush", "close"])

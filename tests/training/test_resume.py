@@ -640,7 +640,12 @@ def test_the_same_environment_is_exact(stop_training: StopTraining) -> None:
 def test_a_run_from_before_split_seed_keeps_its_dev_part(recipe: Recipe, tmp_path: Path) -> None:
     split = ("data.dev=", "train.seed=3", "data.split_seed=3")
     run = train(reduce(recipes.override, split, recipe), runs=tmp_path, quiet=True)
-    lines = run.read(storage.RECIPE).decode().replace("format = 4\n", "format = 3\n").splitlines(keepends=True)
+    lines = (
+        run.read(storage.RECIPE)
+        .decode()
+        .replace(f"format = {recipes.FORMAT}\n", "format = 3\n")
+        .splitlines(keepends=True)
+    )
     run.replace(storage.RECIPE, "".join(line for line in lines if "split_seed" not in line).encode())
     assert run.recipe().data.split_seed == 3
     resume(run, "train.updates=9", quiet=True)  # which refuses other data than before

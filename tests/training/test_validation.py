@@ -1,6 +1,8 @@
 """Validations: the metric and samples on a part of dev, which weights are the best, and what is reported."""
 
 import io
+import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,12 +18,14 @@ import regard
 from regard import recipe as recipes
 from regard import storage
 from regard.console import ProgressLog
-from regard.errors import RecipeError
-from regard.metrics import Measured
+from regard.errors import RecipeError, TooLargeError
+from regard.metrics import Cost, Measured, Outcome
+from regard.metrics.examples import example_scorer
 from regard.recipe import Recipe, Train
 from regard.storage import Run
 from regard.tasks import TASKS, AnyTask, Scored
 from regard.tasks.core import evenly
+from regard.tasks.language_model import LanguageModelling
 from regard.training import Callback, check, validation
 from regard.training.callbacks import Ended, Sample, Started, Updated, Validated
 from regard.training.overview import _passes
@@ -91,7 +95,8 @@ def test_every_task_has_a_metric_and_samples(task: str) -> None:
     torch.manual_seed(1)
     part, model = validation.part_of(made, examples.dev), made.build()
     before = torch.get_rng_state()
-    value, samples = validation.score(made, model, part)
+    value, samples, problem = validation.score(made, model, part)
+    assert problem == ""
     assert len(part) == 8
     assert value is not None
     assert len(samples) == 3
@@ -133,10 +138,49 @@ def test_a_search_that_does_not_fit_into_memory_is_left_out(monkeypatch: pytest.
 
     task = TASKS["translate"].learn(tiny(), [Example("ab", "ba")])
     monkeypatch.setattr(type(task), "measure", measure)
-    assert validation.score(task, nn.Linear(1, 1), [Example("ab", "ba")]) == (None, ())
+    value, samples, problem = validation.score(task, nn.Linear(1, 1), [Example("ab", "ba")])
+    assert (value, samples, problem[:29]) == (None, (), "there is too little memory to")
     task.recipe = tiny("train.best_by=metric")
     with pytest.raises(torch.OutOfMemoryError):
         validation.score(task, nn.Linear(1, 1), [Example("ab", "ba")])
+
+
+def test_a_perplexity_too_large_for_a_number_is_reported_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = iter([800.0, 3.0, 2.0, 1.0])  # nats for each token: of three validations, and of all dev texts at the end
+
+    def cost(task: object, model: object, examples: Sequence[Example]) -> tuple[Cost, Sequence[Outcome]]:
+        return Cost(1, 1, 1, 0, next(costs)), ()
+
+    monkeypatch.setattr(LanguageModelling, "cost", cost)
+    settings = ("data.size=40", "train.updates=6", "train.validate=2", "train.device=cpu")
+    recipe = recipes.load(RECIPES["language_model"], [*settings, "train.validate_examples=3", "metric=perplexity"])
+    watching = Watching()
+    run = regard.train(recipe, runs=tmp_path, quiet=True, callbacks=[watching])
+    first, second, _ = watching.events
+    assert first.value is None
+    assert re.search(r"too large for a number: .* 800\.0 nats .*; train the model with a lower", first.problem)
+    assert (second.value, second.problem) == (pytest.approx(math.exp(3)), "")
+    assert run.metrics()[-1]["perplexity"] == pytest.approx(math.e)
+    assert f"  {first.problem}" in report(first)
+    costs = iter([800.0])
+    best = recipes.override(recipe, "train.best_by=metric")
+    with pytest.raises(TooLargeError, match=r"lower train.learning_rate.*; or set train.best_by=loss") as caught:
+        regard.train(best, runs=tmp_path, quiet=True)
+    assert caught.value.exit_code == 3
+
+
+def test_a_metric_too_large_for_a_number_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipes.load(RECIPES["language_model"], ["data.size=40"])
+    examples = TASKS["language_model"].examples(recipe)
+    task = TASKS["language_model"].learn(recipe, examples.train)
+    monkeypatch.setattr(LanguageModelling, "cost", lambda *_: (Cost(1, 1, 1, 0, 800.0), ()))
+    scored = task.measure(task.build(), examples.dev, "bits_per_character", recipe.search)
+    assert scored.measured.value == pytest.approx(800 / math.log(2))
+    assert (scored.others, scored.groups.keys() - {""}) == ({}, scored.groups.keys())
+    outcome = Outcome("a", ("b",), "c", 0.0, Cost(1, 1, 1, 0, 800.0))
+    assert example_scorer("perplexity", [outcome])(outcome) == math.inf
 
 
 # The best by the metric

@@ -492,7 +492,7 @@ def _systems(entries: Sequence[Compared]) -> tuple[System, ...]:
     for entry in entries:
         recipe = entry.run.recipe()
         data, train = replace(recipe.data, split_seed=0), replace(recipe.train, seed=0)
-        key = replace(recipe, name="", data=data, train=train)
+        key = replace(recipe, name="", data=data, train=train, masked_lm=replace(recipe.masked_lm, mask_seed=0))
         place = next(number for number in count() if recipe.train.seed not in groups.get((key, number), ()))
         groups.setdefault((key, place), {})[recipe.train.seed] = entry
     systems = []

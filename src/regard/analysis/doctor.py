@@ -57,20 +57,20 @@ class Phase:
     answers: Mapping[str, PathCounts]
     problem: str  # why the phase could not be tried; empty if it was
 
-    def lines(self) -> Iterator[str]:
-        """The counts of all paths, for people."""
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """The counts of all paths, for people: headings, and the texts beside them."""
         if self.problem:
-            yield f"  not tried: {self.problem}"
+            yield "  not tried: ", self.problem
         elif choose.are_definitions_only():
-            yield f"  {PLAIN}"
+            yield "  ", PLAIN
         for name, counts in self.answers.items():
             if counts.taken:
-                yield f"  {name:<22} taken ({counts.taken:,})"
+                yield f"  {name:<22} ", f"taken ({counts.taken:,})"
             for reason, times in counts.against.items():
-                yield f"  {name:<22} not taken ({times:,}): {reason}"
+                yield f"  {name:<22} ", f"not taken ({times:,}): {reason}"
         never = [name for name in PATHS if name not in self.answers]
         if self.answers and never:
-            yield f"  not reached: {', '.join(never)}"
+            yield "  not reached: ", ", ".join(never)
 
 
 @dataclass(frozen=True)
@@ -92,18 +92,18 @@ class Report:
         }
         return asdict(self) | {"paths": paths}
 
-    def lines(self) -> Iterator[str]:
-        """For people."""
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """For people: headings, and the texts beside them."""
         for title in ("machine", "versions", "extras"):
-            yield title
+            yield title, ""
             for name, value in getattr(self, title).items():
-                yield f"  {name:<14} {value}"
-        yield "fast paths  (regard/kernels/choose.py)"
+                yield f"  {name:<14} ", value
+        yield "fast paths  ", "(regard/kernels/choose.py)"
         for name, lacks in self.paths.items():
-            yield f"  {name:<22} {f'not here: {lacks}' if lacks else PATHS[name].when}"
+            yield f"  {name:<22} ", f"not here: {lacks}" if lacks else PATHS[name].when
         for name, phase in (self.run or {}).items():
-            yield f"this run in {name}, on {phase.device} in {phase.precision}"
-            yield from phase.lines()
+            yield "", f"this run in {name}, on {phase.device} in {phase.precision}"
+            yield from phase.entries()
 
 
 def examine(run: str | Path | None = None) -> Report:

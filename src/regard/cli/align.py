@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, Quiet, RunPath, note, to_json, write_line
+from regard.cli.core import Json, Quiet, RunPath, note, to_json, write_beside, write_line
 
 FILES = "A TSV of source, target and links; or `source ||| target` lines, and links; or a file for each."
 
@@ -41,4 +41,4 @@ def align(
         return
     for name, rate in measured.items():
         source = "of the diagonal baseline" if name == "diagonal" else f"read at the {name}"
-        write_line(f"alignment error rate, {source}: {rate.value:.4f}  {rate.signature}")
+        write_beside("", f"alignment error rate, {source}: {rate.value:.4f}  {rate.signature}")

@@ -142,6 +142,15 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path]) -> None:
         written.update(identities)
 
 
+def check_outside_runs(output: Path) -> None:
+    """Raise RecipeError if an output would be a new file in the folder of a run."""
+    from regard.storage import Run
+
+    if (run := Run.around(output.parent)) is not None:
+        where = f"would be in the run {shown(str(run))}, where regard keeps its own files"
+        raise RecipeError(f"the output {shown(str(output))} {where}; choose another folder")
+
+
 def _identities(path: Path) -> list[object]:
     """What two paths share if they are of the same file: the path without links, or the number of the file."""
     try:
@@ -196,6 +205,30 @@ def write_lines(lines: list[str]) -> None:
         print("\n".join(make_visible(line, WITHIN_LINES) for line in lines))
     elif sys.stdout is not None:  # it is if it was closed before the start
         sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode("utf-8", ENCODING_ERRORS))
+
+
+def stdout_width() -> int | None:
+    """The number of columns of stdout if it is a terminal; None elsewhere, where lines are not broken."""
+    if not is_terminal(sys.stdout):
+        return None
+    from rich.console import Console
+
+    return Console().width
+
+
+def write_beside(heading: str, text: str) -> None:
+    """Print a text after its heading; in a terminal, broken between words, in a column of its own."""
+    from regard.console import beside
+
+    write_lines(beside(heading, text, stdout_width()))
+
+
+def write_command(heading: str, command: str) -> None:
+    """Print a command of a shell after its heading; in a terminal, one that is too wide goes on after a backslash."""
+    from regard.console import wrapped
+
+    line, width = f"{heading}{command}", stdout_width()
+    write_lines([line] if width is None or len(line) <= width else wrapped(line, width, " \\").split("\n"))
 
 
 def note(text: object) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from regard.cli.core import RECIPE, Json, Overrides, to_json, write_line
+from regard.cli.core import RECIPE, Json, Overrides, to_json, write_beside, write_command, write_line
 from regard.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
         write_line(to_json({"about": about, "corpus": corpus, "files": listed, "origins": described}))
     else:
         for line in about:
-            write_line(line)
+            write_beside("", line)
         if corpus:
-            write_line(f"corpus {corpus}: comes with regard, which generates {settings.size:,} examples to learn from")
+            examples = f"comes with regard, which generates {settings.size:,} examples to learn from"
+            write_beside(f"corpus {corpus}: ", examples)
         for file in files:
-            line = file.problem or f"{file.path}: {file.size:,} bytes, {file.lines:,} lines"
-            write_line(f"{file.part:<5}  {line}")
+            write_beside(f"{file.part:<7}", file.problem or f"{file.path}: {file.size:,} bytes, {file.lines:,} lines")
         if settings.train and not settings.dev:
-            write_line("dev    none is named: a part of train is split off")
+            write_beside(f"{'dev':<7}", "none is named: a part of train is split off")
         for folder, origin in known.items():
             _describe(folder, origin)
     if problem := how_to_fix(files):
@@ -48,10 +48,10 @@ def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
 
 def _describe(folder: str, origin: "Origin") -> None:
     write_line("")
-    write_line(f"{folder}: {origin.name}")
+    write_beside(f"{folder}: ", origin.name)
     lines = {"from": origin.source, "licence": origin.licence, "paper": origin.reference, "files": origin.files}
     for heading, text in lines.items():
         if text:
-            write_line(f"  {heading:<9}{text}")
+            write_beside(f"  {heading:<9}", text)
     for command in origin.commands:
-        write_line(f"  prepare  {command}")
+        write_command("  prepare  ", command)

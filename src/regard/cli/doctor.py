@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, to_json, write_line
+from regard.cli.core import Json, to_json, write_beside, write_line
 
 RUN = typer.Argument(metavar="[RUN]", help="A run directory, such as runs/dates, to examine too.")
 
@@ -20,5 +20,8 @@ def doctor(run: Annotated[str | None, RUN] = None, as_json: Json = False) -> Non
     from regard.analysis.doctor import examine
 
     report = examine(run)
-    for line in [to_json(report.to_dict())] if as_json else report.lines():
-        write_line(line)
+    if as_json:
+        write_line(to_json(report.to_dict()))
+        return
+    for heading, text in report.entries():
+        write_beside(heading, text)

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.core import (
-    Json,
-    Quiet,
-    RunPath,
-    check_outputs,
-    found_files,
-    input_files,
-    note,
-    one_line,
-    say,
-    to_json,
-    write_lines,
-)
+from regard.cli import core
+from regard.cli.core import Json, Quiet, RunPath, note, one_line, say, to_json, write_lines
 from regard.cli.maps import All, Head, Layer, Out, Pieces, Scale, SiteName, check_files, choose, choose_all
 from regard.errors import DataError
 from regard.visible import is_terminal
@@ -75,7 +64,7 @@ def force(
     drawings = [Drawing(path, len(examples), ", ".join(files), pieces, scale or "one") for path in out or []]
     if drawings:  # a name that is taken is an error before the work begins
         paths = [path for drawing in drawings for path in drawing.paths]
-        check_outputs(paths, [*found_files(files), *input_files(run)])
+        core.check_outputs(paths, [*core.found_files(files), *core.input_files(run)])
         for drawing in drawings:
             drawing.check_names()
     if dropped and not quiet:

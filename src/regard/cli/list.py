@@ -1,12 +1,10 @@
 """`regard list`: the entries of every table."""
 
-import sys
 from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, note, to_json, write_line
-from regard.visible import is_terminal
+from regard.cli.core import Json, note, to_json, write_beside, write_line
 
 NARROWEST = 16  # columns of the names
 TABLE = typer.Argument(metavar="[TABLE]", help="Only this table, such as scores.")
@@ -30,20 +28,6 @@ def list_tables(what: Annotated[str | None, TABLE] = None, as_json: Json = False
         lines = table.lines()
         margin = max(NARROWEST, *map(len, lines)) + 3  # before the descriptions
         for entry, description in lines.items():
-            first, *others = _wrapped(description, margin)
-            write_line(f"  {entry:<{margin - 2}}{first}".rstrip())
-            for line in others:
-                write_line(" " * margin + line)
+            write_beside(f"  {entry:<{margin - 2}}", description)
     for sentence in plugins.misplaced():
         note(sentence)
-
-
-def _wrapped(description: str, margin: int) -> list[str]:
-    """A description in lines that fit beside the names in a terminal; elsewhere it stays whole."""
-    if not is_terminal(sys.stdout):
-        return [description]
-    from rich.console import Console
-
-    from regard.console import wrapped
-
-    return [line.strip() for line in wrapped(description, Console().width - margin).split("\n")]

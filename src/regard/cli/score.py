@@ -8,23 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.cli.core import (
-    Beam,
-    Columns,
-    Json,
-    Quiet,
-    RunPath,
-    check_outputs,
-    cut_note,
-    found_files,
-    input_files,
-    note,
-    one_line,
-    say,
-    to_json,
-    with_columns,
-    write_line,
-)
+from regard.cli import core
+from regard.cli.core import Beam, Columns, Json, Quiet, RunPath, note, say, to_json, write_beside, write_line
 from regard.errors import DataError
 from regard.visible import ENCODING_ERRORS
 
@@ -62,7 +47,9 @@ def score(
     from regard.console import ProgressLog
 
     if errors is not None:
-        check_outputs([errors], [*found_files(files or ()), *input_files(run)])  # errors before the work begins
+        # errors before the work begins
+        core.check_outputs([errors], [*core.found_files(files or ()), *core.input_files(run)])
+        core.check_outside_runs(errors)
         storage.check_place(errors)
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
@@ -77,7 +64,7 @@ def score(
         storage.write(errors, to_tsv(wrong.rows()))
     cut = sum(not answer.finished for answer in scored.answers)
     if cut and not quiet:
-        note(cut_note(cut, len(scored.answers)))
+        note(core.cut_note(cut, len(scored.answers)))
     total, links = scored.measured, alignment.measure(scored.answers, scored.asked)
     if as_json:
         rates = {reading: error.value for reading, error in links.items()}
@@ -86,13 +73,13 @@ def score(
         found = {} if wrong is None else wrong.to_dict()
         write_line(to_json({scored.metric: total.value} | content | others | found))
         return
-    write_line(f"{scored.metric} {total.value:.4f}  {total.signature}")
+    write_beside(f"{scored.metric} {total.value:.4f}  ", total.signature)
     for group, value in scored.groups.items():
         write_line(f"  {group:<8} {value:.4f}")
     for name, measured in scored.others.items():
-        write_line(f"{name} {measured.value:.4f}  {measured.signature}")
+        write_beside(f"{name} {measured.value:.4f}  ", measured.signature)
     for reading, error in links.items():
-        write_line(f"alignment error, read at the {reading}: {error.value:.4f}  {error.signature}")
+        write_beside("", f"alignment error, read at the {reading}: {error.value:.4f}  {error.signature}")
     if wrong is not None:
         print_mistakes(wrong)
         if not quiet:
@@ -108,7 +95,7 @@ def _examples(
     if recipe.data.train and not named and columns is None:
         return _dev(predictor, log)
     if files or columns is not None:
-        recipe = with_columns(task, named, columns)
+        recipe = core.with_columns(task, named, columns)
     if _trained_on(predictor, named):
         log.warn(f"{' and '.join(named)}: the run was trained on this; the score says little about other {task.noun}s")
     return task.reader(recipe)(named).examples if named else task.examples(recipe).test
@@ -119,7 +106,7 @@ def _trained_on(predictor: "Predictor", names: tuple[str, ...]) -> bool:
     from regard import storage
 
     recipe = predictor.task.recipe
-    learned, scored = ({path.resolve() for path in found_files(part)} for part in (recipe.data.train, names))
+    learned, scored = ({path.resolve() for path in core.found_files(part)} for part in (recipe.data.train, names))
     if not learned & scored:
         return False
     try:
@@ -158,5 +145,5 @@ def print_mistakes(wrong: "Mistakes") -> None:
 
 def to_tsv(rows: Iterable[tuple[str, ...]]) -> bytes:
     """The rows as the content of a TSV file; tabs and line ends within a field are escapes."""
-    lines = ("\t".join(one_line(field).replace("\t", "\\t") for field in row) for row in rows)
+    lines = ("\t".join(core.one_line(field).replace("\t", "\\t") for field in row) for row in rows)
     return "".join(f"{line}\n" for line in lines).encode("utf-8", ENCODING_ERRORS)

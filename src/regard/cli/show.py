@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Annotated, Any
 
-from regard.cli.core import RECIPE, Json, Overrides, to_json, write_line
+from regard.cli.core import RECIPE, Json, Overrides, stdout_width, to_json, write_line
 from regard.visible import is_terminal
 
 WIDTH = 100  # columns of a comment, if it is not printed in a terminal
@@ -19,15 +19,13 @@ def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
     Each has its meaning and where it comes from; the output is a recipe that can be trained, too. Sections of other
     tasks than that of the recipe are left out.
     """
-    from rich.console import Console
-
     from regard import catalogue
     from regard import recipe as recipes
     from regard.console import wrapped
 
     settings, meanings = recipes.load(recipe, overrides or [], recipes.COMMAND_LINE), catalogue.meanings()
     origins = recipes.origins(recipe, overrides or [])
-    width = Console().width if is_terminal(sys.stdout) else WIDTH
+    width = stdout_width() or WIDTH
     others = {new.partition(".")[0] for new in recipes.MOVED.values()} - {settings.task}
 
     def comment(text: str) -> None:

@@ -56,10 +56,13 @@ def train(
             log.announce(announcement(settings))
         log.begin("loading torch")
         from regard import training
+        from regard.storage import Run
         from regard.tasks import task_class
         from regard.training.tensorboard import TensorBoard
 
         callbacks = [] if tensorboard is None else [TensorBoard(tensorboard)]
+        for board in callbacks:
+            board.check_runs(runs if resume is None else Run.open(resume).path.parent)
         if settings is not None and dry_run:
             found = training.preview(settings, quiet=quiet)
             if as_json:

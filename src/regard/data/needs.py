@@ -1,15 +1,17 @@
 """Finds the data files that a recipe names, and says how to fix missing or unusable ones."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from regard import recipe as recipes
 from regard.data.files import load
+from regard.data.origins import ORIGINS
 from regard.data.paths import find
 from regard.data.records import ending, parquet_rows
 from regard.errors import DataError, MissingExtraError
-from regard.recipe import Data, Limits
+from regard.recipe import Data, Limits, Recipe
 
 
 class RequiredFile(NamedTuple):
@@ -49,3 +51,16 @@ def how_to_fix(files: Sequence[RequiredFile]) -> str:
         where = f"$REGARD_DATA, which is {folder}" if folder else "a folder that you name in $REGARD_DATA"
         return f"{len(missing)} of {len(files)} files are missing; put {missing[0]} under {where}, or under ./data"
     return f"{len(problems)} of {len(files)} files cannot be used: {problems[0]}" if problems else ""
+
+
+def check_found(recipe: Recipe, names: Iterable[str]) -> None:
+    """Raise DataError if a file is missing; if its corpus is known, it names the command that says where it is from."""
+    for name in names:
+        try:
+            find(name)
+        except DataError as error:
+            if Path(name).parent.name not in ORIGINS:
+                raise
+            own = recipe.name if recipe.name in recipes.names() else "RECIPE"
+            end = "" if str(error).endswith("?") else ";"
+            raise DataError(f"{error}{end} `regard data {own}` says where the data comes from") from None

@@ -1,12 +1,8 @@
 """Where corpora come from, under which licence, and how their files are made: a table by the name of a folder."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from regard import recipe as recipes
-from regard.data.paths import find
-from regard.errors import DataError
 from regard.recipe import Recipe
 
 
@@ -122,16 +118,3 @@ def origins(recipe: Recipe) -> dict[str, Origin]:
             "Apache 2.0, as regard itself",
         )
     return known
-
-
-def check_found(recipe: Recipe, names: Iterable[str]) -> None:
-    """Raise DataError if a file is missing; if its corpus is known, it names the command that says where it is from."""
-    for name in names:
-        try:
-            find(name)
-        except DataError as error:
-            if Path(name).parent.name not in ORIGINS:
-                raise
-            own = recipe.name if recipe.name in recipes.names() else "RECIPE"
-            end = "" if str(error).endswith("?") else ";"
-            raise DataError(f"{error}{end} `regard data {own}` says where the data comes from") from None

@@ -66,6 +66,6 @@ def example_scorer(metric: str, outcomes: Iterable[Outcome]) -> Callable[[Outcom
 
     def score(outcome: Outcome) -> float:
         total, weight = count(outcome)
-        return math.exp(total / weight) if name == "perplexity" else total / max(1, weight)
+        return text.exponential(total / weight) if name == "perplexity" else total / max(1, weight)
 
     return score

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 from regard.console import BLOCK, counted
-from regard.errors import NotFiniteError
+from regard.errors import TooLargeError
 from regard.metrics.core import Cost, Count, Counts, Measured, References, all_of, several, sums
 
 LARGEST_EXPONENT = 709.0  # of e, in floats of 64 bits
@@ -87,11 +87,18 @@ class _CountedTexts(list[str]):
 def perplexity(cost: Cost, how: str) -> Measured:
     """Perplexity: the exponential of the mean negative log-likelihood per token, in nats; lower is better."""
     mean = cost.nats / cost.tokens
-    if mean > LARGEST_EXPONENT:
-        raise NotFiniteError(
-            f"the perplexity is too large for a number: the mean loss is {mean:,.1f} nats for each token"
+    value = exponential(mean)
+    if value == math.inf:
+        raise TooLargeError(
+            f"the perplexity is too large for a number: the mean loss is {mean:,.1f} nats for each token; train the "
+            "model with a lower train.learning_rate, or choose another metric"
         )
-    return Measured(math.exp(mean), f"perplexity|{_counts(cost)}|nats:{mean:.4f}|{how}")
+    return Measured(value, f"perplexity|{_counts(cost)}|nats:{mean:.4f}|{how}")
+
+
+def exponential(mean: float) -> float:
+    """The exponential of a mean loss; infinite if it is too large for a number."""
+    return math.exp(mean) if mean <= LARGEST_EXPONENT else math.inf
 
 
 def bits_per_character(cost: Cost, how: str) -> Measured:

@@ -239,6 +239,12 @@ class Run(Folder):
             return (latest.resolve(path) / MANIFEST).is_file()
 
     @staticmethod
+    def around(path: Path) -> Path | None:
+        """The run directory that a path is in, or is itself; None if there is none. Links are followed."""
+        real = Path(os.path.realpath(os.fspath(path).replace("\0", "")))
+        return next((folder for folder in (real, *real.parents) if _is_run(folder)), None)
+
+    @staticmethod
     def open(path: str | Path) -> "Run":
         """The run in an existing run directory; raises DataError if there is none.
 

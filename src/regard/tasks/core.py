@@ -7,8 +7,8 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
@@ -27,12 +27,12 @@ from regard.data import batching, files, records, store
 from regard.data.batching import Lengths, length_array
 from regard.data.corpora import CORPORA
 from regard.data.files import LIMITS, Loaded
-from regard.data.origins import check_found
+from regard.data.needs import check_found
 from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Fields, Given
 from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
 from regard.device import only_shapes
-from regard.errors import DataError, RecipeError, pick
+from regard.errors import DataError, RecipeError, TooLargeError, pick
 from regard.kernels import cross_entropy as kernels
 from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout
 from regard.metrics import CLOSEST, METRICS, MULTI_REFERENCE, Measured, Outcome, companions
@@ -654,6 +654,15 @@ def input_batches(
     for group in counted(groups, "answering", size=1):
         places = [answered[index] for index in group]
         yield InputBatch(places, [encoded[place] for place in places])
+
+
+def measure_each(keys: Iterable[str], measure: Callable[[str], Measured]) -> dict[str, Measured]:
+    """What is measured for each key; keys are left out whose value is too large for a number (`TooLargeError`)."""
+    measured = {}
+    for key in keys:
+        with suppress(TooLargeError):
+            measured[key] = measure(key)
+    return measured
 
 
 def with_alternatives(predictions: Sequence[Prediction]) -> Prediction:

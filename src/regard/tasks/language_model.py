@@ -93,7 +93,8 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     columns = ("text",)
     mistakes = "texts"
     ignores = (
-        *(*core.OF_PAIRS, "source", "tokens.target", "tokens.shared", "tokens.lower", "train.word_dropout", *core.ATTENTION_TERMS),
+        *(*core.OF_PAIRS, *core.ATTENTION_TERMS),
+        *("source", "tokens.target", "tokens.shared", "tokens.lower", "train.word_dropout"),
         *("model.encoder", "model.decoder.copies", "model.decoder.gated_context", "model.decoder.cross_attention"),
         *("search.max_ratio", "search.coverage_penalty", "search.max_answer"),
     )
@@ -249,10 +250,13 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
         results = {group: self.cost(model, part) for group, part in grouped.items()}
         costs = {group: cost for group, (cost, _) in results.items()}
         how = f"tokenizer:{self.recipe.tokens.source}|" + (f"window:{window}" if window else "lines")
-        total = {name: METRICS[name](_total(costs.values()), how) for name in self.metrics}
-        groups = {group: METRICS[metric](cost, how).value for group, cost in costs.items() if group}
+        total = _total(costs.values())
+        names = [name for name in self.metrics if name != metric]
+        others = core.measure_each(names, lambda name: METRICS[name](total, how))
+        by_group = core.measure_each(filter(None, costs), lambda group: METRICS[metric](costs[group], how))
+        groups = {group: measured.value for group, measured in by_group.items()}
         outcomes = joined([texts for _, texts in results.values()])
-        return Scored(metric, total.pop(metric), groups, total, outcomes=outcomes)
+        return Scored(metric, METRICS[metric](total, how), groups, others, outcomes=outcomes)
 
     def part(self, examples: Sequence[Example], count: int) -> Sequence[Example]:
         """The first examples: lines of a text that follow each other."""

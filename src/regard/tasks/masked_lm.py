@@ -135,7 +135,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         """Encodes all texts, each with a fixed seed of its mask, so that every validation predicts the same tokens."""
         texts = map(_text, counted(examples, "encoding"))
         rows = IntegerRows.of(self.source.encode(core.lowered(text, self.recipe)) for text in texts)
-        first = self.recipe.train.seed * 1_000_003
+        first = self.recipe.masked_lm.mask_seed * 1_000_003
         return Texts(examples, rows, range(first, first + len(rows)))
 
     def within_length(self, data: Texts) -> Texts:
@@ -200,13 +200,15 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         """Computes a metric of predicted masked tokens, in total and by group; the seed fixes the masks."""
         self.check_metric(metric)
         words = "yes" if self.recipe.masked_lm.whole_words else "no"
-        how = f"masked:{self.recipe.masked_lm.masked}|whole_words:{words}|seed:{self.recipe.train.seed}"
+        how = f"masked:{self.recipe.masked_lm.masked}|whole_words:{words}|seed:{self.recipe.masked_lm.mask_seed}"
         judged = self._predict_tokens(model, self.encode(examples))
         grouped: dict[str, list[PredictedToken]] = {}
         for token in judged:
             grouped.setdefault(token.example.group, []).append(token)
-        groups = {group: _compare(metric, tokens, how).value for group, tokens in grouped.items() if group}
-        others = {name: _compare(name, judged, how) for name in self.metrics if name != metric}
+        by_group = core.measure_each(filter(None, grouped), lambda group: _compare(metric, grouped[group], how))
+        groups = {group: measured.value for group, measured in by_group.items()}
+        names = [name for name in self.metrics if name != metric]
+        others = core.measure_each(names, lambda name: _compare(name, judged, how))
         by_text: dict[int, list[PredictedToken]] = {}
         for token in judged:
             by_text.setdefault(token.example_index, []).append(token)

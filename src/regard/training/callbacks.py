@@ -63,7 +63,7 @@ class Validated:
     gradient_norm: float | None  # mean norm of the gradient before it is clipped
     dev_loss: float
     metric: str  # the recipe's metric
-    value: float | None  # of the metric on a part of dev, greedily; None if train.validate_examples = 0
+    value: float | None  # of the metric on a part of dev, greedily; None if it was not computed, see `problem`
     examples: int  # of that part
     samples: tuple[Sample, ...]  # some of its outputs
     best: bool  # whether this is the best validation so far, by train.best_by
@@ -72,6 +72,7 @@ class Validated:
     tokens_per_second: float
     seconds: float  # of training so far, also before it was resumed
     health: Health | None  # of the attention, if the model has a map
+    problem: str = ""  # why the metric could not be computed
 
     def entry(self) -> dict[str, Any]:
         """The line of metrics.jsonl."""

@@ -66,6 +66,8 @@ class Report(Callback):
         if event.gradient_norm is not None:
             numbers.append(f"gradient norm {event.gradient_norm:.3g}")
         yield f"  {', '.join(numbers)}{'; the best so far' if event.best else ''}"
+        if event.problem:
+            yield f"  {event.problem}"
         if event.health:
             yield f"  {event.health.describe()}"
             if event.health.flat() and event.update >= FLAT_AFTER:

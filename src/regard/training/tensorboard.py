@@ -8,6 +8,7 @@ from typing import Any
 
 from regard import recipe as recipes
 from regard.errors import MissingExtraError, RegardError, StorageError, shown
+from regard.storage import Run
 from regard.training.callbacks import Callback, Ended, Started, Updated, Validated
 
 EVERY = 10  # updates between two points of a curve
@@ -16,8 +17,9 @@ EVERY = 10  # updates between two points of a curve
 class TensorBoard(Callback):
     """Writes curves to a folder with the name of the run, under `folder`; the packages of TensorBoard write the files.
 
-    A resumed run goes on in the same folder; points that were written after its checkpoint are hidden. If the folder
-    cannot be written, as on a full disk, training ends with a StorageError, as for any error in a callback.
+    `folder` is neither in a run nor the folder that the run is in. A resumed run goes on in the same folder; points
+    that were written after its checkpoint are hidden. If the folder cannot be written, as on a full disk, training ends
+    with a StorageError, as for any error in a callback.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -25,7 +27,15 @@ class TensorBoard(Callback):
         self.writer: Any = None
         if self.folder.exists() and not self.folder.is_dir():
             raise StorageError(f"{shown(str(folder))} is not a folder; name one for the files of TensorBoard")
+        _check_outside_runs(self.folder)
         _summary_writer()
+
+    def check_runs(self, runs: Path) -> None:
+        """Raise StorageError if this is the folder of the runs: a run of the same name would be there."""
+        if self.folder.resolve() == runs.resolve():
+            raise StorageError(
+                f"{shown(str(self.folder))} is the folder of the runs; name another for TensorBoard, such as boards"
+            )
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -39,6 +49,7 @@ class TensorBoard(Callback):
     def on_start(self, event: Started) -> None:
         """Open the event file, and write the recipe."""
         self.path = self.folder / event.run.path.name
+        _check_outside_runs(self.path)
         _hide_errors_of_writers()
         with self._writing():
             self.writer = _summary_writer()(str(self.path), purge_step=event.update + 1)
@@ -68,6 +79,13 @@ class TensorBoard(Callback):
             if event.value is not None:
                 self.writer.add_scalar(f"dev/{event.metric}", event.value, event.update)
             self.writer.close()
+
+
+def _check_outside_runs(folder: Path) -> None:
+    """Raise StorageError if files in this folder would be among those of a run."""
+    if (run := Run.around(folder)) is not None:
+        what = f"the files of TensorBoard would be in the run {shown(str(run))}, where regard keeps its own files"
+        raise StorageError(f"{what}; name another folder, such as boards")
 
 
 class _ThreadErrors:

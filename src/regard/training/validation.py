@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -12,9 +13,8 @@ from torch import nn
 from regard import device as devices
 from regard import models, storage
 from regard.console import counted
-from regard.data import store
 from regard.data.batching import sorted_batches
-from regard.errors import NotFiniteError, RecipeError, pick
+from regard.errors import NotFiniteError, RecipeError, TooLargeError, pick
 from regard.kernels.choose import capturable
 from regard.maps import TEXT
 from regard.metrics import better
@@ -47,14 +47,14 @@ def validate(
     with session.averager.applied(model):
         with session.undone_if_stopped(), stopper.undoable():
             dev_loss, attention_health = evaluate(task, model, dev, stopper)
-            value, samples = score(task, model, part) if part and math.isfinite(dev_loss) else (None, ())
+            part_scored = score(task, model, part) if part and math.isfinite(dev_loss) else PartScored()
         advice = "a lower train.learning_rate may help"
         if not math.isfinite(dev_loss):
             raise NotFiniteError(f"update {progress.update}: the dev loss is {dev_loss}; {advice}")
         tensors = models.weights(model)
         if name := models.not_finite(tensors):  # perhaps in a part that no dev example uses, so the loss is finite
             raise NotFiniteError(f"update {progress.update}: the tensor {name} holds NaN or infinite numbers; {advice}")
-        cost = cost_of(task.recipe, dev_loss, value)
+        cost = cost_of(task.recipe, dev_loss, part_scored.value)
         best = cost < progress.lowest
         if best or settings.keep == "last":
             run.replace(storage.MODEL, save_tensors(tensors))
@@ -67,15 +67,16 @@ def validate(
         gradient_norm=progress.mean_norm(),
         dev_loss=dev_loss,
         metric=task.recipe.metric,
-        value=value,
+        value=part_scored.value,
         examples=len(part),
-        samples=samples,
+        samples=part_scored.samples,
         best=best,
         waited=progress.waited,
         learning_rate=learning_rate(settings, progress.update),
         tokens_per_second=session.clock.rate(progress.tokens),
         seconds=session.clock.seconds(),
         health=attention_health,
+        problem=part_scored.problem,
     )
     progress.begin_interval()
     session.clock.start_interval()
@@ -117,11 +118,20 @@ def _characters(task: AnyTask, same_source: Sequence[Example]) -> int:
     return longest + (0 if task.reads_files else len(same_source[0].source))
 
 
-def score(task: AnyTask, model: nn.Module, part: Sequence[Example]) -> tuple[float | None, tuple[Sample, ...]]:
-    """The recipe's metric on some examples, by greedy search, and some of the outputs.
+class PartScored(NamedTuple):
+    """The recipe's metric on a part of dev, and some of the outputs; by default, nothing was computed."""
+
+    value: float | None = None
+    samples: tuple[Sample, ...] = ()
+    problem: str = ""  # why there is no value
+
+
+def score(task: AnyTask, model: nn.Module, part: Sequence[Example]) -> PartScored:
+    """Compute the recipe's metric on some examples, by greedy search, and some of the outputs.
 
     The random generators stay as they are, and the search takes the paths of `predict`. If memory does not suffice for
-    it beside the training, there is no value, unless train.best_by needs one.
+    it beside the training, or if the metric is too large for a number, there is no value, unless train.best_by needs
+    one.
     """
     recipe = task.recipe
     greedy = replace(recipe.search, beam=1, temperature=0.0, max_extra=min(recipe.search.max_extra, MOST_EXTRA))
@@ -132,13 +142,17 @@ def score(task: AnyTask, model: nn.Module, part: Sequence[Example]) -> tuple[flo
             if not answers:  # the metric is not one of outputs
                 asked = task.probes(evenly(part, SAMPLES))
                 answers = task.answer(model, [example.source for example in asked], greedy)
+    except TooLargeError as error:
+        if recipe.train.best_by == "metric":
+            raise TooLargeError(f"{error}; or set train.best_by=loss, which needs no metric") from None
+        return PartScored(problem=str(error))
     except (MemoryError, RuntimeError) as error:
         if not devices.out_of_memory(error) or recipe.train.best_by == "metric":
             raise
-        return None, ()
+        return PartScored(problem=f"there is too little memory to compute {recipe.metric} beside the training")
     pairs = evenly(list(zip(asked, answers, strict=True)), SAMPLES)
     samples = tuple(Sample(example.source, example.target, answer.text) for example, answer in pairs)
-    return scored.measured.value, samples
+    return PartScored(scored.measured.value, samples)
 
 
 @torch.no_grad()
