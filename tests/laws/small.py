@@ -245,7 +245,12 @@ def every_decoder() -> pytest.MarkDecorator:
 
 
 # One of each kind, for laws that need no more.
-KINDS = [*map(Case, ORDERS), Case(gated=True), *(transformer(positions) for positions in POSITIONS), transformer("rotary", "post")]
+KINDS = [
+    *map(Case, ORDERS),
+    Case(gated=True),
+    *(transformer(positions) for positions in POSITIONS),
+    transformer("rotary", "post"),
+]
 
 
 def every_kind() -> pytest.MarkDecorator:
