@@ -5,10 +5,10 @@
     python benchmarks/flickr8k.py --score dev --runs soft:1 --search beam=3 --search beam=5,length_penalty=0.7
 
 A run is NAME:SEED, with overrides after another colon, joined by `+`; --override is for all of them. With --search,
-each run is scored with other settings of the search, too. Features of all pictures are computed once, before the first run,
-so that the runs share them. Every run is a process of its own, and its messages go to OUT/NUMBER-NAME.log. Its scores
-are printed when it ends, and all of them in a table at the end: BLEU-1 to BLEU-4, CIDEr-D and ROUGE-L, the BLEU-4 on
-dev, and the seconds of training; then the signatures of the metrics.
+each run is scored with other settings of the search, too. Features of all pictures are computed once, before the first
+run, so that the runs share them. Every run is a process of its own, and its messages go to OUT/NUMBER-NAME.log. Its
+scores are printed when it ends, and all of them in a table at the end: BLEU-1 to BLEU-4, CIDEr-D and ROUGE-L, the
+BLEU-4 on dev, and the seconds of training; then the signatures of the metrics.
 
 The data is looked for in $REGARD_DATA; `regard data flickr8k_soft` says where it is from.
 """

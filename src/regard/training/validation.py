@@ -12,7 +12,6 @@ from torch import nn
 from regard import device as devices
 from regard import models, storage
 from regard.console import counted
-from regard.data import store
 from regard.data.batching import sorted_batches
 from regard.errors import NotFiniteError, RecipeError, pick
 from regard.kernels.choose import capturable
