@@ -36,7 +36,8 @@ def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
         if corpus:
             write_line(f"corpus {corpus}: comes with regard, which generates {settings.size:,} examples to learn from")
         for file in files:
-            line = file.problem or f"{file.path}: {file.size:,} bytes, {file.lines:,} lines"
+            noun = "files" if file.part == "files" else "lines"
+            line = file.problem or f"{file.path}: {file.size:,} bytes, {file.lines:,} {noun}"
             write_line(f"{file.part:<5}  {line}")
         if settings.train and not settings.dev:
             write_line("dev    none is named: a part of train is split off")
