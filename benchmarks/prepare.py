@@ -10,6 +10,7 @@
     wikiann          en.tar.gz, or its files train, dev and test, or their folder
     brown            brown.zip of NLTK, or its folder
     tinyshakespeare  input.txt
+    flickr8k         Flickr8k_text.zip and Flickr8k_Dataset.zip, or their folders
 
 DOWNLOADED are files, archives (zip, tar, gzip) or folders. Files with the same names in OUT are replaced. Corpora that
 are published without parts are divided at random, always in the same way for the same files. These parts are not the
@@ -18,6 +19,7 @@ lines that the scores of the documentation were measured on, so scores differ a 
 
 import argparse
 import gzip
+import io
 import random
 import re
 import sys
@@ -26,10 +28,12 @@ import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 SEED = 1
 Files = dict[str, bytes]  # content by name, without the ending .gz
+Written = dict[str, bytes | Callable[[], bytes]]  # content by name, or a function that reads much of it
 Groups = list[list[str]]  # lines that stay together
 
 
@@ -211,8 +215,49 @@ def tinyshakespeare(paths: list[Path]) -> Files:
     return find(paths, r"input\.txt")
 
 
-CORPORA = {
-    corpus.__name__: corpus for corpus in (tatoeba, multi30k, cmudict, sst2, ewt, wikiann, brown, tinyshakespeare)
+def flickr8k(paths: list[Path]) -> Written:
+    """The captions of each part, and its pictures in tar files: those of train in two, dealt out in their order."""
+    token = r"Flickr8k\.token\.txt"
+    listed = find(paths, r"Flickr_8k\.(train|dev|test)Images\.txt", least=3)
+    captions = defaultdict(list)
+    for line in lines(find_one(paths, token)):
+        name, caption = fields(line, 2)[:2]
+        picture, _, number = name.rpartition("#")
+        captions[picture].append(f"{picture}\t{number}\t{caption.strip()}")
+    there = {name.rpartition("/")[2] for path in paths for name, _ in members(path)}
+    made: Written = {}
+    for part in ("train", "dev", "test"):
+        pictures = [line.strip() for line in lines(listed[f"Flickr_8k.{part}Images.txt"]) if line.strip()]
+        if missing := [picture for picture in pictures if picture not in there or not captions[picture]]:
+            raise ValueError(f"{missing[0]} of {part} has no picture or no caption; give both downloads")
+        text = [line for picture in pictures for line in captions[picture]]
+        made[f"captions-{part}.tsv"] = ("\n".join(text) + "\n").encode("utf-8")
+        half = -(-len(pictures) // 2)
+        halves = {f"images-{part}-0.tar": pictures[:half], f"images-{part}-1.tar": pictures[half:]}
+        for name, some in halves.items() if part == "train" else [(f"images-{part}.tar", pictures)]:
+            made[name] = partial(archive, paths, set(some))
+    return made
+
+
+def archive(paths: list[Path], names: set[str]) -> bytes:
+    """A plain tar file of the files of these names."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as packed_files:
+        for path in paths:
+            for name, read in members(path):
+                base = name.rpartition("/")[2]
+                if base in names:
+                    names = names - {base}
+                    data = read()
+                    entry = tarfile.TarInfo(base)
+                    entry.size = len(data)
+                    packed_files.addfile(entry, io.BytesIO(data))
+    return content.getvalue()
+
+
+CORPORA: dict[str, Callable[[list[Path]], Written | Files]] = {
+    corpus.__name__: corpus
+    for corpus in (tatoeba, multi30k, cmudict, sst2, ewt, wikiann, brown, tinyshakespeare, flickr8k)
 }
 
 
@@ -225,10 +270,13 @@ def main() -> None:
     try:
         made = CORPORA[arguments.corpus](arguments.downloaded)
         arguments.out.mkdir(parents=True, exist_ok=True)
-        for name, content in made.items():
+        for name, contents in made.items():
+            content = contents() if callable(contents) else contents
             (arguments.out / name).write_bytes(content)
             count = (gzip.decompress(content) if name.endswith(".gz") else content).count(b"\n")
-            print(f"{arguments.out / name}: {count:,} lines")
+            print(
+                f"{arguments.out / name}: " + (f"{len(content):,} bytes" if callable(contents) else f"{count:,} lines")
+            )
     except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
         sys.exit(f"prepare.py {arguments.corpus}: {error}")
 

@@ -175,7 +175,7 @@ def input_files(run: str) -> list[Path]:
 
 def data_files(recipe: "Recipe") -> list[Path]:
     """The paths of all data files that a recipe names."""
-    return found_files([*recipe.data.train, *recipe.data.dev, *recipe.data.test])
+    return found_files([*recipe.data.train, *recipe.data.dev, *recipe.data.test, *recipe.data.pictures])
 
 
 def found_files(names: Iterable[str]) -> list[Path]:

@@ -37,7 +37,9 @@ def data(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
             examples = f"comes with regard, which generates {settings.size:,} examples to learn from"
             write_beside(f"corpus {corpus}: ", examples)
         for file in files:
-            write_beside(f"{file.part:<7}", file.problem or f"{file.path}: {file.size:,} bytes, {file.lines:,} lines")
+            noun = "files" if file.part == "files" else "lines"
+            line = file.problem or f"{file.path}: {file.size:,} bytes, {file.lines:,} {noun}"
+            write_beside(f"{file.part:<7}", line)
         if settings.train and not settings.dev:
             write_beside(f"{'dev':<7}", "none is named: a part of train is split off")
         for folder, origin in known.items():

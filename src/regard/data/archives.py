@@ -9,7 +9,8 @@ Nothing is ever unpacked to disk, so the names in an archive cannot reach any ot
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -320,23 +321,31 @@ def _is_file(name: str) -> bool:
 
 
 class Places:
-    """Folders and tar files in which files are looked for by their names, in this order."""
+    """Folders and tar files in which files are looked for by their names, in this order; those not there are skipped.
+
+    The headers of all archives are read when the first file is looked for.
+    """
 
     def __init__(self, names: Sequence[str], limits: Limits = LIMITS) -> None:
-        self._folders = [name for name in names if not name.endswith(ENDING)]
-        self._members = [_members_by_name(name, limits) for name in names if name.endswith(ENDING)]
+        self.names, self.limits = names, limits
         self._found: dict[str, str] = {}
-        for name in self._folders:
-            if not is_there(name):
-                raise DataError(f"data.pictures names {name}, which is not there; name folders and tar files")
 
     def full_name(self, name: str) -> str:
         """The full name of a file; empty if it is in none of the places."""
         if name not in self._found:
-            beside = (f"{folder}/{name}" for folder in self._folders)
-            inside = (members[_plain(name)] for members in self._members if _plain(name) in members)
-            self._found[name] = next(inside, "") or next(filter(is_there, beside), "")
+            self._found[name] = next(filter(None, (look(name) for look in self._lookups)), "")
         return self._found[name]
+
+    @cached_property
+    def _lookups(self) -> list[Callable[[str], str]]:
+        """For each place, a function that gives the full name of a file in it, or an empty text."""
+        return [self._lookup(name) for name in self.names if is_there(name)]
+
+    def _lookup(self, place: str) -> Callable[[str], str]:
+        if place.endswith(ENDING):
+            members = _members_by_name(place, self.limits)
+            return lambda name: members.get(_plain(name), "")
+        return lambda name: f"{place}/{name}" if is_there(f"{place}/{name}") else ""
 
 
 def _members_by_name(name: str, limits: Limits) -> dict[str, str]:

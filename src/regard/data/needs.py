@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard import recipe as recipes
+from regard.data.archives import ENDING, Archive
 from regard.data.files import load
 from regard.data.origins import ORIGINS
 from regard.data.paths import find
@@ -17,18 +18,20 @@ from regard.recipe import Data, Limits, Recipe
 class RequiredFile(NamedTuple):
     """A data file that a recipe names, with its path and size or the reason why it cannot be used."""
 
-    part: str  # train, dev or test
+    part: str  # train, dev or test; files: an archive of pictures
     name: str  # as written in the recipe
     path: Path | None  # None if the file was not found
     size: int  # bytes on disk
-    lines: int  # of the decompressed text; of a Parquet file, its rows
+    lines: int  # of the decompressed text; of a Parquet file, its rows; of an archive, its files
     problem: str  # why it cannot be used; empty if it can
 
 
 def needs(data: Data) -> list[RequiredFile]:
     """The files that a recipe names for train, dev and test; none for an embedded corpus, which is generated."""
     parts = (("train", data.train), ("dev", data.dev), ("test", data.test))
-    return [_need(part, name, data.limits) for part, names in parts for name in names]
+    files = [_need(part, name, data.limits) for part, names in parts for name in names]
+    archives = [name for name in data.pictures if name.endswith(ENDING)]
+    return files + [_need("files", name, data.limits) for name in archives]
 
 
 def _need(part: str, name: str, limits: Limits) -> RequiredFile:
@@ -36,10 +39,16 @@ def _need(part: str, name: str, limits: Limits) -> RequiredFile:
     try:
         path = find(name)
         size = path.stat().st_size
-        lines = parquet_rows(name, limits) if ending(name) == ".parquet" else len(load(name, limits))
-        return RequiredFile(part, name, path, size, lines, "")
+        return RequiredFile(part, name, path, size, _count(name, limits), "")
     except (DataError, MissingExtraError, OSError) as error:
         return RequiredFile(part, name, path, 0, 0, str(error))
+
+
+def _count(name: str, limits: Limits) -> int:
+    """The lines, rows or files in a file."""
+    if name.endswith(ENDING):
+        return len(Archive(name, limits))
+    return parquet_rows(name, limits) if ending(name) == ".parquet" else len(load(name, limits))
 
 
 def how_to_fix(files: Sequence[RequiredFile]) -> str:

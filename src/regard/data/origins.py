@@ -95,6 +95,15 @@ ORIGINS = {
         "a sentence of tokens on each line, without tags; 25 documents in valid, the others in train (ours: 450)",
         (f"python benchmarks/prepare.py brown brown.zip {DATA}/brown",),
     ),
+    "flickr8k": Origin(
+        "Flickr8k: 8,000 photographs, each with five captions in English",
+        "University of Illinois, on request: Flickr8k_Dataset.zip and Flickr8k_text.zip",
+        "for non-commercial research and education only; the photographs belong to their authors on Flickr",
+        "Hodosh et al. 2013",
+        "picture<TAB>number<TAB>caption on each line, and the pictures in tar files; train and test are the published "
+        "6,000 and 1,000 pictures; ours are at most 232 pixels wide and high, and our dev is half of the published one",
+        (f"python benchmarks/prepare.py flickr8k Flickr8k_text.zip Flickr8k_Dataset.zip {DATA}/flickr8k",),
+    ),
     "tinyshakespeare": Origin(
         "Tiny Shakespeare: plays as one text of 1.1 million characters",
         "https://github.com/karpathy/char-rnn, data/tinyshakespeare/input.txt",

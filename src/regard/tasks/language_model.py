@@ -93,10 +93,9 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     columns = ("text",)
     mistakes = "texts"
     ignores = (
-        *(*core.OF_PAIRS, *core.ATTENTION_TERMS),
-        *("source", "tokens.target", "tokens.shared", "tokens.lower", "train.word_dropout"),
+        *("source", "tokens.target", "tokens.shared", "tokens.lower", "train.word_dropout", *core.ATTENTION_TERMS),
         *("model.encoder", "model.decoder.copies", "model.decoder.gated_context", "model.decoder.cross_attention"),
-        *("search.max_ratio", "search.coverage_penalty", "search.max_answer"),
+        *("search.max_ratio", "search.coverage_penalty", "search.max_answer", *core.OF_PAIRS),
     )
 
     @classmethod

@@ -16,10 +16,12 @@ from regard import models, plugins, search
 from regard.attention import terms
 from regard.console import counted
 from regard.data import batching, captions, store
-from regard.data.archives import Places
+from regard.data.archives import ENDING, Places
 from regard.data.batching import length_array
 from regard.data.captions import NORMALIZATIONS
 from regard.data.files import Loaded
+from regard.data.origins import check_found
+from regard.data.paths import is_there
 from regard.data.records import NOTHING_GIVEN, Given
 from regard.data.store import IntegerRows, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
@@ -117,6 +119,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     @classmethod
     def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all examples; the source may add variants of those for training."""
+        _check_pictures(recipe)
         found, kind = super().examples(recipe, given), plugins.pick(SOURCES, recipe.source, "source", Source)
         count = len(kind.variants(recipe, ""))
         if count == 1:
@@ -359,6 +362,14 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             return None
         columns = self.inputs.labels(item)
         return AttentionMap(weights[: len(rows), : len(columns)].cpu(), rows, columns, layout)
+
+
+def _check_pictures(recipe: Recipe) -> None:
+    """Raise DataError if a folder or an archive of data.pictures is missing."""
+    check_found(recipe, [name for name in recipe.data.pictures if name.endswith(ENDING)])
+    for name in recipe.data.pictures:
+        if not is_there(name):
+            raise DataError(f"data.pictures names {name}, which is not there; name folders and tar files that are")
 
 
 def _normalized(read: Callable[[tuple[str, ...]], Loaded], normalize: str) -> Callable[[tuple[str, ...]], Loaded]:
