@@ -237,6 +237,7 @@ class Train:
     capture: bool = True  # on a GPU: run each update as one CUDA graph, if possible
     compile: bool = False  # use torch.compile in captured updates: takes a minute, worth it for large models
     deterministic: bool = False  # use only deterministic algorithms, which give the same bits again; slower on a GPU
+    ctc: float = _number(0.0, 0.0, 1.0)  # joint CTC loss: its weight; the decoder's is 1 - ctc; 0: no CTC layer
 
     def validations(self, update: int) -> int:
         """Returns how many validations there are up to an update: every `validate` updates, and after the last one."""
@@ -257,6 +258,7 @@ class Search:
     max_ratio: float = _number(2.0, 0.0, 100.0)  # an output has at most max_ratio x source length + max_extra tokens
     max_extra: int = _number(20, 1, 100_000)  # see max_ratio
     max_answer: int = _number(30, 1, 100_000)  # for task = answer: largest number of tokens of an answer
+    ctc: float = _number(0.0, 0.0, 1.0)  # beam search: weight of the CTC layer's scores; the decoder's is 1 - ctc
 
 
 @dataclass(frozen=True)

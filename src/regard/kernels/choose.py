@@ -234,6 +234,11 @@ def _cross_entropy(logits: Tensor) -> Reason:
     )
 
 
+def _ctc(log_probs: Tensor) -> Reason:
+    exact = log_probs.is_cuda and torch.are_deterministic_algorithms_enabled()
+    return (exact and "torch's own is not deterministic on a GPU") or _captured_or_transformed()
+
+
 def _captured_or_transformed() -> Reason:
     return (_capturable and CAPTURED) or (is_transformed() and TRANSFORMED)
 
@@ -463,6 +468,9 @@ PATHS: dict[str, Path] = {
     "cross_entropy": Path("regard.kernels.cross_entropy.plain", "regard.kernels.cross_entropy._CrossEntropy",
         "logits on the CPU that need a gradient",
         _cross_entropy, "tests/kernels/test_cross_entropy.py"),
+    "ctc": Path("regard.kernels.ctc.plain", "torch.nn.functional.ctc_loss",
+        "updates are not captured, and on a GPU train.deterministic is false: torch's own reads lengths on the host",
+        _ctc, "tests/kernels/test_ctc.py"),
     "topk": Path("torch.topk", "regard.kernels.topk.by_blocks",
         f"the few best of at least {LEAST_SORTED:,} numbers on the CPU",
         _topk, "tests/kernels/test_topk.py"),

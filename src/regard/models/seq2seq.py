@@ -9,17 +9,19 @@ from regard.decoders import AnyDecoder
 from regard.encoders import Encoder
 from regard.errors import RecipeError
 from regard.models import core
+from regard.models.ctc import CTC
 from regard.sources import Front, SourceBatch, TokenEmbedding, token_embedding
 from regard.types import Batch, Memory, Padded, Step
 
 
 class Seq2Seq(nn.Module):
-    """Encodes a source into a memory, from which the decoder predicts the target."""
+    """Encodes a source into a memory, from which the decoder predicts the target, and maybe a CTC layer does too."""
 
-    def __init__(self, encoder: Encoder, decoder: AnyDecoder) -> None:
+    def __init__(self, encoder: Encoder, decoder: AnyDecoder, ctc: CTC | None = None) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
+        self.ctc = ctc
 
     def forward(self, batch: Batch) -> Step:
         """Teacher forcing: the predictions after each target token but the last."""
@@ -42,8 +44,10 @@ def build(recipe: recipes.Model, *, source_size: int, target_size: int, shared: 
     return assemble(recipe, front, target_size=target_size, shared=shared)
 
 
-def assemble(recipe: recipes.Model, front: Front, *, target_size: int, shared: bool = False) -> Seq2Seq:
-    """Build a model of a recipe from any source to text.
+def assemble(
+    recipe: recipes.Model, front: Front, *, target_size: int, shared: bool = False, ctc: bool = False
+) -> Seq2Seq:
+    """Build a model of a recipe from any source to text; with `ctc`, it has a CTC layer beside its decoder.
 
     If the vocabulary is `shared` and `model.tied` is set, encoder and decoder share one embedding matrix.
     """
@@ -53,4 +57,4 @@ def assemble(recipe: recipes.Model, front: Front, *, target_size: int, shared: b
         if front.weight.shape != decoder.embedding.weight.shape:
             raise RecipeError("model.tied with tokens.shared needs encoder and decoder of one width")
         encoder.embedding = decoder.embedding
-    return Seq2Seq(encoder, decoder)
+    return Seq2Seq(encoder, decoder, CTC(encoder.dim, target_size) if ctc else None)

@@ -17,6 +17,7 @@ from regard.kernels.topk import topk
 from regard.search import penalties
 from regard.search.hypotheses import FORBIDDEN_TOKENS, Beams, begin, check_limits
 from regard.search.recorded import recorded
+from regard.search.scorers import Scorer, best_words
 from regard.types import END, Hypothesis, Memory
 
 
@@ -65,6 +66,7 @@ def beam(
     no_repeat: int = 0,
     prefix: Int[Tensor, "batch prefix"] | None = None,
     n_best: int = 1,
+    scorer: Scorer | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the best hypotheses of every sentence, at least 1 and at most `n_best`, by beam search.
 
@@ -74,13 +76,14 @@ def beam(
     can still enter its `n_best` by the upper bound of its score (`Results.bound`). So a larger `n_best` adds hypotheses
     and does not change the first ones. The other sentences of the batch do not change the result. `no_repeat` is the
     length of n-grams that no output may contain twice (0: no restriction). Every output begins with its `prefix`.
+    A `scorer` has a row for each sentence; its log-probabilities are added to the decoder's by its weight.
     """
     if not 1 <= n_best <= width:
         raise RecipeError(f"a beam of width {width} finds 1 to {width} hypotheses, not {n_best}")
     check_limits(limits, memory, prefix)
     results = Results(length_penalty, coverage_penalty, width, n_best, limits, memory.mask, [[] for _ in limits])
     with torch.inference_mode():
-        _search(decoder, memory, results, no_repeat, prefix)
+        _search(decoder, memory, results, no_repeat, prefix, scorer)
     if not all(results.hypotheses):
         raise NotFiniteError("a sentence has no output of a probability above 0; it cannot be searched")
     return [[_outside_inference_mode(hypothesis) for hypothesis in group] for group in results.hypotheses]
@@ -150,14 +153,23 @@ class Results:
         return hypothesis._replace(score=score)
 
 
-def _search(decoder: AnyDecoder, memory: Memory, results: Results, no_repeat: int, prefix: Tensor | None) -> None:
+def _search(
+    decoder: AnyDecoder,
+    memory: Memory,
+    results: Results,
+    no_repeat: int,
+    prefix: Tensor | None,
+    scorer: Scorer | None,
+) -> None:
     """Run the beam search of a batch; the hypotheses are added to `results`."""
     width, device = results.width, memory.mask.device
     prepared = decoder.prepare(memory)
     beams, logits = begin(decoder, prepared, memory, prefix, width)
+    if scorer is not None:
+        beams = _begin_scoring(beams, scorer, width)
     alive = list(range(len(results.limits)))  # the sentence of each group of `width` rows
     for length in range(beams.tokens.shape[1], max(results.limits) + 1):
-        expansion = _expand(beams, logits, width, no_repeat)
+        expansion = _expand(beams, logits, width, no_repeat, scorer)
         best = expansion.scores[:, 0].tolist()
         if any(map(math.isnan, best)):
             raise NotFiniteError("the model's predictions are not finite numbers; it cannot be searched")
@@ -166,7 +178,7 @@ def _search(decoder: AnyDecoder, memory: Memory, results: Results, no_repeat: in
         )
         if takes("whole_beams", whole):  # the usual step: every sentence stays live
             rows, words = expansion.rows[:, :width], expansion.words[:, :width]
-            beams = _advance(beams, expansion.scores[:, :width], rows, words, moved=width > 1)
+            beams = _advance(beams, expansion.scores[:, :width], rows, words, scorer, moved=width > 1)
         else:
             living = [
                 results.update(alive[group], *candidates, beams)
@@ -177,19 +189,32 @@ def _search(decoder: AnyDecoder, memory: Memory, results: Results, no_repeat: in
                 break
             if len(live_groups) < len(alive):
                 alive = [alive[group] for group in live_groups]
-                prepared = prepared.select(torch.tensor(live_groups, device=device))
+                remaining = torch.tensor(live_groups, device=device)
+                prepared = prepared.select(remaining)
+                scorer = None if scorer is None else scorer.select(remaining)
             chosen = [candidate for group in live_groups for candidate in living[group]]
             moved = [candidate.row for candidate in chosen] != list(range(len(beams.tokens)))
             scores = torch.tensor([candidate.score for candidate in chosen], device=device, dtype=beams.scores.dtype)
             rows = torch.tensor([candidate.row for candidate in chosen], device=device)
             words = torch.tensor([candidate.word for candidate in chosen], device=device)
-            beams = _advance(beams, scores, rows, words, moved=moved)
+            beams = _advance(beams, scores, rows, words, scorer, moved=moved)
         check_cancelled()
         step = decoder.step(beams.tokens[:, -1:], beams.state, prepared)
         beams, logits = beams.follow(step), step.logits[:, -1]
 
 
-def _expand(beams: Beams, logits: Float[Tensor, "rows vocabulary"], width: int, no_repeat: int) -> Expansion:
+def _begin_scoring(beams: Beams, scorer: Scorer, width: int) -> Beams:
+    """The first hypotheses with the state of a scorer after their prefix, and with joint scores."""
+    state = scorer.start().repeat(width)
+    for words in beams.tokens[:, 1:].unbind(1):
+        state = scorer.advance(state, words)
+    joint = (1 - scorer.weight) * beams.scores + scorer.weight * state.log_probs.to(beams.scores.dtype)
+    return replace(beams, scores=joint.masked_fill(beams.scores.isneginf(), -math.inf), scored=state)
+
+
+def _expand(
+    beams: Beams, logits: Float[Tensor, "rows vocabulary"], width: int, no_repeat: int, scorer: Scorer | None
+) -> Expansion:
     """The 2 x width best continuations of each sentence; enough, because at most `width` of them are END.
 
     A width of 1 needs only the best one: if it is END, the search is over.
@@ -200,7 +225,10 @@ def _expand(beams: Beams, logits: Float[Tensor, "rows vocabulary"], width: int, 
     log_probs = penalties.forbid_repeats(log_probs, beams.tokens[:, 1:], no_repeat)
     rows, vocabulary = log_probs.shape
     count = 1 if width == 1 else min(2 * width, vocabulary)
-    scores, words = topk(log_probs, count)  # the best of each row first, so that the second topk compares few
+    if scorer is None:
+        scores, words = topk(log_probs, count)  # the best of each row first, so that the second topk compares few
+    else:
+        scores, words = best_words(scorer, beams.scored, log_probs, count)
     scores = scores + beams.scores.unsqueeze(-1)
     first_rows = torch.arange(0, rows, width, device=logits.device).unsqueeze(1)
     if width == 1:
@@ -212,7 +240,9 @@ def _expand(beams: Beams, logits: Float[Tensor, "rows vocabulary"], width: int, 
     return Expansion(best.values, first_rows + best.indices.div(count, rounding_mode="floor"), chosen, stops)
 
 
-def _advance(beams: Beams, scores: Tensor, rows: Tensor, words: Tensor, *, moved: bool) -> Beams:
+def _advance(beams: Beams, scores: Tensor, rows: Tensor, words: Tensor, scorer: Scorer | None, *, moved: bool) -> Beams:
     """Returns the hypotheses that stay live, each with one more word; if not `moved`, all stay, in their order."""
     beams = beams.select(rows.flatten()) if moved else beams
+    if scorer is not None:
+        beams = replace(beams, scored=scorer.advance(beams.scored, words.flatten()))
     return replace(beams.extend(words.flatten()), scores=scores.flatten())

@@ -11,6 +11,7 @@ from regard.recipe import Search
 from regard.search.beam import beam
 from regard.search.recorded import recorded
 from regard.search.sample import sample
+from regard.search.scorers import Scorer
 from regard.types import Hypothesis, Memory
 
 
@@ -24,11 +25,13 @@ def find(
     seeds: Sequence[int],
     n_best: int,
     prefix: Int[Tensor, "batch prefix"] | None = None,
+    scorer: Scorer | None = None,
 ) -> list[list[Hypothesis]]:
     """Find `n_best` outputs for every sentence: by beam search, or by sampling with `seeds` if a temperature is set.
 
     A larger `n_best` does not change the first outputs. If `n_best` is larger than the beam width, the additional ones
-    come from a second search of width `n_best`, and one of them may score higher than the first output.
+    come from a second search of width `n_best`, and one of them may score higher than the first output. Only beam
+    search uses a `scorer`.
     """
     if settings.temperature:
         return sample(
@@ -52,6 +55,7 @@ def find(
         coverage_penalty=settings.coverage_penalty,
         no_repeat=settings.no_repeat,
         prefix=prefix,
+        scorer=scorer,
     )
     narrow = search(width=settings.beam, n_best=min(n_best, settings.beam))
     if n_best <= settings.beam:

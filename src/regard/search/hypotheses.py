@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.decoders import AnyDecoder
 from regard.errors import RecipeError
+from regard.search.scorers import Followed
 from regard.types import BEGIN, END, PAD, BatchFirst, Hypothesis, Memory, Prepared, State, Step
 
 FORBIDDEN_TOKENS = (PAD, BEGIN)  # tokens that no output may contain
@@ -22,6 +23,7 @@ class Beams(BatchFirst):
     scores: Float[Tensor, " rows"]  # log-probabilities
     maps: Float[Tensor, "rows steps source"] | None
     state: State
+    scored: Followed | None = None  # the state of a `Scorer`
 
     def follow(self, step: Step) -> "Beams":
         """The hypotheses after a decoder step: with the step's state, and its attention appended to the maps."""

@@ -73,6 +73,7 @@ class Source(ABC, Generic[Item]):
     """
 
     reads_files: ClassVar[bool] = False  # whether a source is the name of a file, such as a recording, and not a text
+    is_sequence: ClassVar[bool] = True  # whether its positions are in an order that a target may follow, as CTC needs
 
     @staticmethod
     @abstractmethod

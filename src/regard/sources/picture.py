@@ -200,6 +200,7 @@ class Picture(Source[Image]):
     """A picture: the name of a file, or the description of a scene, as pixels of one size."""
 
     reads_files = True
+    is_sequence = False
 
     def __init__(self, settings: recipes.Picture, limits: Limits) -> None:
         self.settings, self.limits = settings, limits

@@ -45,8 +45,11 @@ from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction, Vo
 
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
 SOURCE_SECTIONS = {"picture", "speech"}  # sections of a recipe for one kind of source alone
-ATTENTION_TERMS = ("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy")
 OF_PAIRS = ("data.pictures", "data.normalize")  # keys that only tasks with a source and a target text use
+ATTENTION_TERMS = (
+    *("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy"),
+    "train.ctc",
+)
 # Keys that a task without a decoder ignores; its updates are not captured either.
 NO_DECODER = (*OF_PAIRS, "source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
 DECODER_ROWS = ("decoder.embedding.weight", "decoder.out.weight", "decoder.out.bias")  # tensors with a row per token

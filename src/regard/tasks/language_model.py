@@ -95,7 +95,7 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     ignores = (
         *("source", "tokens.target", "tokens.shared", "tokens.lower", "train.word_dropout", *core.ATTENTION_TERMS),
         *("model.encoder", "model.decoder.copies", "model.decoder.gated_context", "model.decoder.cross_attention"),
-        *("search.max_ratio", "search.coverage_penalty", "search.max_answer", *core.OF_PAIRS),
+        *("search.max_ratio", "search.coverage_penalty", "search.max_answer", "search.ctc", *core.OF_PAIRS),
     )
 
     @classmethod

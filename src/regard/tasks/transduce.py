@@ -32,16 +32,18 @@ from regard.kernels.choose import pause_observers
 from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout
 from regard.metrics import MULTI_REFERENCE
 from regard.models import CROSS, DECODER_SELF, ENCODER_SELF, Seq2Seq
+from regard.models.ctc import least_positions
 from regard.recipe import Recipe, Search, Tokens
 from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import DECODER_ROWS, Axes, DevLoss, Examples, Pairs, Task
-from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Prediction, Step, Vocabulary
+from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Memory, Prediction, Step, Vocabulary
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: source tokens times beams
 FORCED_TOKENS = 2000  # tokens of a batch in `force`
+CTC_ROWS = ("ctc.out.weight", "ctc.out.bias")  # tensors of the CTC layer with a row for each target token
 
 
 class Forced(NamedTuple):
@@ -88,6 +90,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         _check_copies(recipe)
         _check_terms(recipe)
         _check_search(recipe)
+        _check_ctc(recipe)
         size = len(SPECIALS)
         with only_shapes():  # fails if sizes do not fit
             models.build(recipe.model, source_size=size, target_size=size, shared=recipe.tokens.shared)
@@ -153,11 +156,12 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def build(self) -> Seq2Seq:
         """Builds the model with newly initialised weights."""
         model, shared = self.recipe.model, self.recipe.tokens.shared
-        return models.assemble(model, self.inputs.front(model), target_size=self.target.size, shared=shared)
+        front, ctc = self.inputs.front(model), self.recipe.train.ctc > 0
+        return models.assemble(model, front, target_size=self.target.size, shared=shared, ctc=ctc)
 
     def vocabularies(self) -> dict[str, Vocabulary]:
         """The vocabularies of the embeddings and of the output layer; the first only if the source is text."""
-        target = core.rows_of(core.tokens_of(self.target), *DECODER_ROWS)
+        target = core.rows_of(core.tokens_of(self.target), *DECODER_ROWS, *CTC_ROWS)
         source = {} if self.source is None else core.rows_of(core.tokens_of(self.source), "encoder.embedding.weight")
         return source | target
 
@@ -179,6 +183,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             unknown = core.describe_unknown(core.unknown(dev.sources, dev.targets), self.recipe.train)
             yield f"vocabularies of {self.source.size:,} and {self.target.size:,} tokens, {unknown}"
         yield from self._describe_cut(dev)
+        if self.recipe.train.ctc:
+            yield from _describe_unaligned(data)
 
     def _describe_cut(self, dev: Pairs) -> Iterator[str]:
         """Reports how many dev targets are longer than any output that the search may write for their source."""
@@ -209,11 +215,14 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return int(batch.target.mask[:, 1:].sum())
 
     def loss(self, model: Seq2Seq, batch: Batch, smoothing: float = 0.0, sampling: float = 0.0) -> Float[Tensor, ""]:
-        """The cross-entropy summed over target tokens; in training, plus the `terms` or with scheduled sampling."""
+        """The cross-entropy summed over target tokens, joined with the CTC loss if there is one.
+
+        In training, the `terms` are added, or inputs are drawn by scheduled sampling.
+        """
         if sampling:
             return self.cross_entropy(_sampled(model, batch, sampling), batch, smoothing)
         step = model(batch)
-        loss = self.cross_entropy(step.logits, batch, smoothing)
+        loss = self.joint_loss(model, step, batch, smoothing)
         return loss + sum(self.terms(model, step, batch)) if model.training else loss
 
     def terms(self, model: Seq2Seq, step: Step, batch: Batch) -> Iterator[Float[Tensor, ""]]:
@@ -235,11 +244,20 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             yield terms.reinforce(step.log_prob, costs, real, model.decoder.baseline, settings.entropy)
 
     def dev_loss(self, model: Seq2Seq, batch: Batch) -> DevLoss:
-        """The summed cross-entropy of a dev batch, and the attention weights."""
+        """The summed loss of a dev batch, without smoothing and `terms`, and the attention weights."""
         step = model(batch)
-        loss = self.cross_entropy(step.logits, batch, smoothing=0.0)
+        loss = self.joint_loss(model, step, batch, smoothing=0.0)
         assert step.memory is not None
         return DevLoss(loss, step.attention, step.memory.mask, step.memory.layout)
+
+    def joint_loss(self, model: Seq2Seq, step: Step, batch: Batch, smoothing: float) -> Float[Tensor, ""]:
+        """Watanabe et al. 2017, multi-objective learning:  (1 - train.ctc) cross-entropy + train.ctc CTC."""
+        loss = self.cross_entropy(step.logits, batch, smoothing)
+        if model.ctc is None:
+            return loss
+        assert step.memory is not None
+        weight = self.recipe.train.ctc
+        return (1 - weight) * loss + weight * model.ctc.loss(step.memory, batch.target)
 
     def cross_entropy(
         self, logits: Float[Tensor, "batch tokens vocabulary"], batch: Batch, smoothing: float
@@ -261,6 +279,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
         With `all_maps`, the best output of each text is forced after the search, and its `maps` are recorded then.
         """
+        check_ctc_search(settings, has_layer=model.ctc is not None)
         model.eval()
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
@@ -270,7 +289,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             limits = [self.limit(self.inputs.size(item) - 1, settings) for item in asked.items]
             seeds = [seed + place for place in asked.indices]
             memory = model.read(source)
-            found = search.find(model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best)
+            scorer = _ctc_scorer(model, memory, settings.ctc)
+            found = search.find(
+                model.decoder, memory, settings, limits=limits, seeds=seeds, n_best=n_best, scorer=scorer
+            )
             return memory.layout, found
 
         rows = max(settings.beam, n_best)  # rows of a search for each text
@@ -294,7 +316,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return answers
 
     def force(self, model: Seq2Seq, examples: Sequence[Example], *, all_maps: bool = False) -> list[Prediction]:
-        """Forced decoding: the log-probability and the map of each given target; the last row of a map is END's."""
+        """Forced decoding: the log-probability and the map of each given target; the last row of a map is END's.
+
+        The log-probability is the decoder's, also if the model has a CTC layer.
+        """
         data = self.encode(examples)
         for example, room in zip(examples, data.lengths(), strict=True):
             if max(room) > self.longest + 1:
@@ -422,6 +447,48 @@ def _check_search(recipe: Recipe) -> None:
     attends = decoder.kind != "recurrent" or pick(ORDERS, decoder.order, "order").attends()
     if recipe.search.coverage_penalty and not attends:
         raise RecipeError("search.coverage_penalty needs a decoder that attends to the source; leave it out")
+
+
+def _check_ctc(recipe: Recipe) -> None:
+    """Refuse the CTC loss if source or settings do not fit it, and a search with CTC scores of a model without it."""
+    settings = recipe.train
+    if settings.ctc and not plugins.pick(SOURCES, recipe.source, "source", Source).is_sequence:
+        raise RecipeError(
+            f"train.ctc aligns the target with a source that is in the same order, as speech is; source = "
+            f"{recipe.source} has no such order; leave it out"
+        )
+    if settings.ctc and settings.sampling:
+        raise RecipeError("train.ctc and train.sampling do not go together; leave one of them out")
+    check_ctc_search(recipe.search, has_layer=settings.ctc > 0)
+
+
+def check_ctc_search(settings: Search, *, has_layer: bool) -> None:
+    """Refuse CTC scores in a search if the model has no CTC layer, or if outputs are sampled."""
+    if settings.ctc and not has_layer:
+        raise RecipeError(
+            "search.ctc needs the CTC layer of a model that was trained with train.ctc, such as train.ctc=0.3; "
+            "set search.ctc=0"
+        )
+    if settings.ctc and settings.temperature:
+        raise RecipeError("search.ctc is for beam search, and search.temperature samples; set one of them to 0")
+
+
+def _ctc_scorer(model: Seq2Seq, memory: Memory, weight: float) -> search.Scorer | None:
+    """The scorer that joins the CTC layer's log-probabilities to the decoder's in a search; None without a weight."""
+    if not weight:
+        return None
+    assert model.ctc is not None
+    with torch.no_grad():
+        return search.PrefixScorer.of(model.ctc(memory), memory.mask, weight)
+
+
+def _describe_unaligned(data: Pairs) -> Iterator[str]:
+    """Reports how many training targets CTC cannot align, because they need more positions than their source has."""
+    needed = map(least_positions, counted(data.targets, "checking targets for CTC"))
+    count = sum(positions > size for positions, size in zip(needed, data.sizes, strict=True))
+    if count:
+        reason = "they need more positions than their sources have"
+        yield f"{count:,} of {len(data.examples):,} training targets are without CTC loss: {reason}"
 
 
 def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:
