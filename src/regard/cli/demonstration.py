@@ -1,43 +1,105 @@
-"""The work of `regard demo`: train the recipe `dates`, score it, draw an attention map."""
+"""The work of `regard demo`: train a recipe, score it on its test set, draw an attention map."""
 
 import shlex
 import shutil
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regard import storage
-from regard.errors import MissingExtraError
+from regard.analysis.grounding import grounding
+from regard.analysis.timing import timing
+from regard.errors import MissingExtraError, pick
 from regard.maps import AttentionMap
-from regard.predict import load
+from regard.predict import Predictor, load
 from regard.show import maps
 from regard.storage import Run
-from regard.tasks import Scored
 from regard.training import train
-from regard.types import Prediction
+from regard.types import Example, Prediction
+
+
+class Quality(NamedTuple):
+    """How good a run is on its test set."""
+
+    values: dict[str, Any]  # the keys of --json
+    sentences: list[str]  # the same in words, each without its full stop
+
+
+class Demo(NamedTuple):
+    """What a demo trains, measures and shows."""
+
+    recipe: str
+    measure: Callable[[Predictor, Sequence[Example]], Quality]
+    first: str  # of the groups of test examples, the one whose map is drawn
+    inputs: str  # the columns of a map, in words
+    another: str  # an input to look at next
 
 
 class Demonstration(NamedTuple):
-    """The results of the demo."""
+    """The results of a demo."""
 
     run: Run
-    examples: int
-    scored: Scored
-    shown: list[Prediction]  # one test date of each language, English first; the map of the first is drawn
+    examples: int  # of the test set
+    quality: Quality
+    shown: list[Prediction]  # one test example of each group; the map of the first is drawn
     maps: list[str]  # the names of the files of that map, in the run
 
 
-def demonstrate(runs: str | Path, *, quiet: bool = False) -> Demonstration:
-    """Train the recipe `dates`, score it on unseen days, and write the attention map of one of them to the run."""
-    run = train("dates", runs=runs, quiet=quiet)
+def demonstrate(runs: str | Path, name: str = "dates", *, quiet: bool = False) -> Demonstration:
+    """Train the recipe of a demo, score it on unseen examples, and write the attention map of one of them."""
+    demo = pick(DEMOS, name, "demo")
+    run = train(demo.recipe, runs=runs, quiet=quiet)
     predictor = load(run)
     test = predictor.task.examples(run.recipe()).test
-    scored = predictor.score(test)
-    longest = {example.group: example for example in sorted(test, key=lambda example: len(example.source))}
-    shown = predictor.predict([example.source for example in longest.values() if example.group == "en"])
-    shown += predictor.predict([example.source for group, example in longest.items() if group != "en"])
+    quality = demo.measure(predictor, test)
+    longest = {example.group: example.source for example in sorted(test, key=lambda example: len(example.source))}
+    shown = predictor.predict([longest.pop(demo.first)])
+    shown += predictor.predict(list(longest.values()))
     assert shown[0].map is not None
-    return Demonstration(run, len(test), scored, shown, write_maps(run.path, shown[0].map))
+    return Demonstration(run, len(test), quality, shown, write_maps(run.path, shown[0].map))
+
+
+def _measure_dates(predictor: Predictor, test: Sequence[Example]) -> Quality:
+    scored = predictor.score(test)
+    value, groups = scored.measured.value, scored.groups
+    languages = ", ".join(f"{group} {share:.3f}" for group, share in groups.items())
+    sentences = [f"Exact match on unseen days by language: {languages}", f"In all {value:.4f} of {len(test):,}"]
+    return Quality({"exact_match": value, "exact_match_by_language": groups}, sentences)
+
+
+def _measure_captions(predictor: Predictor, test: Sequence[Example]) -> Quality:
+    value, attention = predictor.score(test).measured.value, grounding(predictor, test)
+    sentences = [
+        f"The heaviest cell of a noun shows its object: {attention.share:.4f} of {attention.words:,} nouns "
+        f"(cells drawn at random: {attention.chance:.3f})",
+        f"Exact match on unseen scenes: {value:.4f} of {len(test):,}",
+    ]
+    return Quality({"exact_match": value, "right_cells": attention.share, "nouns": attention.words}, sentences)
+
+
+def _measure_transcripts(predictor: Predictor, test: Sequence[Example]) -> Quality:
+    value, times = predictor.score(test).measured.value, timing(predictor, test)
+    sentences = [
+        f"Time of a note, read from the map: {times.seconds:.3f} s from its onset (median), "
+        f"or {times.positions:.2f} positions of the encoder",
+        f"Token errors on {len(test):,} unseen melodies: {value:.2%} of {times.notes:,} notes",
+    ]
+    values = {"token_errors": value, "time_error_seconds": times.seconds, "time_error_positions": times.positions}
+    return Quality(values, sentences)
+
+
+DEMOS = {
+    "dates": Demo("dates", _measure_dates, "en", "what it attended to", "14 juillet 1989"),
+    "caption": Demo(
+        "shapes",
+        _measure_captions,
+        "3 objects",
+        "cells of the picture, row by row",
+        "shapes:red-circle-8-8-6,blue-square-40-8-7",
+    ),
+    "transcribe": Demo("tones", _measure_transcripts, "6", "seconds of the recording", "tones:7:C4-E4-G4"),
+}
 
 
 def write_maps(folder: Path, attention: AttentionMap) -> list[str]:

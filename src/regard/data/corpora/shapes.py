@@ -71,7 +71,7 @@ class SceneObject(NamedTuple):
 
     def mask(self) -> Mask:
         """True at the pixels of the object."""
-        down, across = np.indices((SIZE, SIZE))
+        down, across = np.ogrid[:SIZE, :SIZE]
         return SHAPES[self.shape](across - self.across, down - self.down, self.radius)
 
 
