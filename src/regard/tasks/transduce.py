@@ -20,7 +20,7 @@ from regard.data.archives import ENDING, Places
 from regard.data.batching import length_array
 from regard.data.captions import NORMALIZATIONS
 from regard.data.files import Loaded
-from regard.data.origins import check_found
+from regard.data.needs import check_found
 from regard.data.paths import is_there
 from regard.data.records import NOTHING_GIVEN, Given
 from regard.data.store import IntegerRows, joined
