@@ -248,6 +248,12 @@ def tick(what: str) -> None:
         log.tick(what)
 
 
+def say(text: str) -> None:
+    """Print one line, if a `ProgressLog` is open."""
+    if log := _current.get():
+        log.say(text)
+
+
 @contextmanager
 def unwatched() -> Iterator[None]:
     """In the block, no log is open: for a part of a work that is shown as a whole."""

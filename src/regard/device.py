@@ -247,6 +247,26 @@ def map_in_parallel(work: Callable[[Input], Output], batches: Sequence[Input], m
                 raise
 
 
+def map_on_threads(work: Callable[[Input], Output], items: Sequence[Input]) -> Iterator[Output]:
+    """Call `work` with each item, without gradients, as many at once as torch has threads, each on one of them.
+
+    So no result depends on the number of threads. Results keep the order.
+    """
+
+    def without_gradients(item: Input) -> Output:
+        with torch.no_grad():
+            return work(item)
+
+    with _threads_lock:
+        threads = torch.get_num_threads()
+    if threads == 1 or len(items) == 1:
+        with one_thread():
+            yield from map(without_gradients, items)
+        return
+    with ThreadPoolExecutor(threads, initializer=_use_threads, initargs=(1, threads)) as pool:
+        yield from pool.map(without_gradients, items)
+
+
 def precision(name: str, device: torch.device) -> torch.autocast:
     """Within the block, matrix products use that precision; sums, norms and weights stay in float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=choose_precision(name, device) == "bfloat16")

@@ -324,6 +324,8 @@ class Picture:
     kernel: int = _number(2, 2, 8)  # width of the kernels, an even number; 2: a cell sees its own pixels only
     squeeze_excite: bool = False  # squeeze-and-excitation after each block: a gate for each channel
     positions: str = "sinusoidal"  # how the vectors of the grid know their place; `regard list grid_positions`
+    frozen: bool = True  # pretrained fronts: their weights do not change, and features are computed once and cached
+    mirror: bool = False  # train on a mirrored copy of each picture, too
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def test_a_table_gives_the_batch_that_collate_gives():
         assert torch.equal(side.mask[:3, :width_of_collated], other.mask)
         assert not side.mask[:3, width_of_collated:].any()
         assert (side.ids[:3, width_of_collated:] == PAD).all()
-    assert from_table.target.ids.shape[1] == min(width + 1, table.batch.target.ids.shape[1])
+    assert from_table.target.ids.shape[1] == min(width + 1, table.target.ids.shape[1])
     assert {BEGIN, END} <= set(from_table.target.ids.flatten().tolist())
 
 

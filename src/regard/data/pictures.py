@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from regard.data.archives import StoredFiles
 from regard.data.corpora.shapes import PREFIX, render
-from regard.data.files import LIMITS, check_limit, read_bytes
+from regard.data.files import LIMITS, check_limit
 from regard.errors import DataError, MissingExtraError, pick, shown
 from regard.recipe import Limits
 
@@ -31,12 +32,36 @@ SCENES: dict[str, Callable[[str], Pixels]] = {PREFIX: render}  # by the prefix o
 WHITE = 255
 
 
+class StoredPictures:
+    """Reads pictures by name: `set/a.jpg`, `set/train.tar/a.jpg` in a tar file, or the scene `shapes:...`."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.limits = limits
+        self._files = StoredFiles(limits)
+
+    def content(self, source: str) -> bytes:
+        """The content of the file; of a scene, its description."""
+        if is_scene(source):
+            return source.encode()
+        return self._files.read(source, self.limits.picture_bytes, "picture_bytes")
+
+
+def is_scene(source: str) -> bool:
+    """Whether a source is the description of a scene, and not the name of a file."""
+    return source.startswith(tuple(SCENES))
+
+
 def load(source: str, limits: Limits = LIMITS) -> Pixels:
     """The pixels of a picture: of a file, or of the scene that a description such as `shapes:...` describes."""
-    for prefix, draw in SCENES.items():
+    return draw(StoredPictures(limits).content(source), source, limits)
+
+
+def draw(content: bytes, source: str, limits: Limits = LIMITS) -> Pixels:
+    """The pixels of a picture of this content and name: a scene is drawn, a file is decoded."""
+    for prefix, render_scene in SCENES.items():
         if source.startswith(prefix):
-            return draw(source)
-    return decode(read_bytes(source, limits.picture_bytes, "picture_bytes"), source, limits)
+            return render_scene(source)
+    return decode(content, source, limits)
 
 
 def decode(content: bytes, name: str, limits: Limits = LIMITS) -> Pixels:

@@ -85,6 +85,32 @@ class Mapped(Stored[Item]):
             yield from map(self.function, self.indices[start : start + BLOCK].tolist())
 
 
+class Shared(Stored[Item]):
+    """Items of which many are the same, such as a picture with several captions: each distinct item is kept once."""
+
+    def __init__(self, distinct: Sequence[Item], numbers: Integers) -> None:
+        self.distinct = distinct
+        self.numbers = numbers  # of the distinct item at each place
+
+    @staticmethod
+    def of(names: Iterable[str], read: Callable[[list[str]], Sequence[Item]]) -> "Shared[Item]":
+        """The items of these names; `read` gets each name once, and gives its item."""
+        places: dict[str, int] = {}
+        numbers = array(LONG, (places.setdefault(name, len(places)) for name in names))
+        return Shared(read(list(places)), np.asarray(numbers))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def item(self, index: int) -> Item:
+        """The item at an index from 0."""
+        return self.distinct[self.numbers.item(index)]
+
+    def take(self, indices: Indices) -> "Shared[Item]":
+        """The items at these indices, in that order."""
+        return Shared(self.distinct, self.numbers[np.asarray(indices, dtype=np.int64)])
+
+
 def mapped(items: Sequence[Item], function: Callable[[Item], Other]) -> Mapped[Other]:
     """A function of each item, computed when it is read."""
     if isinstance(items, Mapped):

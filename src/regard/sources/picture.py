@@ -1,34 +1,47 @@
 """Pictures as a source: files, or scenes of a corpus, and the layers that turn pixels into a grid of vectors."""
 
+import hashlib
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
-from pathlib import Path
+from functools import cached_property, partial
+from itertools import islice, pairwise
+from typing import ClassVar
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Float16, UInt8
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import recipe as recipes
 from regard.attention.gates import SqueezeExcite
 from regard.attention.positions import sinusoids
+from regard.console import counted
 from regard.data import pictures
-from regard.data.pictures import FITS, SCENES
-from regard.data.store import Stored
-from regard.device import only_shapes
-from regard.errors import RecipeError, pick
+from regard.data.archives import full_name
+from regard.data.pictures import FITS, StoredPictures, is_scene
+from regard.data.store import Shared, Stored
+from regard.device import choose_device, only_shapes
+from regard.errors import CorruptError, RecipeError, pick
+from regard.layers.efficientnet import CHANNELS, STRIDE, EfficientNetLite
 from regard.maps import Grid
 from regard.recipe import Limits, Model, Recipe
 from regard.sources.core import Front, Source, Vectors
-from regard.storage import Run
+from regard.sources.pretrained import PUBLISHED, Extractor, parse_weights, published_weights
+from regard.storage import CachedRows, Run
 from regard.types import BatchFirst
 
+FILE = "front.safetensors"  # of a run: the published weights of its front
+MIRROR = "mirror:"  # before the name of a picture: its mirror image
+GROUP = 128  # pictures whose features are computed before they are written to the cache
+KEY_FORMAT = 1  # of the features in the cache: raised if another version computes others
 KEPT_BYTES = 2**31  # decoded pictures that stay in memory; the others are decoded again each time they are needed
 
 Image = UInt8[Tensor, "3 size size"]
+Features = Float16[Tensor, "cells channels"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,18 @@ class PictureBatch(BatchFirst):
     def crop(self, width: int) -> "PictureBatch":
         """The first `width` cells of every row; the pixels stay whole."""
         return PictureBatch(self.pixels, self.mask[:, :width])
+
+
+@dataclass(frozen=True)
+class FeatureBatch(BatchFirst):
+    """Features of pictures that a front with fixed weights has computed; all positions are real."""
+
+    features: Float16[Tensor, "batch cells channels"]
+    mask: Bool[Tensor, "batch cells"]
+
+    def crop(self, width: int) -> "FeatureBatch":
+        """The first `width` cells of every row."""
+        return FeatureBatch(self.features[:, :width], self.mask[:, :width])
 
 
 # the front
@@ -118,6 +143,8 @@ class Block(nn.Module):
 class PictureFront(Front):
     """Base class of fronts for pictures: turns pixels into the vectors of a grid."""
 
+    own_keys: ClassVar[tuple[str, ...]] = ()  # of the section picture: those that only this front uses
+
     def __init__(self, settings: recipes.Picture, width: int) -> None:
         super().__init__()
 
@@ -136,6 +163,8 @@ class Convolution(PictureFront):
     cell = W features + position,  vector = cell + V relu(U cell).  Without the last step, the mean of all vectors, from
     which a decoder starts, would not depend on where things are.
     """
+
+    own_keys = ("channels", "blocks", "kernel", "squeeze_excite")
 
     def __init__(self, settings: recipes.Picture, width: int) -> None:
         super().__init__(settings, width)
@@ -167,7 +196,62 @@ class Convolution(PictureFront):
         return Vectors(vectors[:, : source.mask.shape[1]], source.mask, self.layout)
 
 
-FRONTS: dict[str, type[PictureFront]] = {"convolution": Convolution}
+class Pretrained(PictureFront):
+    """Base class of fronts with published weights: vector = W features + position.
+
+    If the weights are fixed (`picture.frozen`), this part of the model begins with the features, which the source
+    computes once for each picture. Otherwise it begins with the pixels, and all weights are trained.
+    """
+
+    own_keys = ("frozen",)
+
+    def __init__(self, settings: recipes.Picture, width: int) -> None:
+        super().__init__(settings, width)
+        self.trunk = None if settings.frozen else EfficientNetLite(settings.front)
+        self.project = nn.Linear(CHANNELS, width)
+        self.layout = self.grid(settings)
+        positions = pick(GRID_POSITIONS, settings.positions, "kind of grid positions")
+        self.positions = positions(side=self.layout.height, width=width)
+
+    @staticmethod
+    def grid(settings: recipes.Picture) -> Grid:
+        """A cell for each 32 x 32 pixels, and for a rest of them."""
+        side = -(-settings.size // STRIDE)
+        return Grid(side, side)
+
+    @property
+    def width(self) -> int:
+        """The width of the vectors."""
+        return self.project.out_features
+
+    def embed(self, source: PictureBatch | FeatureBatch) -> Vectors:
+        """A vector for every cell of the grid, row by row."""
+        cells = self.positions(self.project(self._features(source)))
+        return Vectors(cells.flatten(1, 2)[:, : source.mask.shape[1]], source.mask, self.layout)
+
+    def _features(self, source: PictureBatch | FeatureBatch) -> Float[Tensor, "batch height width channels"]:
+        if self.trunk is None:
+            assert isinstance(source, FeatureBatch)
+            missing = self.layout.height * self.layout.width - source.features.shape[1]  # if the batch was cropped
+            features = functional.pad(source.features, (0, 0, 0, missing)) if missing else source.features
+            return features.to(self.project.weight.dtype).unflatten(1, (self.layout.height, self.layout.width))
+        assert isinstance(source, PictureBatch)
+        return self.trunk(source.pixels)
+
+
+class EfficientNetLite0(Pretrained):
+    """Tan and Le 2019, EfficientNet-Lite0: 3.4 million weights from ImageNet, made for 224 x 224 pixels."""
+
+
+class EfficientNetLite2(Pretrained):
+    """Tan and Le 2019, EfficientNet-Lite2: 4.8 million weights from ImageNet, made for 260 x 260 pixels."""
+
+
+FRONTS: dict[str, type[PictureFront]] = {
+    "convolution": Convolution,
+    "efficientnet_lite0": EfficientNetLite0,
+    "efficientnet_lite2": EfficientNetLite2,
+}
 
 
 # the source
@@ -196,21 +280,43 @@ class Decoded(Stored[Image]):
         return picture
 
 
-class Picture(Source[Image]):
-    """A picture: the name of a file, or the description of a scene, as pixels of one size."""
+class Computed(Stored[Features]):
+    """Features of pictures, by their keys in the cache, from which they are read when they are needed."""
+
+    def __init__(self, keys: Sequence[bytes], read: Callable[[bytes], Features]) -> None:
+        self.keys, self.read = keys, read
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def item(self, index: int) -> Features:
+        """The features at an index from 0."""
+        return self.read(self.keys[index])
+
+
+class Picture(Source[Image | Features]):
+    """A picture: the name of a file, or the description of a scene, as pixels of one size.
+
+    If the front has fixed weights, the features that it computes from the pixels stand in their place.
+    """
 
     reads_files = True
     is_sequence = False
 
-    def __init__(self, settings: recipes.Picture, limits: Limits) -> None:
-        self.settings, self.limits = settings, limits
+    def __init__(self, settings: recipes.Picture, limits: Limits, weights: bytes = b"", device: str = "auto") -> None:
+        self.settings, self.limits, self.weights = settings, limits, weights
+        self.pictures = StoredPictures(limits)
         self.grid = pick(FRONTS, settings.front, "front").grid(settings)
+        self.cells = self.grid.height * self.grid.width
+        self.is_frozen = settings.front in PUBLISHED and settings.frozen
+        self.device = device  # that computes features, as in train.device
 
     @staticmethod
     def check(recipe: Recipe) -> None:
         """Raise RecipeError if a name is in no table, or the grid has more cells than data.max_length."""
         settings = recipe.picture
         pick(FITS, settings.fit, "fit")
+        _check_keys(settings)
         if settings.kernel % 2:
             raise RecipeError(
                 f"picture.kernel is an even number, so that a cell lies in the middle, not {settings.kernel}"
@@ -230,51 +336,138 @@ class Picture(Source[Image]):
 
     @classmethod
     def fit(cls, recipe: Recipe, sources: Sequence[str], origin: Run | None = None) -> "Picture":
-        """Nothing is learned from the pictures; the recipe says all."""
-        return cls(recipe.picture, recipe.data.limits)
+        """Nothing is learned from the pictures; a front with published weights gets them, or those of the origin."""
+        front, weights = recipe.picture.front, b""
+        if front in PUBLISHED:
+            has_weights = origin is not None and origin.has_file(FILE) and origin.recipe().picture.front == front
+            weights = origin.read(FILE) if origin is not None and has_weights else published_weights(front)
+        return cls(recipe.picture, recipe.data.limits, weights, recipe.train.device)
 
     @classmethod
     def restore(cls, recipe: Recipe, read: Callable[[str], bytes]) -> "Picture":
-        """The source of a stored run: its recipe says all."""
-        return cls(recipe.picture, recipe.data.limits)
+        """The source of a stored run, with the weights of its front."""
+        weights = read(FILE) if recipe.picture.front in PUBLISHED else b""
+        return cls(recipe.picture, recipe.data.limits, weights, recipe.train.device)
 
     @classmethod
     def locate(cls, source: str, file: str) -> str:
-        """The name of a picture that a line of a data file names: it is relative to the folder of that file."""
-        return source if source.startswith(tuple(SCENES)) else str(Path(file).parent / source)
+        """The full name of a picture that a line of a data file names: in a tar file beside it, or in its folder."""
+        return source if is_scene(source) else full_name(source, file)
+
+    @classmethod
+    def variants(cls, recipe: Recipe, source: str) -> tuple[str, ...]:
+        """The picture, and its mirror image if the recipe says so."""
+        return (source, f"{MIRROR}{source}") if recipe.picture.mirror else (source,)
 
     def files(self) -> dict[str, bytes]:
-        """None: the recipe has all settings."""
-        return {}
+        """The published weights of the front, if it has any: a run predicts without the package that they are from."""
+        return {FILE: self.weights} if self.weights else {}
 
-    def encode(self, source: str) -> Image:
-        """The pixels of a picture, resized."""
-        return pictures.resize(pictures.load(source, self.limits), self.settings.size, self.settings.fit)
+    def encode(self, source: str) -> Image | Features:
+        """The pixels of a picture, resized; their features if the front has fixed weights."""
+        if not self.is_frozen:
+            return self._pixels(source, self._content(source))
+        content = self._content(source)
+        row = self._rows.get(self._key(source, content))
+        return self._extractor.features([self._pixels(source, content)])[0] if row is None else self._to_features(row)
 
-    def encode_all(self, sources: Sequence[str]) -> Sequence[Image]:
-        """Many pictures, decoded when they are read; a picture with several captions is decoded once."""
-        return Decoded(sources, self.encode)
+    def encode_all(self, sources: Sequence[str]) -> Sequence[Image | Features]:
+        """Many pictures: a picture with several captions is kept once.
 
-    def size(self, item: Image) -> int:
+        Pixels are decoded when they are read. Features are computed now, if the cache does not have them.
+        """
+        return Shared.of(sources, self._compute if self.is_frozen else lambda names: Decoded(names, self.encode))
+
+    def _content(self, source: str) -> bytes:
+        return self.pictures.content(source.removeprefix(MIRROR))
+
+    def _pixels(self, source: str, content: bytes) -> Image:
+        """The resized pixels of a picture of this name and content; mirrored if the name says so."""
+        name = source.removeprefix(MIRROR)
+        pixels = pictures.resize(pictures.draw(content, name, self.limits), self.settings.size, self.settings.fit)
+        return pixels if name == source else pixels.flip(-1)
+
+    # features of a front with fixed weights
+
+    @cached_property
+    def _extractor(self) -> Extractor:
+        device = choose_device("cpu" if self.device == "cpu" else "auto")  # a run may be used where it was not trained
+        return Extractor(self.settings.front, parse_weights(self.settings.front, self.weights), device)
+
+    @cached_property
+    def _rows(self) -> CachedRows:
+        """The cached features of this front, its weights, and the size and the fit of pictures."""
+        settings = self.settings
+        parts = [settings.front, hashlib.sha256(self.weights).hexdigest(), settings.size, settings.fit, KEY_FORMAT]
+        name = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return CachedRows("features", name, self.cells * CHANNELS * torch.float16.itemsize)
+
+    def _key(self, source: str, content: bytes) -> bytes:
+        """The key of a picture in the cache: of its content, not of its name, so that a changed picture has another."""
+        return hashlib.sha256(b"mirrored" * source.startswith(MIRROR) + content).digest()
+
+    def _to_features(self, row: NDArray[np.uint8]) -> Features:
+        return torch.from_numpy(row.view(np.float16).reshape(self.cells, CHANNELS).copy())
+
+    def _compute(self, names: Sequence[str]) -> Computed:
+        """The features of pictures, from the cache or computed now."""
+        keys: list[bytes] = []
+        rest = iter(counted(names, "features of pictures", size=GROUP))
+        while group := list(islice(rest, GROUP)):
+            contents = {name: self._content(name) for name in group}
+            pairs = {self._key(name, content): name for name, content in contents.items()}
+            keys += [self._key(name, content) for name, content in contents.items()]
+            if any(self._rows.get(key) is None for key in pairs):
+                with self._rows.adding() as add:
+                    missing = {key: name for key, name in pairs.items() if self._rows.get(key) is None}
+                    pixels = [self._pixels(name, contents[name]) for name in missing.values()]
+                    features = self._extractor.features(pixels)
+                    add({key: row.numpy().tobytes() for key, row in zip(missing, features, strict=True)})
+        return Computed(keys, self._read_cached)
+
+    def _read_cached(self, key: bytes) -> Features:
+        row = self._rows.get(key)
+        if row is None:
+            raise CorruptError(f"{self._rows.path} was changed while it was used; start again")
+        return self._to_features(row)
+
+    # batches
+
+    def size(self, item: Image | Features) -> int:
         """The number of cells of the grid."""
-        return self.grid.height * self.grid.width
+        return self.cells
 
-    def collate(self, items: Sequence[Image]) -> PictureBatch:
-        """The pixels of the pictures in one tensor."""
-        mask = torch.ones(len(items), self.grid.height * self.grid.width, dtype=torch.bool)
-        return PictureBatch(torch.stack([*items]), mask)
+    def collate(self, items: Sequence[Image | Features]) -> PictureBatch | FeatureBatch:
+        """The pixels or the features of the pictures in one tensor."""
+        mask = torch.ones(len(items), self.cells, dtype=torch.bool)
+        return (FeatureBatch if self.is_frozen else PictureBatch)(torch.stack([*items]), mask)
 
-    def labels(self, item: Image) -> tuple[str, ...]:
+    def labels(self, item: Image | Features) -> tuple[str, ...]:
         """The row and the column of each cell, counted from 1: `2,3`."""
         rows, columns = range(1, self.grid.height + 1), range(1, self.grid.width + 1)
         return tuple(f"{row},{column}" for row in rows for column in columns)
 
     def front(self, model: Model) -> PictureFront:
-        """Build the layers from pixels to vectors; a Transformer reads vectors of its own width."""
+        """Build the layers from pixels or features to vectors; a Transformer reads vectors of its own width."""
         width = model.encoder.dim if model.encoder.kind == "transformer" else model.embedding
-        return pick(FRONTS, self.settings.front, "front")(self.settings, width)
+        front = pick(FRONTS, self.settings.front, "front")(self.settings, width)
+        if isinstance(front, Pretrained) and front.trunk is not None and not front.project.weight.is_meta:
+            front.trunk.load_state_dict(parse_weights(self.settings.front, self.weights))
+        return front
 
-    def describe(self, items: Sequence[Image]) -> str:
-        """The size of the pictures and of their grid."""
+    def describe(self, items: Sequence[Image | Features]) -> str:
+        """The size of the pictures and of their grid, and whether the weights of the front are fixed."""
         size, grid = self.settings.size, self.grid
-        return f"pictures of {size} x {size} pixels, read as a grid of {grid.height} x {grid.width} cells"
+        text = f"pictures of {size} x {size} pixels, read as a grid of {grid.height} x {grid.width} cells"
+        if self.settings.front not in PUBLISHED:
+            return text
+        return f"{text} by {self.settings.front} with {'fixed' if self.is_frozen else 'fine-tuned'} weights"
+
+
+def _check_keys(settings: recipes.Picture) -> None:
+    """Refuse keys that only another front uses."""
+    chosen, default = pick(FRONTS, settings.front, "front"), recipes.Picture()
+    foreign = {key: front for front, kind in FRONTS.items() for key in kind.own_keys if key not in chosen.own_keys}
+    for key, front in foreign.items():
+        if getattr(settings, key) != getattr(default, key):
+            raise RecipeError(f"picture.{key} is for picture.front = {front}, not {settings.front}; leave it out")

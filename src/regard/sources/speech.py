@@ -19,6 +19,7 @@ from regard.data.audio import HIGHEST_RATE, LOWEST_RATE
 from regard.data.corpora.tones import is_description
 from regard.data.features import MaskSettings, MelSettings, change_speed, log_mel, mask_features, resample
 from regard.data.recordings import Recordings
+from regard.data.store import Shared
 from regard.device import one_thread, only_shapes
 from regard.errors import CorruptError, RecipeError, pick
 from regard.layers.recurrence import Recurrence
@@ -264,8 +265,12 @@ class Speech(Source[Features]):
         return ((features - self.scale.mean) / self.scale.deviation).half()
 
     def encode_all(self, sources: Sequence[str]) -> Sequence[Features]:
-        """The features of many recordings, computed once; a second with 80 bands and a hop of 0.01 takes 16 kB."""
-        return [self.encode(source) for source in counted(sources, "computing features", size=COUNTED)]
+        """The features of many recordings, each computed once; a second with 80 bands and a hop of 0.01 takes 16 kB."""
+
+        def read(names: Sequence[str]) -> list[Features]:
+            return [self.encode(name) for name in counted(names, "computing features", size=COUNTED)]
+
+        return Shared.of(sources, read)
 
     def size(self, item: Features) -> int:
         """The number of positions after the front has joined frames."""

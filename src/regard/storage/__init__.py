@@ -1,10 +1,12 @@
 """The only part that writes files: writes are atomic, and files are checked when they are read.
 
-`files` holds the single steps, `runs` the run directory with its checkpoints, `cache` what is kept between runs.
+`files` holds the single steps, `runs` the run directory with its checkpoints, `cache` and `rows` what is kept
+between runs.
 """
 
 from regard.storage.cache import cached, reading_only, write_to_cache
 from regard.storage.files import GrowingFile, check_new, check_place, create, numbered, write
+from regard.storage.rows import CachedRows
 from regard.storage.runs import (
     CHECKPOINTS,
     DATA,
@@ -34,6 +36,7 @@ __all__ = [
     "PLUGINS",
     "PROLONGED",
     "RECIPE",
+    "CachedRows",
     "Checkpoint",
     "Folder",
     "GrowingFile",

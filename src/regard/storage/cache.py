@@ -38,6 +38,11 @@ def reading_only() -> Iterator[None]:
         _reading_only.reset(token)
 
 
+def is_reading_only() -> bool:
+    """Whether nothing may be written to the cache now."""
+    return _reading_only.get()
+
+
 def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
     """The result of `make` from the cache, under a kind and a digest; called if the cache lacks it or is damaged.
 
@@ -49,7 +54,7 @@ def cached(kind: str, digest: str, make: Callable[[], bytes]) -> bytes:
         if checksum == files.digest(content).encode():
             return content
     content = make()
-    if _reading_only.get():
+    if is_reading_only():
         return content
     with contextlib.suppress(OSError, StorageError):
         path.parent.mkdir(parents=True, exist_ok=True)

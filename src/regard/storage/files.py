@@ -75,7 +75,7 @@ class GrowingFile:
     def write(self, content: bytes) -> None:
         """Append to the file."""
         with write_errors(self.path):
-            _write_all(self._handle, content)
+            write_all(self._handle, content)
 
     def __exit__(self, kind: object, *_: object) -> None:
         try:
@@ -317,11 +317,12 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 def _write_synced(path: Path, content: bytes, mode: int) -> None:
     """Write a new file (`mode` O_EXCL), or append to one (O_APPEND), and sync it to the disk; not atomic."""
     with opened(path, os.O_WRONLY | os.O_CREAT | mode) as handle:
-        _write_all(handle, content)
+        write_all(handle, content)
         os.fsync(handle)
 
 
-def _write_all(handle: int, content: bytes) -> None:
+def write_all(handle: int, content: bytes) -> None:
+    """Write the whole content; a single call of the system may write less."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(handle, rest) :]

@@ -41,7 +41,7 @@ from regard.models.letters import Spelled
 from regard.recipe import Data, Limits, Model, Recipe, Search, Train
 from regard.sources import Text
 from regard.storage import Run
-from regard.types import PAD, SPECIALS, UNKNOWN, Example, Padded, Prediction, Vocabulary
+from regard.types import PAD, SPECIALS, UNKNOWN, Batch, Example, Padded, Prediction, Vocabulary
 
 TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
 SOURCE_SECTIONS = {"picture", "speech"}  # sections of a recipe for one kind of source alone
@@ -135,6 +135,15 @@ class Batched(Protocol):
 
 
 AnyBatched = TypeVar("AnyBatched", bound=Batched)
+
+
+class Collated(NamedTuple):
+    """All examples of the data as tensors, for tasks whose batch is a `Batch`; each distinct source is there once."""
+
+    source: Any  # a `SourceBatch`
+    numbers: Int[Tensor, " examples"]  # the row of `source` that is the source of each example
+    target: Padded
+    examples: Int[Tensor, " examples"]  # as in `Batch`
 
 
 class DevLoss(NamedTuple):
@@ -332,6 +341,12 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     @abstractmethod
     def collate(self, data: DataKind, indices: Sequence[int]) -> BatchKind:
         """Makes the batch of the examples at these indices."""
+
+    def collate_all(self, data: DataKind) -> Collated:
+        """All examples of the data as tensors, padded to the longest; only if batches of this task are `Batch`es."""
+        batch = self.collate(data, range(len(data.lengths())))
+        assert isinstance(batch, Batch)
+        return Collated(batch.source, torch.arange(len(batch.examples)), batch.target, batch.examples)
 
     @abstractmethod
     def tokens(self, batch: BatchKind) -> int:

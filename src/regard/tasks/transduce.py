@@ -23,7 +23,7 @@ from regard.data.files import Loaded
 from regard.data.needs import check_found
 from regard.data.paths import is_there
 from regard.data.records import NOTHING_GIVEN, Given
-from regard.data.store import IntegerRows, joined
+from regard.data.store import IntegerRows, Shared, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
 from regard.device import map_in_parallel, only_shapes
@@ -38,8 +38,8 @@ from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
-from regard.tasks.core import DECODER_ROWS, Axes, DevLoss, Examples, Pairs, Task
-from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Memory, Prediction, Step, Vocabulary
+from regard.tasks.core import DECODER_ROWS, Axes, Collated, DevLoss, Examples, Pairs, Task
+from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Memory, Padded, Prediction, Step, Vocabulary
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: source tokens times beams
 FORCED_TOKENS = 2000  # tokens of a batch in `force`
@@ -169,8 +169,9 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         """Encodes all examples."""
         sources = self.inputs.encode_all(store.sources(examples))
         targets = IntegerRows.of(map(self.target.encode, counted(store.targets(examples), "encoding targets")))
-        sizes = np.fromiter(map(self.inputs.size, counted(sources, "measuring sources")), np.int32, len(sources))
-        return Pairs(examples, sources, targets, sizes)
+        distinct = sources.distinct if isinstance(sources, Shared) else sources
+        sizes = np.fromiter(map(self.inputs.size, counted(distinct, "measuring sources")), np.int32, len(distinct))
+        return Pairs(examples, sources, targets, sizes[sources.numbers] if isinstance(sources, Shared) else sizes)
 
     def describe(self, data: Pairs, dev: Pairs) -> Iterator[str]:
         """Reports the sizes of the vocabularies, the share of unknown dev tokens, and targets too long to be output."""
@@ -200,7 +201,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def collate(self, data: Pairs, indices: Sequence[int]) -> Batch:
         """Makes the batch of the examples at these indices."""
         source = self.inputs.collate([data.sources[index] for index in indices])
-        target = batching.pad([[BEGIN, *data.targets[index], END] for index in indices])
+        target = _targets(data, indices)
         batch = Batch(source, target, torch.tensor(indices, dtype=torch.long))
         if not self.recipe.train.guided:
             return batch
@@ -209,6 +210,15 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             for column, token in data.examples[index].links:
                 links[row, token, column] = 1.0
         return replace(batch, links=links)
+
+    def collate_all(self, data: Pairs) -> Collated:
+        """All examples of the data as tensors; a source that several share, such as a picture, is there once."""
+        if not isinstance(data.sources, Shared):
+            return super().collate_all(data)
+        used, numbers = np.unique(data.sources.numbers, return_inverse=True)
+        source = self.inputs.collate([data.sources.distinct[number] for number in used.tolist()])
+        everything = range(len(data.targets))
+        return Collated(source, torch.from_numpy(numbers), _targets(data, everything), torch.tensor(everything))
 
     def tokens(self, batch: Batch) -> int:
         """The number of target tokens of a batch, with END."""
@@ -412,6 +422,11 @@ def _normalized(read: Callable[[tuple[str, ...]], Loaded], normalize: str) -> Ca
         return Loaded(store.take(examples, kept), loaded.dropped + len(examples) - len(kept))
 
     return changed
+
+
+def _targets(data: Pairs, indices: Sequence[int]) -> Padded:
+    """The targets of these examples, with BEGIN and END."""
+    return batching.pad([[BEGIN, *data.targets[index], END] for index in indices])
 
 
 def _check_copies(recipe: Recipe) -> None:

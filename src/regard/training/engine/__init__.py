@@ -1,9 +1,12 @@
 """Engines: how updates run, eagerly or as captured CUDA graphs. The training loop uses only the interface `Engine`."""
 
+from regard import device as devices
+from regard import memory
+from regard.console import say
 from regard.kernels.choose import takes
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
-from regard.training.engine.captured import Captured
+from regard.training.engine.captured import Captured, Table
 from regard.training.engine.core import SMALLER_BATCHES, Engine
 from regard.training.engine.eager import Eager
 from regard.training.session import Session
@@ -11,7 +14,19 @@ from regard.training.session import Session
 __all__ = ["SMALLER_BATCHES", "Captured", "Eager", "Engine", "choose"]
 
 
+# Share of a GPU's memory that the examples may take. Of all its memory, not of what is free now: a resumed run must
+# choose the same engine, whose batches are others.
+LARGEST_TABLE = 0.4
+
+
 def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:
     """Returns the engine for this training: captured updates if they are possible, otherwise eager ones."""
-    kind = Captured if takes("captured_updates", task, session.model, data) else Eager
-    return kind(task, session, data)
+    if not takes("captured_updates", task, session.model, data):
+        return Eager(task, session, data)
+    device = next(session.model.parameters()).device
+    needed, most = Table.bytes(task, data), int(LARGEST_TABLE * devices.memory(device))
+    if needed > most:
+        sizes = f"{needed / memory.GIB:,.1f} GiB, more than the {most / memory.GIB:,.1f} GiB that they may have"
+        say(f"the examples would take {sizes} on {device}: each batch is copied there, and updates are not captured")
+        return Eager(task, session, data)
+    return Captured(task, session, data)

@@ -9,11 +9,15 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.data.batching import Batches
+from regard.data.batching import Batches, length_array
+from regard.data.store import Shared
 from regard.device import choose_precision, explain_out_of_memory, precision
 from regard.errors import NotFiniteError
 from regard.kernels.choose import capturable
@@ -23,7 +27,7 @@ from regard.training.engine.core import SMALLER_BATCHES, Engine
 from regard.training.schedules import learning_rate
 from regard.training.session import Session
 from regard.training.stopping import Stopper
-from regard.types import Batch
+from regard.types import Batch, Padded
 
 WARM_UPS = 3  # runs of an update before its graph is captured: libraries choose their kernels in the first runs
 COLLECT_EVERY = 50  # updates after which the host reads the sums from the GPU
@@ -31,27 +35,49 @@ COLLECT_EVERY = 50  # updates after which the host reads the sums from the GPU
 
 @dataclass(frozen=True)
 class Table:
-    """All examples as tensors on the GPU, and an empty example at the end that fills up short batches."""
+    """All examples as tensors on the GPU, and an empty example at the end that fills up short batches.
 
-    batch: Batch
+    Sources that several examples share, such as a picture with several captions, are there once.
+    """
+
+    source: Any  # a `SourceBatch` of the distinct sources
+    numbers: Int[Tensor, " examples"]  # the row of `source` for each example
+    target: Padded
+    examples: Int[Tensor, " examples"]
 
     @staticmethod
     def of(task: AnyTask, data: Encoded, device: torch.device) -> "Table":
         """The table of all examples of the data, padded to the longest."""
-        whole: Batch = task.collate(data, range(len(data.lengths()))).to(device)
-        source, target = whole.source.map_tensors(_with_empty_row), whole.target.map_tensors(_with_empty_row)
+        whole = task.collate_all(data)
+        source = whole.source.to(device).map_tensors(_with_empty_row)
         source.mask[-1, :1] = True  # the empty example has one key to attend to, and no token to predict
-        return Table(Batch(source, target, _with_empty_row(whole.examples)))
+        numbers = torch.cat([whole.numbers, torch.tensor([len(source.mask) - 1])])
+        target = whole.target.to(device).map_tensors(_with_empty_row)
+        return Table(source, numbers.to(device), target, _with_empty_row(whole.examples.to(device)))
+
+    @staticmethod
+    def bytes(task: AnyTask, data: Encoded) -> int:
+        """About the memory that the table of this data takes: each source and each target as the longest."""
+        sources = getattr(data, "sources", ())
+        distinct = len(np.unique(sources.numbers)) if isinstance(sources, Shared) else len(data.examples)
+        lengths = length_array(data.lengths())
+        with torch.random.fork_rng(devices=[]):  # collate may draw random numbers, and a resumed run calls this again
+            batch: Batch = task.collate(data, [int(lengths[:, 0].argmax())])
+        source = sum(tensor.nbytes for tensor in vars(batch.source).values() if isinstance(tensor, Tensor))
+        target = int(lengths[:, 1].max(initial=0)) * (batch.target.ids.itemsize + batch.target.mask.itemsize)
+        return source * distinct + target * len(lengths)
 
     @property
     def empty(self) -> int:
         """The index of the empty example."""
-        return len(self.batch.examples) - 1
+        return len(self.examples) - 1
 
     def take(self, index: Tensor, widths: tuple[int, int]) -> Batch:
         """The batch of these examples, cropped to these widths of source and target, which has one more for BEGIN."""
-        rows, (source, target) = self.batch.select(index), widths
-        return Batch(rows.source.crop(source), rows.target.crop(target + 1), rows.examples)
+        source_width, target_width = widths
+        source = self.source.select(self.numbers.index_select(0, index)).crop(source_width)
+        target = self.target.select(index).crop(target_width + 1)
+        return Batch(source, target, self.examples.index_select(0, index))
 
 
 def _with_empty_row(rows: Tensor) -> Tensor:
