@@ -11,7 +11,6 @@
     brown            brown.zip of NLTK, or its folder
     tinyshakespeare  input.txt
     an4              a clone of cmusphinx/an4; or train.tsv, dev.tsv, test.tsv and tar files of these names
-    an4_wav          the same, with FLAC recordings as WAV: this needs soundfile, but reading the result does not
     fsdd             a clone of Jakobovski/free-spoken-digit-dataset, its folder recordings, or tar files of it
 
 DOWNLOADED are files, archives (zip, tar, gzip) or folders. Files with the same names in OUT are replaced. Corpora that
@@ -247,20 +246,22 @@ def with_recordings(part: str, pairs: list[tuple[str, str]], recordings: Files) 
 
 
 def an4(paths: list[Path]) -> Files:
-    """Our parts if the tables have them; of the clone, about a tenth of the training data by speaker is dev."""
+    """Our parts if there are tables of them; of a clone, about a tenth of the training speakers is dev."""
     inside = nested(paths)
     recordings = find(inside, r"[a-z0-9]+-[a-z0-9]+-b\.(wav|flac)")
-    names = {name.rpartition(".")[0]: name for name in recordings}
+    recordings = {name.rpartition(".")[0] + ".wav": to_wav(content) for name, content in recordings.items()}
     parts = {name[:-4]: lines(content) for name, content in find(paths, r"(train|dev|test)\.tsv", least=0).items()}
     if parts:
         texts = {part: [fields(row, 4)[::3] for row in rows] for part, rows in parts.items()}
     else:
         texts = an4_parts(find(inside, r"an4_(train|test)\.transcription", least=2))
-    if missing := [utterance for rows in texts.values() for utterance, _ in rows if utterance not in names]:
+    if missing := [
+        utterance for rows in texts.values() for utterance, _ in rows if f"{utterance}.wav" not in recordings
+    ]:
         raise ValueError(f"the recordings of {len(missing)} utterances are not here, such as {missing[0]}")
     made: Files = {}
     for part, rows in texts.items():
-        made |= with_recordings(part, [(names[utterance], text) for utterance, text in rows], recordings)
+        made |= with_recordings(part, [(f"{utterance}.wav", text) for utterance, text in rows], recordings)
     return made
 
 
@@ -278,16 +279,6 @@ def an4_parts(transcriptions: Files) -> dict[str, list[list[str]]]:
     parts = divide(list(speakers.values()), {"dev": 100}, len)
     made = {part: [line.split("\t") for line in joined(groups)] for part, groups in parts.items()}
     return made | {"test": [[row[2], row[1]] for row in rows["an4_test.transcription"]]}
-
-
-def an4_wav(paths: list[Path]) -> Files:
-    made = {}
-    for name, content in an4(paths).items():
-        if name.endswith(".tar"):
-            with tarfile.open(fileobj=io.BytesIO(content)) as flac:
-                content = archive({m.name.replace(".flac", ".wav"): to_wav(flac.extractfile(m).read()) for m in flac})
-        made[name] = content.replace(b".flac\t", b".wav\t") if name.endswith(".tsv") else content
-    return made
 
 
 def to_wav(content: bytes) -> bytes:
@@ -362,7 +353,7 @@ def digit_strings(
 
 CORPORA = {
     corpus.__name__: corpus
-    for corpus in (tatoeba, multi30k, cmudict, sst2, ewt, wikiann, brown, tinyshakespeare, an4, an4_wav, fsdd)
+    for corpus in (tatoeba, multi30k, cmudict, sst2, ewt, wikiann, brown, tinyshakespeare, an4, fsdd)
 }
 
 

@@ -7,8 +7,8 @@
 
 Runs train side by side in processes of their own, and share the GPU if there is one. A row of the table is printed as
 soon as its run ends. A run that is finished in the folder --into is scored again and not trained, so searches can be
-compared on dev without training. Data comes from `benchmarks/prepare.py an4_wav` (or an4) and `fsdd`, in $REGARD_DATA or
-./data: an4-pairs and fsdd-pairs.
+compared on dev without training. `benchmarks/prepare.py an4` and `fsdd` make the data: an4-pairs and fsdd-pairs, in
+$REGARD_DATA or ./data.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 def work(job: Job) -> list[Row]:
     """Train a run, unless it is finished already, and score it."""
     import regard
-    from regard import metrics, recipe
+    from regard import metrics
     from regard.storage import Run
     from regard.tasks import TASKS
 
@@ -69,9 +69,9 @@ def work(job: Job) -> list[Row]:
         examples = TASKS[settings.task].reader(settings)((file,)).examples
         sources, targets = zip(*((example.source, example.target) for example in examples), strict=True)
         for search in job.searches:
-            changes = recipe.fill(settings.search, dict(map(parse, filter(None, search.split(",")))), "--search", "")
+            changes = dict(parse(setting) for setting in search.split(",") if setting)
             started = time.perf_counter()
-            answers = predictor.predict(sources, search=vars(changes))
+            answers = predictor.predict(sources, search=changes)
             taken = time.perf_counter() - started
             measured = [metrics.METRICS[metric]([answer.text for answer in answers], targets) for metric in METRICS]
             values, signatures = [f"{100 * each.value:.2f}" for each in measured], [each.signature for each in measured]
