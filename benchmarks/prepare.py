@@ -11,6 +11,8 @@
     brown            brown.zip of NLTK, or its folder
     tinyshakespeare  input.txt
     flickr8k         Flickr8k_text.zip and Flickr8k_Dataset.zip, or their folders
+    an4              a clone of cmusphinx/an4; or train.tsv, dev.tsv, test.tsv and tar files of these names
+    fsdd             a clone of Jakobovski/free-spoken-digit-dataset, its folder recordings, or tar files of it
 
 DOWNLOADED are files, archives (zip, tar, gzip) or folders. Files with the same names in OUT are replaced. Corpora that
 are published without parts are divided at random, always in the same way for the same files. These parts are not the
@@ -24,6 +26,7 @@ import random
 import re
 import sys
 import tarfile
+import wave
 import zipfile
 import zlib
 from collections import defaultdict
@@ -32,6 +35,7 @@ from functools import partial
 from pathlib import Path
 
 SEED = 1
+BROKEN = (zlib.error, zipfile.BadZipFile, tarfile.TarError)  # errors of archives
 Files = dict[str, bytes]  # content by name, without the ending .gz
 Written = dict[str, bytes | Callable[[], bytes]]  # content by name, or a function that reads much of it
 Groups = list[list[str]]  # lines that stay together
@@ -235,30 +239,163 @@ def flickr8k(paths: list[Path]) -> Written:
         half = -(-len(pictures) // 2)
         halves = {f"images-{part}-0.tar": pictures[:half], f"images-{part}-1.tar": pictures[half:]}
         for name, some in halves.items() if part == "train" else [(f"images-{part}.tar", pictures)]:
-            made[name] = partial(archive, paths, set(some))
+            made[name] = partial(picked, paths, set(some))
     return made
 
 
-def archive(paths: list[Path], names: set[str]) -> bytes:
+def picked(paths: list[Path], names: set[str]) -> bytes:
     """A plain tar file of the files of these names."""
+    found = ((name.rpartition("/")[2], read) for path in paths for name, read in members(path))
+    return archive({base: read() for base, read in found if base in names})
+
+
+def nested(paths: list[Path]) -> list[Path]:
+    """The paths, and the folders and archives inside those that are folders."""
+    found = []
+    for path in paths:
+        inside = sorted(path.rglob("*")) if path.is_dir() else []
+        found += [
+            path,
+            *(inner for inner in inside if inner.is_dir() or re.search(r"\.(tar(\.\w+)?|zip)$", inner.name)),
+        ]
+    return found
+
+
+def archive(files: Files) -> bytes:
+    """A plain tar file, which regard reads at its place; always the same bytes for the same files."""
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as packed_files:
-        for path in paths:
-            for name, read in members(path):
-                base = name.rpartition("/")[2]
-                if base in names:
-                    names = names - {base}
-                    data = read()
-                    entry = tarfile.TarInfo(base)
-                    entry.size = len(data)
-                    packed_files.addfile(entry, io.BytesIO(data))
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as packed_files:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            packed_files.addfile(member, io.BytesIO(data))
     return content.getvalue()
+
+
+def with_recordings(part: str, pairs: list[tuple[str, str]], recordings: Files) -> Files:
+    """A table of recording<TAB>text, and the tar file beside it."""
+    table = "".join(f"{name}\t{text}\n" for name, text in pairs)
+    return {f"{part}.tsv": table.encode(), f"{part}.tar": archive({name: recordings[name] for name, _ in pairs})}
+
+
+def an4(paths: list[Path]) -> Files:
+    """Our parts if there are tables of them; of a clone, about a tenth of the training speakers is dev."""
+    inside = nested(paths)
+    recordings = find(inside, r"[a-z0-9]+-[a-z0-9]+-b\.(wav|flac)")
+    recordings = {name.rpartition(".")[0] + ".wav": to_wav(content) for name, content in recordings.items()}
+    parts = {name[:-4]: lines(content) for name, content in find(paths, r"(train|dev|test)\.tsv", least=0).items()}
+    if parts:
+        texts = {part: [fields(row, 4)[::3] for row in rows] for part, rows in parts.items()}
+    else:
+        texts = an4_parts(find(inside, r"an4_(train|test)\.transcription", least=2))
+    if missing := [
+        utterance for rows in texts.values() for utterance, _ in rows if f"{utterance}.wav" not in recordings
+    ]:
+        raise ValueError(f"the recordings of {len(missing)} utterances are not here, such as {missing[0]}")
+    made: Files = {}
+    for part, rows in texts.items():
+        made |= with_recordings(part, [(f"{utterance}.wav", text) for utterance, text in rows], recordings)
+    return made
+
+
+def an4_parts(transcriptions: Files) -> dict[str, list[list[str]]]:
+    """Utterance and text of each line, such as `<s> GO </s> (an253-fash-b)`, by part."""
+    rows = {
+        name: [re.fullmatch(r"(?:<s> )?(.+?)(?: </s>)? \((\S+)\)\s*", line) for line in lines(content)]
+        for name, content in transcriptions.items()
+    }
+    if not all(row for found in rows.values() for row in found):
+        raise ValueError("a line of a transcription is not TEXT (UTTERANCE)")
+    speakers: dict[str, list[str]] = defaultdict(list)
+    for row in rows["an4_train.transcription"]:
+        speakers[row[2].split("-")[1]].append(f"{row[2]}\t{row[1]}")
+    parts = divide(list(speakers.values()), {"dev": 100}, len)
+    made = {part: [line.split("\t") for line in joined(groups)] for part, groups in parts.items()}
+    return made | {"test": [[row[2], row[1]] for row in rows["an4_test.transcription"]]}
+
+
+def to_wav(content: bytes) -> bytes:
+    """A recording as WAV with 16 bits per sample."""
+    if content.startswith(b"RIFF"):
+        return content
+    try:
+        import soundfile
+    except ImportError:
+        raise ValueError("to turn FLAC into WAV, the package soundfile is needed: pip install soundfile") from None
+    samples, rate = soundfile.read(io.BytesIO(content), dtype="int16")
+    return wav(samples.tobytes(), rate)
+
+
+def wav(samples: bytes, rate: int) -> bytes:
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(samples)
+    return content.getvalue()
+
+
+FSDD_RATE = 8000
+FSDD_STRINGS = {"train": 2000, "dev": 200, "test": 1000}
+PAUSE = (400, 2400)  # samples of silence between two digits of a string
+
+
+def fsdd(paths: list[Path]) -> Files:
+    """Takes 0 to 4 are test, as published, and 5 to 9 dev; `strings` are of test takes, those of train are in train."""
+    recordings = find(nested(paths), r"\d_[a-z]+_\d+\.wav", least=100)
+    takes: dict[str, dict[tuple[str, str], list[bytes]]] = {part: defaultdict(list) for part in FSDD_STRINGS}
+    pairs: dict[str, list[tuple[str, str]]] = {part: [] for part in FSDD_STRINGS}
+    for name in sorted(recordings):
+        digit, speaker, take = name.removesuffix(".wav").split("_")
+        part = "test" if int(take) < 5 else "dev" if int(take) < 10 else "train"
+        pairs[part].append((name, digit))
+        with wave.open(io.BytesIO(recordings[name])) as file:
+            if (file.getframerate(), file.getnchannels(), file.getsampwidth()) != (FSDD_RATE, 1, 2):
+                raise ValueError(f"{name} has not one channel of 16 bits at {FSDD_RATE} samples per second")
+            takes[part][speaker, digit].append(file.readframes(file.getnframes()))
+    made: Files = {}
+    for seed, part in enumerate(("test", "dev", "train")):
+        strings, joined_recordings = digit_strings(takes[part], FSDD_STRINGS[part], seed)
+        if part == "test":
+            made |= with_recordings("test", pairs["test"], recordings)
+            made |= with_recordings("strings", strings, joined_recordings)
+        else:
+            made |= with_recordings(part, pairs[part] + strings, recordings | joined_recordings)
+    return made
+
+
+def digit_strings(
+    takes: dict[tuple[str, str], list[bytes]], count: int, seed: int
+) -> tuple[list[tuple[str, str]], Files]:
+    """Strings of 3 to 7 digits of one speaker, with silence between them: their names and texts, and recordings."""
+    drawn = random.Random(seed)
+    speakers, digits = (sorted(set(column)) for column in zip(*takes, strict=True))
+    pairs, recordings = [], {}
+    for number in range(count):
+        speaker = drawn.choice(speakers)
+        spoken = [drawn.choice(digits) for _ in range(drawn.randint(3, 7))]
+        name = f"string{number:04}_{speaker}_{''.join(spoken)}.wav"
+        pieces = [drawn.choice(takes[speaker, digit]) for digit in spoken]
+        pauses = [bytes(2 * drawn.randint(*PAUSE)) for _ in pieces[1:]]
+        joined_pieces = [part for pair in zip(pieces, [*pauses, b""], strict=True) for part in pair]
+        recordings[name] = wav(b"".join(joined_pieces), FSDD_RATE)
+        pairs.append((name, " ".join(spoken)))
+    return pairs, recordings
 
 
 CORPORA: dict[str, Callable[[list[Path]], Written | Files]] = {
     corpus.__name__: corpus
-    for corpus in (tatoeba, multi30k, cmudict, sst2, ewt, wikiann, brown, tinyshakespeare, flickr8k)
+    for corpus in (tatoeba, multi30k, cmudict, sst2, ewt, wikiann, brown, tinyshakespeare, flickr8k, an4, fsdd)
 }
+
+
+def describe(name: str, content: bytes) -> str:
+    if name.endswith(".tar"):
+        with tarfile.open(fileobj=io.BytesIO(content)) as members_of:
+            return f"{len(members_of.getnames()):,} files"
+    count = (gzip.decompress(content) if name.endswith(".gz") else content).count(b"\n")
+    return f"{count:,} lines"
 
 
 def main() -> None:
@@ -273,11 +410,8 @@ def main() -> None:
         for name, contents in made.items():
             content = contents() if callable(contents) else contents
             (arguments.out / name).write_bytes(content)
-            count = (gzip.decompress(content) if name.endswith(".gz") else content).count(b"\n")
-            print(
-                f"{arguments.out / name}: " + (f"{len(content):,} bytes" if callable(contents) else f"{count:,} lines")
-            )
-    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
+            print(f"{arguments.out / name}: {describe(name, content)}")
+    except (OSError, EOFError, ValueError, wave.Error, *BROKEN) as error:
         sys.exit(f"prepare.py {arguments.corpus}: {error}")
 
 

@@ -6,12 +6,17 @@ import re
 import subprocess
 import sys
 import tarfile
+import wave
 import zipfile
+from array import array
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from regard import recipe as recipes
+from regard.data.archives import StoredFiles, full_name
+from regard.data.audio import decode
 from regard.data.files import load
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks/prepare.py"
@@ -151,6 +156,102 @@ def test_multi30k_and_tiny_shakespeare_stay_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "input.txt").write_bytes(b"First Citizen:\r\nSpeak.")
     prepare("tinyshakespeare", tmp_path / "input.txt", out=tmp_path / "plays")
     assert (tmp_path / "plays/input.txt").read_bytes() == b"First Citizen:\r\nSpeak."
+
+
+def recording(*samples: int, rate: int = 8000) -> bytes:
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", ""))
+        file.writeframes(array("h", samples).tobytes())
+    return content.getvalue()
+
+
+def speech(corpus: str, downloaded: Path, out: Path) -> dict[str, dict[str, tuple[str, list[int]]]]:
+    """Text and samples of each recording, by name and part, as regard reads them."""
+    command = [sys.executable, "-I", "-S", str(SCRIPT), corpus, str(downloaded), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    parts = {}
+    for path in out.glob("*.tsv"):
+        pairs = [line.split("\t") for line in load(str(path), recipes.Limits())]
+        assert f"{path.stem}.tar: {len(pairs):,} recordings" in done.stdout
+        stored = StoredFiles()
+        read = {name: stored.read(full_name(name, str(path)), 10**6, "recording_bytes") for name, _ in pairs}
+        samples = {name: (32768 * decode(content, name).samples).int().tolist() for name, content in read.items()}
+        parts[path.stem] = {name: (text, samples[name]) for name, text in pairs}
+    return parts
+
+
+def test_an4_of_a_clone_has_dev_speakers_of_its_own(tmp_path: Path) -> None:
+    clone = tmp_path / "an4"
+    lines: dict[str, list[str]] = {"train": [], "test": []}
+    for number in range(60):
+        part, speaker = ("test", f"t{number % 3}") if number < 6 else ("train", f"s{number % 18}")
+        folder = clone / f"wav/an4{'test' * (part == 'test')}_clstk/{speaker}"
+        folder.mkdir(parents=True, exist_ok=True)
+        utterance = f"an{number}-{speaker}-b"
+        (folder / f"{utterance}.wav").write_bytes(recording(number, -number, rate=16_000))
+        lines[part].append(f"<s> SAY {number} </s> ({utterance})" if part == "train" else f"SAY {number} ({utterance})")
+    (clone / "etc").mkdir()
+    for part, text in lines.items():
+        (clone / f"etc/an4_{part}.transcription").write_text("\n".join(text) + "\n", "utf-8")
+    parts = speech("an4", clone, tmp_path / "out")
+    assert {part: len(found) for part, found in parts.items()} == {"train": 51, "dev": 3, "test": 6}
+    speakers = {part: {name.split("-")[1] for name in found} for part, found in parts.items()}
+    assert not speakers["train"] & speakers["dev"]
+    assert parts["test"]["an4-t1-b.wav"] == ("SAY 4", [4, -4])
+    data = recipes.load("las_an4").data
+    assert {Path(file).stem for file in (*data.train, *data.dev, *data.test)} == set(parts)
+
+
+def test_an4_in_parts_keeps_them(tmp_path: Path) -> None:
+    folder = tmp_path / "an4"
+    folder.mkdir()
+    for part, speaker in (("train", "fash"), ("dev", "mmxg"), ("test", "mjwl")):
+        (folder / f"{part}.tsv").write_text(f"cen1-{speaker}-b\t{speaker}\t2\tW O O D\n", "utf-8")
+        content = recording(7, 8, rate=16_000)
+        with tarfile.open(folder / f"{part}.tar", "w") as archive:
+            member = tarfile.TarInfo(f"cen1-{speaker}-b.wav")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    parts = speech("an4", folder, tmp_path / "out")
+    assert parts["dev"] == {"cen1-mmxg-b.wav": ("W O O D", [7, 8])}
+    (folder / "dev.tsv").write_text("cen2-mmxg-b\tmmxg\t2\tW O O D\n", "utf-8")
+    message = refused("an4", folder, out=tmp_path / "again")
+    assert "the recordings of 1 utterances are not here, such as cen2-mmxg-b" in message
+
+
+def test_strings_of_digits_are_of_one_speaker_and_of_the_takes_of_their_part(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    speakers = ("ann", "bob")
+    for digit in range(10):
+        for number, speaker in enumerate(speakers):
+            for take in range(12):
+                sample = 1000 * (number + 1) + 100 * digit + take + 1
+                (folder / f"{digit}_{speaker}_{take}.wav").write_bytes(recording(sample, sample))
+    parts = speech("fsdd", folder, tmp_path / "out")
+    assert {part: len(found) for part, found in parts.items()} == {
+        "train": 40 + 2000,
+        "dev": 100 + 200,
+        "test": 100,
+        "strings": 1000,
+    }
+    assert parts["test"]["3_bob_4.wav"] == ("3", [2305, 2305])
+    takes = {"train": {10, 11}, "dev": {*range(5, 10)}, "strings": {*range(5)}}
+    for part, allowed in takes.items():
+        strings = [found for name, found in parts[part].items() if name.startswith("string")]
+        assert {len(text.split()) for text, _ in strings} == {3, 4, 5, 6, 7}
+        for text, samples in strings:
+            spoken = [sample for sample in samples if sample][::2]
+            assert [str(sample // 100 % 10) for sample in spoken] == text.split()
+            assert len({sample // 1000 for sample in spoken}) == 1
+            assert {sample % 100 - 1 for sample in spoken} <= allowed
+            pauses = [len(run) for sample, group in groupby(samples) if not sample for run in [list(group)]]
+            assert len(pauses) == len(spoken) - 1
+            assert all(400 <= pause <= 2400 for pause in pauses)
+    (folder / "0_ann_0.wav").write_bytes(recording(1, rate=16_000))
+    assert "0_ann_0.wav has not one channel of 16 bits at 8000" in refused("fsdd", folder, out=tmp_path / "again")
 
 
 def test_wrong_files_get_a_sentence(tmp_path: Path) -> None:

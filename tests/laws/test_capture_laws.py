@@ -19,7 +19,8 @@ from regard.errors import RecipeError
 from regard.kernels import choose
 from regard.kernels.choose import capturable
 from regard.layers.recurrence import CELLS
-from regard.models import build
+from regard.models import Seq2Seq, build
+from regard.models.ctc import CTC
 from regard.tasks import TASKS
 from regard.tasks.core import AnyTask
 from regard.types import Batch, Padded
@@ -110,6 +111,17 @@ WITH_LOSS_TERMS = [
 def test_loss_terms_and_half_precision_read_nothing_on_the_host(case, dtype):
     terms = {} if case.decoder == "transformer" else {"coverage": 0.5, "doubly_stochastic": 0.5}
     run_on_fake_tensors(make_recipe(case, dropout=0.2), dtype=dtype, **terms)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_joint_ctc_loss_reads_nothing_on_the_host(dtype):
+    recipe, examples = make_recipe(Case("bahdanau"), dropout=0.2), make_examples()
+    task = make_task(recipe, ctc=0.3)
+    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
+        plain = build(recipe, source_size=WORDS, target_size=WORDS)
+        model = Seq2Seq(plain.encoder, plain.decoder, CTC(plain.encoder.dim, WORDS))
+        compute_gradients(task, model, examples.map_tensors(mode.from_tensor), dtype)
+    assert model.ctc.out.weight.grad is not None
 
 
 def test_a_copying_decoder_reads_nothing_on_the_host():

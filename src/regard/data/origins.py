@@ -61,6 +61,23 @@ ORIGINS = {
         files="the parts of cmudict-g2p without stress digits",
         commands=CMUDICT.commands + WITHOUT_STRESS,
     ),
+    "an4-pairs": Origin(
+        "an4, recordings of Carnegie Mellon University, 1991: spelled names, addresses, dates and control words",
+        "https://github.com/cmusphinx/an4",
+        "of CMU, similar to BSD",
+        "Acero 1990",
+        "recording<TAB>text, and a tar file of WAV at 16 kHz beside each table, ours 743, 104 and 130; test is as "
+        "published, dev is of other speakers than train",
+        (f"python benchmarks/prepare.py an4 an4 {DATA}/an4-pairs",),
+    ),
+    "fsdd-pairs": Origin(
+        "FSDD, the Free Spoken Digit Dataset: six speakers say each digit fifty times",
+        "https://github.com/Jakobovski/free-spoken-digit-dataset, folder recordings",
+        "CC BY-SA 4.0",
+        files="recording<TAB>digits, WAV at 8 kHz; test are takes 0 to 4 as published, dev 5 to 9; strings joins 3 to "
+        "7 digits of test takes, and train and dev have such strings of their own takes, too",
+        commands=(f"python benchmarks/prepare.py fsdd free-spoken-digit-dataset/recordings {DATA}/fsdd-pairs",),
+    ),
     "sst2": Origin(
         "SST-2, the Stanford Sentiment Treebank with two classes: sentences of film reviews",
         "https://gluebenchmark.com/tasks, SST-2.zip; ours was divided by https://github.com/forest-snow/alps",
