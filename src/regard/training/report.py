@@ -86,7 +86,8 @@ class Report(Callback):
             for line in table(event.run.metrics()[:-1], self.recipe, self.part):
                 self.log.say(line)
             parts = f" in all, resumed after update {self.resumed_at:,}" if self.resumed_at else ""
-            score = f"on all {event.examples:,} dev examples: {event.value:.4f} ({event.signature})"
+            dev = "the one dev example" if event.examples == 1 else f"all {event.examples:,} dev examples"
+            score = f"on {dev}: {event.value:.4f} ({event.signature})"
             self.log.say(f"learned in {event.seconds:.1f} s{parts}; {score}")
 
 
