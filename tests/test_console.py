@@ -279,6 +279,7 @@ def test_a_text_is_wrapped_beside_its_heading() -> None:
     assert beside("  name  ", "one two three", 16) == ["  name  one two", "        three"]
     assert beside("  name  ", "one https://long", 16) == ["  name", "    one", "    https://long"]
     assert beside("name  ", "", 16) == ["name"]
+    assert beside("", "one two three four", 16) == ["one two three", "  four"]
 
 
 def test_wrapped_lines_are_indented() -> None:

@@ -358,6 +358,8 @@ def beside(heading: str, text: str, width: int | None) -> list[str]:
     """
     if width is None:
         return [f"{heading}{text}".rstrip()]
+    if not heading:
+        return wrapped(text, width).split("\n")
     margin = cell_len(heading)
     lines = [line.strip() for line in wrapped(text, width - margin).split("\n")]
     if margin + max(map(cell_len, lines)) <= width:

@@ -311,7 +311,7 @@ def test_the_table_shows_the_best_and_the_last_validation_in_60_columns() -> Non
     assert list(table(entries[:1], recipe, 100)) == []
 
 
-@pytest.mark.parametrize(("done", "since"), [(0, ""), (1250, " since the resume after update 1,250")])
+@pytest.mark.parametrize(("done", "since"), [(0, ""), (1250, " in all, resumed after update 1,250")])
 def test_the_result_names_its_examples_and_since_when_it_learned(done: int, since: str) -> None:
     run: Any = SimpleNamespace(metrics=lambda: [{}])
     ended = Ended(run, True, 2000, 20.9, "bleu", 0.5, "bleu|n:500", "float32", 500)

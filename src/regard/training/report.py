@@ -85,9 +85,10 @@ class Report(Callback):
         if event.finished:
             for line in table(event.run.metrics()[:-1], self.recipe, self.part):
                 self.log.say(line)
-            since = f" since the resume after update {self.resumed_at:,}" if self.resumed_at else ""
-            score = f"on all {event.examples:,} dev examples: {event.value:.4f} ({event.signature})"
-            self.log.say(f"learned in {event.seconds:.1f} s{since}; {score}")
+            parts = f" in all, resumed after update {self.resumed_at:,}" if self.resumed_at else ""
+            dev = "the one dev example" if event.examples == 1 else f"all {event.examples:,} dev examples"
+            score = f"on {dev}: {event.value:.4f} ({event.signature})"
+            self.log.say(f"learned in {event.seconds:.1f} s{parts}; {score}")
 
 
 def _speed(tokens_per_second: float) -> str:
