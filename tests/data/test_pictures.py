@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from regard.data import pictures
-from regard.data.pictures import FITS, crop, decode, load, pad, resize
+from regard.data.pictures import FITS, crop, decode, load, pad, resize, stretch
 from regard.errors import DataError, MissingExtraError
 from regard.recipe import Limits
 
@@ -215,6 +215,11 @@ def test_crop_cuts_the_centre_and_pad_keeps_all_on_white() -> None:
     assert_near(whole[8:24], [GREEN, BLUE, RED, BLUE], 12)
     assert (whole[:8] == 255).all()
     assert (whole[24:] == 255).all()
+
+
+def test_stretch_keeps_all_and_adds_nothing() -> None:
+    pixels = np.asarray(picture(size=(64, 32)))
+    assert_near(stretch(pixels, 32).permute(1, 2, 0).numpy(), [GREEN, BLUE, RED, BLUE], 12)
 
 
 def test_a_picture_of_the_right_size_is_not_changed() -> None:

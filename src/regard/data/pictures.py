@@ -131,7 +131,12 @@ def pad(pixels: Pixels, size: int) -> UInt8[Tensor, "3 size size"]:
     return square
 
 
-FITS: dict[str, Callable[[Pixels, int], Tensor]] = {"crop": crop, "pad": pad}
+def stretch(pixels: Pixels, size: int) -> UInt8[Tensor, "3 size size"]:
+    """Resizes the whole picture to a square: nothing is lost, but what is round becomes oval."""
+    return _resized(pixels, size, size)
+
+
+FITS: dict[str, Callable[[Pixels, int], Tensor]] = {"crop": crop, "pad": pad, "stretch": stretch}
 
 
 def resize(pixels: Pixels, size: int, fit: str) -> UInt8[Tensor, "3 size size"]:
