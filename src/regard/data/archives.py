@@ -22,6 +22,7 @@ from regard.recipe import Limits
 
 BLOCK = 512  # bytes; headers and contents of a tar file begin at multiples of it
 ENDING = ".tar"
+SMALLER = "give a smaller file"  # advice for one that is too large
 COMPARED = 1000  # names that a message compares with one that is not there
 LONGEST_NAME = 4096  # bytes of the name of a member
 LARGEST_EXTENSION = 2**20  # bytes of an extended header, which holds a long name and other attributes
@@ -293,11 +294,11 @@ class StoredFiles:
         archive, member = self._split(name)
         if not archive:
             with opened(name) as (handle, status):
-                check_limit(name, status.st_size, most, "bytes", key)
+                check_limit(name, status.st_size, most, "bytes", key, SMALLER)
                 return _pread(handle, status.st_size, 0)
         if archive not in self._archives:
             self._archives[archive] = Archive(archive, self.limits)
-        check_limit(name, self._archives[archive].size(member), most, "bytes", key)
+        check_limit(name, self._archives[archive].size(member), most, "bytes", key, SMALLER)
         return self._archives[archive].read(member)
 
     def _split(self, name: str) -> tuple[str, str]:

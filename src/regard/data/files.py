@@ -204,13 +204,6 @@ def _content(name: str, limits: Limits) -> Iterator[bytes]:
         yield from _unpacked(handle, status.st_size, name, limits)
 
 
-def read_bytes(name: str, limit: int, key: str) -> bytes:
-    """The content of a file as it is; DataError if it has more than `limit` bytes, the value of data.limits.`key`."""
-    with opened(name) as (handle, status):
-        check_limit(name, status.st_size, limit, "bytes", key, "give a smaller file")
-        return b"".join(iter(lambda: os.read(handle, PIECE), b""))
-
-
 class Opened(NamedTuple):
     """A regular file that is open for reading, and its status when it was opened."""
 

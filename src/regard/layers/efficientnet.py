@@ -140,8 +140,8 @@ def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
         )
         scale = weight / torch.sqrt(variance + EPSILON)
         kernel = published[f"{theirs}.weight"].double() * scale[:, None, None, None]
-        tensors |= {f"{own}.weight": kernel.float().contiguous(), f"{own}.bias": (bias - scale * mean).float()}
-    return tensors
+        tensors |= {f"{own}.weight": kernel.contiguous(), f"{own}.bias": bias - scale * mean}
+    return {name: tensor.to(published["_conv_stem.weight"].dtype) for name, tensor in tensors.items()}
 
 
 def _names(published: Mapping[str, Tensor]) -> list[tuple[str, str, str]]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice, pairwise
@@ -20,8 +20,8 @@ from regard import recipe as recipes
 from regard.attention.gates import SqueezeExcite
 from regard.attention.positions import sinusoids
 from regard.console import counted
-from regard.data import pictures
 from regard.data.archives import full_name
+from regard.data.decoding import Decoders, Square
 from regard.data.pictures import FITS, StoredPictures, is_scene
 from regard.data.store import Shared, Stored
 from regard.device import choose_device, only_shapes
@@ -258,22 +258,34 @@ FRONTS: dict[str, type[PictureFront]] = {
 
 
 class Decoded(Stored[Image]):
-    """Pictures by name, decoded when they are read; those that are read first stay in memory, up to KEPT_BYTES."""
+    """Pictures by name, decoded when they are read; those that are read first stay in memory, up to KEPT_BYTES.
 
-    def __init__(self, sources: Sequence[str], decode: Callable[[str], Image]) -> None:
-        self.sources, self.decode = sources, decode
+    To read all of them in their order is faster than to read each: many are decoded at once.
+    """
+
+    def __init__(self, names: Sequence[str], decode: Callable[[Sequence[str]], Iterator[Image]]) -> None:
+        self.names, self.decode = names, decode
         self.kept: dict[str, Image] = {}
         self.bytes = 0
 
     def __len__(self) -> int:
-        return len(self.sources)
+        return len(self.names)
 
     def item(self, index: int) -> Image:
         """The picture at an index from 0."""
-        name = self.sources[index]
+        name = self.names[index]
         if name in self.kept:
             return self.kept[name]
-        picture = self.decode(name)
+        (picture,) = self.decode([name])
+        return self._keep(name, picture)
+
+    def __iter__(self) -> Iterator[Image]:
+        missing = self.decode([name for name in self.names if name not in self.kept])
+        for name in self.names:
+            yield self.kept[name] if name in self.kept else self._keep(name, next(missing))
+
+    def _keep(self, name: str, picture: Image) -> Image:
+        """Keep a picture if there is room; returns it."""
         if self.bytes + picture.nbytes <= KEPT_BYTES:
             self.kept[name] = picture
             self.bytes += picture.nbytes
@@ -365,27 +377,40 @@ class Picture(Source[Image | Features]):
 
     def encode(self, source: str) -> Image | Features:
         """The pixels of a picture, resized; their features if the front has fixed weights."""
-        if not self.is_frozen:
-            return self._pixels(source, self._content(source))
         content = self._content(source)
-        row = self._rows.get(self._key(source, content))
-        return self._extractor.features([self._pixels(source, content)])[0] if row is None else self._to_features(row)
+        row = self._rows.get(self._key(source, content)) if self.is_frozen else None
+        if row is not None:
+            return self._to_features(row)
+        (pixels,) = self._pixels({source: content}, self._decoders())
+        return self._extractor.features([pixels])[0] if self.is_frozen else pixels
 
     def encode_all(self, sources: Sequence[str]) -> Sequence[Image | Features]:
         """Many pictures: a picture with several captions is kept once.
 
         Pixels are decoded when they are read. Features are computed now, if the cache does not have them.
         """
-        return Shared.of(sources, self._compute if self.is_frozen else lambda names: Decoded(names, self.encode))
+        return Shared.of(sources, self._compute if self.is_frozen else lambda names: Decoded(names, self._decode))
 
     def _content(self, source: str) -> bytes:
         return self.pictures.content(source.removeprefix(MIRROR))
 
-    def _pixels(self, source: str, content: bytes) -> Image:
-        """The resized pixels of a picture of this name and content; mirrored if the name says so."""
-        name = source.removeprefix(MIRROR)
-        pixels = pictures.resize(pictures.draw(content, name, self.limits), self.settings.size, self.settings.fit)
-        return pixels if name == source else pixels.flip(-1)
+    def _decoders(self, names: Sequence[str] = ()) -> Decoders:
+        """Decoders for pictures of these names."""
+        square = Square(self.settings.size, self.settings.fit, self.limits)
+        return Decoders(square, sum(not is_scene(name) for name in names))
+
+    def _pixels(self, contents: Mapping[str, bytes], decoders: Decoders) -> list[Image]:
+        """The resized pixels of pictures of these names and contents; mirrored if the name says so."""
+        named = [(name.removeprefix(MIRROR), content) for name, content in contents.items()]
+        images = decoders.decode(named)
+        pairs = zip(contents, images, strict=True)
+        return [image.flip(-1) if name.startswith(MIRROR) else image for name, image in pairs]
+
+    def _decode(self, names: Sequence[str]) -> Iterator[Image]:
+        """The resized pixels of pictures, many decoded at once."""
+        with self._decoders(names) as decoders:
+            for group in _groups(names):
+                yield from self._pixels({name: self._content(name) for name in group}, decoders)
 
     # features of a front with fixed weights
 
@@ -412,17 +437,16 @@ class Picture(Source[Image | Features]):
     def _compute(self, names: Sequence[str]) -> Computed:
         """The features of pictures, from the cache or computed now."""
         keys: list[bytes] = []
-        rest = iter(counted(names, "features of pictures", size=GROUP))
-        while group := list(islice(rest, GROUP)):
-            contents = {name: self._content(name) for name in group}
-            pairs = {self._key(name, content): name for name, content in contents.items()}
-            keys += [self._key(name, content) for name, content in contents.items()]
-            if any(self._rows.get(key) is None for key in pairs):
-                with self._rows.adding() as add:
-                    missing = {key: name for key, name in pairs.items() if self._rows.get(key) is None}
-                    pixels = [self._pixels(name, contents[name]) for name in missing.values()]
-                    features = self._extractor.features(pixels)
-                    add({key: row.numpy().tobytes() for key, row in zip(missing, features, strict=True)})
+        with self._decoders(names) as decoders:
+            for group in _groups(counted(names, "features of pictures", size=GROUP)):
+                named = [(name, self._content(name)) for name in group]
+                own = [self._key(name, content) for name, content in named]
+                keys += own
+                if any(self._rows.get(key) is None for key in own):
+                    with self._rows.adding() as add:
+                        missing = {key: one for key, one in zip(own, named, strict=True) if self._rows.get(key) is None}
+                        features = self._extractor.features(self._pixels(dict(missing.values()), decoders))
+                        add({key: row.numpy().tobytes() for key, row in zip(missing, features, strict=True)})
         return Computed(keys, self._read_cached)
 
     def _read_cached(self, key: bytes) -> Features:
@@ -462,6 +486,13 @@ class Picture(Source[Image | Features]):
         if self.settings.front not in PUBLISHED:
             return text
         return f"{text} by {self.settings.front} with {'fixed' if self.is_frozen else 'fine-tuned'} weights"
+
+
+def _groups(names: Iterable[str]) -> Iterator[list[str]]:
+    """The names in groups of GROUP."""
+    rest = iter(names)
+    while group := list(islice(rest, GROUP)):
+        yield group
 
 
 def _check_keys(settings: recipes.Picture) -> None:

@@ -1,0 +1,177 @@
+"""Decodes many pictures at once, in worker processes: `python -m regard.data.decoding` is one of them.
+
+A worker gets the name and the content of a picture on stdin, and writes the resized pixels to stdout. It opens no file,
+and ends with its stdin, so none is left if the process that started it is killed. A picture that ends its worker is
+refused by its name, and the training is not harmed.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from queue import SimpleQueue
+from typing import IO, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from regard.data import pictures
+from regard.errors import DataError, RegardError
+from regard.recipe import Limits
+
+LEAST = 2000  # pictures to decode for which workers are started: each imports torch first, for about two seconds
+MOST_WORKERS = 16
+FEW_CORES = 2  # with so many or fewer, the process that uses the pictures needs them itself
+HEADER = struct.Struct(">IQ")  # of a request: the bytes of the name and of the content
+READY, DECODED, FAILED = b"r", b"d", b"f"
+
+Image = UInt8[Tensor, "3 size size"]
+
+
+class Square(NamedTuple):
+    """How pictures become squares, and what is refused."""
+
+    size: int
+    fit: str
+    limits: Limits
+
+    def decode(self, name: str, content: bytes) -> Image:
+        """The resized pixels of a picture."""
+        return pictures.resize(pictures.draw(content, name, self.limits), self.size, self.fit)
+
+
+class Decoders:
+    """Decodes pictures into squares of one size; in worker processes if many are expected and there are enough cores.
+
+    It is a context manager: the workers, which are started when they are first needed, end with the block.
+    """
+
+    def __init__(self, square: Square, expected: int) -> None:
+        self.square, self.count = square, workers_for(expected)
+        self._stack = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+
+    def __enter__(self) -> "Decoders":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def decode(self, named: Sequence[tuple[str, bytes]]) -> list[Image]:
+        """The pixels of pictures, given as names and contents; the first that cannot be decoded raises its error."""
+        if not self.count:
+            return [self.square.decode(name, content) for name, content in named]
+        if self._pool is None:
+            for _ in range(self.count):
+                self._idle.put(self._stack.enter_context(_Worker(self.square)))
+            self._pool = self._stack.enter_context(ThreadPoolExecutor(self.count))
+        return list(self._pool.map(self._decode_one, named))
+
+    def _decode_one(self, named: tuple[str, bytes]) -> Image:
+        worker = self._idle.get()
+        try:
+            return worker.decode(*named)
+        finally:
+            self._idle.put(worker)
+
+
+def workers_for(expected: int) -> int:
+    """The number of worker processes for so many pictures; 0 if this process is as fast without them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if expected < LEAST or cores <= FEW_CORES or not sys.executable:
+        return 0
+    return min(MOST_WORKERS, cores - 1)
+
+
+class _Worker:
+    """A worker process; one thread at a time uses it."""
+
+    def __init__(self, square: Square) -> None:
+        self.square = square
+        self._is_ready: bool | None = None  # unknown before its first picture
+        settings = json.dumps([square.size, square.fit, asdict(square.limits)])
+        # One thread: several would wait for each other. A session of its own: Ctrl-C is for the process that started it
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "regard.data.decoding", settings],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> "_Worker":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        with suppress(BrokenPipeError), self._process:  # closes the pipes and waits
+            pass
+
+    def decode(self, name: str, content: bytes) -> Image:
+        """The pixels of a picture. One that the worker refuses is decoded here again, which raises its error."""
+        if self._is_ready is None:
+            self._is_ready = self._read(1) == READY
+        if not self._is_ready:  # it could not be started
+            return self.square.decode(name, content)
+        answer, pixels = self._ask(name, content)
+        if answer == FAILED:
+            return self.square.decode(name, content)
+        if answer != DECODED:
+            raise DataError(
+                f"{name} has ended the process that decodes it: it may be damaged; replace it or take it out"
+            )
+        size = self.square.size
+        return torch.from_numpy(np.frombuffer(pixels, np.uint8).reshape(3, size, size).copy())
+
+    def _ask(self, name: str, content: bytes) -> tuple[bytes, bytes]:
+        """The first byte of the answer, and the pixels; empty if the worker has ended."""
+        encoded = os.fsencode(name)
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(HEADER.pack(len(encoded), len(content)) + encoded + content)
+            self._process.stdin.flush()
+            answer = self._read(1)
+            pixels = self._read(3 * self.square.size**2) if answer == DECODED else b""
+            if answer == FAILED or pixels:
+                return answer, pixels
+        return b"", b""
+
+    def _read(self, count: int) -> bytes:
+        assert self._process.stdout is not None
+        return read_exactly(self._process.stdout, count)
+
+
+def read_exactly(file: IO[bytes], count: int) -> bytes:
+    """So many bytes of a pipe; none if it ends before."""
+    content = file.read(count)
+    return content if len(content) == count else b""
+
+
+def work(settings: str, requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer requests until they end: the work of a worker process."""
+    size, fit, limits = json.loads(settings)
+    square = Square(size, fit, Limits(**limits))
+    torch.set_num_threads(1)
+    answers.write(READY)
+    answers.flush()
+    while header := read_exactly(requests, HEADER.size):
+        name, content = (read_exactly(requests, count) for count in HEADER.unpack(header))
+        try:
+            answers.write(DECODED + square.decode(os.fsdecode(name), content).numpy().tobytes())
+        except (RegardError, MemoryError):
+            answers.write(FAILED)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    work(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)
