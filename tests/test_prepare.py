@@ -153,6 +153,27 @@ def test_multi30k_and_tiny_shakespeare_stay_as_they_are(tmp_path: Path) -> None:
     assert (tmp_path / "plays/input.txt").read_bytes() == b"First Citizen:\r\nSpeak."
 
 
+def test_flickr8k_has_captions_and_pictures_of_each_part(tmp_path: Path) -> None:
+    pictures = [f"{number}.jpg" for number in range(7)]
+    parts = {"train": pictures[:4], "dev": pictures[4:5], "test": pictures[5:]}
+    token = "".join(f"{name}#{number}\tA dog {number} .\n" for name in pictures for number in range(2))
+    lists = {f"Flickr_8k.{part}Images.txt": "\n".join(names) for part, names in parts.items()}
+    texts = zipped(tmp_path / "Flickr8k_text.zip", {"Flickr8k.token.txt": token, **lists, "readme.txt": "about"})
+    assert "0.jpg of train has no picture or no caption" in refused("flickr8k", texts, out=tmp_path / "out")
+    images = zipped(tmp_path / "Flickr8k_Dataset.zip", {f"Flicker8k_Dataset/{name}": f"of {name}" for name in pictures})
+    command = [sys.executable, "-I", "-S", str(SCRIPT), "flickr8k", str(texts), str(images), str(tmp_path / "out")]
+    subprocess.run(command, check=True, capture_output=True)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    data = recipes.load("flickr8k_soft").data
+    assert names == {Path(name).name for name in (*data.train, *data.dev, *data.test, *data.pictures)}
+    for part, expected in {"train-0": pictures[:2], "train-1": pictures[2:4], "dev": ["4.jpg"]}.items():
+        with tarfile.open(tmp_path / f"out/images-{part}.tar") as archive:
+            assert archive.getnames() == expected
+            assert archive.extractfile(expected[0]).read() == f"of {expected[0]}".encode()
+    dev = (tmp_path / "out/captions-dev.tsv").read_text("utf-8")
+    assert dev == "4.jpg\t0\tA dog 0 .\n4.jpg\t1\tA dog 1 .\n"
+
+
 def test_wrong_files_get_a_sentence(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert "No such file" in refused("cmudict", tmp_path / "cmudict.dict", out=out)
