@@ -1,4 +1,4 @@
-"""Files of captions as they are published are recognised by their content, and name pictures in folders and archives."""
+"""Files of captions, as they are published, are recognised by their content; pictures are in folders and archives."""
 
 import io
 import json

@@ -129,7 +129,7 @@ def test_pictures_are_looked_for_in_data_pictures_first(tmp_path: Path) -> None:
     file.write_text("a.jpg\t0\tA cat\nb.jpg\t0\tA dog\n", encoding="utf-8")
     recipe = make_recipe(file, f"data.pictures={folder}")
     loaded = Transduce.reader(recipe)(recipe.data.train)
-    assert [example.source for example in loaded.examples][0] == f"{folder}/a.jpg"
+    assert loaded.examples[0].source == f"{folder}/a.jpg"
     assert [example.target for example in loaded.examples] == ["a cat", "a dog"]
 
 
@@ -140,7 +140,7 @@ def test_a_caption_without_words_is_left_out(tmp_path: Path) -> None:
     loaded = Transduce.reader(recipe)(recipe.data.train)
     assert (len(loaded.examples), loaded.dropped) == (1, 1)
     file.write_text(f"{SCENES[0]}\t0\t!\n", encoding="utf-8")
-    with pytest.raises(DataError, match="no target is left by data.normalize = captions"):
+    with pytest.raises(DataError, match=r"no target is left by data.normalize = captions"):
         Transduce.reader(recipe)(recipe.data.train)
 
 
