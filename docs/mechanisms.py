@@ -607,9 +607,8 @@ def gates(figures: Figures) -> str:
         "chosen by": "`model.decoder.gated_context`",
         "differs from query to query": yes_or_no(not torch.allclose(opened[0, 0], opened[0, 1])),
     }
-    page += entry(
-        "ContextGate", text_of(ContextGate), laws, {"gate_context": "The gate of the context for six queries"}
-    )
+    drawn = {"gate_context": "The gate of the context for six queries"}
+    page += entry("ContextGate", text_of(ContextGate), laws, drawn)
 
     lstm = fix_parameters(nn.LSTM(WIDTH, WIDTH, batch_first=True), scale=1.0)
     with record(lstm) as recording:

@@ -364,31 +364,6 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return AttentionMap(weights[: len(rows), : len(columns)].cpu(), rows, columns, layout)
 
 
-def _check_pictures(recipe: Recipe) -> None:
-    """Raise DataError if a folder or an archive of data.pictures is missing."""
-    check_found(recipe, [name for name in recipe.data.pictures if name.endswith(ENDING)])
-    for name in recipe.data.pictures:
-        if not is_there(name):
-            raise DataError(f"data.pictures names {name}, which is not there; name folders and tar files that are")
-
-
-def _normalized(read: Callable[[tuple[str, ...]], Loaded], normalize: str) -> Callable[[tuple[str, ...]], Loaded]:
-    """The function that reads files, and changes every target; pairs whose target is blank then are left out."""
-    if normalize == "none":
-        return read
-    change = pick(NORMALIZATIONS, normalize, "normalization")
-
-    def changed(names: tuple[str, ...]) -> Loaded:
-        loaded = read(names)
-        examples = store.with_texts(loaded.examples, lambda source, target: (source, change(target)))
-        kept = store.where(store.targets(examples), bool)
-        if not len(kept):
-            raise DataError(f"{' and '.join(names)}: no target is left by data.normalize = {normalize}; leave it out")
-        return Loaded(store.take(examples, kept), loaded.dropped + len(examples) - len(kept))
-
-    return changed
-
-
 def _check_copies(recipe: Recipe) -> None:
     """Refuse the copy mechanism if the vocabulary is not shared or the decoder does not attend to the source."""
     decoder = recipe.model.decoder
@@ -422,6 +397,31 @@ def _check_search(recipe: Recipe) -> None:
     attends = decoder.kind != "recurrent" or pick(ORDERS, decoder.order, "order").attends()
     if recipe.search.coverage_penalty and not attends:
         raise RecipeError("search.coverage_penalty needs a decoder that attends to the source; leave it out")
+
+
+def _check_pictures(recipe: Recipe) -> None:
+    """Raise DataError if a folder or an archive of data.pictures is missing."""
+    check_found(recipe, [name for name in recipe.data.pictures if name.endswith(ENDING)])
+    for name in recipe.data.pictures:
+        if not is_there(name):
+            raise DataError(f"data.pictures names {name}, which is not there; name folders and tar files that are")
+
+
+def _normalized(read: Callable[[tuple[str, ...]], Loaded], normalize: str) -> Callable[[tuple[str, ...]], Loaded]:
+    """The function that reads files, and changes every target; pairs whose target is blank then are left out."""
+    if normalize == "none":
+        return read
+    change = pick(NORMALIZATIONS, normalize, "normalization")
+
+    def changed(names: tuple[str, ...]) -> Loaded:
+        loaded = read(names)
+        examples = store.with_texts(loaded.examples, lambda source, target: (source, change(target)))
+        kept = store.where(store.targets(examples), bool)
+        if not len(kept):
+            raise DataError(f"{' and '.join(names)}: no target is left by data.normalize = {normalize}; leave it out")
+        return Loaded(store.take(examples, kept), loaded.dropped + len(examples) - len(kept))
+
+    return changed
 
 
 def _sampled(model: Seq2Seq, batch: Batch, share: float) -> Float[Tensor, "batch tokens vocabulary"]:
