@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, MultiHead, Past, Score, attend
-from regard.attention.gates import GATES, SqueezeExcite, lstm_gates
+from regard.attention.gates import GATES, ContextGate, SqueezeExcite, lstm_gates
 from regard.attention.normalizers import softmax
 from regard.attention.pooling import POOLINGS
 from regard.attention.positions import Positions
@@ -597,6 +597,18 @@ def gates(figures: Figures) -> str:
     }
     drawn = {"gate_squeeze_excite": "The gates of squeeze-and-excitation for three inputs"}
     page += entry("SqueezeExcite", text_of(SqueezeExcite), laws, drawn)
+
+    gate = fix_parameters(ContextGate(query_dim=WIDTH), scale=1.5)
+    with torch.no_grad():
+        opened = gate.gate(STATES.unsqueeze(0))[0].T
+    figures["gate_context"] = picture(opened, ["gate"])
+    laws = {
+        "parameters": f"{parts(ContextGate(query_dim=8))} (a query of width 8)",
+        "chosen by": "`model.decoder.gated_context`",
+        "differs from query to query": yes_or_no(not torch.allclose(opened[0, 0], opened[0, 1])),
+    }
+    drawn = {"gate_context": "The gate of the context for six queries"}
+    page += entry("ContextGate", text_of(ContextGate), laws, drawn)
 
     lstm = fix_parameters(nn.LSTM(WIDTH, WIDTH, batch_first=True), scale=1.0)
     with record(lstm) as recording:

@@ -139,6 +139,35 @@ def test_phoneme_errors_are_those_of_the_closest_reference(cases: list[tuple[str
 
 
 @given(several)
+def test_the_closest_of_several_references_counts(cases: list[tuple[str, list[str]]]) -> None:
+    outputs, references = zip(*cases, strict=True)
+    equal = [output for output, texts in cases if output in texts]
+    assert exact_match(outputs, references).value == len(equal) / len(cases)
+    for metric, split in ((character_errors, list), (word_errors, str.split)):
+        closest = [
+            min((distance(split(output), split(text)), len(split(text))) for text in texts) for output, texts in cases
+        ]
+        edits, length = (sum(column) for column in zip(*closest, strict=True))
+        measured = metric(outputs, references)
+        assert measured.value == edits / (length or 1)
+        assert ("|refs:closest|" in measured.signature) == any(len(texts) > 1 for texts in references)
+    for output, texts in cases:
+        outcome = Outcome("", tuple(texts), output, 0.0)
+        assert example_scorer("exact_match", [outcome])(outcome) == (output in texts)
+
+
+@pytest.mark.parametrize("metric", ["bleu", "bleu_tokenised", "chrf"])
+def test_sacrebleu_gets_all_references_also_if_their_numbers_differ(metric: str) -> None:
+    several = [[text, "another one", OUTPUTS[0]] for text in REFERENCES]
+    streams = [list(texts) for texts in zip(*several, strict=True)]
+    official = {"bleu": sacrebleu.BLEU(), "bleu_tokenised": sacrebleu.BLEU(tokenize="none", force=True)}
+    scorer = official.get(metric, sacrebleu.CHRF())
+    assert METRICS[metric](OUTPUTS, several).value == scorer.corpus_score(OUTPUTS, streams).score
+    fewer = [texts[: 1 + number] for number, texts in enumerate(several)]
+    assert METRICS[metric](OUTPUTS, fewer).value <= METRICS[metric](OUTPUTS, several).value
+
+
+@given(several)
 def test_word_error_share_and_phoneme_errors_with_several_references(cases: list[tuple[str, list[str]]]) -> None:
     outputs, references = zip(*cases, strict=True)
     wrong = [output for output, texts in cases if output.split() not in [text.split() for text in texts]]

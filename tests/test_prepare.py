@@ -174,7 +174,7 @@ def speech(corpus: str, downloaded: Path, out: Path) -> dict[str, dict[str, tupl
     parts = {}
     for path in out.glob("*.tsv"):
         pairs = [line.split("\t") for line in load(str(path), recipes.Limits())]
-        assert f"{path.stem}.tar: {len(pairs):,} recordings" in done.stdout
+        assert f"{path.stem}.tar: {len(pairs):,} files" in done.stdout
         stored = StoredFiles()
         read = {name: stored.read(full_name(name, str(path)), 10**6, "recording_bytes") for name, _ in pairs}
         samples = {name: (32768 * decode(content, name).samples).int().tolist() for name, content in read.items()}
@@ -252,6 +252,27 @@ def test_strings_of_digits_are_of_one_speaker_and_of_the_takes_of_their_part(tmp
             assert all(400 <= pause <= 2400 for pause in pauses)
     (folder / "0_ann_0.wav").write_bytes(recording(1, rate=16_000))
     assert "0_ann_0.wav has not one channel of 16 bits at 8000" in refused("fsdd", folder, out=tmp_path / "again")
+
+
+def test_flickr8k_has_captions_and_pictures_of_each_part(tmp_path: Path) -> None:
+    pictures = [f"{number}.jpg" for number in range(7)]
+    parts = {"train": pictures[:4], "dev": pictures[4:5], "test": pictures[5:]}
+    token = "".join(f"{name}#{number}\tA dog {number} .\n" for name in pictures for number in range(2))
+    lists = {f"Flickr_8k.{part}Images.txt": "\n".join(names) for part, names in parts.items()}
+    texts = zipped(tmp_path / "Flickr8k_text.zip", {"Flickr8k.token.txt": token, **lists, "readme.txt": "about"})
+    assert "0.jpg of train has no picture or no caption" in refused("flickr8k", texts, out=tmp_path / "out")
+    images = zipped(tmp_path / "Flickr8k_Dataset.zip", {f"Flicker8k_Dataset/{name}": f"of {name}" for name in pictures})
+    command = [sys.executable, "-I", "-S", str(SCRIPT), "flickr8k", str(texts), str(images), str(tmp_path / "out")]
+    subprocess.run(command, check=True, capture_output=True)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    data = recipes.load("flickr8k_soft").data
+    assert names == {Path(name).name for name in (*data.train, *data.dev, *data.test, *data.pictures)}
+    for part, expected in {"train-0": pictures[:2], "train-1": pictures[2:4], "dev": ["4.jpg"]}.items():
+        with tarfile.open(tmp_path / f"out/images-{part}.tar") as archive:
+            assert archive.getnames() == expected
+            assert archive.extractfile(expected[0]).read() == f"of {expected[0]}".encode()
+    dev = (tmp_path / "out/captions-dev.tsv").read_text("utf-8")
+    assert dev == "4.jpg\t0\tA dog 0 .\n4.jpg\t1\tA dog 1 .\n"
 
 
 def test_wrong_files_get_a_sentence(tmp_path: Path) -> None:
