@@ -16,6 +16,13 @@ TOKENS = torch.tensor([3, 2, 1, 4])
 TARGETS = torch.tensor([[2, 2, 4, 1], [1, 3, 3, 3], [4, 4, 4, 4], [1, 2, 1, 1]])  # junk after `TOKENS`
 
 
+def both_ways(log_probs: Tensor, *arguments: object) -> Tensor:
+    """The loss as a captured update computes it."""
+    with capturable():
+        assert takes("ctc_both_ways", log_probs.detach().requires_grad_())
+        return ctc_loss(log_probs.requires_grad_() if log_probs.is_leaf else log_probs, *arguments)
+
+
 def make_logits(seed: int = 0) -> Tensor:
     return torch.randn(4, 7, SIZE, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -39,7 +46,7 @@ def test_the_recursion_is_the_sum_over_all_alignments():
         assert float(losses[row]) == pytest.approx(-math.log(total), rel=1e-10)
 
 
-@pytest.mark.parametrize("function", [plain, ctc_loss])
+@pytest.mark.parametrize("function", [plain, ctc_loss, both_ways])
 def test_losses_and_gradients_equal_those_of_torch(function):
     assert takes("ctc", make_logits())
     given, expected = make_logits(1).requires_grad_(), make_logits(1).requires_grad_()
@@ -54,7 +61,7 @@ def test_losses_and_gradients_equal_those_of_torch(function):
     torch.testing.assert_close(given.grad, expected.grad, rtol=0.0, atol=1e-10)
 
 
-@pytest.mark.parametrize("function", [plain, ctc_loss])
+@pytest.mark.parametrize("function", [plain, ctc_loss, both_ways])
 def test_a_target_that_is_too_long_adds_nothing(function):
     """Two equal tokens need a blank between them: 2 2 4 needs four positions."""
     logits = make_logits(2).requires_grad_()
@@ -66,7 +73,7 @@ def test_a_target_that_is_too_long_adds_nothing(function):
     assert logits.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("function", [plain, ctc_loss])
+@pytest.mark.parametrize("function", [plain, ctc_loss, both_ways])
 def test_junk_at_padding_changes_nothing(function):
     log_probs = make_logits(3).log_softmax(-1)
     junk, targets = log_probs.clone(), TARGETS.clone()
@@ -83,8 +90,40 @@ def test_an_empty_target_is_blanks_alone():
     assert float(losses[1]) == pytest.approx(-float(log_probs[1, :3, BLANK].sum()), rel=1e-12)
 
 
-def test_captured_and_deterministic_updates_use_the_definition():
+def test_an_empty_target_has_a_gradient_for_blanks_alone():
+    log_probs = make_logits(4).log_softmax(-1).requires_grad_()
+    losses = both_ways(log_probs, TIMES, TARGETS, torch.zeros(4, dtype=torch.long), BLANK)
+    losses.sum().backward()
+    expected = torch.zeros_like(log_probs)
+    for row in range(4):
+        expected[row, : TIMES[row], BLANK] = -1.0
+    torch.testing.assert_close(log_probs.grad, expected, rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_ways_give_the_gradient_of_the_recursion(seed):
+    """With respect to any log-probabilities, also those that do not sum to one; rows that fill up a batch add none."""
+    generator = torch.Generator().manual_seed(seed)
+    times, tokens = torch.tensor([11, 9, 1, 0, 5, 11]), torch.tensor([4, 6, 1, 0, 0, 2])
+    targets = torch.randint(1, SIZE, (6, 7), generator=generator)
+    given = torch.randn(6, 11, SIZE, generator=generator, dtype=torch.float64).requires_grad_()
+    other = given.detach().clone().requires_grad_()
+    scale = torch.rand(6, generator=generator, dtype=torch.float64)
+    losses, expected = (
+        function(values, times, targets, tokens, BLANK) for function, values in ((both_ways, given), (plain, other))
+    )
+    (losses * scale).sum().backward()
+    (expected * scale).sum().backward()
+    torch.testing.assert_close(losses[times > 0], expected[times > 0], rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(given.grad[times > 0], other.grad[times > 0], rtol=0.0, atol=1e-10)
+    assert given.grad.isfinite().all()
+    for row in range(6):
+        assert not given.grad[row, times[row] :].any()
+
+
+def test_captured_updates_do_not_use_the_function_of_torch():
     log_probs = make_logits().log_softmax(-1)
+    assert takes("ctc", log_probs)
     with capturable():
         assert not takes("ctc", log_probs)
         losses = ctc_loss(log_probs, TIMES, TARGETS, TOKENS, BLANK)

@@ -52,12 +52,12 @@ def test_the_loss_is_the_weighted_sum_of_both_and_padding_adds_nothing(weight: f
         log_probs = model.ctc(model.read(alone.source)).transpose(0, 1)
         targets = torch.tensor([data.targets[index]])
         sizes = torch.tensor([log_probs.shape[0]]), torch.tensor([targets.shape[1]])
-        ctc += float(torch.nn.functional.ctc_loss(log_probs, targets, *sizes, reduction="sum"))
+        ctc += torch.nn.functional.ctc_loss(log_probs, targets, *sizes, reduction="sum").item()
     assert ctc > 1
-    expected = (1 - weight) * float(attention) + weight * ctc
-    assert float(task.loss(model, batch, 0.1)) == pytest.approx(expected, rel=1e-9)
+    expected = (1 - weight) * attention.item() + weight * ctc
+    assert task.loss(model, batch, 0.1).item() == pytest.approx(expected, rel=1e-9)
     plain = task.cross_entropy(step.logits, batch, 0.0)
-    assert float(task.dev_loss(model, batch).loss) == pytest.approx((1 - weight) * float(plain) + weight * ctc)
+    assert task.dev_loss(model, batch).loss.item() == pytest.approx((1 - weight) * plain.item() + weight * ctc)
 
 
 def test_rows_that_fill_up_a_captured_batch_add_nothing() -> None:
@@ -68,8 +68,8 @@ def test_rows_that_fill_up_a_captured_batch_add_nothing() -> None:
     filled = in_double(table.take(torch.tensor([5, 2, table.empty, table.empty]), width))
     with capturable():
         loss = task.loss(model, whole)
-        assert float(task.loss(model, filled)) == pytest.approx(float(loss), rel=1e-9)
-    assert float(task.loss(model, whole)) == pytest.approx(float(loss), rel=1e-9)
+        assert task.loss(model, filled).item() == pytest.approx(loss.item(), rel=1e-9)
+    assert task.loss(model, whole).item() == pytest.approx(loss.item(), rel=1e-9)
     loss.backward()
     assert model.ctc.out.weight.grad.any()
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
