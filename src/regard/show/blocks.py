@@ -60,9 +60,8 @@ def recording(attention: AttentionMap, view: Spectrogram, *, width: int, colours
     margin = max(map(cell_len, [*names, "Hz"])) + 1
     cells = max(4, width - margin - 8)  # a time such as 12.34 s is behind each line
     times = row_times(attention)
-    weights = _over_time(
-        shades(pooled.weights, scale), len(attention.columns) * attention.layout.seconds / whole, cells
-    )
+    share = len(attention.columns) * attention.layout.seconds / whole
+    weights = _over_time(shades(pooled.weights, scale), share, cells)
     lines = []
     for dot, (name, row) in enumerate(zip(names, weights, strict=True)):
         time = times[dot * pooled.rows.step]
@@ -113,7 +112,8 @@ def _beside(labels: list[tuple[float, str]], seconds: float, cells: int) -> str:
 
 
 def _lines(pixels: UInt8[Tensor, "height width 3"], system: ColorSystem) -> list[str]:
-    """The pixels as lines of half blocks, two rows of pixels each."""
+    """The pixels as lines of half blocks, two rows of pixels each; of an odd number, the last row is repeated."""
+    pixels = torch.cat([pixels, pixels[-1:]]) if len(pixels) % 2 else pixels
     upper, lower = pixels[0::2].tolist(), pixels[1::2].tolist()
     return [
         "".join(_half_block((*above,), (*below,), system) for above, below in zip(*rows, strict=True))
