@@ -1,5 +1,6 @@
-"""Draws maps on a picture and on a recording: trains `shapes` and `tones`, and looks at one scene and one melody of each
-in the formats of `regard look`. Run it with `make figures`; runs in ./runs are used if they are there."""
+"""Draws maps on a picture and on a recording: trains `shapes` and `tones`, and looks at a scene and at a melody.
+
+Run it with `make figures`; runs in ./runs are used if they are there."""
 
 import shutil
 import sys
