@@ -58,6 +58,9 @@ def test_a_run_on_own_recordings_predicts_scores_and_looks(folder: Path, regard:
     assert content["source_tokens"][:2] == ["0.00", "0.04"]
     drawn = regard("look", "runs/own", "set/0.wav", "--out", "map.svg", folder=folder)
     assert (drawn.code, (folder / "map.svg").exists()) == (0, True), drawn.error
+    assert "4 kHz" in (folder / "map.svg").read_text()  # above its spectrogram
+    regard("look", "runs/own", "set/0.wav", "--matrix", "--out", "map.svg", folder=folder)
+    assert "kHz" not in (folder / "map.svg").read_text()
 
 
 def test_names_come_from_arguments_from_lists_and_from_stdin(folder: Path, regard: Command) -> None:

@@ -20,6 +20,7 @@ from regard import recipe as recipes
 from regard.attention.gates import SqueezeExcite
 from regard.attention.positions import sinusoids
 from regard.console import counted
+from regard.data import pictures
 from regard.data.archives import full_name
 from regard.data.decoding import Decoders, Square
 from regard.data.pictures import FITS, StoredPictures, is_scene
@@ -27,7 +28,7 @@ from regard.data.store import Shared, Stored
 from regard.device import choose_device, only_shapes
 from regard.errors import CorruptError, RecipeError, pick
 from regard.layers.efficientnet import CHANNELS, STRIDE, EfficientNetLite
-from regard.maps import Grid
+from regard.maps import Grid, PictureView
 from regard.recipe import Limits, Model, Recipe
 from regard.sources.core import Front, Source, Vectors
 from regard.sources.pretrained import PUBLISHED, Extractor, parse_weights, published_weights
@@ -39,6 +40,7 @@ MIRROR = "mirror:"  # before the name of a picture: its mirror image
 GROUP = 128  # pictures whose features are computed before they are written to the cache
 KEY_FORMAT = 1  # of the features in the cache: raised if another version computes others
 KEPT_BYTES = 2**31  # decoded pictures that stay in memory; the others are decoded again each time they are needed
+SHOWN_SIDE = 512  # pixels of a side at most when a map is drawn on a picture
 
 Image = UInt8[Tensor, "3 size size"]
 Features = Float16[Tensor, "cells channels"]
@@ -470,6 +472,12 @@ class Picture(Source[Image | Features]):
         """The row and the column of each cell, counted from 1: `2,3`."""
         rows, columns = range(1, self.grid.height + 1), range(1, self.grid.width + 1)
         return tuple(f"{row},{column}" for row in rows for column in columns)
+
+    def view(self, source: str) -> PictureView:
+        """The pixels that the grid covers: as `encode`, but not smaller than they need be for display."""
+        pixels = pictures.load(source, self.limits)
+        size = min(SHOWN_SIDE, max(pixels.shape[:2]))
+        return PictureView(pictures.resize(pixels, size, self.settings.fit).movedim(0, -1))
 
     def front(self, model: Model) -> PictureFront:
         """Build the layers from pixels or features to vectors; a Transformer reads vectors of its own width."""
