@@ -5,13 +5,13 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from regard.errors import RecipeError, shown
@@ -48,6 +48,25 @@ TEXT = Tokens()
 Layout = Tokens | Grid | Frames | Steps
 
 
+@dataclass(frozen=True, eq=False)
+class PictureView:
+    """The part of a picture that a model reads, at a size for display: the cells of a `Grid` cover all of it."""
+
+    pixels: UInt8[Tensor, "height width 3"]  # RGB
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrogram:
+    """The log-mel spectrogram of a recording, whose positions are `Frames`; both begin at second 0."""
+
+    features: Float[Tensor, "frames bands"]  # natural logarithms of power
+    seconds: float  # between two frames
+    highest: float  # frequency of the last band, in hertz
+
+
+SourceView = PictureView | Spectrogram
+
+
 class Place(NamedTuple):
     """The attention of a model that a map comes from; layers and heads are counted from 1."""
 
@@ -75,6 +94,8 @@ class AttentionMap:
     columns: tuple[str, ...]
     layout: Layout = TEXT
     place: Place | None = field(default=None, compare=False)  # of the maps in `AttentionMaps`
+    # Loads the picture or the recording that the map is drawn on: a function, because many of them would fill memory.
+    view: Callable[[], SourceView | None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if tuple(self.weights.shape) != (len(self.rows), len(self.columns)):
@@ -153,6 +174,10 @@ class AttentionMap:
         weights = sums / home.bincount(minlength=len(rows.labels)).clamp(min=1).unsqueeze(-1)
         return dataclasses.replace(self, weights=weights, rows=rows.labels, columns=columns.labels)
 
+    def without_view(self) -> "AttentionMap":
+        """The same map without its picture or recording, so that it is drawn as a matrix of weights."""
+        return dataclasses.replace(self, view=None)
+
     def show(self, *, pieces: bool = False, scale: str | None = None) -> None:
         """Print the map as text, with the width and the colours of the terminal; by words, or by pieces.
 
@@ -162,12 +187,14 @@ class AttentionMap:
 
         sys.stdout.write(drawing(self if pieces else self.words(), scale))
 
-    def save(self, path: str | Path, title: str = "", *, pieces: bool = False, scale: str = "one") -> Path:
+    def save(self, path: str | Path, title: str = "", *, pieces: bool = False, scale: str | None = None) -> Path:
         """Write the map to a file: .html, .svg, .png, .csv or .pharaoh; returns the path.
 
         .svg and .png merge sub-words to words, as `words` does, unless `pieces` is True; .html has both, .csv the
         pieces, .pharaoh the words. The darkest shade is the weight 1, so that pictures are comparable; with `scale`
-        "map" or "row" it is the largest weight of the map, or of each row.
+        "map" or "row" it is the largest weight of the map, or of each row. A map over a picture is drawn on it, one
+        panel for each word, and one over a recording above its spectrogram; unless given, their scales are "row" and
+        "map". `without_view().save(...)` draws the matrix of such a map.
         """
         from regard.show.maps import save  # imported here, because `show` imports this module
 
@@ -200,6 +227,7 @@ class LayerMaps:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     layout: Layout = TEXT
+    view: Callable[[], SourceView | None] | None = None  # as in `AttentionMap`
 
     @property
     def heads(self) -> int:
@@ -212,7 +240,8 @@ class LayerMaps:
             raise RecipeError(f"head {head}: {self.site} of this model has {numbered('head', self.heads)}")
         weights = self.weights.mean(0) if head is None else self.weights[head - 1]
         head = 1 if self.heads == 1 else head
-        return AttentionMap(weights, self.rows, self.columns, self.layout, Place(self.site, self.layer, head))
+        place = Place(self.site, self.layer, head)
+        return AttentionMap(weights, self.rows, self.columns, self.layout, place, self.view)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +285,7 @@ class AttentionMaps:
             heads = [*([None] if layer.heads > 1 else []), *range(1, layer.heads + 1)]
             yield from map(layer.map, heads)
 
-    def save(self, path: str | Path, title: str = "", *, scale: str = "one") -> Path:
+    def save(self, path: str | Path, title: str = "", *, scale: str | None = None) -> Path:
         """Write all maps to one interactive page: a file that ends with .html; returns the path.
 
         `scale` as in `AttentionMap.save`.

@@ -191,7 +191,7 @@ class Prediction:
         """The title of its pictures: source and output."""
         return f"{self.source} → {self.text}"
 
-    def save(self, path: str | Path, *, pieces: bool = False, scale: str = "one") -> Path:
+    def save(self, path: str | Path, *, pieces: bool = False, scale: str | None = None) -> Path:
         """Write the map to a file, as `AttentionMap.save`; to .html all `maps` if there are any; returns the path."""
         if self.maps is not None and (self.map is None or Path(path).suffix.lower() == ".html"):
             return self.maps.save(path, self.title, scale=scale)

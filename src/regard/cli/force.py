@@ -72,7 +72,7 @@ def force(
 
         predictor = load(run)
         examples, dropped = predictor.task.reader(predictor.task.recipe)(tuple(files))
-    drawings = [Drawing(path, len(examples), ", ".join(files), pieces, scale or "one") for path in out or []]
+    drawings = [Drawing(path, len(examples), ", ".join(files), pieces, scale) for path in out or []]
     if drawings:  # a name that is taken is an error before the work begins
         paths = [path for drawing in drawings for path in drawing.paths]
         check_outputs(paths, [*found_files(files), *input_files(run)])
@@ -122,7 +122,7 @@ class Drawing:
     A page of all maps is written at the end; it keeps no more of them than it shows.
     """
 
-    def __init__(self, path: Path, pairs: int, title: str, pieces: bool, scale: str) -> None:
+    def __init__(self, path: Path, pairs: int, title: str, pieces: bool, scale: str | None) -> None:
         self.path, self.ending, self.pairs, self.pieces = path, path.suffix.lower(), pairs, pieces
         self.title, self.scale = title, scale
         self.drawn = 0  # pairs

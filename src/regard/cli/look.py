@@ -22,7 +22,7 @@ from regard.cli.core import (
     to_json,
     write_line,
 )
-from regard.cli.maps import All, Head, Layer, Out, Pieces, Scale, SiteName, check_files, choose, choose_all
+from regard.cli.maps import All, Head, Layer, Matrix, Out, Pieces, Scale, SiteName, check_files, choose, choose_all
 from regard.cli.predict import Notes
 from regard.errors import RecipeError, shown
 
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
     from regard.predict import Predictor
     from regard.types import Prediction
 
+SOURCE = "The source: a text, or the name of a picture or a recording."
 TARGET = "Show the map of this output, which the model is forced to write."
 
 
 def look(
     run: RunPath,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The source text.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help=SOURCE)] = None,
     out: Out = None,
     beam: Beam = None,
     site: SiteName = None,
@@ -46,13 +47,16 @@ def look(
     target: Annotated[str | None, typer.Option(metavar="TEXT", help=TARGET)] = None,
     pieces: Pieces = False,
     scale: Scale = None,
+    matrix: Matrix = False,
     as_json: Json = False,
 ) -> None:
     """Show the attention map of one input.
 
     It shows what the model attended to while it wrote its output. Unless another one is chosen, this is the mean of all
     heads in the last layer. The pieces of a word are merged in the terminal, .svg and .png: their columns are summed,
-    their rows averaged. .html shows both, .csv the pieces.
+    their rows averaged. .html shows both, .csv the pieces. A map over a picture is a filmstrip: the picture under the
+    weights of each word. A map over a recording stands above its spectrogram, with the time of each word. The terminal
+    needs 256 colours for both; else it shows the weights as a matrix.
     """
     from regard import storage
     from regard.analysis.forced import force
@@ -81,11 +85,14 @@ def look(
         prediction = answer(all_maps=True)
     if all_maps:
         chosen = choose_all(prediction, site, layer, head)
+        if matrix:
+            chosen = {place: attention.without_view() for place, attention in chosen.items()}
         shown_maps = list(chosen.values())
-        drawings = [(path, html_of_several(chosen, PLACES, prediction.title, scale or "one")) for path in out or []]
+        drawings = [(path, html_of_several(chosen, PLACES, prediction.title, scale)) for path in out or []]
     else:
-        shown_maps = [choose(prediction, site, layer, head)]
-        draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale or "one")
+        attention = choose(prediction, site, layer, head)
+        shown_maps = [attention.without_view() if matrix else attention]
+        draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale)
         drawings = [(path, draw_as(path.suffix)) for path in out or []]
     for sentence in _notes(predictor, run, prediction):
         note(sentence)

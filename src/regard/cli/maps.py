@@ -16,13 +16,15 @@ OUT = "Also write a file: .html, .svg, .png, .csv or .pharaoh; may be repeated."
 SITE = "decoder.cross_attention, decoder.self_attention, encoder.self_attention or classify.pooling.  "
 SITE += "[default: the first of them that the model has, of a classifier its pooling]"
 SCALE = "The darkest shade: weight 1 (one), the largest weight of the map, or of each row.  "
-SCALE += "[default: one; in the terminal map, if all weights are below 0.3]"
+SCALE += "[default: one; in the terminal map, if all weights are below 0.3; on a picture row, on a recording map]"
+MATRIX = "Show the weights of a picture or a recording as a matrix, not on the picture or above the spectrogram."
 Out = Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)]
 SiteName = Annotated[str | None, typer.Option("--site", help=SITE)]
 Layer = Annotated[int | None, typer.Option(min=1, help="The layer, counted from 1.  [default: the last]")]
 Head = Annotated[int | None, typer.Option(min=1, help="The head, counted from 1.  [default: the mean of all]")]
 All = Annotated[bool, typer.Option("--all", help="All sites, layers and heads that are not chosen; .html holds them.")]
 Scale = Annotated[str | None, typer.Option("--scale", metavar="one|map|row", help=SCALE)]
+Matrix = Annotated[bool, typer.Option("--matrix", help=MATRIX)]
 Pieces = Annotated[bool, typer.Option("--pieces", help="Show sub-words; else they are merged to words.")]
 
 

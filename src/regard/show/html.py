@@ -10,34 +10,42 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from regard.errors import RecipeError
-from regard.maps import AttentionMap, AttentionMaps
+from regard.maps import AttentionMap, AttentionMaps, Frames, Grid, Layout, PictureView, SourceView
 from regard.show.labels import MOST_CHARACTERS, make_visible, shown
 from regard.show.large import DOTS, Axis, Pooled, has_many_cells, pool, pool_again
 from regard.show.scale import check_scale, darkest, tops
+from regard.show.views import fitted, load, loudness, resized, row_times, source_view
 
 VIEWER = ("viewer.html", "viewer.css", "viewer.js")
 LETTERS = 200_000  # maximum letters of all labels of one map, or of a page of several maps; longer labels are cut
 NUMBERS = 7_000_000  # maximum bytes of all weights of a page of several maps; maps with more are pooled
+VIEW_BYTES = 2_400_000  # maximum bytes of the pixels of all pictures and spectrograms of a page
 MOST_MAPS = 10_000  # of one page
 PLACES = ("Site", "Layer", "Head")  # what can be chosen of all maps of one output
 SIDES = [DOTS, *(round(DOTS / 2 ** (half / 2)) for half in range(1, 18))]  # dots on a side that are tried in turn
 TALLEST = 760  # height of the page in a notebook, in pixels
 
 
-def html(attention: AttentionMap, title: str = "", scale: str = "one") -> bytes:
+def html(attention: AttentionMap, title: str = "", scale: str | None = None) -> bytes:
     """The map as an interactive page: heat map and word-to-word lines, by tokens and, if they differ, by words.
 
-    Of a large map the weights are rounded to 3 digits; if it has more than 1,000 rows or columns, they are pooled.
+    Of a large map the weights are rounded to 3 digits; if it has more than 1,000 rows or columns, they are pooled. A
+    map over a picture or a recording is also drawn on it.
     """
-    maps = [_content(unit, shown_map, scale) for unit, shown_map in _units(attention).items()]
-    return _page(title, {"maps": maps})
+    units, view = _units(attention), source_view(attention)
+    maps = [_content(unit, own, scale or "one") for unit, own in units.items()]
+    if view is None:
+        return _page(title, {"maps": maps})
+    for content, own in zip(maps, units.values(), strict=True):
+        content |= _on_view(Drawn.of(own), pool(own), 0, scale)
+    return _page(title, {"maps": maps, "views": [_view_content(view, VIEW_BYTES)]})
 
 
-def html_of_all(maps: AttentionMaps, title: str = "", scale: str = "one") -> bytes:
+def html_of_all(maps: AttentionMaps, title: str = "", scale: str | None = None) -> bytes:
     """All maps of one output as an interactive page, on which site, layer and head can be chosen."""
     return html_of_several(by_place(maps), PLACES, title, scale)
 
@@ -49,7 +57,7 @@ def by_place(maps: Iterable[AttentionMap]) -> dict[tuple[str, ...], AttentionMap
 
 
 def html_of_several(
-    maps: Mapping[tuple[str, ...], AttentionMap], choices: Sequence[str], title: str = "", scale: str = "one"
+    maps: Mapping[tuple[str, ...], AttentionMap], choices: Sequence[str], title: str = "", scale: str | None = None
 ) -> bytes:
     """An interactive page of maps that can be chosen; each key has a text for each of the `choices`.
 
@@ -78,6 +86,7 @@ class Entry(NamedTuple):
     unit: str
     pooled: Pooled
     summary: "Summary"
+    drawn: "Drawn"
 
 
 class Page:
@@ -86,7 +95,7 @@ class Page:
     If they are too many, the maps so far are pooled again, each dot the largest of several dots.
     """
 
-    def __init__(self, choices: Sequence[str], title: str = "", side: int = DOTS, scale: str = "one") -> None:
+    def __init__(self, choices: Sequence[str], title: str = "", side: int = DOTS, scale: str | None = None) -> None:
         self.choices, self.title, self.scale = list(choices), title, scale
         self._side = side  # dots on a side that a map has at most
         self._entries: list[Entry] = []
@@ -97,7 +106,7 @@ class Page:
         for unit, own in _units(attention).items():
             pooled = pool(own, self._side, self._side)
             kept = pooled._replace(weights=pooled.weights.clone())  # a view would keep the maps of all heads in memory
-            self._entries.append(Entry(path, unit, kept, Summary.of(own)))
+            self._entries.append(Entry(path, unit, kept, Summary.of(own), Drawn.of(own)))
             self._bytes += _bytes(kept.rows.dots, kept.columns.dots, self._side)
         while self._bytes > NUMBERS and self._side > SIDES[-1]:
             self._side = next(side for side in SIDES if side < self._side)
@@ -114,14 +123,27 @@ class Page:
         )
         longest = max(2, LETTERS // max(sum(axis.dots for axis in axes), LETTERS // MOST_CHARACTERS))
         place = {axis: number for number, axis in enumerate(axes)}
+        views = self._views()
+        number = {view: number for number, view in enumerate(views)}
         contents = [
-            _pooled_content(unit, pooled, summary, self.scale)
+            _pooled_content(unit, pooled, summary, self.scale or "one")
             | {"path": list(path), "rows": place[pooled.rows], "columns": place[pooled.columns]}
-            for path, unit, pooled, summary in self._entries
+            | (_on_view(drawn, pooled, number[drawn.view], self.scale) if drawn.view in number else {})
+            for path, unit, pooled, summary, drawn in self._entries
         ]
         labels = [_labels(axis, longest) for axis in axes]
         start = _start(dict.fromkeys(entry.path for entry in self._entries), self.choices)
-        return _page(self.title, {"choices": self.choices, "start": start, "labels": labels, "maps": contents})
+        content = {"choices": self.choices, "start": start, "labels": labels, "maps": contents}
+        return _page(self.title, content | ({"views": list(views.values())} if views else {}))
+
+    def _views(self) -> "dict[Callable[[], SourceView | None], dict[str, Any]]":
+        """The pictures and spectrograms of all maps, by the functions that load them; the more, the smaller."""
+        wanted = {drawn.view: drawn for *_, drawn in self._entries if drawn.view is not None}
+        contents = {}
+        for view, drawn in wanted.items():
+            if (loaded := load(view, drawn.layout, drawn.columns)) is not None:
+                contents[view] = _view_content(loaded, VIEW_BYTES // len(wanted))
+        return contents
 
 
 def _start(maps: Iterable[tuple[str, ...]], choices: Sequence[str]) -> tuple[str, ...]:
@@ -169,10 +191,11 @@ def framed(attention: AttentionMap | AttentionMaps, title: str = "") -> str:
     Its sandbox lets the page's own script run, but gives it no access to the notebook.
     """
     if isinstance(attention, AttentionMap):
-        page, rows = html(attention, title), len(attention.rows)
+        page, shown_map = html(attention, title), attention
     else:
-        page, rows = html_of_all(attention, title), len(attention.pick().rows)
-    style = f"width: 100%; height: {min(TALLEST, 440 + 32 * rows)}px; border: 0"
+        page, shown_map = html_of_all(attention, title), attention.pick()
+    height = TALLEST if shown_map.view is not None else min(TALLEST, 440 + 32 * len(shown_map.rows))
+    style = f"width: 100%; height: {height}px; border: 0"
     frame = f'<iframe sandbox="allow-scripts" style="{style}" title="attention map"'
     return f'{frame} srcdoc="{escape(page.decode())}"></iframe>'
 
@@ -227,6 +250,51 @@ def _pooled_content(name: str, pooled: Pooled, summary: Summary, scale: str) -> 
         "mean_entropy": _numbers([entropy.mean().item()])[0],
         "monotonicity": monotonicity,
     } | _scale(pooled.weights, scale)
+
+
+class Drawn(NamedTuple):
+    """What a page needs to draw a map on its picture or recording, besides its weights."""
+
+    view: Callable[[], SourceView | None] | None
+    layout: Layout
+    columns: int
+    times: list[float | None]  # of the rows over a recording
+
+    @staticmethod
+    def of(attention: AttentionMap) -> "Drawn":
+        """That of a whole map."""
+        times = row_times(attention) if isinstance(attention.layout, Frames) else []
+        return Drawn(attention.view, attention.layout, len(attention.columns), times)
+
+
+def _on_view(drawn: Drawn, pooled: Pooled, number: int, scale: str | None) -> dict[str, Any]:
+    """The data for drawing a map on a picture or recording, which has this number; none if cells are pooled."""
+    layout, step = drawn.layout, pooled.columns.step
+    if isinstance(layout, Grid):
+        top = _numbers(tops(pooled.weights, scale or "row").squeeze(1).tolist())
+        return {"view": number, "grid": [layout.height, layout.width], "top": top} if step == 1 else {}
+    assert isinstance(layout, Frames)
+    top = _numbers(tops(pooled.weights, scale or "map").squeeze(1).tolist())
+    times = [None if time is None else round(time, 3) for time in drawn.times[:: pooled.rows.step]]
+    return {"view": number, "seconds": layout.seconds * step, "times": times, "top": top}
+
+
+def _view_content(view: SourceView, most: int) -> dict[str, Any]:
+    """A picture or a spectrogram for the viewer, in at most so many bytes before they are encoded as text."""
+    if isinstance(view, PictureView):
+        side = min(max(view.pixels.shape), max(1, math.isqrt(most // 3)))
+        height, width = fitted(view, side)
+        pixels = resized(view.pixels, height, width)
+        return {"kind": "picture", "height": height, "width": width, "data": _base64(pixels)}
+    bands = view.features.shape[1]
+    levels = (loudness(view, max(1, min(DOTS, most // bands)), bands) * 255).round().byte()
+    seconds = len(view.features) * view.seconds
+    size = {"frames": len(levels), "bands": bands, "seconds": seconds, "highest": view.highest}
+    return {"kind": "recording", "data": _base64(levels)} | size
+
+
+def _base64(values: UInt8[Tensor, "..."]) -> str:
+    return b64encode(values.contiguous().numpy().tobytes()).decode()
 
 
 def _scale(weights: Float[Tensor, "rows columns"], scale: str) -> dict[str, Any]:

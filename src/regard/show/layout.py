@@ -72,6 +72,17 @@ class Image:
 
 
 @dataclass(frozen=True)
+class Photo:
+    """A rectangle of RGB pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    pixels: UInt8[Tensor, "rows columns 3"]
+
+
+@dataclass(frozen=True)
 class Area:
     """A rectangle that is not drawn; a browser shows its note."""
 
@@ -95,6 +106,7 @@ class Picture:
     lines: tuple[Line, ...] = ()
     image: Image | None = None
     areas: tuple[Area, ...] = ()
+    photos: tuple[Photo, ...] = ()
 
 
 def lay_out(attention: AttentionMap, title: str, spell: Callable[[str], str] = str, scale: str = "one") -> Picture:

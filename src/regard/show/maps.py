@@ -18,7 +18,7 @@ from regard.show.text import pharaoh, table
 __all__ = ["DRAWINGS", "check_ending", "draw", "html", "pharaoh", "png", "save", "svg", "table", "terminal"]
 
 DRAWINGS: dict[str, Callable[..., bytes]] = {  # of a map and a title; those with shades also take a scale
-    ".svg": lambda attention, title, scale="one": svg(attention, title, scale).encode(),
+    ".svg": lambda attention, title, scale=None: svg(attention, title, scale).encode(),
     ".png": png,
     ".html": html,
     ".csv": table,
@@ -33,14 +33,18 @@ def check_ending(ending: str) -> None:
     draw(AttentionMap(torch.ones(1, 1), ("",), ("",)), ending)
 
 
-def draw(attention: AttentionMap, ending: str, title: str = "", *, pieces: bool = False, scale: str = "one") -> bytes:
+def draw(
+    attention: AttentionMap, ending: str, title: str = "", *, pieces: bool = False, scale: str | None = None
+) -> bytes:
     """The map as the content of a file; the file's ending chooses the format.
 
     Pictures (.svg, .png) show words: the columns of a word's pieces are summed, their rows averaged. With `pieces`,
     they show the pieces. `scale` names the weight that is drawn darkest: `one`, the largest of the `map`, or of each
-    `row`; .csv and .pharaoh have no shades.
+    `row`; .csv and .pharaoh have no shades. Without it, it is `one` for a matrix, and `row` or `map` for a map that is
+    drawn on its picture or recording.
     """
-    check_scale(scale)
+    if scale is not None:
+        check_scale(scale)
     paint = pick(DRAWINGS, ending.lower(), "picture ending")
     shaded = {"scale": scale} if ending.lower() in SHADED else {}
     return paint(attention.words() if ending.lower() in MERGING and not pieces else attention, title, **shaded)
@@ -52,7 +56,7 @@ def save(
     title: str = "",
     *,
     pieces: bool = False,
-    scale: str = "one",
+    scale: str | None = None,
 ) -> Path:
     """Write a map to a file whose ending chooses the format; all maps of an output can only be written to .html.
 

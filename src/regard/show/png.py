@@ -5,17 +5,18 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.errors import MissingExtraError
 from regard.maps import AttentionMap
+from regard.show.arrange import arrange as arrange_map
 from regard.show.dots import PALETTE
 from regard.show.labels import make_visible
-from regard.show.large import arrange as arrange_map
-from regard.show.layout import FONTS, HAIRLINE, Image, Picture, Square
+from regard.show.layout import FONTS, HAIRLINE, Image, Photo, Picture, Square
 from regard.show.ramp import tint
 
 
-def png(attention: AttentionMap, title: str = "", scale: str = "one") -> bytes:
+def png(attention: AttentionMap, title: str = "", scale: str | None = None) -> bytes:
     """The map as a PNG that looks like the SVG; a character that no installed font has is shown by its code point."""
     texts = (title, *attention.rows, *attention.columns)
     return paint(texts, lambda spell: arrange_map(attention, title, spell, scale))
@@ -36,7 +37,9 @@ def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Pictur
     canvas = figure.Figure((picture.width / 100, picture.height / 100), dpi=dots, facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[])
     if picture.image:
-        _add_image(axes, picture.image)
+        _add_image(axes, picture.image, np.array(PALETTE, dtype=np.uint8)[picture.image.levels.numpy()], "nearest")
+    for photo in picture.photos:
+        _add_image(axes, photo, photo.pixels.numpy(), "antialiased")
     axes.set_xlim(picture.left, picture.left + picture.width)
     axes.set_ylim(picture.top + picture.height, picture.top)
     fills = [tuple(part / 255 for part in tint(square.weight)) for square in picture.squares]
@@ -55,10 +58,9 @@ def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Pictur
     return file.getvalue()
 
 
-def _add_image(axes: Any, image: Image) -> None:
-    dots = np.array(PALETTE, dtype=np.uint8)[image.levels.numpy()]
+def _add_image(axes: Any, image: Image | Photo, pixels: NDArray[np.uint8], interpolation: str) -> None:
     extent = (image.x, image.x + image.width, image.y + image.height, image.y)
-    axes.imshow(dots, extent=extent, interpolation="nearest", aspect="auto")
+    axes.imshow(pixels, extent=extent, interpolation=interpolation, aspect="auto")
 
 
 def _corners(square: Square) -> list[tuple[float, float]]:

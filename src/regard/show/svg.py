@@ -4,19 +4,20 @@ from base64 import b64encode
 from html import escape
 
 from regard.maps import AttentionMap
-from regard.show.dots import encode
+from regard.show.arrange import arrange
+from regard.show.dots import encode, encode_pixels
 from regard.show.labels import make_visible
-from regard.show.large import arrange
-from regard.show.layout import FONTS, HAIRLINE, Area, Image, Line, Picture, Square, Word
+from regard.show.layout import FONTS, HAIRLINE, Area, Image, Line, Photo, Picture, Square, Word
 from regard.show.ramp import tint
 
 FAMILY = ", ".join(["ui-monospace", "Menlo", "Consolas", *(f"'{name}'" for name in FONTS), "monospace"])
 
 
-def svg(attention: AttentionMap, title: str = "", scale: str = "one") -> str:
+def svg(attention: AttentionMap, title: str = "", scale: str | None = None) -> str:
     """The map as a self-contained SVG; a tooltip on each cell shows its labels and weight.
 
-    A large map is an image inside the SVG; tooltips on its rows and above its columns show their labels.
+    A large map is an image inside the SVG; tooltips on its rows and above its columns show their labels. A map over a
+    picture or a recording is drawn on it.
     """
     description = title or f"attention map: {len(attention.rows)} outputs over {len(attention.columns)} sources"
     return paint(arrange(attention, title, scale=scale), description)
@@ -32,6 +33,7 @@ def paint(picture: Picture, description: str) -> str:
             f'role="img" aria-label="{escape(make_visible(description))}" font-family="{FAMILY}">',
             f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="10" fill="#ffffff"/>',
             *map(_image, [picture.image] if picture.image else []),
+            *map(_photo, picture.photos),
             *map(_rectangle, picture.squares),
             *map(_line, picture.lines),
             *map(_text, picture.words),
@@ -42,10 +44,17 @@ def paint(picture: Picture, description: str) -> str:
 
 
 def _image(image: Image) -> str:
-    content = b64encode(encode(image.levels)).decode()
+    return _embedded(image, encode(image.levels), ' style="image-rendering: pixelated"')
+
+
+def _photo(photo: Photo) -> str:
+    return _embedded(photo, encode_pixels(photo.pixels))
+
+
+def _embedded(image: Image | Photo, content: bytes, style: str = "") -> str:
     return (
         f'<image x="{image.x:g}" y="{image.y:g}" width="{image.width:g}" height="{image.height:g}" '
-        f'preserveAspectRatio="none" style="image-rendering: pixelated" href="data:image/png;base64,{content}"/>'
+        f'preserveAspectRatio="none"{style} href="data:image/png;base64,{b64encode(content).decode()}"/>'
     )
 
 

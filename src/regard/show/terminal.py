@@ -11,10 +11,12 @@ from rich.console import Console
 from rich.style import Style
 
 from regard.errors import pick
-from regard.maps import AttentionMap
+from regard.maps import AttentionMap, PictureView, Spectrogram
+from regard.show import blocks
 from regard.show.labels import LONGEST, clipped, letters, shown
 from regard.show.large import Axis, has_many_cells, pool
 from regard.show.scale import legible_scale, shades, tops
+from regard.show.views import source_view
 
 SHADES = "·░▒▓█"  # a dot, not a blank, so that the eye can follow a row to its column
 LIMITS = (0.125, 0.375, 0.625, 0.875)  # the least weights of the shades after the dot
@@ -30,10 +32,17 @@ SYSTEMS["windows"] = ColorSystem.WINDOWS
 def drawing(attention: AttentionMap, scale: str | None = None) -> str:
     """The map as text, with the width and the colours of the terminal that stdout is, if it is one.
 
-    Without a `scale`, the darkest shade is the weight 1, or the largest weight of the map if all are small.
+    Without a `scale`, the darkest shade is the weight 1, or the largest weight of the map if all are small. With enough
+    colours, a map over a picture or a recording is drawn on it.
     """
     console = Console()
     colours = None if console.no_color else console.color_system
+    if colours in blocks.SYSTEMS:
+        view = source_view(attention)
+        if isinstance(view, PictureView):
+            return blocks.filmstrip(attention, view, width=console.width, colours=colours, scale=scale or "row")
+        if isinstance(view, Spectrogram):
+            return blocks.recording(attention, view, width=console.width, colours=colours, scale=scale or "map")
     scale = scale or legible_scale(attention.weights)
     return terminal(attention, width=console.width, colours=colours, scale=scale)
 

@@ -13,34 +13,45 @@ const LARGE = 400; // rows or columns above which cells are smaller
 const MOST_LINES = 20000; // more lines are too slow to draw, and nobody can tell them apart
 const HINT = "Point at a cell or a word to see its numbers, or focus the picture and use the arrow keys.";
 const VIEWS = { heat: "Heat map", lines: "Lines" };
+const MOST_PANELS = 120; // rows above which words have no panels of their own
+const STEP = 900; // milliseconds of a word while the words are played
+const LUMA = [0.299, 0.587, 0.114], AMBER = [255, 176, 32], DIM = 0.5, PALE = 0.35, GLOW = 0.25; // as in show/views.py
+const WALK = "Point at a word to see where its weight is, or focus the picture and use the arrow keys.";
 
 /** Shows `page` ({title, maps: [{name, rows, columns, weights, entropy, coverage, monotonicity}]}) inside `root`.
  * The maps of large pages also have {unit, size, note, mean_entropy}: weights are multiples of `unit`, one for several cells.
  * Maps whose shades do not go from 0 to 1 have {tops, darkest}: the weight of the darkest shade in each row, and its name.
  * Pages of several maps have {choices, start, labels}: `path` says for each of the choices which one a map is, `start` is
- * the path of the first map that is shown, and `rows` and `columns` are indices of `labels`. */
-export function view(root, page, start = "heat") {
+ * the path of the first map that is shown, and `rows` and `columns` are indices of `labels`.
+ * Pages with pictures or recordings have {views}; a map that is drawn on one has its index as `view`, and for each row the
+ * weight `top` that is drawn brightest. Over a picture it has {grid: [height, width]}, over a recording {seconds, times}. */
+export function view(root, page, start = page.views ? "source" : "heat") {
   const pages = page.maps.map((map) => scaled(map, page.labels));
   const path = page.start?.length ? [...page.start] : [...pages[0].path];
-  const state = { view: start, unit: 0, map: pages[0] };
+  const state = { view: start, unit: page.views ? 1 : 0, map: pages[0] }; // on a picture, words are whole
   const readout = make("p", { class: "readout", role: "status" });
   const stage = make("div", { class: "stage" });
   const caption = make("p", { class: "caption" });
-  const say = (parts) => readout.replaceChildren(...(parts ?? [HINT]));
+  const isDrawn = () => state.map.view !== undefined; // on a picture or a recording
+  const current = () => (state.view === "source" && !isDrawn() ? "heat" : state.view);
+  const say = (parts) => readout.replaceChildren(...(parts ?? [current() === "source" ? WALK : HINT]));
 
   const turn = () => {
-    for (const figure of stage.querySelectorAll("figure")) figure.hidden = figure.dataset.view !== state.view;
+    for (const figure of stage.querySelectorAll("figure")) figure.hidden = figure.dataset.view !== current();
     say(null);
   };
   const draw = () => {
     const own = pages.filter((map) => isBelow(map, path, path.length));
     units.replaceChildren(...(own.length > 1 ? [unitChoice(own)] : []));
     state.map = own[Math.min(state.unit, own.length - 1)];
-    stage.replaceChildren(heatMap(state.map, say), lineDrawing(state.map, say), make("div", { class: "unseen" }, [table(state.map)]));
+    const drawn = isDrawn() ? [sourceDrawing(state.map, page.views[state.map.view], say)] : [];
+    const others = [heatMap(state.map, say), lineDrawing(state.map, say), make("div", { class: "unseen" }, [table(state.map)])];
+    stage.replaceChildren(...drawn, ...others);
     caption.textContent = summary(state.map);
     turn();
   };
-  const views = choice("View", Object.entries(VIEWS), start, (name) => {
+  const first = page.views ? { source: page.views.some((each) => each.kind === "picture") ? "Picture" : "Recording" } : {};
+  const views = choice("View", Object.entries({ ...first, ...VIEWS }), start, (name) => {
     state.view = name;
     turn();
   });
@@ -196,6 +207,7 @@ function explore(picture, { find, move, mark }) {
     event.preventDefault();
     go(step ? move(here, ...step) : null);
   });
+  return go;
 }
 
 function labelled(target) {
@@ -422,10 +434,242 @@ function lineDrawing(map, say) {
   return make("figure", { "data-view": "lines" }, [...note, make("div", { class: "scroll" }, [picture])]);
 }
 
+// Maps on pictures and recordings: the words are walked with the pointer, with the arrow keys, or by the play button.
+
+function sourceDrawing(map, view, say) {
+  const { picture, find, mark } = (view.kind === "picture" ? filmstrip : recording)(map, view);
+  let chosen = null, timer = null;
+  const move = (here, downward, onward) => {
+    if (!map.rows.length) return null;
+    stop();
+    return { row: here?.row == null ? 0 : within(here.row + downward + onward, 0, map.rows.length - 1), column: null };
+  };
+  const go = explore(picture, {
+    find: (event) => {
+      stop();
+      return find(event, chosen) ?? (chosen === null ? null : { row: chosen, column: null });
+    },
+    move,
+    mark: (place) => {
+      chosen = place?.row ?? null;
+      mark(place);
+      say(place && describe(map, place));
+    },
+  });
+  const button = make("button", { type: "button", class: "play" }, ["▶ Play"]);
+  const stop = () => {
+    clearInterval(timer);
+    timer = null;
+    button.textContent = "▶ Play";
+  };
+  const step = () => {
+    const row = chosen === null ? 0 : chosen + 1;
+    if (row >= map.rows.length || !picture.isConnected) return stop();
+    go({ row, column: null });
+  };
+  button.addEventListener("click", () => {
+    if (timer !== null) return stop();
+    if (chosen === map.rows.length - 1) go(null); // begins again
+    button.textContent = "❚❚ Pause";
+    timer = setInterval(step, STEP);
+    step();
+  });
+  const bar = make("div", { class: "legend" }, [button, legendOf(map)]);
+  return make("figure", { "data-view": "source" }, [make("div", { class: "scroll" }, [picture]), bar]);
+}
+
+const legendOf = (map) => (map.grid ? `${map.grid[0]} × ${map.grid[1]} cells · brighter: more weight` : "stronger colour: more weight, louder sound");
+const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+const largest = (weights) => weights.reduce((best, weight) => Math.max(best, weight ?? 0), 0);
+
+function filmstrip(map, view) {
+  const pixels = bytes(view.data);
+  const large = make("canvas", { class: "large", role: "img", "aria-label": "The picture under the weights of the chosen word" });
+  const show = (row) => compose(large, view, pixels, row === null ? null : heat(map, row));
+  const panels = map.rows.map((label, row) => {
+    const word = make("span", { class: "word" }, [clipped(label)]);
+    const number = make("span", { class: "number" }, [largest(map.weights[row]).toFixed(2)]);
+    const panel = make("div", { class: "panel", "data-row": row }, [make("div", {}, [word, number])]);
+    if (map.rows.length <= MOST_PANELS) panel.append(thumbnail(compose(make("canvas"), view, pixels, heat(map, row))));
+    return panel;
+  });
+  const keys = `Picture, ${counted(map)}. The arrow keys walk the words.`;
+  const strip = make("div", { class: "strip" }, panels);
+  const picture = make("div", { class: "picture film", tabindex: 0, role: "application", "aria-label": keys }, [large, strip]);
+  const find = (event, row) => {
+    if (event.target !== large) return labelled(event.target);
+    const box = large.getBoundingClientRect(), [high, wide] = map.grid;
+    const down = within(Math.floor(((event.clientY - box.top) / box.height) * high), 0, high - 1);
+    const across = within(Math.floor(((event.clientX - box.left) / box.width) * wide), 0, wide - 1);
+    return { row, column: down * wide + across };
+  };
+  const mark = (place) => {
+    panels.forEach((panel, row) => panel.classList.toggle("on", row === place?.row));
+    show(place?.row ?? null);
+  };
+  show(null);
+  return { picture, find, mark };
+}
+
+function thumbnail(whole) {
+  const dots = 2, side = 104, scale = (side * dots) / Math.max(whole.width, whole.height);
+  const canvas = make("canvas", { "aria-hidden": "true" });
+  [canvas.width, canvas.height] = [whole.width, whole.height].map((size) => Math.max(1, Math.round(size * scale)));
+  Object.assign(canvas.style, { width: `${canvas.width / dots}px`, height: `${canvas.height / dots}px` });
+  const pen = canvas.getContext("2d");
+  pen.imageSmoothingQuality = "high";
+  pen.drawImage(whole, 0, 0, canvas.width, canvas.height);
+  return canvas;
+}
+
+/** For each dot along one side the cell before it, the cell after it, and the share of the first, as in show/views.py. */
+function interpolation(cells, dots) {
+  return Array.from({ length: dots }, (_, dot) => {
+    const place = within(((dot + 0.5) * cells) / dots - 0.5, 0, cells - 1), before = Math.floor(place);
+    return [before, Math.min(before + 1, cells - 1), Math.cos(((place - before) * Math.PI) / 2) ** 2];
+  });
+}
+
+/** The function that gives the smooth weights of a row, from 0 to 1, for the lines of an image in turn. */
+function heat(map, row) {
+  const [high, wide] = map.grid;
+  const weight = (down, across) => (map.weights[row][down * wide + across] ?? 0) / (map.top[row] ?? 1);
+  return (height, width) => {
+    const [lines, dots] = [interpolation(high, height), interpolation(wide, width)];
+    return (y) => {
+      const [upper, lower, share] = lines[y];
+      const cells = Array.from({ length: wide }, (_, x) => share * weight(upper, x) + (1 - share) * weight(lower, x));
+      return dots.map(([before, after, part]) => within(part * cells[before] + (1 - part) * cells[after], 0, 1));
+    };
+  };
+}
+
+/** Draws the picture under a heat map, or alone: dark and almost grey without weight, glowing in its own colours with it. */
+function compose(canvas, view, pixels, heated) {
+  const factor = Math.max(1, Math.round(384 / Math.max(view.width, view.height))); // small pictures have large dots
+  const [width, height] = [view.width * factor, view.height * factor];
+  [canvas.width, canvas.height] = [width, height];
+  const pen = canvas.getContext("2d"), image = pen.createImageData(width, height), line = heated?.(height, width);
+  for (let y = 0, to = 0; y < height; y++) {
+    const weights = line?.(y);
+    for (let x = 0; x < width; x++, to += 4) {
+      const from = 3 * (Math.floor(y / factor) * view.width + Math.floor(x / factor));
+      const grey = LUMA[0] * pixels[from] + LUMA[1] * pixels[from + 1] + LUMA[2] * pixels[from + 2];
+      for (let part = 0; part < 3; part++) {
+        const own = pixels[from + part];
+        const [dark, bright] = [(grey + (own - grey) * PALE) * DIM, own + (AMBER[part] - own) * GLOW];
+        image.data[to + part] = weights ? dark + (bright - dark) * weights[x] : own;
+      }
+      image.data[to + 3] = 255;
+    }
+  }
+  pen.putImageData(image, 0, 0);
+  return canvas;
+}
+
+function recording(map, view) {
+  const rows = map.rows.length, tall = within(Math.floor(480 / Math.max(rows, 1)), 3, 22), size = within(tall * 0.65, 9, 14);
+  const [across, sound, gap] = [map.columns.length > 680 ? 1000 : 680, 150, 26]; // no narrower than its columns
+  const whole = Math.max(view.seconds, map.columns.length * map.seconds);
+  const left = Math.ceil(widest(map.rows, size)) + 14, down = rows * tall, top = down + gap;
+  const [width, height] = [left + across + 64, top + sound + 26];
+  const at = (seconds) => left + (seconds / whole) * across;
+
+  const canvas = make("canvas", { role: "img", "aria-label": `Alignment above the spectrogram, ${counted(map)}` });
+  const dots = Math.min(devicePixelRatio, 4);
+  [canvas.width, canvas.height] = [across * dots, (top + sound) * dots];
+  Object.assign(canvas.style, { left: `${left}px`, top: 0, width: `${across}px`, height: `${top + sound}px` });
+  const pen = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+  const ramp = [0, 1, 2, 3, 4].map((step) => style.getPropertyValue(`--ramp-${step}`).trim());
+  pen.scale(dots, dots);
+  pen.imageSmoothingEnabled = false;
+  const wide = (map.seconds / whole) * across;
+  if (rows) pen.drawImage(dotted(map, (weight, row) => tint(ramp, (weight ?? 0) / (map.top[row] ?? 1))), 0, 0, wide * map.columns.length, down);
+  pen.imageSmoothingEnabled = true;
+  const length = (view.seconds / whole) * across;
+  pen.drawImage(spectrum(view, style.getPropertyValue("--ink")), 0, top, length, sound);
+
+  const rowLabels = thinned(map.rows, tall).map(([label, row]) => {
+    const place = { x: left - 8, y: (row + 0.5) * tall, "text-anchor": "end", "dominant-baseline": "central", "data-row": row };
+    return shape("text", place, [clipped(label)]);
+  });
+  const times = map.times.map((time, row) => ({ time, row })).filter(({ time }) => time !== null);
+  const timeLabels = tall < LEAST ? [] : times.map(({ time, row }) =>
+    shape("text", { class: "time", x: left + across + 8, y: (row + 0.5) * tall, "dominant-baseline": "central" }, [`${time.toFixed(2)} s`]),
+  );
+  const ticks = times.map(({ time, row }) => shape("line", { class: "tick", x1: at(time), x2: at(time), y1: top - 4, y2: top + sound, "data-row": row }));
+  const spoken = [];
+  let end = -Infinity;
+  for (const { time, row } of [...times].sort((one, other) => one.time - other.time)) {
+    if (at(time) < end + 8) continue; // no room
+    spoken.push(shape("text", { class: "spoken", x: at(time), y: top - 8, "font-size": 12, "data-row": row }, [clipped(map.rows[row])]));
+    end = at(time) + widest([map.rows[row]], 12);
+  }
+  const scale = axis(whole).map(([time, label]) => shape("text", { class: "time", x: at(time), y: top + sound + 18, "text-anchor": "middle" }, [label]));
+  const pitch = [[`${view.highest / 1000} kHz`, top + 9], ["0", top + sound - 3]].map(([label, y]) =>
+    shape("text", { class: "time", x: left + across + 8, y }, [label]),
+  );
+  const between = tall < LEAST ? [] : map.rows.slice(1).map((_, row) =>
+    shape("line", { class: "between", x1: left, x2: left + across, y1: (row + 1) * tall, y2: (row + 1) * tall }),
+  );
+  const frames = [[0, down], [top, sound]].map(([y, tallness]) => shape("rect", { class: "frame", x: left, y, width: across, height: tallness }));
+  const band = shape("rect", { class: "band", visibility: "hidden", rx: 2, x: left, width: across, height: tall });
+  const curve = shape("polyline", { class: "curve" });
+  const parts = [...between, ...frames, ...rowLabels, ...timeLabels, ...scale, ...pitch, ...ticks, curve, ...spoken, band];
+  const overlay = shape("svg", { class: "labels", width, height, "font-size": size, "aria-hidden": "true" }, parts);
+  const keys = `Recording, ${counted(map)}. The arrow keys walk the words.`;
+  const picture = make("div", { class: "picture recording", tabindex: 0, role: "application", "aria-label": keys }, [canvas, overlay]);
+  Object.assign(picture.style, { width: `${width}px`, height: `${height}px` });
+
+  const find = (event, row) => {
+    if (event.target !== canvas) return labelled(event.target);
+    const box = canvas.getBoundingClientRect();
+    const column = within(Math.floor((event.clientX - box.left) / wide), 0, map.columns.length - 1);
+    const own = Math.floor((event.clientY - box.top) / tall);
+    return { row: own < rows ? own : row, column };
+  };
+  const mark = (place) => {
+    const row = place?.row ?? null;
+    for (const part of [...rowLabels, ...ticks, ...spoken]) part.classList.toggle("on", row !== null && Number(part.dataset.row) === row);
+    overlay.classList.toggle("some", row !== null);
+    band.setAttribute("visibility", row === null ? "hidden" : "visible");
+    band.setAttribute("y", (row ?? 0) * tall);
+    const best = row === null ? 1 : Math.max(largest(map.weights[row]), 1e-9);
+    const points = row === null ? [] : map.weights[row].map((weight, column) => `${left + (column + 0.5) * wide},${top + sound * (1 - (0.9 * (weight ?? 0)) / best)}`);
+    curve.setAttribute("points", points.join(" "));
+  };
+  return { picture, find, mark };
+}
+
+/** The spectrogram in this ink on nothing, so that it is right on light and dark pages. */
+function spectrum(view, ink) {
+  const canvas = make("canvas"), levels = bytes(view.data);
+  [canvas.width, canvas.height] = [view.frames, view.bands];
+  const pen = canvas.getContext("2d"), image = pen.createImageData(view.frames, view.bands);
+  const colour = [1, 3, 5].map((place) => parseInt(ink.trim().slice(place, place + 2), 16));
+  for (let frame = 0; frame < view.frames; frame++) {
+    for (let band = 0; band < view.bands; band++) {
+      image.data.set([...colour, levels[frame * view.bands + band]], 4 * ((view.bands - 1 - band) * view.frames + frame));
+    }
+  }
+  pen.putImageData(image, 0, 0);
+  return canvas;
+}
+
+/** Round times for an axis of so many seconds, at most eleven of them, and their labels. */
+function axis(seconds) {
+  const power = 10 ** Math.floor(Math.log10(seconds / 10));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => seconds / each < 11);
+  const labels = within(-Math.floor(Math.log10(step) + 1e-9), 0, 3);
+  const times = Array.from({ length: Math.floor(seconds / step + 1e-6) + 1 }, (_, number) => number * step);
+  return times.map((time, number) => [time, time.toFixed(labels) + (number === times.length - 1 ? " s" : "")]);
+}
+
 // Pages written by regard contain the map as JSON; the viewer shows it there.
 
 for (const block of document.querySelectorAll("script.regard-map")) {
   const root = document.createElement("main");
   block.after(root);
-  view(root, JSON.parse(block.textContent), location.hash === "#lines" ? "lines" : "heat");
+  const named = location.hash.slice(1);
+  view(root, JSON.parse(block.textContent), named in VIEWS ? named : undefined);
 }

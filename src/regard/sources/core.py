@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.maps import Layout
+from regard.maps import Layout, SourceView
 from regard.recipe import Model, Recipe
 from regard.storage import Run
 
@@ -128,6 +128,10 @@ class Source(ABC, Generic[Item]):
     @abstractmethod
     def labels(self, item: Item) -> tuple[str, ...]:
         """A label for each position that the encoder reads, for the columns of an attention map."""
+
+    def view(self, source: str) -> SourceView | None:
+        """What attention maps over a source are drawn on, read again from its file; None if they are matrices only."""
+        return None
 
     @abstractmethod
     def front(self, model: Model) -> Front:

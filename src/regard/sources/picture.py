@@ -20,13 +20,14 @@ from regard.data.pictures import FITS, SCENES
 from regard.data.store import Stored
 from regard.device import only_shapes
 from regard.errors import RecipeError, pick
-from regard.maps import Grid
+from regard.maps import Grid, PictureView
 from regard.recipe import Limits, Model, Recipe
 from regard.sources.core import Front, Source, Vectors
 from regard.storage import Run
 from regard.types import BatchFirst
 
 KEPT_BYTES = 2**31  # decoded pictures that stay in memory; the others are decoded again each time they are needed
+SHOWN_SIDE = 512  # pixels of a side at most when a map is drawn on a picture
 
 Image = UInt8[Tensor, "3 size size"]
 
@@ -267,6 +268,12 @@ class Picture(Source[Image]):
         """The row and the column of each cell, counted from 1: `2,3`."""
         rows, columns = range(1, self.grid.height + 1), range(1, self.grid.width + 1)
         return tuple(f"{row},{column}" for row in rows for column in columns)
+
+    def view(self, source: str) -> PictureView:
+        """The pixels that the grid covers: as `encode`, but not smaller than they need be for display."""
+        pixels = pictures.load(source, self.limits)
+        size = min(SHOWN_SIDE, max(pixels.shape[:2]))
+        return PictureView(pictures.resize(pixels, size, self.settings.fit).movedim(0, -1))
 
     def front(self, model: Model) -> PictureFront:
         """Build the layers from pixels to vectors; a Transformer reads vectors of its own width."""

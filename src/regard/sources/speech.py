@@ -22,7 +22,7 @@ from regard.data.recordings import Recordings
 from regard.device import one_thread, only_shapes
 from regard.errors import CorruptError, RecipeError, pick
 from regard.layers.recurrence import Recurrence
-from regard.maps import Frames
+from regard.maps import Frames, Spectrogram
 from regard.recipe import Limits, Model, Recipe
 from regard.recipe import Speech as Settings
 from regard.sources.core import Front, Source, Vectors
@@ -290,6 +290,11 @@ class Speech(Source[Features]):
         """The time of each position in seconds."""
         digits = 2 if self.seconds >= 0.01 else 3  # so that no two labels are equal
         return tuple(f"{place * self.seconds:.{digits}f}" for place in range(self.size(item)))
+
+    def view(self, source: str) -> Spectrogram:
+        """The log-mel features of a recording, not normalised."""
+        features = _features(self.recordings, self.mel, source)
+        return Spectrogram(features, self.mel.hop / self.mel.rate, self.mel.high or self.mel.rate / 2)
 
     def front(self, model: Model) -> SpeechFront:
         """Build the layers from features to vectors."""

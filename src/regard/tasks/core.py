@@ -34,7 +34,7 @@ from regard.data.tokenizers import Tokenizer
 from regard.device import only_shapes
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels import cross_entropy as kernels
-from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout
+from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout, SourceView
 from regard.metrics import METRICS, MULTI_REFERENCE, Measured, Outcome, companions
 from regard.models import sites
 from regard.models.letters import Spelled
@@ -581,6 +581,7 @@ class Axes(NamedTuple):
     columns: tuple[str, ...]
     layout: Layout = TEXT
     start: int = 0
+    view: Callable[[], SourceView | None] | None = None  # of the columns, as in `AttentionMap`
 
 
 def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mapping[str, Axes]) -> AttentionMaps | None:
@@ -593,14 +594,15 @@ def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mappin
     for name, (site, layer) in sites(model).items():
         if name not in recording.calls or site not in axes:
             continue
-        rows, columns, layout, start = axes[site]
+        rows, columns, layout, start, view = axes[site]
         weights = recording.joined(name)[row]
         weights = weights.flatten(0, -3) if weights.ndim > 2 else weights.unsqueeze(0)  # heads, query, key
         if weights.shape[-2] >= start + len(rows) and weights.shape[-1] >= len(columns):
             weights = weights[:, start : start + len(rows), : len(columns)]
         else:
             rows, columns = (tuple(map(str, range(1, count + 1))) for count in weights.shape[-2:])
-        layers.append(LayerMaps(site, layer, weights.to("cpu", torch.float32, copy=True), rows, columns, layout))
+        copied = weights.to("cpu", torch.float32, copy=True)
+        layers.append(LayerMaps(site, layer, copied, rows, columns, layout, view))
     return AttentionMaps(tuple(layers)) if layers else None
 
 

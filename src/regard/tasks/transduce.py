@@ -25,7 +25,7 @@ from regard.decoders import ORDERS, Decoder
 from regard.device import map_in_parallel, only_shapes
 from regard.errors import DataError, RecipeError, pick
 from regard.kernels.choose import pause_observers
-from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout
+from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout, SourceView
 from regard.metrics import MULTI_REFERENCE
 from regard.models import CROSS, DECODER_SELF, ENCODER_SELF, Seq2Seq
 from regard.recipe import Recipe, Search, Tokens
@@ -304,9 +304,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
                 written = (*target, SPECIALS[END])[: None if with_end else -1]
                 read = (SPECIALS[BEGIN], *written)[: len(written)]  # the decoder's input while it writes each of them
                 weights = None if step.attention is None else step.attention[row]
-                own = self.map(weights, written, data.sources[index], layout)
-                sides = {CROSS: Axes(written, source, layout), DECODER_SELF: Axes(written, read)}
-                sides[ENCODER_SELF] = Axes(source, source, layout)
+                own = self.map(data.examples[index].source, weights, written, data.sources[index], layout)
+                view = self.view(data.examples[index].source, layout)
+                sides = {CROSS: Axes(written, source, layout, view=view), DECODER_SELF: Axes(written, read)}
+                sides[ENCODER_SELF] = Axes(source, source, layout, view=view)
                 maps = core.recorded_maps(model, recording, row, sides) if all_maps else None
                 forced[index] = Forced(scores[row], log_probs[row, : len(data.targets[index]) + 1], own, maps)
         return [forced[index] for index in range(len(data.examples))]
@@ -326,12 +327,21 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def prediction(self, text: str, item: Any, hypothesis: Hypothesis, layout: Layout) -> Prediction:
         """Makes the prediction of a hypothesis: its tokens as text, and its labelled map."""
         tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
-        attention_map = self.map(hypothesis.map, tokens, item, layout)
+        attention_map = self.map(text, hypothesis.map, tokens, item, layout)
         output = self.target.decode(hypothesis.tokens)
         return Prediction(text, output, hypothesis.score, tokens, attention_map, finished=hypothesis.finished)
 
+    def view(self, text: str, layout: Layout) -> Callable[[], SourceView | None] | None:
+        """The function that loads the picture or the recording of a source; None for a text."""
+        return None if layout == TEXT else partial(self.inputs.view, text)
+
     def map(
-        self, weights: Float[Tensor, "tokens source"] | None, rows: tuple[str, ...], item: Any, layout: Layout
+        self,
+        text: str,
+        weights: Float[Tensor, "tokens source"] | None,
+        rows: tuple[str, ...],
+        item: Any,
+        layout: Layout,
     ) -> AttentionMap | None:
         """The labelled map of these rows over an encoded source, without padding; None without attention.
 
@@ -340,7 +350,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         if weights is None:
             return None
         columns = self.inputs.labels(item)
-        return AttentionMap(weights[: len(rows), : len(columns)].cpu(), rows, columns, layout)
+        own = weights[: len(rows), : len(columns)].cpu()
+        return AttentionMap(own, rows, columns, layout, view=self.view(text, layout))
 
 
 def _check_copies(recipe: Recipe) -> None:
