@@ -94,7 +94,7 @@ def test_a_demo_shows_examples_of_every_group_a_map_and_the_next_command(
     demo("caption", quiet=True)
     printed = capfdbinary.readouterr().out.decode()
     assert len(re.findall(r"^shapes:\S+ -> ", printed, re.M)) == 3
-    assert "columns: cells of the picture, row by row):\n" in printed
+    assert "(for each word, the weights of the cells of the picture):\n" in printed
     assert re.search(
         r"^The heaviest cell of a noun shows its object: [01]\.\d+ of \d+ nouns \(cells drawn", printed, re.M
     )
