@@ -44,7 +44,7 @@ samples = render(MELODY).samples
 features = log_mel(samples, MelSettings.for_rate(RATE, bands=40, window=0.064, hop=HOP))
 print(f"{len(samples):,} samples, {len(features)} frames of {features.shape[1]} bands")
 figure, (axes,) = panels("C4 E4 G4 G4", height=3)
-axes.imshow(features.T, origin="lower", aspect="auto", cmap="magma", extent=(0, len(features) * HOP, 0, 40))
+axes.imshow(features.T.numpy(), origin="lower", aspect="auto", cmap="magma", extent=(0, len(features) * HOP, 0, 40))
 for onset, _ in note_times(MELODY):
     axes.axvline(onset, color="white", ls="--", lw=1)
 axes.set(xlabel="seconds", ylabel="mel band")
