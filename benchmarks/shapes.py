@@ -21,11 +21,15 @@ def main(keys: Sequence[str]) -> None:
     run = regard.train("shapes", *KEYS, *keys)
     seconds, busy = time.perf_counter() - start, time.process_time() - busy
     predictor, test = regard.load(run, "cpu"), shapes(seed=1, size=0).test
-    scored, attention = predictor.score(test), grounding(predictor, test)
+    scored = predictor.score(test)
     print(f"training: {seconds:.0f} s, {busy:.0f} s of processor time")
     print(f"exact match on {len(test):,} test scenes: {scored.measured.value:.3f}")
-    where = f"{attention.share:.3f} of {attention.words:,} object words (chance {attention.chance:.3f})"
-    print(f"heaviest cell right: {where}")
+    if predictor.predict([test[0].source])[0].map is None:
+        print("no attention map")
+    else:
+        attention = grounding(predictor, test)
+        where = f"{attention.share:.3f} of {attention.words:,} object words (chance {attention.chance:.3f})"
+        print(f"heaviest cell right: {where}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """What `regard demo` writes and suggests; tests/system/test_demo.py runs the whole of it."""
 
+import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from regard.errors import RecipeError
 from regard.maps import AttentionMap
 
 pytestmark = pytest.mark.filterwarnings(
@@ -46,3 +49,63 @@ def test_the_suggested_command_is_one_that_the_shell_finds(tmp_path: Path, monke
     assert own_command() == "'a clone/.venv/bin/regard'"
     monkeypatch.setenv("PATH", str(programs))
     assert own_command() == "regard"
+
+
+SHORT = ("train.updates=2", "train.validate=2", "data.size=60", "train.threads=1")
+KEYS = {
+    "caption": {"exact_match", "right_cells", "nouns"},
+    "transcribe": {"token_errors", "time_error_seconds", "time_error_positions"},
+}
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Demos that train for two updates and are scored on a few examples."""
+    from regard.cli import demonstration
+
+    train = demonstration.train
+    monkeypatch.setattr(demonstration, "train", lambda recipe, **settings: train(recipe, *SHORT, **settings))
+    for corpus in ("shapes", "tones"):
+        monkeypatch.setattr(sys.modules[f"regard.data.corpora.{corpus}"], "TEST", 30)
+
+
+@pytest.mark.parametrize("what", KEYS)
+@pytest.mark.usefixtures("short")
+def test_a_demo_prints_its_quality_and_its_run_as_json(
+    what: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    from regard.cli.demo import demo
+
+    demo(what, runs=tmp_path, as_json=True, quiet=True)
+    result = json.loads(capfdbinary.readouterr().out)
+    assert result.keys() == {"run", "train_seconds", "examples", *KEYS[what]}
+    assert result["examples"] == 30
+    assert all(isinstance(result[key], int | float) for key in KEYS[what])
+    assert (Path(result["run"]) / "map.html").exists()
+
+
+@pytest.mark.usefixtures("short")
+def test_a_demo_shows_examples_of_every_group_a_map_and_the_next_command(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.cli.demo import demo
+
+    monkeypatch.chdir(tmp_path)
+    demo("caption", quiet=True)
+    printed = capfdbinary.readouterr().out.decode()
+    assert len(re.findall(r"^shapes:\S+ -> ", printed, re.M)) == 3
+    assert "(for each word, the weights of the cells of the picture):\n" in printed
+    assert re.search(
+        r"^The heaviest cell of a noun shows its object: [01]\.\d+ of \d+ nouns \(cells drawn", printed, re.M
+    )
+    assert re.search(r"^Exact match on unseen scenes: [01]\.\d+ of 30, after \d+ s of training\. ", printed, re.M)
+    assert "The run is in runs/shapes.\n" in printed
+    assert printed.endswith(" look runs/shapes shapes:red-circle-8-8-6,blue-square-40-8-7\n")
+
+
+def test_an_unknown_demo_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    from regard.cli.demo import demo
+
+    with pytest.raises(RecipeError, match=r"unknown demo 'captions'; choose from dates, caption, transcribe"):
+        demo("captions", runs=tmp_path)
+    assert list(tmp_path.iterdir()) == []

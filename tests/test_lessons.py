@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 
@@ -40,8 +41,8 @@ def marks() -> ModuleType:
     return import_lesson_module("quiz_marks")
 
 
-def test_there_are_thirteen_lessons_each_with_exercises(exercises: ModuleType) -> None:
-    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 14)]
+def test_there_are_fifteen_lessons_each_with_exercises(exercises: ModuleType) -> None:
+    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 16)]
     exercise_names = []
     for lesson in LESSONS:
         names = re.findall(r'^print\(check\("(\w+)", \w+\)\)$', lesson.read_text("utf-8"), re.M)
@@ -65,7 +66,7 @@ def test_no_lesson_compares_a_product_with_its_transpose_exactly(lesson: Path) -
 
 SLOW = (  # other lessons cover parts of them
     *("lesson_1_bottleneck", "lesson_4_bahdanau_luong", "lesson_11_transformer", "lesson_12_bert_and_since"),
-    "lesson_13_lab",
+    *("lesson_13_lab", "lesson_14_captions", "lesson_15_listening"),
 )
 RUNNABLE = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in LESSONS]
 
@@ -312,6 +313,33 @@ def fits(theirs, name, tensor):
     return name in theirs and theirs[name].shape == tensor.shape
 
 
+def attend_to_cells(a, h, W, U, v):
+    weights = torch.softmax(torch.tanh(W @ h + a @ U.T) @ v, dim=0)
+    return weights @ a, weights
+
+
+def heaviest_cells(weights, width):
+    cells = weights.argmax(-1)
+    return torch.stack([cells // width, cells % width], dim=-1)
+
+
+def doubly_stochastic(weights):
+    return (1 - weights.sum(0)).square().sum()
+
+
+def join_pairs(states):
+    padded = torch.cat([states, states.new_zeros(len(states) % 2, states.shape[1])])
+    return padded.view(-1, 2 * states.shape[1])
+
+
+def token_seconds(weights, seconds):
+    return weights.argmax(-1) * seconds
+
+
+def collapse(labels, blank):
+    return [label for label, _ in groupby(labels) if label != blank]
+
+
 RIGHT = {
     each.__name__: each
     for each in (
@@ -320,6 +348,7 @@ RIGHT = {
         *(lstm_step, squeeze_excite, sinusoids, rotary, weighted_self_attention, softmax_slopes),
         *(multi_head, keys_for_heads, target_mask, pre_norm, hide, masked_loss),
         *(pad_and_mask, take_over),
+        *(attend_to_cells, heaviest_cells, doubly_stochastic, join_pairs, token_seconds, collapse),
     )
 }
 
@@ -608,6 +637,21 @@ def left_out_by_place(places, heights, bandwidth):
     return (weights @ heights - heights).square().mean()
 
 
+def cells_with(normalize=lambda scores: scores.softmax(0), squash=torch.tanh):
+    """Attention to cells with one mistake."""
+
+    def answer(a, h, W, U, v):
+        weights = normalize(squash(W @ h + a @ U.T) @ v)
+        return weights @ a, weights
+
+    return answer
+
+
+def halves_joined(states):
+    first, second = join_pairs(states).view(2, 4, 3)
+    return torch.cat([first, second], dim=-1)
+
+
 WRONG = [
     ("teacher_forcing", "the model can read the word it should predict", lambda target: (target, target)),
     ("teacher_forcing", "wrong order", lambda target: (target[:, 1:], target[:, :-1])),
@@ -828,6 +872,56 @@ WRONG = [
     ("take_over", "nothing is taken over", lambda theirs, ours: dict(ours)),
     ("take_over", "the inputs are changed", taken_over_in_place),
     ("take_over", DIFFERS, lambda theirs, ours: take_over(theirs, {name: 2 * each for name, each in ours.items()})),
+    ("attend_to_cells", "wrong order", lambda *given: attend_to_cells(*given)[::-1]),
+    ("attend_to_cells", "weights not summing to one", cells_with(lambda scores: scores.sigmoid())),
+    ("attend_to_cells", "the tanh is missing", cells_with(squash=lambda x: x)),
+    ("attend_to_cells", "the state is ignored", lambda a, h, W, U, v: attend_to_cells(a, 0 * h, W, U, v)),
+    (
+        "attend_to_cells",
+        "projected cells are summed",
+        lambda a, h, W, U, v: (attend_to_cells(a, h, W, U, v)[1] @ a @ U.T, attend_to_cells(a, h, W, U, v)[1]),
+    ),
+    ("attend_to_cells", "all cells count alike", lambda a, *rest: (a.mean(0), attend_to_cells(a, *rest)[1])),
+    ("attend_to_cells", DIFFERS, cells_with(lambda scores: (scores / 2).softmax(0))),
+    ("heaviest_cells", "wrong shape", lambda weights, width: weights.argmax(-1)),
+    ("heaviest_cells", "row and column exchanged", lambda weights, width: heaviest_cells(weights, width).flip(-1)),
+    (
+        "heaviest_cells",
+        "cells counted column by column",
+        lambda weights, width: torch.stack([weights.argmax(-1) % 2, weights.argmax(-1) // 2], dim=-1),
+    ),
+    ("heaviest_cells", DIFFERS, lambda weights, width: heaviest_cells(-weights, width)),
+    ("doubly_stochastic", "not one number", lambda weights: (1 - weights.sum(0)).square()),
+    ("doubly_stochastic", "summed over the cells of a word", lambda weights: doubly_stochastic(weights.T)),
+    ("doubly_stochastic", "not squared", lambda weights: (1 - weights.sum(0)).abs().sum()),
+    ("doubly_stochastic", "averaged", lambda weights: (1 - weights.sum(0)).square().mean()),
+    ("doubly_stochastic", DIFFERS, lambda weights: weights.sum(0).square().sum()),
+    ("join_pairs", "the last frame is lost", lambda states: states[:-1].view(3, 6)),
+    ("join_pairs", "not half as many", lambda states: torch.cat([states[:-1], states[1:]], dim=-1)),
+    ("join_pairs", "added, not joined", lambda states: join_pairs(states).unflatten(-1, (2, 3)).sum(1)),
+    ("join_pairs", "frames that are no neighbours", halves_joined),
+    (
+        "join_pairs",
+        "the later frame first",
+        lambda states: join_pairs(states).unflatten(-1, (2, 3)).flip(1).flatten(1),
+    ),
+    ("join_pairs", DIFFERS, lambda states: 2 * join_pairs(states)),
+    ("token_seconds", "wrong shape", lambda weights, seconds: weights.argmax(0) * seconds),
+    ("token_seconds", "positions, not seconds", lambda weights, seconds: weights.argmax(-1)),
+    (
+        "token_seconds",
+        "a mean of times",
+        lambda weights, seconds: weights @ (torch.arange(weights.shape[1]).double() * seconds),
+    ),
+    ("token_seconds", DIFFERS, lambda weights, seconds: (weights.argmax(-1) + 1) * seconds),
+    ("collapse", "blanks stay", lambda labels, blank: [label for label, _ in groupby(labels)]),
+    ("collapse", "repeats stay", lambda labels, blank: [label for label in labels if label != blank]),
+    (
+        "collapse",
+        "double letters are lost",
+        lambda labels, blank: [label for label, _ in groupby(each for each in labels if each != blank)],
+    ),
+    ("collapse", DIFFERS, lambda labels, blank: collapse(labels, blank)[::-1]),
 ]
 
 QUIZ = [
@@ -1104,6 +1198,16 @@ ALSO_WRONG = [
             name: each if fits(theirs, name, each) else torch.zeros_like(each) for name, each in ours.items()
         },
     ),
+    ("attend_to_cells", "over the hidden units", cells_with(lambda scores: scores / scores.sum())),
+    ("attend_to_cells", "W and U of other signs", lambda a, h, W, U, v: attend_to_cells(a, h, -W, U, v)),
+    ("heaviest_cells", "divided by the height", lambda weights, width: heaviest_cells(weights, 2)),
+    ("doubly_stochastic", "the root", lambda weights: doubly_stochastic(weights).sqrt()),
+    ("doubly_stochastic", "mean attention, not its sum", lambda weights: (1 - weights.mean(0)).square().sum()),
+    ("join_pairs", "zeros at the front", lambda states: torch.cat([0 * states[:1], states]).view(4, 6)),
+    ("join_pairs", "the last frame twice", lambda states: torch.cat([states, states[-1:]]).view(4, 6)),
+    ("token_seconds", "the middle of a position", lambda weights, seconds: (weights.argmax(-1) + 0.5) * seconds),
+    ("token_seconds", "divided by the seconds", lambda weights, seconds: weights.argmax(-1) / seconds),
+    ("collapse", "a set", lambda labels, blank: sorted({label for label in labels if label != blank})),
 ]
 
 

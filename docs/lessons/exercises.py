@@ -1472,6 +1472,232 @@ TAKE_OVER = (
     ),
 )
 
+# ---- lesson 14: captions
+
+CELLS, LAST_STATE, OTHER_STATE = _random(6, 4, seed=50), _random(3, seed=51), _random(3, seed=52)
+STATE_WEIGHTS, CELL_WEIGHTS, CELL_VECTOR = _random(5, 3, seed=53), _random(5, 4, seed=54), _random(5, seed=55)
+
+
+def _attended_cells(answer: Answer, state: Tensor = LAST_STATE) -> tuple[Tensor, Tensor]:
+    context, weights = _result(answer(CELLS.clone(), state, STATE_WEIGHTS, CELL_WEIGHTS, CELL_VECTOR))
+    return context, weights
+
+
+def _cell_scores(squash: Callable[[Tensor], Tensor]) -> Tensor:
+    return squash(LAST_STATE @ STATE_WEIGHTS.T + CELLS @ CELL_WEIGHTS.T) @ CELL_VECTOR
+
+
+ATTEND_TO_CELLS = (
+    Property(
+        "wrong order",
+        lambda answer: _attended_cells(answer)[1].shape == (6,),
+        "Return the context first, then the weights, one for each cell.",
+    ),
+    Property(
+        "weights not summing to one",
+        lambda answer: _sums(_attended_cells(answer)[1]),
+        "The state distributes its weight over the cells: softmax over the cells.",
+    ),
+    Property(
+        "the tanh is missing",
+        lambda answer: not _same(_attended_cells(answer)[1], _cell_scores(lambda x: x).softmax(0)),
+        "Without the tanh, the state adds the same number to every score, and the softmax removes it.",
+    ),
+    Property(
+        "the state is ignored",
+        lambda answer: not _same(_attended_cells(answer)[1], _attended_cells(answer, OTHER_STATE)[1]),
+        "Every word has weights of its own: the score depends on the decoder's last state.",
+    ),
+    Property(
+        "projected cells are summed",
+        lambda answer: _attended_cells(answer)[0].shape == (4,),
+        "U a is for the score; the context is a sum of the vectors a themselves.",
+    ),
+    Property(
+        "all cells count alike",
+        lambda answer: not _same(_attended_cells(answer)[0], CELLS.mean(0)),
+        "The mean of all cells is the static vector; use the weights.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: (
+            _same(_attended_cells(answer)[1], _cell_scores(torch.tanh).softmax(0))
+            and _same(_attended_cells(answer)[0], _cell_scores(torch.tanh).softmax(0) @ CELLS)
+        ),
+        "e_i = v . tanh(W h + U a_i), weights = softmax(e), context = sum of weights_i a_i.",
+    ),
+)
+
+CAPTION_WEIGHTS = _random(5, 6, seed=56).softmax(-1)  # words, and cells of a grid of 2 x 3
+HEAVIEST = CAPTION_WEIGHTS.argmax(-1)
+
+
+def _cells(answer: Answer) -> Tensor:
+    return torch.as_tensor(_result(answer(CAPTION_WEIGHTS.clone(), 3)))
+
+
+def _heaviest() -> Tensor:
+    return torch.stack([HEAVIEST // 3, HEAVIEST % 3], dim=-1)
+
+
+HEAVIEST_CELLS = (
+    Property(
+        "wrong shape",
+        lambda answer: _cells(answer).shape == (5, 2),
+        "Return a row and a column for each word.",
+    ),
+    Property(
+        "row and column exchanged",
+        lambda answer: not torch.equal(_cells(answer), _heaviest().flip(-1)),
+        "Return the row first, then the column.",
+    ),
+    Property(
+        "cells counted column by column",
+        lambda answer: not torch.equal(_cells(answer), torch.stack([HEAVIEST % 2, HEAVIEST // 2], dim=-1)),
+        "Cells are numbered row by row: cell 1 is to the right of cell 0.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: torch.equal(_cells(answer), _heaviest()),
+        "row = cell // width, column = cell % width, of the cell with the largest weight.",
+    ),
+)
+
+
+def _penalty(answer: Answer) -> Tensor:
+    return torch.as_tensor(_result(answer(CAPTION_WEIGHTS.clone())))
+
+
+DOUBLY_STOCHASTIC = (
+    Property("not one number", lambda answer: _penalty(answer).shape == (), "Sum over all cells."),
+    Property(
+        "summed over the cells of a word",
+        lambda answer: not torch.allclose(_penalty(answer), torch.zeros((), dtype=torch.float64)),
+        "Those sums are one already; sum over the words, which is the attention that a cell received.",
+    ),
+    Property(
+        "not squared",
+        lambda answer: (
+            not any(
+                _same(_penalty(answer), each)
+                for each in ((1 - CAPTION_WEIGHTS.sum(0)).sum(), (1 - CAPTION_WEIGHTS.sum(0)).abs().sum())
+            )
+        ),
+        "A cell with too much attention must not make up for one with too little.",
+    ),
+    Property(
+        "averaged",
+        lambda answer: not _same(_penalty(answer), (1 - CAPTION_WEIGHTS.sum(0)).square().mean()),
+        "The penalty of the paper is the sum over the cells, not their mean.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_penalty(answer), (1 - CAPTION_WEIGHTS.sum(0)).square().sum()),
+        "Sum over the cells i of (1 - sum over the words t of weights[t, i])^2.",
+    ),
+)
+
+# ---- lesson 15: listening
+
+FRAMES = _random(7, 3, seed=57)
+
+
+def _joined(answer: Answer) -> Tensor:
+    joined: Tensor = _result(answer(FRAMES.clone()))
+    return joined
+
+
+def _frame_pairs() -> Tensor:
+    return torch.cat([FRAMES, torch.zeros(1, 3, dtype=torch.float64)]).view(4, 2, 3)
+
+
+JOIN_PAIRS = (
+    Property(
+        "the last frame is lost",
+        lambda answer: len(_joined(answer)) != 3,
+        "An odd last frame is joined with zeros; its sound may be the end of a word.",
+    ),
+    Property(
+        "not half as many",
+        lambda answer: len(_joined(answer)) == 4,
+        "Seven frames become four positions: half as many, rounded up.",
+    ),
+    Property(
+        "added, not joined",
+        lambda answer: _joined(answer).shape == (4, 6),
+        "Put the two vectors one after the other, so that a position is twice as wide.",
+    ),
+    Property(
+        "frames that are no neighbours",
+        lambda answer: not _same(_joined(answer), _frame_pairs().view(2, 4, 3).transpose(0, 1).flatten(1)),
+        "Position i joins frames 2 i and 2 i + 1, not i and i + 4.",
+    ),
+    Property(
+        "the later frame first",
+        lambda answer: not _same(_joined(answer), _frame_pairs().flip(1).flatten(1)),
+        "Put the earlier frame first.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_joined(answer), _frame_pairs().flatten(1)),
+        "Position i = [frame 2 i; frame 2 i + 1], with zeros after the last frame.",
+    ),
+)
+
+HEARD = _random(4, 9, seed=58).mul(3).softmax(-1)  # notes, positions
+POSITION = 0.04  # seconds
+
+
+def _times(answer: Answer) -> Tensor:
+    return torch.as_tensor(_result(answer(HEARD.clone(), POSITION)))
+
+
+TOKEN_SECONDS = (
+    Property("wrong shape", lambda answer: _times(answer).shape == (4,), "Return one time for each token."),
+    Property(
+        "positions, not seconds",
+        lambda answer: not _same(_times(answer), HEARD.argmax(-1)),
+        "A position takes `seconds` seconds.",
+    ),
+    Property(
+        "a mean of times",
+        lambda answer: not _same(_times(answer), HEARD @ torch.arange(9.0).double() * POSITION),
+        "If a row has two peaks, its mean is at neither of them; take the heaviest position.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_times(answer), HEARD.argmax(-1) * POSITION),
+        "time = position with the largest weight x seconds.",
+    ),
+)
+
+BLANK = 0
+LABELS = [0, 5, 5, 0, 0, 5, 7, 7, 7, 0, 3, 0]
+
+
+def _text(answer: Answer) -> list[int]:
+    return list(map(int, _result(answer(list(LABELS), BLANK))))
+
+
+COLLAPSE = (
+    Property("blanks stay", lambda answer: BLANK not in _text(answer), "A blank is no letter: leave it out."),
+    Property(
+        "repeats stay",
+        lambda answer: _text(answer) != [each for each in LABELS if each != BLANK],
+        "A letter that lasts for several positions is one letter.",
+    ),
+    Property(
+        "double letters are lost",
+        lambda answer: _text(answer) != [5, 7, 3],
+        "A blank separates two equal letters: join repeats first, then remove the blanks.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _text(answer) == [5, 5, 7, 3],
+        "Join neighbours that are equal, then remove the blanks.",
+    ),
+)
+
 EXERCISES: dict[str, tuple[Property, ...]] = {
     "teacher_forcing": TEACHER_FORCING,
     "greedy": GREEDY,
@@ -1502,4 +1728,10 @@ EXERCISES: dict[str, tuple[Property, ...]] = {
     "masked_loss": MASKED_LOSS,
     "pad_and_mask": PAD_AND_MASK,
     "take_over": TAKE_OVER,
+    "attend_to_cells": ATTEND_TO_CELLS,
+    "heaviest_cells": HEAVIEST_CELLS,
+    "doubly_stochastic": DOUBLY_STOCHASTIC,
+    "join_pairs": JOIN_PAIRS,
+    "token_seconds": TOKEN_SECONDS,
+    "collapse": COLLAPSE,
 }

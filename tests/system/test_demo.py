@@ -1,7 +1,11 @@
-"""`regard demo` in full: it learns to read dates, its test score is high, and its attention is where it belongs."""
+"""`regard demo` in full: it learns to read dates, its test score is high, and its attention is where it belongs.
+
+So are the demos of captions and of transcripts, which run in `make slow`.
+"""
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +112,23 @@ def test_a_wider_beam_is_as_good_as_greedy_search(predictor: Predictor, unseen_e
         assert count_right(answers) >= count_right(greedy)
         pairs = zip(answers, greedy, strict=True)
         assert all(answer.score >= greedy_answer.score - 1e-4 for answer, greedy_answer in pairs)
+
+
+@pytest.mark.slow
+def test_captions_are_right_and_attention_is_at_the_objects(script: Command, tmp_path: Path) -> None:
+    result = script("demo", "caption", "--json", folder=tmp_path, timeout=900, threads=1)
+    assert result.code == 0, result.error
+    scores = json.loads(result.lines[-1])
+    assert scores["examples"] == 1000
+    assert scores["exact_match"] >= 0.95
+    assert scores["right_cells"] >= 0.85
+
+
+@pytest.mark.slow
+def test_transcripts_are_right_and_attention_is_at_the_onsets(script: Command, tmp_path: Path) -> None:
+    result = script("demo", "transcribe", "--json", folder=tmp_path, timeout=900, threads=1)
+    assert result.code == 0, result.error
+    scores = json.loads(result.lines[-1])
+    assert scores["examples"] == 1000
+    assert scores["token_errors"] <= 0.02
+    assert scores["time_error_positions"] <= 1

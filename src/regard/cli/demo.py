@@ -35,7 +35,7 @@ def demo(
         write_beside("", f"{prediction.source} -> {prediction.text}")
     assert result.shown[0].map is not None
     write_line("")
-    write_beside("", f"The attention map of the first one (rows: what it wrote, columns: {DEMOS[what].inputs}):")
+    write_beside("", f"The attention map of the first one ({DEMOS[what].reading}):")
     write_line("")
     print_map(result.shown[0].map)
     write_line("")

@@ -32,7 +32,7 @@ class Demo(NamedTuple):
     recipe: str
     measure: Callable[[Predictor, Sequence[Example]], Quality]
     first: str  # of the groups of test examples, the one whose map is drawn
-    inputs: str  # the columns of a map, in words
+    reading: str  # what its map shows, in words
     another: str  # an input to look at next
 
 
@@ -90,15 +90,23 @@ def _measure_transcripts(predictor: Predictor, test: Sequence[Example]) -> Quali
 
 
 DEMOS = {
-    "dates": Demo("dates", _measure_dates, "en", "what it attended to", "14 juillet 1989"),
+    "dates": Demo(
+        "dates", _measure_dates, "en", "rows: what it wrote, columns: what it attended to", "14 juillet 1989"
+    ),
     "caption": Demo(
         "shapes",
         _measure_captions,
         "3 objects",
-        "cells of the picture, row by row",
+        "for each word, the weights of the cells of the picture",
         "shapes:red-circle-8-8-6,blue-square-40-8-7",
     ),
-    "transcribe": Demo("tones", _measure_transcripts, "6", "seconds of the recording", "tones:7:C4-E4-G4"),
+    "transcribe": Demo(
+        "tones",
+        _measure_transcripts,
+        "6",
+        "for each note, the weights of the times of the recording",
+        "tones:7:C4-E4-G4",
+    ),
 }
 
 
