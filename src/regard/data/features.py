@@ -7,7 +7,9 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -127,6 +129,29 @@ def mel_to_hertz(mel: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     """The inverse of `hertz_to_mel`."""
     above = BREAK_HERTZ * ((mel - BREAK_MEL).clamp(min=0) * LOGARITHMIC_STEP).exp()
     return torch.where(mel < BREAK_MEL, mel * HERTZ_PER_MEL, above)
+
+
+# long recordings
+
+
+def cut(power: Float[Tensor, " frames"], longest: int, *, step: int = 1, window: int = 1) -> list[range]:
+    """Spans of at most `longest` frames that follow each other and cover the recording, cut where it is quiet.
+
+    `power` is that of each frame. A cut comes after a half to the whole of `longest`, a multiple of `step`, where the
+    mean power of the `window` frames around it is least; of equal ones at the last. No span is shorter than about a
+    quarter of `longest`, unless the recording is.
+    """
+    most, ends = longest // step, []
+    before = window // 2
+    padded = np.pad(power.double().numpy(), (before, window - before), mode="edge")
+    around = np.lib.stride_tricks.sliding_window_view(padded, window).mean(1)  # of the frames around each boundary
+    start = 0
+    while len(power) - start > most * step:
+        last = min(most, (len(power) - start) // step - most // 4)
+        places = start + step * np.arange(last, max(1, most // 2) - 1, -1)
+        start = int(places[around[places].argmin()])  # the first of equal ones, which is the last in time
+        ends.append(start)
+    return [range(*bounds) for bounds in pairwise([0, *ends, len(power)])]
 
 
 # variations for training

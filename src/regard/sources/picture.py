@@ -200,6 +200,7 @@ class Picture(Source[Image]):
     """A picture: the name of a file, or the description of a scene, as pixels of one size."""
 
     reads_files = True
+    noun = "picture"
 
     def __init__(self, settings: recipes.Picture, limits: Limits) -> None:
         self.settings, self.limits = settings, limits
@@ -241,6 +242,15 @@ class Picture(Source[Image]):
     def locate(cls, source: str, file: str) -> str:
         """The name of a picture that a line of a data file names: it is relative to the folder of that file."""
         return source if source.startswith(tuple(SCENES)) else str(Path(file).parent / source)
+
+    @classmethod
+    def recognises(cls, start: bytes) -> bool:
+        """Whether a file that begins with these bytes has a format that is read."""
+        return pictures.is_picture(start)
+
+    def accept(self, value: object, name: str) -> str:
+        """The source for an array, a tensor or an image of Pillow."""
+        return pictures.accept(value, name, self.limits)
 
     def files(self) -> dict[str, bytes]:
         """None: the recipe has all settings."""
