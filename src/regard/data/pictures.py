@@ -33,6 +33,7 @@ SIGNATURES = {
 }
 SCENES: dict[str, Callable[[str], Pixels]] = {PREFIX: render}  # by the prefix of a description
 WHITE = 255
+BLENDED = 2**18  # transparent pixels that are laid on white at a time
 
 
 def load(source: str, limits: Limits = LIMITS) -> Pixels:
@@ -71,6 +72,7 @@ def is_picture(start: bytes) -> bool:
 @contextmanager
 def _refusing_damage(name: str, what: str, limits: Limits) -> Iterator[None]:
     """In the block, all that Pillow raises becomes a DataError that names the picture, and its warnings are ignored."""
+    from PIL import UnidentifiedImageError
     from PIL.Image import DecompressionBombError
 
     try:
@@ -81,6 +83,8 @@ def _refusing_damage(name: str, what: str, limits: Limits) -> Iterator[None]:
         raise
     except DecompressionBombError as error:
         raise _too_large(name, limits) from error
+    except UnidentifiedImageError as error:  # its own text is the address of an object
+        raise DataError(f"{name} is not a whole {what} (its header is damaged); fetch or save it again") from error
     except Exception as error:  # Pillow raises many kinds of exceptions for damaged files
         reason = shown(str(error)) if str(error) else type(error).__name__
         raise DataError(f"{name} is not a whole {what} ({reason}); fetch or save it again") from error
@@ -114,13 +118,20 @@ def _kind(content: bytes) -> str:
 def _to_rgb(image: Any) -> Pixels:
     """The pixels of a decoded picture of any mode as RGB, laid on white if some are transparent."""
     if image.mode.startswith("I"):  # grey with 16 bits; Pillow would clip it to 8
-        grey = np.asarray(image).clip(0, 65_535).astype(np.uint16) >> 8
-        return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=-1)
+        values = np.asarray(image).clip(0, 65_535).astype(np.uint16)
+        grey = (values >> 8).astype(np.uint8)
+        grey[values == image.info.get("transparency", -1)] = WHITE
+        return np.repeat(grey[..., None], 3, axis=-1)
     if not image.has_transparency_data:
         return np.array(image.convert("RGB"))
-    layers = np.asarray(image.convert("RGBA")).astype(np.uint16)
-    colours, alpha = layers[..., :3], layers[..., 3:]
-    return ((colours * alpha + WHITE * (WHITE - alpha) + WHITE // 2) // WHITE).astype(np.uint8)
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    step = max(1, BLENDED // image.width)
+    for top in range(0, image.height, step):
+        bottom = min(top + step, image.height)
+        layers = np.asarray(image.crop((0, top, image.width, bottom)).convert("RGBA")).astype(np.uint16)
+        colours, alpha = layers[..., :3], layers[..., 3:]
+        pixels[top:bottom] = (colours * alpha + WHITE * (WHITE - alpha) + WHITE // 2) // WHITE
+    return pixels
 
 
 # given in Python
