@@ -246,7 +246,7 @@ def _decode_with_soundfile(content: bytes, name: str, kind: str, limits: Limits)
             check_shape(shape, name, limits)
             return mono(_pieces(file, max(1, PIECE // shape.channels)), shape, name)
     except (soundfile.SoundFileError, RuntimeError, ValueError) as error:
-        why = shown(str(error))
+        why = shown(getattr(error, "error_string", str(error)))  # without the address of an object before it
         raise DataError(f"{name} is not a whole {kind} file ({why}); fetch or convert it again") from error
 
 
