@@ -100,6 +100,35 @@ def test_of_a_folder_only_files_of_the_right_kind_are_read(photos: tuple[Path, l
     assert "mixed is a folder; name a file in it" in looked.error
 
 
+def test_hostile_pictures_get_one_sentence_that_names_the_file(
+    photos: tuple[Path, list[Result]], regard: Command
+) -> None:
+    folder, _ = photos
+    whole = (folder / "photos" / "0.png").read_bytes()
+    hostile = {
+        "text.jpg": b"no picture\n",
+        "empty.jpg": b"",
+        "cut.png": whole[:100],
+        "bomb.png": whole[:16] + b"\0\0\xff\xff\0\0\xff\xff" + whole[24:],
+    }
+    (folder / "hostile").mkdir()
+    for name, content in hostile.items():
+        (folder / "hostile" / name).write_bytes(content)
+    before = sorted(folder.rglob("*"))
+    for name in (*hostile, "missing.png"):
+        for command in ("predict", "look"):
+            result = regard(command, "runs/mine", f"hostile/{name}", folder=folder)
+            result.assert_behaved({2})
+            assert f"hostile/{name}" in result.error
+            assert (result.error.count("\n"), result.out) == (1, b"")
+    (folder / "bad.tsv").write_text("photos/0.png\ta\nphotos/1.png\ta\nhostile/cut.png\ta\n", encoding="utf-8")
+    for arguments in (("score", "runs/mine", "bad.tsv"), ("train", "shapes", "data.train=bad.tsv", "name=bad")):
+        result = regard(*arguments, folder=folder)
+        result.assert_behaved({2})
+        assert "hostile/cut.png is not a whole PNG picture" in result.error
+    assert sorted(folder.rglob("*")) == sorted([*before, folder / "bad.tsv"])
+
+
 # recordings
 
 

@@ -32,9 +32,7 @@ SIGNATURES = {  # of what soundfile decodes
     b"fLaC": "FLAC",
     b"OggS": "Ogg",
     b"ID3": "MP3",
-    b"\xff\xfb": "MP3",
-    b"\xff\xf3": "MP3",
-    b"\xff\xf2": "MP3",
+    **{b"\xff" + bytes([version]): "MP3" for version in (0xFB, 0xFA, 0xF3, 0xF2, 0xE3, 0xE2)},  # E: 8 to 12 kHz
 }
 
 Numbers = NDArray[Any]
