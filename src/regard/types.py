@@ -167,7 +167,7 @@ class Prediction:
         which are most of its size, these three keys are left out, unless the task gives `source_tokens` of its own.
         """
         content: dict[str, Any] = {
-            "source": self.source,
+            "source": str(self.source),  # a label, if a picture or recording was given in Python
             "tokens": list(self.tokens),
             "text": self.text,
             "score": self.score,
