@@ -189,7 +189,7 @@ def test_a_long_recording_is_cut_at_silences_and_a_note_says_so(
     assert all(0.02 <= time % 0.25 <= 0.08 for time in answer["cuts"])  # where no word is spoken
     assert answer["source_tokens"][-1] == "30.08"
     two = regard("predict", "runs/own", "long.wav", "set/a.wav", folder=folder)
-    assert "1 of 2 recordings are longer than 10 seconds, the longest in training (data.max_length); cut" in two.error
+    assert "1 of 2 recordings is longer than 10 seconds, the longest in training (data.max_length); cut" in two.error
     (folder / "long.tsv").write_text("long.wav\tone\n", encoding="utf-8")
     scored = regard("score", "runs/own", "long.tsv", folder=folder)
     assert (scored.code, f"into {parts} parts" in scored.error) == (0, True), scored.error

@@ -197,7 +197,7 @@ def test_arrays_tensors_and_images_are_inputs_as_files_are(run: Run, tmp_path: P
         RecipeError, match=r"^predict takes a list of inputs, not one ndarray; write predict\(\[input\]\)"
     ):
         predictor.predict(pixels)
-    with pytest.raises(DataError, match="^input 2 has numbers of the type int64"):
+    with pytest.raises(DataError, match=r"^input 2 has numbers of the type int64"):
         predictor.predict([pixels, pixels.astype(int)])
 
 
