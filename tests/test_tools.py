@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("corpora", "plot", "papers", "vision", "dev")  # that make installs
+EXTRAS = ("corpora", "plot", "papers", "vision", "audio", "dev")  # that make installs
 CUDA = re.compile(
     r"cuda-|nvidia-|triton$"
 )  # needed by torch's CUDA builds alone; constraints.txt says why they have no pin

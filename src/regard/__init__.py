@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from regard.analysis.forced import force
     from regard.attention import Attended, attend
     from regard.attention.record import record
+    from regard.data.audio import Recording
     from regard.maps import AttentionMap
     from regard.predict import Predictor, load
     from regard.recipe import Recipe
@@ -64,6 +65,7 @@ _MODULES = {
     "regard.recipe": ("Recipe",),
     "regard.maps": ("AttentionMap",),
     "regard.types": ("Prediction",),
+    "regard.data.audio": ("Recording",),
     "regard.storage": ("Run",),
     "regard.attention": ("Attended", "attend"),
     "regard.attention.record": ("record",),
@@ -73,7 +75,17 @@ _MODULES = {
     "regard.analysis.forced": ("force",),
 }
 
-__all__ = ["Attended", "AttentionMap", "Callback", "Comparison", "Prediction", "Predictor", "Recipe", "Run"]
+__all__ = [
+    "Attended",
+    "AttentionMap",
+    "Callback",
+    "Comparison",
+    "Prediction",
+    "Predictor",
+    "Recipe",
+    "Recording",
+    "Run",
+]
 __all__ += ["attend", "compare", "force", "load", "record", "resume", "train"]
 
 

@@ -1,14 +1,18 @@
 """Load a trained run, and predict or score with it: the public interface."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
 from regard import memory, models, plugins
 from regard import recipe as recipes
+from regard.data.audio import Recording
+from regard.data.pictures import is_image
 from regard.device import choose_device, current, explain_out_of_memory, keep_freed_memory, only_shapes
 from regard.errors import RecipeError, shown
 from regard.recipe import Search
@@ -36,7 +40,7 @@ class Predictor:
 
     def predict(
         self,
-        texts: Sequence[str],
+        texts: Sequence[Any],
         *,
         beam: int | None = None,
         n_best: int = 1,
@@ -46,6 +50,8 @@ class Predictor:
     ) -> list[Prediction]:
         """Predict the best output for each text, with its map; settings that are not given come from the recipe.
 
+        If the run reads pictures, an input is the name of a file, a path, an array (height x width x 3), a tensor
+        (3 x height x width) or an image of Pillow. If it reads recordings, a name, a path or a `Recording`.
         With `n_best` above 1, the other outputs are the prediction's `alternatives`; a larger `n_best` never changes
         the first output. `search` changes keys of the recipe's `search` section: `{"temperature": 0.8}` samples outputs
         at random, with `seed`, instead of beam search. With `all_maps`, the best output of each text also has `maps`:
@@ -53,14 +59,17 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise RecipeError("predict takes a list of texts; write predict([text])")
+        if _is_one(texts):
+            raise RecipeError(f"predict takes a list of inputs, not one {type(texts).__name__}; write predict([input])")
         if not 1 <= n_best <= MOST_OUTPUTS:
             most = f"at least 1 and at most {MOST_OUTPUTS:,}"
             raise RecipeError(f"n_best is the number of outputs for each text, {most}, not {shown(n_best)}")
         if not 0 <= seed <= LARGEST_SEED:
             raise RecipeError(f"seed is at least 0 and at most {LARGEST_SEED:,}, not {shown(seed)}")
         settings = self._search(search or {}, beam)
+        inputs = [self.task.accept(value, f"input {number:,}") for number, value in enumerate(texts, start=1)]
         with self.running():
-            return self.task.answer(self.model, texts, settings, n_best, seed, all_maps=all_maps)
+            return self.task.answer(self.model, inputs, settings, n_best, seed, all_maps=all_maps)
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """Score the run on examples, in total and by group, with its recipe's metric or another that fits the task."""
@@ -88,6 +97,13 @@ class Predictor:
         """The context in which the model runs: its GPU, `keep_freed_memory`, and a clear error if memory runs out."""
         with keep_freed_memory(), current(next(self.model.parameters()).device), explain_out_of_memory(*ANSWERING):
             yield
+
+
+def _is_one(value: object) -> bool:
+    """Whether this is a single input, and not a sequence of inputs."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind not in "OU"  # an array of texts or of objects is a sequence
+    return isinstance(value, Recording | Tensor | os.PathLike) or is_image(value)
 
 
 def load(run: Run | str | Path, device: str = "auto") -> Predictor:

@@ -158,6 +158,7 @@ class Prediction:
     maps: AttentionMaps | None = None  # of all sites, layers and heads, if `all_maps` was given
     token_scores: tuple[float, ...] = ()  # of forced decoding: the log-probability of each token, and of END
     finished: bool = True  # False if search.max_ratio and search.max_extra allowed no more tokens
+    cuts: tuple[float, ...] = ()  # seconds at which a recording was cut into parts, since it is too long for the model
 
     def to_dict(self, *, maps: bool = True) -> dict[str, Any]:
         """A dictionary for JSON; the rows of `attention` are `tokens`, its columns `source_tokens`.
@@ -166,7 +167,7 @@ class Prediction:
         which are most of its size, these three keys are left out, unless the task gives `source_tokens` of its own.
         """
         content: dict[str, Any] = {
-            "source": self.source,
+            "source": str(self.source),  # a label, if a picture or recording was given in Python
             "tokens": list(self.tokens),
             "text": self.text,
             "score": self.score,
@@ -175,6 +176,8 @@ class Prediction:
             content["token_scores"] = list(self.token_scores)
         if not self.finished:
             content["finished"] = False
+        if self.cuts:
+            content["cuts"] = list(self.cuts)
         if maps:
             content["source_tokens"] = list(self.map.columns if self.map else self.source_tokens)
             content["attention"] = self.map.weights.tolist() if self.map else []

@@ -177,6 +177,31 @@ def test_a_trained_run_is_loaded_and_predicts_with_maps_over_the_grid(run: Run) 
     assert last["dev_loss"] < first["dev_loss"]
 
 
+def test_arrays_tensors_and_images_are_inputs_as_files_are(run: Run, tmp_path: Path) -> None:
+    images = pytest.importorskip("PIL.Image")
+    predictor = regard.load(run, device="cpu")
+    pixels, other = (render(scene) for scene in SCENES[:2])
+    images.fromarray(pixels).save(tmp_path / "it.png")
+    [expected] = predictor.predict([SCENES[0]])
+    tensor = torch.from_numpy(pixels).permute(2, 0, 1)
+    for value in (pixels, pixels / 255, tensor, tensor / 255, images.fromarray(pixels), tmp_path / "it.png"):
+        [prediction] = predictor.predict([value], all_maps=True)
+        assert (prediction.text, prediction.score, prediction.map) == (expected.text, expected.score, expected.map)
+        name = str(tmp_path / "it.png") if isinstance(value, Path) else "<picture 64x64>"
+        assert (str(prediction.source), prediction.to_dict()["source"]) == (name, name)
+    # of two pictures with the same label, each is read
+    alone = [force(predictor, [(value, "a red circle")])[0].score for value in (pixels, other)]
+    both = [forced.score for forced in force(predictor, [(value, "a red circle") for value in (pixels, other)])]
+    assert both == pytest.approx(alone, abs=1e-5)
+    assert abs(alone[0] - alone[1]) > 1e-4
+    with pytest.raises(
+        RecipeError, match=r"^predict takes a list of inputs, not one ndarray; write predict\(\[input\]\)"
+    ):
+        predictor.predict(pixels)
+    with pytest.raises(DataError, match=r"^input 2 has numbers of the type int64"):
+        predictor.predict([pixels, pixels.astype(int)])
+
+
 def test_a_stopped_and_resumed_run_ends_with_the_same_bits(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

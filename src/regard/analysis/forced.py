@@ -4,6 +4,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from regard.analysis.alignment import READINGS, alignment_error_rate, diagonal
 from regard.console import counted
@@ -20,17 +21,20 @@ from regard.types import END, SPECIALS, Example, Prediction
 
 
 def force(
-    predictor: Predictor, pairs: Sequence[Example | tuple[str, str]], *, all_maps: bool = False
+    predictor: Predictor, pairs: Sequence[Example | tuple[Any, str]], *, all_maps: bool = False
 ) -> list[Prediction]:
     """The log-probability and the map of every given target, computed by teacher forcing.
 
-    A pair is (source, target). The map has a last row for END: the attention of the step whose input is the last token
-    of the target; `token_scores` has END's log-probability at its end. With `all_maps`, `maps` has the maps of all
-    sites, layers and heads.
+    A pair is (source, target); a source is an input of `Predictor.predict`. The map has a last row for END: the
+    attention of the step whose input is the last token of the target; `token_scores` has END's log-probability at its
+    end. With `all_maps`, `maps` has the maps of all sites, layers and heads.
     """
     task = _translator(predictor)
     assert isinstance(predictor.model, Seq2Seq)
-    examples = [pair if isinstance(pair, Example) else Example(*pair) for pair in pairs]
+    examples = [
+        pair if isinstance(pair, Example) else Example(task.accept(pair[0], f"the source of pair {number:,}"), pair[1])
+        for number, pair in enumerate(pairs, start=1)
+    ]
     with predictor.running():
         return task.force(predictor.model, examples, all_maps=all_maps)
 

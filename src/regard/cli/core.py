@@ -241,6 +241,14 @@ def cut_note(cut: int, outputs: int) -> str:
     return f"{cut:,} of {outputs:,} outputs were cut at the longest length; raise search.max_ratio or search.max_extra"
 
 
+def parts_note(task: "AnyTask", recordings: int, parts: int, inputs: int) -> str:
+    """The note about recordings that were cut into parts."""
+    verb = "is" if recordings == 1 else "are"
+    have = f"the recording {verb}" if inputs == 1 else f"{recordings:,} of {inputs:,} recordings {verb}"
+    longest = f"{task.longest_in_seconds:g} seconds, the longest in training (data.max_length)"
+    return f"{have} longer than {longest}; cut at silences into {parts:,} parts"
+
+
 def say(line: str) -> None:
     """Print a line on stderr; in a terminal with visible control characters, and broken between words."""
     from regard.console import for_terminal

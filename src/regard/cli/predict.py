@@ -1,5 +1,6 @@
 """`regard predict`: one line of output for each line of input, or for each recording or picture."""
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,7 @@ import typer
 
 from regard.cli import core
 from regard.cli.core import STDIN, Beam, Columns, Inputs, Json, Quiet, RunPath
-from regard.errors import RecipeError, shown
+from regard.errors import DataError, RecipeError, shown
 from regard.visible import is_terminal
 
 if TYPE_CHECKING:
@@ -43,7 +44,11 @@ def predict(
     A language model prints the text and its continuation. Lines of stdin are answered as they come: one at a time if
     they are typed, many at once if they are waiting.
 
-    If the run reads recordings or pictures, each file is one input, and a line of stdin names one.
+    If the run reads recordings or pictures, each file is one input, and a line of stdin names one. Of a folder, the
+    files in it that are recordings or pictures are read, sorted by name; folders in it are not searched.
+
+    A recording that is longer than those of the training (data.max_length) is cut at silences; the outputs of its
+    parts are joined.
 
     A line of more than 5,000 tokens (or data.max_length, if that is more) gets an empty line, and a note on stderr.
 
@@ -60,7 +65,7 @@ def predict(
     _check_inputs(inputs, text, lists, columns)
     predictor = load(run)
     if predictor.task.reads_files:
-        batches = _named_files(predictor.task, inputs, text, lists)
+        batches = _named_files(predictor.task, inputs, text, lists, quiet=quiet)
     else:
         _check_texts(run, inputs, lists)
         own = predictor.task.recipe.data.columns
@@ -124,7 +129,7 @@ def _check_texts(run: str, inputs: list[str] | None, lists: list[str] | None) ->
 
 
 def _named_files(
-    task: "AnyTask", inputs: list[str] | None, texts: list[str] | None, lists: list[str] | None
+    task: "AnyTask", inputs: list[str] | None, texts: list[str] | None, lists: list[str] | None, *, quiet: bool
 ) -> Iterable[Sequence[str]]:
     """The names of files that are inputs themselves: arguments, lines of lists, otherwise lines of stdin."""
     from regard.data.files import load
@@ -134,7 +139,22 @@ def _named_files(
     if not (texts or lists) and inputs in (None, [], [STDIN]):
         return core.read_batches(None)
     listed = [task.locate(line, name) if line.strip() else "" for name in lists or [] for line in load(name)]
-    return core.in_chunks([*(texts or inputs or []), *listed])
+    named = [file for name in inputs or [] for file in _files_of(task, name, quiet=quiet)]
+    return core.in_chunks([*(texts or named), *listed])
+
+
+def _files_of(task: "AnyTask", name: str, *, quiet: bool) -> list[str]:
+    """The files that an argument names: of a folder, those in it that the task reads."""
+    if not os.path.isdir(name):
+        return [name]
+    names, others = task.files_in(name)
+    if not names:
+        files = "files of other kinds" if others else "nothing at all"
+        raise DataError(f"{name} has no {task.noun_of_input} in it, but {files}; name another folder, or a file")
+    if not quiet:
+        skipped = f"; {others:,} other {'entry' if others == 1 else 'entries'} skipped" if others else ""
+        core.note(f"{name}: {len(names):,} {task.noun_of_input}s, sorted by name{skipped}")
+    return names
 
 
 def _looks_like_text(name: str) -> bool:
@@ -147,7 +167,7 @@ class Notes:
 
     def __init__(self, task: "AnyTask") -> None:
         self._task = task
-        self._tabs = self._lacking = self._cut = 0
+        self._tabs = self._lacking = self._cut = self._divided = self._parts = 0
         self._unknown: dict[str, None] = {}  # the first unknown parts, in their order
 
     def add(self, answer: "Prediction") -> None:
@@ -156,6 +176,8 @@ class Notes:
         unknown = self._task.unknown_parts(text)
         self._lacking += bool(unknown)
         self._cut += not answer.finished
+        self._divided += bool(answer.cuts)
+        self._parts += len(answer.cuts) + bool(answer.cuts)
         self._tabs += "\t" in text and len(self._task.columns) <= 2  # with more, tabs separate the fields of a source
         if len(self._unknown) <= LISTED:
             self._unknown.update(dict.fromkeys(unknown))
@@ -171,6 +193,8 @@ class Notes:
             have = "the text has" if lines == 1 else f"{self._lacking:,} of {lines:,} lines have"
             named = ", ".join(map(shown, [*self._unknown][:LISTED])) + (", ..." if len(self._unknown) > LISTED else "")
             sentences.append(f"{have} parts that are not in the vocabulary: {named}")
+        if self._divided:
+            sentences.append(core.parts_note(self._task, self._divided, self._parts, lines))
         if self._cut:
             sentences.append(core.cut_note(self._cut, lines))
         return sentences

@@ -65,6 +65,10 @@ def score(
     cut = sum(not answer.finished for answer in scored.answers)
     if cut and not quiet:
         note(core.cut_note(cut, len(scored.answers)))
+    divided = [answer for answer in scored.answers if answer.cuts]
+    if divided and not quiet:
+        parts = sum(len(answer.cuts) + 1 for answer in divided)
+        note(core.parts_note(predictor.task, len(divided), parts, len(scored.answers)))
     total, links = scored.measured, alignment.measure(scored.answers, scored.asked)
     if as_json:
         rates = {reading: error.value for reading, error in links.items()}

@@ -32,16 +32,17 @@ SIGNATURES = {  # of what soundfile decodes
     b"fLaC": "FLAC",
     b"OggS": "Ogg",
     b"ID3": "MP3",
-    b"\xff\xfb": "MP3",
-    b"\xff\xf3": "MP3",
-    b"\xff\xf2": "MP3",
+    **{b"\xff" + bytes([version]): "MP3" for version in (0xFB, 0xFA, 0xF3, 0xF2, 0xE3, 0xE2)},  # E: 8 to 12 kHz
 }
 
 Numbers = NDArray[Any]
 
 
 class Recording(NamedTuple):
-    """The samples of a recording, full scale is 1; several channels are averaged."""
+    """The samples of a recording, full scale is 1; several channels are averaged.
+
+    As an input of `Predictor.predict`, the samples may also be an array.
+    """
 
     samples: Float[Tensor, " samples"]
     rate: int  # samples per second
@@ -72,16 +73,30 @@ class _Wave(NamedTuple):
 
 def decode(content: bytes, name: str, limits: Limits = LIMITS) -> Recording:
     """The recording in the content of a file; `name` is for messages."""
-    if content[:4] == b"RIFF" and content[8:12] == b"WAVE":
+    if _is_wave(content):
         wave = _parse(content, name)
         if isinstance(wave, str):
             return _decode_with_soundfile(content, name, f"WAV ({wave})", limits)
         return _decode_wave(wave, name, limits)
-    kind = next((kind for signature, kind in SIGNATURES.items() if content.startswith(signature)), None)
-    if kind is None:
+    kind = _kind(content)
+    if not kind:
         begins = f"begins with {shown(content[:8])}" if content else "is empty"
         raise DataError(f"{name} is no recording that can be read: it {begins}; give WAV, FLAC, Ogg or MP3")
     return _decode_with_soundfile(content, name, kind, limits)
+
+
+def is_recording(start: bytes) -> bool:
+    """Whether a file that begins with these bytes has a format that is read."""
+    return _is_wave(start) or bool(_kind(start))
+
+
+def _is_wave(content: bytes) -> bool:
+    return content[:4] == b"RIFF" and content[8:12] == b"WAVE"
+
+
+def _kind(content: bytes) -> str:
+    """The format that soundfile decodes, by the first bytes; empty if it is another."""
+    return next((kind for signature, kind in SIGNATURES.items() if content.startswith(signature)), "")
 
 
 def check_shape(shape: Shape, name: str, limits: Limits) -> None:
@@ -99,7 +114,7 @@ def check_shape(shape: Shape, name: str, limits: Limits) -> None:
         raise DataError(f"{name} takes more than {limits.recording_seconds:,} seconds; {how}")
 
 
-def _mono(pieces: Iterator[Numbers], shape: Shape, name: str) -> Recording:
+def mono(pieces: Iterator[Numbers], shape: Shape, name: str) -> Recording:
     """The recording whose samples come in pieces of (frames, channels); DataError if they do not fit the shape."""
     samples, filled = np.empty(shape.frames, np.float32), 0
     for piece in pieces:
@@ -186,7 +201,7 @@ def _decode_wave(wave: _Wave, name: str, limits: Limits) -> Recording:
     check_shape(shape, name, limits)
     step = max(1, PIECE // frame) * frame
     pieces = (_numbers(wave, wave.data[start : start + step]) for start in range(0, len(wave.data), step))
-    return _mono(pieces, shape, name)
+    return mono(pieces, shape, name)
 
 
 def _numbers(wave: _Wave, data: memoryview) -> Numbers:
@@ -227,9 +242,9 @@ def _decode_with_soundfile(content: bytes, name: str, kind: str, limits: Limits)
             if shape.frames == UNKNOWN_FRAMES:
                 raise DataError(f"{name} does not say how long it is, as if written to a pipe; convert it to a file")
             check_shape(shape, name, limits)
-            return _mono(_pieces(file, max(1, PIECE // shape.channels)), shape, name)
+            return mono(_pieces(file, max(1, PIECE // shape.channels)), shape, name)
     except (soundfile.SoundFileError, RuntimeError, ValueError) as error:
-        why = shown(str(error))
+        why = shown(getattr(error, "error_string", str(error)))  # without the address of an object before it
         raise DataError(f"{name} is not a whole {kind} file ({why}); fetch or convert it again") from error
 
 

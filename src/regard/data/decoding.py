@@ -23,6 +23,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from regard.data import pictures
+from regard.data.media import Medium
 from regard.errors import DataError, RegardError
 from regard.recipe import Limits
 
@@ -76,6 +77,8 @@ class Decoders:
         return list(self._pool.map(self._decode_one, named))
 
     def _decode_one(self, named: tuple[str, bytes]) -> Image:
+        if isinstance(named[0], Medium):  # it has its pixels already
+            return self.square.decode(*named)
         worker = self._idle.get()
         try:
             return worker.decode(*named)

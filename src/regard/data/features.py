@@ -7,7 +7,9 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -28,6 +30,7 @@ CROSSINGS = 32  # zeros of the sinc function to either side
 BETA = 10.0  # shape of the Kaiser window: the larger, the less aliasing
 CUTOFF = 0.92  # as a share of the lower Nyquist frequency; up to 0.83 is kept, beyond 1.01 removed
 PRODUCTS = 2**22  # products of samples and weights that are computed at a time
+WEIGHTS = 2**19  # weights that are computed at a time
 FINEST = 1000  # largest denominator of a factor of `change_speed`
 
 
@@ -129,6 +132,30 @@ def mel_to_hertz(mel: Float[Tensor, "*any"]) -> Float[Tensor, "*any"]:
     return torch.where(mel < BREAK_MEL, mel * HERTZ_PER_MEL, above)
 
 
+# long recordings
+
+
+def cut(power: Float[Tensor, " frames"], longest: int, *, step: int = 1, window: int = 1) -> list[range]:
+    """Spans of at most `longest` frames that follow each other and cover the recording, cut where it is quiet.
+
+    `power` is that of each frame. A cut comes after a half to the whole of `longest`, a multiple of `step`, where the
+    power of the `window` frames around it is least, weighted by their nearness; of equal ones at the last. No span is
+    shorter than about a quarter of `longest`, unless the recording is.
+    """
+    most, ends = longest // step, []
+    before = window // 2
+    padded = np.pad(power.double().numpy(), (before, window - before), mode="edge")
+    near = np.hanning(window + 2)[1:-1]
+    around = np.lib.stride_tricks.sliding_window_view(padded, window) @ near  # of the frames around each boundary
+    start = 0
+    while len(power) - start > most * step:
+        last = min(most, (len(power) - start) // step - most // 4)
+        places = start + step * np.arange(last, max(1, most // 2) - 1, -1)
+        start = int(places[around[places].argmin()])  # the first of equal ones, which is the last in time
+        ends.append(start)
+    return [range(*bounds) for bounds in pairwise([0, *ends, len(power)])]
+
+
 # variations for training
 
 
@@ -196,14 +223,16 @@ def resample(samples: Float[Tensor, " samples"], rate: int, new_rate: int) -> Fl
     if up == down or not len(samples):
         return samples.clone()
     count = -(-len(samples) * up // down)
-    weights = _interpolation(up, down, min(up, count)).to(samples)  # row k % up is for sample k
-    taps = weights.shape[1]
+    cutoff = CUTOFF * min(1.0, up / down)  # as a share of the Nyquist frequency of the samples
+    taps = 2 * math.ceil(CROSSINGS / cutoff)
     padded = torch.nn.functional.pad(samples, (taps // 2 - 1, taps // 2))
     windows = padded.unfold(0, taps, 1)  # a view: the samples around each sample
     changed = samples.new_empty(count)
-    step = max(1, PRODUCTS // taps)
-    for phase, row in enumerate(weights):  # every `up` samples are `down` samples of the input apart
-        part = changed[phase::up]
+    step, block = max(1, PRODUCTS // taps), max(1, WEIGHTS // taps)
+    for phase in range(min(up, count)):  # every `up` samples are `down` samples of the input apart
+        if phase % block == 0:  # not all at once: of odd rates, such as 383,999, there are very many
+            weights = _interpolation(up, down, phase, min(phase + block, up, count)).to(samples)
+        part, row = changed[phase::up], weights[phase % block]
         inputs = windows[phase * down // up :: down][: len(part)]
         for start in range(0, len(part), step):
             part[start : start + step] = inputs[start : start + step] @ row
@@ -211,12 +240,12 @@ def resample(samples: Float[Tensor, " samples"], rate: int, new_rate: int) -> Fl
 
 
 @lru_cache(maxsize=16)
-def _interpolation(up: int, down: int, phases: int) -> Float[Tensor, "phases taps"]:
-    """The weights of the samples around the times k * down / up, for k below `phases`; each row has the sum 1."""
-    cutoff = CUTOFF * min(1.0, up / down)  # as a share of the Nyquist frequency of the samples
-    reach = -(-CROSSINGS // cutoff)  # samples to either side
+def _interpolation(up: int, down: int, first: int, end: int) -> Float[Tensor, "phases taps"]:
+    """The weights of the samples around the times k * down / up, for k from `first` to `end`; rows have the sum 1."""
+    cutoff = CUTOFF * min(1.0, up / down)
+    reach = math.ceil(CROSSINGS / cutoff)  # samples to either side
     offsets = torch.arange(-reach + 1, reach + 1, dtype=torch.float64)
-    fractions = (torch.arange(phases) * down % up).double() / up
+    fractions = (torch.arange(first, end) * down % up).double() / up
     distances = offsets - fractions.unsqueeze(1)
     inside = (1 - (distances / reach).square()).clamp(min=0)
     weights = torch.sinc(cutoff * distances) * torch.special.i0(BETA * inside.sqrt())

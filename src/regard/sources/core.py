@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from regard.errors import DataError
 from regard.maps import Layout, SourceView
 from regard.recipe import Model, Recipe
 from regard.storage import Run
@@ -66,6 +67,13 @@ class Front(ABC, nn.Module):
 Item = TypeVar("Item")  # one encoded source, such as a list of token ids
 
 
+class Span(NamedTuple, Generic[Item]):
+    """A part of an item, and the position of the item that it begins at."""
+
+    start: int
+    item: Item
+
+
 class Source(ABC, Generic[Item]):
     """Base class of kinds of input: encodes sources, and forms batches of them.
 
@@ -74,6 +82,7 @@ class Source(ABC, Generic[Item]):
 
     reads_files: ClassVar[bool] = False  # whether a source is the name of a file, such as a recording, and not a text
     is_sequence: ClassVar[bool] = True  # whether its positions are in an order that a target may follow, as CTC needs
+    noun: ClassVar[str] = "text"  # the word for one source in messages
 
     @staticmethod
     @abstractmethod
@@ -99,6 +108,15 @@ class Source(ABC, Generic[Item]):
         return source
 
     @classmethod
+    def recognises(cls, start: bytes) -> bool:
+        """Whether a file that begins with these bytes can be a source; of folders, all such files are read."""
+        return False
+
+    def accept(self, value: object, name: str) -> str:
+        """The source for an input given in Python that is no text, such as an array; `name` is for messages."""
+        raise DataError(f"{name} is of the type {type(value).__name__}; give texts")
+
+    @classmethod
     def variants(cls, recipe: Recipe, source: str) -> tuple[str, ...]:
         """The sources to train on in place of one: itself, and any copies that are varied (data augmentation).
 
@@ -121,6 +139,17 @@ class Source(ABC, Generic[Item]):
     @abstractmethod
     def size(self, item: Item) -> int:
         """The number of positions of an item in a batch, with END if it has one; it limits the items of a batch."""
+
+    def split(self, item: Item, longest: int) -> "list[Span[Item]]":
+        """The parts of an item that are answered one by one and joined, each of at most `longest` positions.
+
+        There are several only if the item is longer than that, and can be cut: by default it is not.
+        """
+        return [Span(0, item)]
+
+    def time(self, position: int) -> float:
+        """The time of a position in seconds, if the source is a recording; otherwise the position itself."""
+        return float(position)
 
     @abstractmethod
     def collate(self, items: Sequence[Item]) -> Any:

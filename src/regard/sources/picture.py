@@ -316,6 +316,7 @@ class Picture(Source[Image | Features]):
 
     reads_files = True
     is_sequence = False
+    noun = "picture"
 
     def __init__(self, settings: recipes.Picture, limits: Limits, weights: bytes = b"", device: str = "auto") -> None:
         self.settings, self.limits, self.weights = settings, limits, weights
@@ -373,6 +374,15 @@ class Picture(Source[Image | Features]):
         """The picture, and its mirror image if the recipe says so."""
         return (source, f"{MIRROR}{source}") if recipe.picture.mirror else (source,)
 
+    @classmethod
+    def recognises(cls, start: bytes) -> bool:
+        """Whether a file that begins with these bytes has a format that is read."""
+        return pictures.is_picture(start)
+
+    def accept(self, value: object, name: str) -> str:
+        """The source for an array, a tensor or an image of Pillow."""
+        return pictures.accept(value, name, self.limits)
+
     def files(self) -> dict[str, bytes]:
         """The published weights of the front, if it has any: a run predicts without the package that they are from."""
         return {FILE: self.weights} if self.weights else {}
@@ -394,7 +404,7 @@ class Picture(Source[Image | Features]):
         return Shared.of(sources, self._compute if self.is_frozen else lambda names: Decoded(names, self._decode))
 
     def _content(self, source: str) -> bytes:
-        return self.pictures.content(source.removeprefix(MIRROR))
+        return self.pictures.content(_unmirrored(source))
 
     def _decoders(self, names: Sequence[str] = ()) -> Decoders:
         """Decoders for pictures of these names."""
@@ -403,7 +413,7 @@ class Picture(Source[Image | Features]):
 
     def _pixels(self, contents: Mapping[str, bytes], decoders: Decoders) -> list[Image]:
         """The resized pixels of pictures of these names and contents; mirrored if the name says so."""
-        named = [(name.removeprefix(MIRROR), content) for name, content in contents.items()]
+        named = [(_unmirrored(name), content) for name, content in contents.items()]
         images = decoders.decode(named)
         pairs = zip(contents, images, strict=True)
         return [image.flip(-1) if name.startswith(MIRROR) else image for name, image in pairs]
@@ -494,6 +504,11 @@ class Picture(Source[Image | Features]):
         if self.settings.front not in PUBLISHED:
             return text
         return f"{text} by {self.settings.front} with {'fixed' if self.is_frozen else 'fine-tuned'} weights"
+
+
+def _unmirrored(source: str) -> str:
+    """The source of which this one is the mirror image, or itself."""
+    return source.removeprefix(MIRROR) if source.startswith(MIRROR) else source
 
 
 def _groups(names: Iterable[str]) -> Iterator[list[str]]:

@@ -15,10 +15,10 @@ from torch.nn import functional
 
 from regard.console import counted
 from regard.data.archives import full_name
-from regard.data.audio import HIGHEST_RATE, LOWEST_RATE
+from regard.data.audio import HIGHEST_RATE, LOWEST_RATE, is_recording
 from regard.data.corpora.tones import is_description
-from regard.data.features import MaskSettings, MelSettings, change_speed, log_mel, mask_features, resample
-from regard.data.recordings import Recordings
+from regard.data.features import MaskSettings, MelSettings, change_speed, cut, log_mel, mask_features, resample
+from regard.data.recordings import Recordings, accept
 from regard.data.store import Shared
 from regard.device import one_thread, only_shapes
 from regard.errors import CorruptError, RecipeError, pick
@@ -26,7 +26,7 @@ from regard.layers.recurrence import Recurrence
 from regard.maps import Frames, Spectrogram
 from regard.recipe import Limits, Model, Recipe
 from regard.recipe import Speech as Settings
-from regard.sources.core import Front, Source, Vectors
+from regard.sources.core import Front, Source, Span, Vectors
 from regard.storage import Run
 from regard.types import BatchFirst
 
@@ -34,6 +34,7 @@ FILE = "speech.json"  # of a run: sampling rate, and the mean and the standard d
 MEASURED = 1000  # recordings at most from which mean and deviation are computed, spread over the training data
 LEAST_DEVIATION = 0.1  # of a band, in nats: one that hardly varies, such as silence, is not blown up
 SPEED = re.compile(r"speed:([0-9]\.[0-9]+):(.+)", re.DOTALL)  # a varied recording: speed:0.9:NAME
+QUIET = 0.2  # seconds whose power is averaged to find a silence to cut at
 COUNTED = 10  # recordings that progress counts at a time
 
 Features = Float[Tensor, "frames bands"]
@@ -211,6 +212,7 @@ class Speech(Source[Features]):
     """
 
     reads_files = True
+    noun = "recording"
 
     def __init__(self, settings: Settings, limits: Limits, scale: Scale) -> None:
         self.settings, self.scale = settings, scale
@@ -250,6 +252,15 @@ class Speech(Source[Features]):
         return source if is_description(source) else full_name(source, file)
 
     @classmethod
+    def recognises(cls, start: bytes) -> bool:
+        """Whether a file that begins with these bytes has a format that is read."""
+        return is_recording(start)
+
+    def accept(self, value: object, name: str) -> str:
+        """The source for a `Recording`: samples and their rate."""
+        return accept(value, name, self.recordings.limits)
+
+    @classmethod
     def variants(cls, recipe: Recipe, source: str) -> tuple[str, ...]:
         """Speed perturbation: the recording, and two copies that are slower and faster."""
         change = recipe.speech.speed
@@ -275,6 +286,19 @@ class Speech(Source[Features]):
     def size(self, item: Features) -> int:
         """The number of positions after the front has joined frames."""
         return -(-len(item) // self.factor)
+
+    def split(self, item: Features, longest: int) -> list[Span[Features]]:
+        """The parts of a recording, cut where it is quiet; the whole if it is as short as those trained on."""
+        if self.size(item) <= longest + 1:  # as in training
+            return [Span(0, item)]
+        power = (item.float() * self.scale.deviation + self.scale.mean).exp().sum(1)
+        window = max(1, round(QUIET * self.mel.rate / self.mel.hop))
+        spans = cut(power, longest * self.factor, step=self.factor, window=window)
+        return [Span(span.start // self.factor, item[span.start : span.stop]) for span in spans]
+
+    def time(self, position: int) -> float:
+        """The time of a position in seconds."""
+        return position * self.seconds
 
     def collate(self, items: Sequence[Features]) -> SpeechBatch:
         """The features, padded to a whole number of positions."""

@@ -23,7 +23,7 @@ from regard import recipe as recipes
 from regard.attention.record import Recording, record
 from regard.attention.scopes import Scope
 from regard.console import counted
-from regard.data import batching, files, records, store
+from regard.data import batching, files, media, records, store
 from regard.data.batching import Lengths, length_array
 from regard.data.corpora import CORPORA
 from regard.data.files import LIMITS, Loaded
@@ -325,7 +325,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     def within_length(self, data: DataKind) -> DataKind:
         """The examples that are short enough for training; DataError if there are none."""
-        longest = min(self.recipe.data.max_length, position_limit(self.recipe.model) - 1)
+        longest = self.longest_trained
         lengths = length_array(data.lengths()).max(1)
         kept = np.flatnonzero(lengths <= longest + 1)
         if not len(kept):
@@ -433,6 +433,31 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def locate(self, name: str, file: str) -> str:
         """The input that a line of a file names, which may be relative to the folder of that file."""
         return name
+
+    def accept(self, value: object, name: str) -> str:
+        """The input for a value given in Python: a text, unless the task reads files; `name` is for messages."""
+        if isinstance(value, str):
+            return value
+        raise DataError(f"{name} is of the type {type(value).__name__}; give texts")
+
+    @property
+    def noun_of_input(self) -> str:
+        """The word for one input in messages."""
+        return "text"
+
+    @property
+    def longest_in_seconds(self) -> float:
+        """The duration of the longest recording in training; only if the task reads recordings."""
+        raise NotImplementedError(f"the task {self.recipe.task} reads no recordings")
+
+    def files_in(self, folder: str) -> media.Folder:
+        """The files of a folder that can be inputs; only if the task `reads_files`."""
+        raise NotImplementedError(f"the task {self.recipe.task} reads no files")
+
+    @property
+    def longest_trained(self) -> int:
+        """The largest number of tokens of a side in training; with learned positions at most their number."""
+        return int(min(self.recipe.data.max_length, position_limit(self.recipe.model) - 1))
 
     @property
     def longest(self) -> float:
@@ -668,6 +693,13 @@ def input_batches(
 ) -> Iterator[InputBatch]:
     """Encodes texts and yields batches of at most `budget` positions, without blank texts and those over `longest`."""
     encoded = {place: encode(text) for place, text in enumerate(counted(texts, "encoding")) if text.strip()}
+    yield from item_batches(encoded, longest, budget, size)
+
+
+def item_batches(
+    encoded: Mapping[int, Any], longest: float, budget: int, size: Callable[[Any], int]
+) -> Iterator[InputBatch]:
+    """Yields batches of at most `budget` positions of encoded inputs, given by index, without those over `longest`."""
     sizes = {place: size(item) for place, item in encoded.items()}
     answered = [place for place, positions in sizes.items() if positions <= longest + 1]
     groups = batching.sorted_batches([(sizes[place], 0) for place in answered], budget)

@@ -1,9 +1,11 @@
 """Sequence-to-sequence tasks, such as translation, transliteration or rewriting: any source of `SOURCES` to text."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +17,7 @@ from torch.nn import functional
 from regard import models, plugins, search
 from regard.attention import terms
 from regard.console import counted
-from regard.data import batching, captions, store
+from regard.data import batching, captions, media, store
 from regard.data.archives import ENDING, Places
 from regard.data.batching import length_array
 from regard.data.captions import NORMALIZATIONS
@@ -27,7 +29,7 @@ from regard.data.store import IntegerRows, Shared, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
 from regard.device import map_in_parallel, only_shapes
-from regard.errors import DataError, RecipeError, pick
+from regard.errors import DataError, RecipeError, pick, shown
 from regard.kernels.choose import pause_observers
 from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout, SourceView
 from regard.metrics import MULTI_REFERENCE
@@ -39,10 +41,13 @@ from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import DECODER_ROWS, Axes, Collated, DevLoss, Examples, Pairs, Task
+from regard.tasks.parts import Part, join, join_maps
 from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Memory, Padded, Prediction, Step, Vocabulary
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: source tokens times beams
 FORCED_TOKENS = 2000  # tokens of a batch in `force`
+HINTED = 20  # sources that are looked at for `_media_hint`
+HINTS = {"picture": ("pictures", "shapes"), "speech": ("recordings", "tones")}  # a noun, and a recipe to start from
 CTC_ROWS = ("ctc.out.weight", "ctc.out.bias")  # tensors of the CTC layer with a row for each target token
 
 
@@ -74,6 +79,28 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def locate(self, name: str, file: str) -> str:
         """The input that a line of a file names, which may be relative to the folder of that file."""
         return self.inputs.locate(name, file)
+
+    def accept(self, value: object, name: str) -> str:
+        """The input for a value given in Python: a text or the name of a file, or what the source accepts."""
+        if isinstance(value, str):
+            return value
+        if self.reads_files and isinstance(value, os.PathLike):
+            return os.fsdecode(value)
+        return self.inputs.accept(value, name)
+
+    @property
+    def noun_of_input(self) -> str:
+        """The word for one input in messages."""
+        return self.inputs.noun
+
+    @property
+    def longest_in_seconds(self) -> float:
+        """The duration of the longest recording in training."""
+        return self.inputs.time(self.longest_trained)
+
+    def files_in(self, folder: str) -> media.Folder:
+        """The files of a folder that can be inputs, by their first bytes."""
+        return media.files_in(folder, self.inputs.recognises)
 
     @classmethod
     def check(cls, recipe: Recipe) -> None:
@@ -124,6 +151,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         """Reads or generates all examples; the source may add variants of those for training."""
         _check_pictures(recipe)
         found, kind = super().examples(recipe, given), plugins.pick(SOURCES, recipe.source, "source", Source)
+        if recipe.source == "text" and (hint := _media_hint(found.train)):
+            return found._replace(notes=[*found.notes, hint])
         count = len(kind.variants(recipe, ""))
         if count == 1:
             return found
@@ -287,17 +316,48 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     ) -> list[Prediction]:
         """Predicts the best outputs for each text, with maps; a blank or too long text gets a blank prediction.
 
-        With `all_maps`, the best output of each text is forced after the search, and its `maps` are recorded then.
+        With `all_maps`, the best output of each text is forced after the search, and its `maps` are recorded then. A
+        recording that is too long is cut, its parts are answered, and the outputs of the same rank are joined.
         """
         check_ctc_search(settings, has_layer=model.ctc is not None)
         model.eval()
-        device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
+        parts = [part for place, text in enumerate(counted(texts, "encoding")) for part in self.parts(text, place)]
+        outputs, layout = self._search(model, parts, settings, n_best, seed)
+        maps = self._all_maps(model, parts, outputs) if all_maps and outputs else {}
+        for place, group in groupby(outputs, lambda number: parts[number].input):
+            numbers = [*group]
+            own, whole = [parts[number] for number in numbers], parts[numbers[0]].whole
+            starts, size = [part.start for part in own], self.inputs.size(whole)
+            ranks = zip(*(outputs[number] for number in numbers), strict=False)  # beams may find fewer than n_best
+            joined = [join(rank, starts, size, self.target) for rank in ranks]
+            predictions = [self.prediction(texts[place], whole, output.hypothesis, layout) for output in joined]
+            cuts = tuple(self.inputs.time(start) for start in starts[1:])
+            best = replace(core.with_alternatives(predictions), cuts=cuts)
+            if all_maps:
+                own_maps = [maps[number] for number in numbers]
+                columns = self.inputs.labels(whole)
+                best = replace(best, maps=join_maps(own_maps, joined[0].corners, best.tokens, columns))
+            answers[place] = best
+        return answers
+
+    def parts(self, text: str, place: int = 0) -> list[Part]:
+        """The encoded parts of the input at this index: one, unless it is too long for the model and can be cut."""
+        if not text.strip():
+            return []
+        whole = self.inputs.encode(text)
+        return [Part(place, start, item, whole) for start, item in self.inputs.split(whole, self.longest_trained)]
+
+    def _search(
+        self, model: Seq2Seq, parts: Sequence[Part], settings: Search, n_best: int, seed: int
+    ) -> tuple[dict[int, list[Hypothesis]], Layout]:
+        """The best outputs by the index of a part, sorted by it, without parts that are too long; and their layout."""
+        device = next(model.parameters()).device
 
         def search_in(asked: core.InputBatch) -> tuple[Layout, list[list[Hypothesis]]]:
             source = self.inputs.collate(asked.items).to(device)
             limits = [self.limit(self.inputs.size(item) - 1, settings) for item in asked.items]
-            seeds = [seed + place for place in asked.indices]
+            seeds = [seed + parts[number].input for number in asked.indices]
             memory = model.read(source)
             scorer = _ctc_scorer(model, memory, settings.ctc)
             found = search.find(
@@ -307,23 +367,30 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
         rows = max(settings.beam, n_best)  # rows of a search for each text
         budget = max(1, SEARCH_TOKENS // rows)
-        batches = list(core.input_batches(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
-        best: dict[int, tuple[Any, list[int]]] = {}  # by text: its encoded source, and the tokens of its best output
+        items = {number: part.item for number, part in enumerate(parts)}
+        batches = list(core.item_batches(items, self.longest, budget, self.inputs.size))
+        outputs: dict[int, list[Hypothesis]] = {}
+        layouts: list[Layout] = [TEXT]
         found = zip(batches, map_in_parallel(search_in, batches, model), strict=True)
-        for asked, (layout, outputs) in counted(found, "answering", len(batches), size=1):
-            for place, item, hypotheses in zip(*asked, outputs, strict=True):
-                predictions = [self.prediction(texts[place], item, hypothesis, layout) for hypothesis in hypotheses]
-                answers[place] = core.with_alternatives(predictions)
-                best[place] = item, hypotheses[0].tokens
-        if all_maps and best:  # only now: other threads would run with the recording hooks
-            sources, targets = zip(*best.values(), strict=True)
-            sizes = np.array([self.inputs.size(item) for item in sources], np.int32)
-            data = Pairs([Example(texts[place], "") for place in best], sources, targets, sizes)
-            with pause_observers():  # a caller's recording has the best outputs from the search already
-                forced = self.forced(model, data, all_maps=True, with_end=False)
-            for place, again in zip(best, forced, strict=True):
-                answers[place] = replace(answers[place], maps=again.maps)
-        return answers
+        for asked, (layout, hypotheses) in counted(found, "answering", len(batches), size=1):
+            layouts.append(layout)  # the same for all
+            outputs |= {number: [*map(_on_cpu, own)] for number, own in zip(asked.indices, hypotheses, strict=True)}
+        return dict(sorted(outputs.items())), layouts[-1]
+
+    def _all_maps(
+        self, model: Seq2Seq, parts: Sequence[Part], outputs: dict[int, list[Hypothesis]]
+    ) -> dict[int, AttentionMaps | None]:
+        """The maps of all sites, layers and heads for the best output of each part.
+
+        Not while batches are searched: other threads would run with the recording hooks.
+        """
+        sources = [parts[number].item for number in outputs]
+        targets = [hypotheses[0].tokens for hypotheses in outputs.values()]
+        sizes = np.array([self.inputs.size(item) for item in sources], np.int32)
+        data = Pairs([Example("", "")] * len(sources), sources, targets, sizes)
+        with pause_observers():  # a caller's recording has the best outputs from the search already
+            forced = self.forced(model, data, all_maps=True, with_end=False)
+        return {number: again.maps for number, again in zip(outputs, forced, strict=True)}
 
     def force(self, model: Seq2Seq, examples: Sequence[Example], *, all_maps: bool = False) -> list[Prediction]:
         """Forced decoding: the log-probability and the map of each given target; the last row of a map is END's.
@@ -374,7 +441,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
-        return bool(text.strip()) and self.inputs.size(self.inputs.encode(text)) - 1 > self.longest
+        return any(self.inputs.size(part.item) - 1 > self.longest for part in self.parts(text))
 
     def unknown_parts(self, text: str) -> list[str]:
         """The parts of a text that are not in the vocabulary, in their order; none if the source is not text."""
@@ -438,6 +505,21 @@ def _normalized(read: Callable[[tuple[str, ...]], Loaded], normalize: str) -> Ca
 def _targets(data: Pairs, indices: Sequence[int]) -> Padded:
     """The targets of these examples, with BEGIN and END."""
     return batching.pad([[BEGIN, *data.targets[index], END] for index in indices])
+
+
+def _media_hint(examples: Sequence[Example]) -> str:
+    """A note if sources that are read as texts look like the names of pictures or recordings; otherwise empty."""
+    kind = media.kind_by_names([example.source for example in examples[:HINTED]])
+    if not kind:
+        return ""
+    noun, recipe = HINTS[kind]
+    how = f"to read the files, add source={kind}, or use the recipe {recipe}"
+    return f"the sources look like names of {noun}, such as {shown(examples[0].source)}, but are read as texts; {how}"
+
+
+def _on_cpu(hypothesis: Hypothesis) -> Hypothesis:
+    """The hypothesis with its map on the CPU, so that those of many inputs take no memory of a GPU."""
+    return hypothesis if hypothesis.map is None else hypothesis._replace(map=hypothesis.map.cpu())
 
 
 def _check_copies(recipe: Recipe) -> None:
