@@ -63,7 +63,7 @@ frames = 1000  # ten seconds, at 100 frames per second
 for layers in range(4):
     positions = -(-frames // 2**layers)
     print(
-        f"{layers} layers: {positions:5,} positions of {10 * 2**layers} ms; {40 * positions:6,} weights for 40 letters"
+        f"layers {layers}: {positions:5,} positions of {10 * 2**layers} ms; {40 * positions:6,} weights for 40 letters"
     )
 
 # %% [markdown]
@@ -138,19 +138,20 @@ for scope, predictor in predictors.items():
 # ## Does it ever go back?
 #
 # A transcript follows its recording: the alignment is **monotonic**. Attention does not know this. It *may* jump back
-# or skip a word, and on long recordings it sometimes does. So one asks how often it goes back:
+# or skip a word, and on long recordings it sometimes does. So one asks how often it does not move on:
 
 # %%
 figure, axes = panels(*predictors, height=3)
 for place, (scope, predictor) in zip(axes, predictors.items(), strict=True):
-    back, steps = 0, 0
+    back, stays, steps = 0, 0, 0
     for prediction in predictor.predict([each.source for each in test]):
         times = [seconds for _, seconds in token_times(prediction.map)]
-        back += sum(later < earlier for earlier, later in pairwise(times))
-        steps += max(0, len(times) - 1)
+        moves = [later - earlier for earlier, later in pairwise(times)]
+        back, stays = back + sum(move < 0 for move in moves), stays + sum(move == 0 for move in moves)
+        steps += len(moves)
         place.plot(times, range(len(times)), color=BLUE if scope == "global" else ORANGE, alpha=0.1)
-    place.set(xlabel="seconds", ylabel="note")
-    print(f"{scope:14} goes back in {back} of {steps} steps")
+    place.set(xlabel="seconds", ylabel="note", yticks=range(4))
+    print(f"{scope:14} goes back in {back} of {steps} steps, and stays where it is in {stays}")
 keep(figure, "lesson_15_monotonic")
 
 # %% [markdown]

@@ -18,7 +18,7 @@ def demo(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a small model and show an attention map.
+    """Train a small model; show its attention map.
 
     `dates` reads dates in fifteen languages, in about a minute; `caption` describes scenes of coloured shapes, and
     `transcribe` writes the notes of melodies, each in less than two minutes.
