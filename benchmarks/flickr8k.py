@@ -90,6 +90,7 @@ def train_and_score(run: Training, part: str, out: Path, overrides: list[str], s
             scored = predictor.task.measure(predictor.model, examples, "bleu_4", searched.search)
         result = run._asdict() | {"search": search, "run": str(stored.path), "seconds": seconds}
         result["dev_bleu_4"] = stored.metrics()[-1]["bleu_4"]
+        result["words"] = statistics.fmean(len(answer.text.split()) for answer in scored.answers)
         for metric, measured in {"bleu_4": scored.measured, **scored.others}.items():
             result[metric], result[f"{metric}_signature"] = measured
         print(json.dumps(result), flush=True)
