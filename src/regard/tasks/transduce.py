@@ -264,7 +264,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
         rows = max(settings.beam, n_best)  # rows of a search for each text
         budget = max(1, SEARCH_TOKENS // rows)
-        batches = list(core.input_batches(texts, self.inputs.encode, self.longest, budget, self.inputs.size))
+        items = iter(self.inputs.encode_inputs([text for text in texts if text.strip()]))
+        batches = list(core.input_batches(texts, lambda _: next(items), self.longest, budget, self.inputs.size))
         best: dict[int, tuple[Any, list[int]]] = {}  # by text: its encoded source, and the tokens of its best output
         found = zip(batches, map_in_parallel(search_in, batches, model), strict=True)
         for asked, (layout, outputs) in counted(found, "answering", len(batches), size=1):
