@@ -165,7 +165,8 @@ def test_only_storage_writes_files():
     assert writing_calls(SOURCE) == []
 
 
-def test_pickle_is_not_used_but_for_published_weights_of_a_known_hash():
+def test_pickle_is_not_used():
+    """But for published weights, whose hash is checked before."""
     assert [re.sub(r":\d+", "", use) for use in pickle_uses(SOURCE)] == ["sources/pretrained.py calls torch.load"]
     source = (SOURCE / "sources/pretrained.py").read_text("utf-8")
     check, load = source.index("if sha256 != published.sha256:"), source.index("torch.load(")

@@ -336,7 +336,10 @@ def picture_keys() -> list[str]:
             "picture.front=resnet",
             r"unknown front 'resnet'; choose from convolution, efficientnet_lite0, ",
         ),
-        ("picture.frozen=false", r"picture\.frozen is for picture\.front = efficientnet_lite0, not convolution; leave"),
+        (
+            "picture.frozen=false",
+            r"picture\.frozen is for picture\.front = efficientnet_lite0 or efficientnet_lite2, not con",
+        ),
         ("picture.front=efficientnet_lite0", r"picture\.channels is for picture\.front = convolution, not"),
         ("picture.positions=rotary", r"unknown kind of grid positions 'rotary'; choose from none, sinusoidal, learned"),
         ("picture.kernel=3", r"picture\.kernel is an even number"),

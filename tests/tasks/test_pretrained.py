@@ -452,7 +452,7 @@ def test_examples_that_do_not_fit_on_the_gpu_run_eagerly_and_a_line_says_so(monk
 def test_the_published_weights_give_the_features_of_the_reference(
     front: str, size: int, mean: float, cell: float
 ) -> None:
-    """The numbers are those of the package efficientnet-lite-pytorch, in float64."""
+    """The numbers are those of the package efficientnet-lite-pytorch in float64; if it is there, all are compared."""
     specification = find_spec(PUBLISHED[front].module)
     if specification is None:
         pytest.skip(f"{PUBLISHED[front].package} is not installed")

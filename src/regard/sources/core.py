@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from regard.console import counted
 from regard.errors import DataError
 from regard.maps import Layout, SourceView
 from regard.recipe import Model, Recipe
@@ -135,6 +136,10 @@ class Source(ABC, Generic[Item]):
     def encode_all(self, sources: Sequence[str]) -> Sequence[Item]:
         """Encode many sources; a subclass may return a sequence that needs less memory than a list."""
         return [self.encode(source) for source in sources]
+
+    def encode_inputs(self, sources: Sequence[str]) -> Sequence[Item]:
+        """Encode the inputs of predictions, which are not kept: a subclass may be faster for many than for each."""
+        return [self.encode(source) for source in counted(sources, "encoding")]
 
     @abstractmethod
     def size(self, item: Item) -> int:

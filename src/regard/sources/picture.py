@@ -389,12 +389,11 @@ class Picture(Source[Image | Features]):
 
     def encode(self, source: str) -> Image | Features:
         """The pixels of a picture, resized; their features if the front has fixed weights."""
-        content = self._content(source)
-        row = self._rows.get(self._key(source, content)) if self.is_frozen else None
-        if row is not None:
-            return self._to_features(row)
-        (pixels,) = self._pixels({source: content}, self._decoders())
-        return self._extractor.features([pixels])[0] if self.is_frozen else pixels
+        return self.encode_inputs([source])[0]
+
+    def encode_inputs(self, sources: Sequence[str]) -> Sequence[Image | Features]:
+        """The pixels or the features of pictures; those in the cache are used, and no other is written there."""
+        return Shared.of(sources, self._look_up if self.is_frozen else lambda names: list(self._decode(names)))
 
     def encode_all(self, sources: Sequence[str]) -> Sequence[Image | Features]:
         """Many pictures: a picture with several captions is kept once.
@@ -461,6 +460,19 @@ class Picture(Source[Image | Features]):
                         add({key: row.numpy().tobytes() for key, row in zip(missing, features, strict=True)})
         return Computed(keys, self._read_cached)
 
+    def _look_up(self, names: Sequence[str]) -> list[Features]:
+        """The features of pictures; those that the cache lacks are computed, and not written there."""
+        features: list[Features] = []
+        with self._decoders(names) as decoders:
+            for group in _groups(counted(names, "features of pictures", size=GROUP)):
+                contents = {name: self._content(name) for name in group}
+                rows = {name: self._rows.get(self._key(name, content)) for name, content in contents.items()}
+                missing = {name: contents[name] for name in group if rows[name] is None}
+                pixels = self._pixels(missing, decoders)
+                computed = dict(zip(missing, self._extractor.features(pixels) if missing else (), strict=True))
+                features += [computed[name] if row is None else self._to_features(row) for name, row in rows.items()]
+        return features
+
     def _read_cached(self, key: bytes) -> Features:
         row = self._rows.get(key)
         if row is None:
@@ -521,7 +533,8 @@ def _groups(names: Iterable[str]) -> Iterator[list[str]]:
 def _check_keys(settings: recipes.Picture) -> None:
     """Refuse keys that only another front uses."""
     chosen, default = pick(FRONTS, settings.front, "front"), recipes.Picture()
-    foreign = {key: front for front, kind in FRONTS.items() for key in kind.own_keys if key not in chosen.own_keys}
-    for key, front in foreign.items():
+    foreign = {key for kind in FRONTS.values() for key in kind.own_keys} - {*chosen.own_keys}
+    for key in sorted(foreign):
         if getattr(settings, key) != getattr(default, key):
-            raise RecipeError(f"picture.{key} is for picture.front = {front}, not {settings.front}; leave it out")
+            fronts = " or ".join(name for name, kind in FRONTS.items() if key in kind.own_keys)
+            raise RecipeError(f"picture.{key} is for picture.front = {fronts}, not {settings.front}; leave it out")

@@ -322,7 +322,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         check_ctc_search(settings, has_layer=model.ctc is not None)
         model.eval()
         answers = [core.blank(text) for text in texts]
-        parts = [part for place, text in enumerate(counted(texts, "encoding")) for part in self.parts(text, place)]
+        parts = self.parts(texts)
         outputs, layout = self._search(model, parts, settings, n_best, seed)
         maps = self._all_maps(model, parts, outputs) if all_maps and outputs else {}
         for place, group in groupby(outputs, lambda number: parts[number].input):
@@ -341,12 +341,15 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             answers[place] = best
         return answers
 
-    def parts(self, text: str, place: int = 0) -> list[Part]:
-        """The encoded parts of the input at this index: one, unless it is too long for the model and can be cut."""
-        if not text.strip():
-            return []
-        whole = self.inputs.encode(text)
-        return [Part(place, start, item, whole) for start, item in self.inputs.split(whole, self.longest_trained)]
+    def parts(self, texts: Sequence[str]) -> list[Part]:
+        """The encoded parts of all inputs that are not blank: one each, unless it is too long and can be cut."""
+        places = [place for place, text in enumerate(texts) if text.strip()]
+        items = self.inputs.encode_inputs([texts[place] for place in places])
+        return [
+            Part(place, start, item, whole)
+            for place, whole in zip(places, items, strict=True)
+            for start, item in self.inputs.split(whole, self.longest_trained)
+        ]
 
     def _search(
         self, model: Seq2Seq, parts: Sequence[Part], settings: Search, n_best: int, seed: int
@@ -441,7 +444,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
-        return any(self.inputs.size(part.item) - 1 > self.longest for part in self.parts(text))
+        return any(self.inputs.size(part.item) - 1 > self.longest for part in self.parts([text]))
 
     def unknown_parts(self, text: str) -> list[str]:
         """The parts of a text that are not in the vocabulary, in their order; none if the source is not text."""
