@@ -128,3 +128,29 @@ def test_captured_updates_do_not_use_the_function_of_torch():
         assert not takes("ctc", log_probs)
         losses = ctc_loss(log_probs, TIMES, TARGETS, TOKENS, BLANK)
     assert torch.equal(losses, plain(log_probs, TIMES, TARGETS, TOKENS, BLANK))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_cuda_graph_holds_the_loss_and_its_gradient():
+    given = make_logits(6).float().cuda().requires_grad_()
+    arguments = TIMES.cuda(), TARGETS.cuda(), TOKENS.cuda(), BLANK
+
+    def compute() -> Tensor:
+        given.grad = None
+        losses = ctc_loss(given.log_softmax(-1), *arguments)
+        losses.sum().backward()
+        return losses
+
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with capturable():
+        with torch.cuda.stream(side):
+            compute()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=side):
+            losses = compute()
+    graph.replay()
+    expected = make_logits(6).requires_grad_()
+    right = plain(expected.log_softmax(-1), TIMES, TARGETS, TOKENS, BLANK)
+    right.sum().backward()
+    torch.testing.assert_close(losses.cpu().double(), right, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(given.grad.cpu().double(), expected.grad, rtol=1e-5, atol=1e-5)
