@@ -118,10 +118,10 @@ def picture(texts: list[str]) -> str:
     return console.export_svg(title="regard", theme=SVG_EXPORT_THEME, code_format=PICTURE, unique_id="terminal")
 
 
-def photograph(chromium: str, page: Path, folder: Path) -> bytes:
+def photograph(chromium: str, page: Path, folder: Path, width: int = WIDTH, height: int = HEIGHT) -> bytes:
     """A PNG of a page as chromium draws it."""
     alone = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-    drawing = (f"--window-size={WIDTH},{HEIGHT}", f"--force-device-scale-factor={SHARPNESS}", "--hide-scrollbars")
+    drawing = (f"--window-size={width},{height}", f"--force-device-scale-factor={SHARPNESS}", "--hide-scrollbars")
     files = (f"--screenshot={folder / 'page.png'}", f"--user-data-dir={folder / 'profile'}", page.as_uri())
     subprocess.run([chromium, *alone, *drawing, *files], check=True, capture_output=True, timeout=120)
     return (folder / "page.png").read_bytes()

@@ -20,6 +20,7 @@ SOURCES = {
     "tones": "tones:7:C4-E4-G4-A4-B5",
 }
 FIGURES = {"shapes": "filmstrip", "tones": "spectrogram"}
+SIZES = {"shapes": (1100, 770), "tones": (1000, 610)}  # of the pages, in pixels
 # Chooses the third word, as somebody does who presses an arrow key three times.
 WALK = """<script type="module">
 const picture = document.querySelector(".picture");
@@ -46,7 +47,7 @@ def main() -> None:
             text = draw(prediction.map, ".html", prediction.title).decode()
             policy = text[text.index("<meta http-equiv") : text.index(">", text.index("<meta http-equiv")) + 1]
             storage.write(page, text.replace(policy, "").replace("</body>", WALK).encode())
-            storage.write(HERE / f"{FIGURES[recipe]}_page.png", photograph(chromium, page, Path(name)))
+            storage.write(HERE / f"{FIGURES[recipe]}_page.png", photograph(chromium, page, Path(name), *SIZES[recipe]))
 
 
 if __name__ == "__main__":

@@ -475,3 +475,14 @@ def test_a_page_with_a_picture_runs_under_its_own_policy_and_keeps_labels_litera
     words = [text for attributes, text in page.all("span", **{"class": "word"})]
     assert words[1] == HOSTILE[1].replace(" ", "␣")
     assert len(page.all("canvas")) == 1 + len(HOSTILE) + 1  # the picture, its panels, the heat map
+
+
+@pytest.mark.parametrize("attention", [picture_map(()), recording_map(tokens=0)], ids=["picture", "recording"])
+@pytest.mark.parametrize("ending", [".svg", ".png", ".html"])
+def test_an_empty_output_is_drawn(attention: AttentionMap, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if ending == ".png":
+        pytest.importorskip("matplotlib")
+    assert draw(attention, ending, "t")
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm-256color"), ("COLORTERM", "truecolor")):
+        monkeypatch.setenv(name, value)
+    assert "▀" in drawing(attention)
