@@ -68,11 +68,11 @@ class Front(ABC, nn.Module):
 Item = TypeVar("Item")  # one encoded source, such as a list of token ids
 
 
-class Span(NamedTuple, Generic[Item]):
+class Span(NamedTuple):
     """A part of an item, and the position of the item that it begins at."""
 
     start: int
-    item: Item
+    item: Any
 
 
 class Source(ABC, Generic[Item]):
@@ -145,7 +145,7 @@ class Source(ABC, Generic[Item]):
     def size(self, item: Item) -> int:
         """The number of positions of an item in a batch, with END if it has one; it limits the items of a batch."""
 
-    def split(self, item: Item, longest: int) -> "list[Span[Item]]":
+    def split(self, item: Item, longest: int) -> list[Span]:
         """The parts of an item that are answered one by one and joined, each of at most `longest` positions.
 
         There are several only if the item is longer than that, and can be cut: by default it is not.

@@ -287,7 +287,7 @@ class Speech(Source[Features]):
         """The number of positions after the front has joined frames."""
         return -(-len(item) // self.factor)
 
-    def split(self, item: Features, longest: int) -> list[Span[Features]]:
+    def split(self, item: Features, longest: int) -> list[Span]:
         """The parts of a recording, cut where it is quiet; the whole if it is as short as those trained on."""
         if self.size(item) <= longest + 1:  # as in training
             return [Span(0, item)]

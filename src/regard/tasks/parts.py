@@ -70,7 +70,7 @@ def _space(tokenizer: Tokenizer, left: list[int], right: list[int]) -> list[int]
 
 
 def block_diagonal(
-    blocks: Sequence[Float[Tensor, "*heads tokens source"]], corners: Sequence[Corner], rows: int, columns: int
+    blocks: Sequence[Float[Tensor, "*heads _ _"]], corners: Sequence[Corner], rows: int, columns: int
 ) -> Float[Tensor, "*heads rows columns"]:
     """Weights of parts in one tensor, each at its corner; those of padding, beyond the last column, are left out."""
     weights = blocks[0].new_zeros(*blocks[0].shape[:-2], rows, columns, device="cpu")
