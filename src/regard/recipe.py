@@ -336,6 +336,7 @@ class Speech:
     bands: int = _number(80, 1, 512)  # number of mel bands of the log-mel features
     window: float = _number(0.025, 0.002, 0.1)  # seconds of a window, from which a frame is computed
     hop: float = _number(0.01, 0.001, 0.1)  # seconds between two frames
+    centre: bool = False  # cepstral mean normalisation: subtract from each band its mean in the recording
     front: str = "convolution"  # the layers that join neighbouring frames; `regard list speech_fronts`
     layers: int = _number(2, 1, 5)  # number of the front's layers; each halves the number of positions
     width: int = _number(128, 4, 65_536)  # width of the front's vectors; a Transformer uses its dim instead

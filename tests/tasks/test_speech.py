@@ -164,6 +164,17 @@ def test_features_are_those_of_the_training_data_normalised() -> None:
     assert torch.allclose(items[0].float(), expected, atol=0.01)
 
 
+def test_centred_features_do_not_depend_on_the_level_of_each_band() -> None:
+    sources = [example.source for example in tones(1, 30).train]
+    speech = Speech.fit(small("speech.centre=true"), sources)
+    item = speech.encode(sources[0]).float()
+    mel = MelSettings.for_rate(speech.scale.rate, 12, speech.settings.window, speech.settings.hop)
+    features = log_mel(render(sources[0]).samples, mel)
+    expected = (features - features.mean(0) - speech.scale.mean) / speech.scale.deviation
+    assert torch.allclose(item, expected, atol=0.01)
+    assert speech.scale.mean.abs().max() < 1e-4  # nothing is left of it over all recordings
+
+
 def test_a_recording_of_another_rate_is_resampled_to_that_of_the_run(tmp_path: Path) -> None:
     samples, rate = render("tones:7:C4-E4-G4")
     write_wave(tmp_path / "wide.wav", resample(samples, rate, 16_000), 16_000)

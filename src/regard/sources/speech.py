@@ -272,7 +272,7 @@ class Speech(Source[Features]):
 
     def encode(self, source: str) -> Features:
         """The normalised features of a recording, in half precision."""
-        features = _features(self.recordings, self.mel, source)
+        features = _centred(_features(self.recordings, self.mel, source), self.settings)
         return ((features - self.scale.mean) / self.scale.deviation).half()
 
     def encode_all(self, sources: Sequence[str]) -> Sequence[Features]:
@@ -355,6 +355,11 @@ def _features(recordings: Recordings, mel: MelSettings, source: str) -> Features
         return log_mel(resample(samples, rate, mel.rate), mel)
 
 
+def _centred(features: Features, settings: Settings) -> Features:
+    """Atal 1974, cepstral mean normalisation: each band less its mean, which microphone and voice shift; if it is set."""
+    return features - features.mean(0) if settings.centre else features
+
+
 def _measure(settings: Settings, limits: Limits, sources: Sequence[str]) -> Scale:
     """Rate, mean and deviation of recordings, spread evenly over the training data if there are many."""
     recordings = Recordings(limits)
@@ -363,7 +368,7 @@ def _measure(settings: Settings, limits: Limits, sources: Sequence[str]) -> Scal
     chosen = [sources[index * len(sources) // count] for index in range(count)]
     frames, total, squares = 0, torch.zeros(settings.bands).double(), torch.zeros(settings.bands).double()
     for source in counted(chosen, "measuring recordings", size=COUNTED):
-        features = _features(recordings, mel, source).double()
+        features = _centred(_features(recordings, mel, source), settings).double()
         frames, total, squares = frames + len(features), total + features.sum(0), squares + features.square().sum(0)
     mean = total / frames
     deviation = (squares / frames - mean.square()).clamp(min=LEAST_DEVIATION**2).sqrt()
