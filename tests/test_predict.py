@@ -81,14 +81,14 @@ def test_in_a_run_of_the_first_format_gnmt_means_gnmt_v2(tmp_path: Path) -> None
     run = regard.train(tiny("model.decoder.order=gnmt_v2", "model.decoder.layers=2"), runs=tmp_path, quiet=True)
     expected = regard.load(run).predict(TEXTS)
     stored = run.read(RECIPE).decode()
-    assert stored.startswith("format = 4\n")
+    assert stored.startswith("format = 5\n")
 
     def answers(recipe: str) -> list[tuple[str, float]]:
         run.replace(RECIPE, recipe.encode())
         return [(prediction.text, prediction.score) for prediction in regard.load(run).predict(TEXTS)]
 
     current = stored.replace('"gnmt_v2"', '"gnmt"')
-    without_format = current.replace("format = 4\n", "")
+    without_format = current.replace("format = 5\n", "")
     assert answers(without_format) == [(prediction.text, prediction.score) for prediction in expected]
     assert run.recipe() == recipes.parse(stored, "it")
     assert answers(current) != answers(without_format)

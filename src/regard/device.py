@@ -30,6 +30,11 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 
 
+def is_cpu(device: torch.device) -> bool:
+    """Whether a device is the CPU, on which threads compute one by one what a GPU computes in batches."""
+    return device.type == "cpu"
+
+
 def choose_device(name: str) -> torch.device:
     """The device of that name; `auto` is the GPU if there is one."""
     if name == "auto":

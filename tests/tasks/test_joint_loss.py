@@ -64,8 +64,8 @@ def test_rows_that_fill_up_a_captured_batch_add_nothing() -> None:
     task, model, data = make("train.ctc=0.4")
     table = Table.of(task, data, torch.device("cpu"))
     width = int(data.lengths().max())
-    whole = in_double(table.take(torch.tensor([5, 2]), width))
-    filled = in_double(table.take(torch.tensor([5, 2, table.empty, table.empty]), width))
+    whole = in_double(table.take(torch.tensor([5, 2]), (width, width)))
+    filled = in_double(table.take(torch.tensor([5, 2, table.empty, table.empty]), (width, width)))
     with capturable():
         loss = task.loss(model, whole)
         assert task.loss(model, filled).item() == pytest.approx(loss.item(), rel=1e-9)

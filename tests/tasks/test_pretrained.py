@@ -420,7 +420,7 @@ def test_a_table_holds_each_picture_once_and_gives_the_batch_that_collate_gives(
     table = captured.Table.of(task, data, CPU)
     assert table.source.features.shape == (6 + 1, 4, 1280)
     chosen = [3, 0, 7]
-    batch = table.take(torch.tensor([*chosen, table.empty]), 4)
+    batch = table.take(torch.tensor([*chosen, table.empty]), (4, 4))
     expected = task.collate(data, chosen)
     assert torch.equal(batch.source.features[:3], expected.source.features)
     assert torch.equal(batch.target.ids[:3], expected.target.ids)

@@ -189,8 +189,9 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return models.assemble(model, front, target_size=self.target.size, shared=shared, ctc=ctc)
 
     def vocabularies(self) -> dict[str, Vocabulary]:
-        """The vocabularies of the embeddings and of the output layer; the first only if the source is text."""
-        target = core.rows_of(core.tokens_of(self.target), *DECODER_ROWS, *CTC_ROWS)
+        """The vocabularies of the embeddings and of the output layers; the first only if the source is text."""
+        rows = (*DECODER_ROWS, *CTC_ROWS) if self.recipe.train.ctc else DECODER_ROWS
+        target = core.rows_of(core.tokens_of(self.target), *rows)
         source = {} if self.source is None else core.rows_of(core.tokens_of(self.source), "encoder.embedding.weight")
         return source | target
 

@@ -122,7 +122,7 @@ def test_a_long_recording_has_the_outputs_of_its_parts_and_the_times_of_the_whol
     assert torch.allclose(whole.map.weights.sum(1), torch.ones(len(whole.tokens)))
     assert max(time for _, time in token_times(whole.map)) > whole.cuts[-1]
     # each part gives what it gives alone; the features at its ends see the samples beyond
-    parts = task.parts(whole.source)
+    parts = task.parts([whole.source])
     assert [part.start for part in parts] == starts[:-1]
     assert sum(len(part.item) for part in parts) == len(item)
     assert len(set(homes)) == len(parts)
@@ -137,7 +137,7 @@ def test_the_score_is_the_sum_and_outputs_of_the_same_rank_are_joined(predictor:
     assert (several.text, several.score, len(several.alternatives)) == (best.text, best.score, 2)
     with predictor.running():
         task = predictor.task
-        parts = task.parts(task.accept(recording, "it"))
+        parts = task.parts([task.accept(recording, "it")])
         outputs, _ = task._search(predictor.model, parts, predictor._search({}, 3), 3, 0)
     for rank, prediction in enumerate([several, *several.alternatives]):
         assert prediction.score == sum(outputs[number][rank].score for number in range(len(parts)))
