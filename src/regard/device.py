@@ -30,8 +30,8 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 
 
-def is_cpu(device: torch.device) -> bool:
-    """Whether a device is the CPU, on which threads compute one by one what a GPU computes in batches."""
+def uses_threads(device: torch.device) -> bool:
+    """Whether a device computes on threads of its own: the CPU. A GPU computes in batches what they do one by one."""
     return device.type == "cpu"
 
 

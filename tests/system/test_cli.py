@@ -190,16 +190,13 @@ def test_the_doctor_refuses_a_folder_without_a_run(regard: Command, tmp_path: Pa
 
 
 def test_the_doctor_knows_every_extra_of_the_package() -> None:
-    packages = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = packages["optional-dependencies"]
-    named = {
-        extra: {re.match(r"[\w-]+", each)[0].lower() for each in extras[extra]} for extra in extras if extra != "dev"
-    }
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
     modules = {"pillow": "PIL"}  # the others have the name of their package
-    named = {
-        extra: {modules.get(package, package.replace("-", "_")) for package in packages}
-        for extra, packages in named.items()
-    }
+    named = {}
+    for extra in extras.keys() - {"dev"}:
+        packages = [re.match(r"[\w-]+", each)[0].lower().replace("-", "_") for each in extras[extra]]
+        named[extra] = {modules.get(package, package) for package in packages}
     assert named == {extra: set(names) for extra, names in EXTRAS.items()}
 
 

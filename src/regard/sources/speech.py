@@ -356,7 +356,7 @@ def _features(recordings: Recordings, mel: MelSettings, source: str) -> Features
 
 
 def _centred(features: Features, settings: Settings) -> Features:
-    """Atal 1974, cepstral mean normalisation, if it is set: each band less its mean, which depends on the microphone."""
+    """Atal 1974, cepstral mean normalisation, if it is set: each band less its mean in the recording."""
     return features - features.mean(0) if settings.centre else features
 
 
