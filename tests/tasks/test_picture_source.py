@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from test_keys import keys_of, read_by
 
 import regard
@@ -70,6 +71,15 @@ def test_batch_mates_change_nothing(positions: str, keys: tuple[str, ...]) -> No
     for row in range(5):
         alone = front.embed(batch.select(torch.tensor([row])))
         torch.testing.assert_close(alone.vectors[0], together.vectors[row], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("fit", "shape"), [("crop", (200, 200, 3)), ("pad", (200, 200, 3)), ("stretch", (80, 200, 3))])
+def test_a_map_is_drawn_on_the_pixels_that_the_grid_covers(fit: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    path = tmp_path / "wide.png"
+    Image.fromarray(np.full((80, 200, 3), 90, np.uint8)).save(path)
+    recipe = make_recipe(f"picture.fit={fit}")
+    view = Picture(recipe.picture, recipe.data.limits).view(str(path))
+    assert tuple(view.pixels.shape) == shape
 
 
 def test_a_cell_sees_its_own_pixels_only() -> None:

@@ -226,10 +226,11 @@ def crop(pixels: Pixels, size: int) -> UInt8[Tensor, "3 size size"]:
 
 def pad(pixels: Pixels, size: int) -> UInt8[Tensor, "3 size size"]:
     """Resizes the whole picture until its longer side fits, and puts it into the centre of a white square."""
-    height, width = (max(1, round(side * size / max(pixels.shape[:2]))) for side in pixels.shape[:2])
+    whole = in_proportion(pixels, size)
+    height, width = whole.shape[1:]
     top, left = (size - height) // 2, (size - width) // 2
     square = torch.full((3, size, size), WHITE, dtype=torch.uint8)
-    square[:, top : top + height, left : left + width] = _resized(pixels, height, width)
+    square[:, top : top + height, left : left + width] = whole
     return square
 
 
@@ -239,6 +240,12 @@ def stretch(pixels: Pixels, size: int) -> UInt8[Tensor, "3 size size"]:
 
 
 FITS: dict[str, Callable[[Pixels, int], Tensor]] = {"crop": crop, "pad": pad, "stretch": stretch}
+
+
+def in_proportion(pixels: Pixels, size: int) -> UInt8[Tensor, "3 height width"]:
+    """The whole picture in its own proportions, with a longer side of this size."""
+    height, width = (max(1, round(side * size / max(pixels.shape[:2]))) for side in pixels.shape[:2])
+    return _resized(pixels, height, width)
 
 
 def resize(pixels: Pixels, size: int, fit: str) -> UInt8[Tensor, "3 size size"]:

@@ -496,9 +496,14 @@ class Picture(Source[Image | Features]):
         return tuple(f"{row},{column}" for row in rows for column in columns)
 
     def view(self, source: str) -> PictureView:
-        """The pixels that the grid covers: as `encode`, but not smaller than they need be for display."""
+        """The pixels that the grid covers: as `encode`, but not smaller than they need be for display.
+
+        A picture that is stretched for the model is shown in its own proportions: the grid covers all of it.
+        """
         pixels = pictures.load(source, self.limits)
         size = min(SHOWN_SIDE, max(pixels.shape[:2]))
+        if self.settings.fit == "stretch":
+            return PictureView(pictures.in_proportion(pixels, size).movedim(0, -1))
         return PictureView(pictures.resize(pixels, size, self.settings.fit).movedim(0, -1))
 
     def front(self, model: Model) -> PictureFront:
