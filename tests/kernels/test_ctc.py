@@ -23,6 +23,13 @@ def both_ways(log_probs: Tensor, *arguments: object) -> Tensor:
         return ctc_loss(log_probs.requires_grad_() if log_probs.is_leaf else log_probs, *arguments)
 
 
+FUNCTIONS = [
+    plain,
+    pytest.param(ctc_loss, marks=pytest.mark.takes("ctc")),
+    pytest.param(both_ways, marks=pytest.mark.takes("ctc_both_ways")),
+]
+
+
 def make_logits(seed: int = 0) -> Tensor:
     return torch.randn(4, 7, SIZE, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
@@ -46,9 +53,9 @@ def test_the_recursion_is_the_sum_over_all_alignments():
         assert float(losses[row]) == pytest.approx(-math.log(total), rel=1e-10)
 
 
-@pytest.mark.parametrize("function", [plain, ctc_loss, both_ways])
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_losses_and_gradients_equal_those_of_torch(function):
-    assert takes("ctc", make_logits())
+    assert function is not ctc_loss or takes("ctc", make_logits())
     given, expected = make_logits(1).requires_grad_(), make_logits(1).requires_grad_()
     scale = torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64)
     losses = function(given.log_softmax(-1), TIMES, TARGETS, TOKENS, BLANK)
@@ -61,7 +68,7 @@ def test_losses_and_gradients_equal_those_of_torch(function):
     torch.testing.assert_close(given.grad, expected.grad, rtol=0.0, atol=1e-10)
 
 
-@pytest.mark.parametrize("function", [plain, ctc_loss, both_ways])
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_target_that_is_too_long_adds_nothing(function):
     """Two equal tokens need a blank between them: 2 2 4 needs four positions."""
     logits = make_logits(2).requires_grad_()
@@ -73,7 +80,7 @@ def test_a_target_that_is_too_long_adds_nothing(function):
     assert logits.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("function", [plain, ctc_loss, both_ways])
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_junk_at_padding_changes_nothing(function):
     log_probs = make_logits(3).log_softmax(-1)
     junk, targets = log_probs.clone(), TARGETS.clone()
@@ -90,6 +97,7 @@ def test_an_empty_target_is_blanks_alone():
     assert float(losses[1]) == pytest.approx(-float(log_probs[1, :3, BLANK].sum()), rel=1e-12)
 
 
+@pytest.mark.takes("ctc_both_ways")
 def test_an_empty_target_has_a_gradient_for_blanks_alone():
     log_probs = make_logits(4).log_softmax(-1).requires_grad_()
     losses = both_ways(log_probs, TIMES, TARGETS, torch.zeros(4, dtype=torch.long), BLANK)
@@ -100,6 +108,7 @@ def test_an_empty_target_has_a_gradient_for_blanks_alone():
     torch.testing.assert_close(log_probs.grad, expected, rtol=0.0, atol=1e-12)
 
 
+@pytest.mark.takes("ctc_both_ways")
 @pytest.mark.parametrize("seed", range(5))
 def test_both_ways_give_the_gradient_of_the_recursion(seed):
     """With respect to any log-probabilities, also those that do not sum to one; rows that fill up a batch add none."""
@@ -121,6 +130,7 @@ def test_both_ways_give_the_gradient_of_the_recursion(seed):
         assert not given.grad[row, times[row] :].any()
 
 
+@pytest.mark.takes("ctc")
 def test_captured_updates_do_not_use_the_function_of_torch():
     log_probs = make_logits().log_softmax(-1)
     assert takes("ctc", log_probs)
@@ -130,7 +140,9 @@ def test_captured_updates_do_not_use_the_function_of_torch():
     assert torch.equal(losses, plain(log_probs, TIMES, TARGETS, TOKENS, BLANK))
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.takes("ctc_both_ways")
 def test_a_cuda_graph_holds_the_loss_and_its_gradient():
     given = make_logits(6).float().cuda().requires_grad_()
     arguments = TIMES.cuda(), TARGETS.cuda(), TOKENS.cuda(), BLANK
