@@ -1,6 +1,6 @@
 """Draws what a run attends to in pictures (or recordings) of its test data, to look at them all.
 
-    python benchmarks/filmstrips.py RUN OUT [COUNT]      10 unless told; spread evenly over the test data
+    python benchmarks/filmstrips.py RUN OUT [COUNT]      10 by default; spread evenly over the test data
 
 Writes OUT/01.png, OUT/02.png and so on, and all of them on one page, OUT/all.html. OUT must be new.
 """

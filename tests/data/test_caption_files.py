@@ -16,7 +16,7 @@ from regard.data.archives import Places, StoredFiles
 from regard.data.captions import NORMALIZATIONS, read
 from regard.data.files import LIMITS
 from regard.data.paths import find
-from regard.errors import DataError
+from regard.errors import DataError, RecipeError
 from regard.tasks import Transduce
 
 FLICKR = "b.jpg#0\tA dog .\na.jpg#0\tA cat , asleep .\na.jpg#1\tTwo cats\n"
@@ -73,6 +73,17 @@ def test_every_published_form_gives_the_same_pairs(tmp_path: Path, content: str 
 def test_the_origin_of_a_caption_is_its_line_or_its_number(tmp_path: Path, content: Any, first: int) -> None:
     name = write(tmp_path, content)
     assert [example.origin for example in read((name,)).examples] == [f"{name}:{first + number}" for number in range(3)]
+
+
+def test_results_csv_of_flickr30k_needs_no_columns(tmp_path: Path) -> None:
+    name = write(tmp_path, BARS, "results.csv")
+    recipe = recipes.load("flickr8k_soft", [f"data.train={name}", "data.dev=", "data.test="])
+    Transduce.check_columns(recipe.data)
+    assert len(Transduce.line_reader(recipe)((name,)).examples) == 3
+    table = tmp_path / "table.csv"
+    table.write_text("image,caption\na.jpg,A dog\n", "utf-8")
+    with pytest.raises(RecipeError, match=r"table\.csv has the columns"):
+        Transduce.check_columns(recipes.override(recipe, f"data.train={table}").data)
 
 
 def test_karpathys_files_have_parts(tmp_path: Path) -> None:

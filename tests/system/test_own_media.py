@@ -180,16 +180,14 @@ def test_a_long_recording_is_cut_at_silences_and_a_note_says_so(
     write_wave(folder / "long.wav", spoken(["one", "red", "two", "blue"] * 30))  # 30 seconds; 250 positions are 10
     result = regard("predict", "runs/own", "long.wav", "--json", "--maps", folder=folder)
     assert result.code == 0, result.error
-    note = (
-        r"the recording is longer than 10 seconds, the longest in training \(data\.max_length\); cut at silences into"
-    )
+    note = r"the recording is longer than 10 seconds, the limit of training \(data\.max_length\); cut at silences into"
     (parts,) = re.findall(note + r" (\d+) parts", result.error)
     (answer,) = map(json.loads, result.lines)
     assert len(answer["cuts"]) == int(parts) - 1 >= 3
     assert all(0.02 <= time % 0.25 <= 0.08 for time in answer["cuts"])  # where no word is spoken
     assert answer["source_tokens"][-1] == "30.08"
     two = regard("predict", "runs/own", "long.wav", "set/a.wav", folder=folder)
-    assert "1 of 2 recordings is longer than 10 seconds, the longest in training (data.max_length); cut" in two.error
+    assert "1 of 2 recordings is longer than 10 seconds, the limit of training (data.max_length); cut" in two.error
     (folder / "long.tsv").write_text("long.wav\tone\n", encoding="utf-8")
     scored = regard("score", "runs/own", "long.tsv", folder=folder)
     assert (scored.code, f"into {parts} parts" in scored.error) == (0, True), scored.error

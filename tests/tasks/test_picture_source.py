@@ -82,6 +82,25 @@ def test_a_map_is_drawn_on_the_pixels_that_the_grid_covers(fit: str, shape: tupl
     assert tuple(view.pixels.shape) == shape
 
 
+def test_all_maps_of_a_picture_are_drawn_on_it() -> None:
+    task = make_task()
+    source = "shapes:red-circle-8-8-6,blue-square-40-8-7"
+    [prediction] = task.answer(task.build(), [source], task.recipe.search, all_maps=True)
+    assert prediction.maps is not None
+    drawn_on = prediction.maps.pick("decoder.cross_attention").view
+    assert drawn_on is not None
+    assert torch.equal(drawn_on().pixels, task.inputs.view(source).pixels)
+
+
+def test_names_that_are_kept_meanwhile_do_not_shift_the_others() -> None:
+    pictures = Decoded(["a", "b", "c", "d"], lambda names: (torch.full((3, 2, 2), ord(name)) for name in names))
+    first, second = iter(pictures), iter(pictures)
+    next(second)
+    assert [int(next(first)[0, 0, 0]) for _ in range(2)] == [ord("a"), ord("b")]
+    assert [int(image[0, 0, 0]) for image in second] == [ord(name) for name in "bcd"]
+    assert [int(pictures.item(index)[0, 0, 0]) for index in range(4)] == [ord(name) for name in "abcd"]
+
+
 def test_a_cell_sees_its_own_pixels_only() -> None:
     task = make_task()
     front, batch = task.inputs.front(task.recipe.model), make_batch(task).source

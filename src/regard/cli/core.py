@@ -245,7 +245,7 @@ def parts_note(task: "AnyTask", recordings: int, parts: int, inputs: int) -> str
     """The note about recordings that were cut into parts."""
     verb = "is" if recordings == 1 else "are"
     have = f"the recording {verb}" if inputs == 1 else f"{recordings:,} of {inputs:,} recordings {verb}"
-    longest = f"{task.longest_in_seconds:g} seconds, the longest in training (data.max_length)"
+    longest = f"{task.longest_in_seconds:g} seconds, the limit of training (data.max_length)"
     return f"{have} longer than {longest}; cut at silences into {parts:,} parts"
 
 

@@ -47,7 +47,7 @@ def predict(
     If the run reads recordings or pictures, each file is one input, and a line of stdin names one. Of a folder, the
     files in it that are recordings or pictures are read, sorted by name; folders in it are not searched.
 
-    A recording that is longer than those of the training (data.max_length) is cut at silences; the outputs of its
+    A recording that is longer than the limit of training (data.max_length) is cut at silences; the outputs of its
     parts are joined.
 
     A line of more than 5,000 tokens (or data.max_length, if that is more) gets an empty line, and a note on stderr.

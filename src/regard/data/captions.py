@@ -81,6 +81,12 @@ def read(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     return Loaded(take(examples, complete), len(examples) - len(complete))
 
 
+def is_table(name: str, limits: Limits = LIMITS) -> bool:
+    """Whether a file whose name ends as that of a table has captions in one of the formats, as results.csv has."""
+    start = next((line for line in load(name, limits) if line.strip()), "")
+    return bool(FORMATS["bars"].first.match(start))
+
+
 def _captions(name: str, lines: Lines) -> Sequence[Example] | None:
     """The examples of a file in one of the formats; None if it has none of them."""
     start = next((line for line in lines if line.strip()), "")

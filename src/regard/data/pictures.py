@@ -122,6 +122,8 @@ def _from_image(image: Any, name: str, limits: Limits) -> Pixels:
     from PIL import ImageOps
 
     _check_size(image.width * image.height, name, limits)
+    if not image.width * image.height:
+        raise DataError(f"{name} has no pixels: {image.width} x {image.height}; give another picture")
     return _to_rgb(ImageOps.exif_transpose(image))
 
 

@@ -282,12 +282,16 @@ class Decoded(Stored[Image]):
         return self._keep(name, picture)
 
     def __iter__(self) -> Iterator[Image]:
-        missing = self.decode([name for name in self.names if name not in self.kept])
+        missing = [name for name in self.names if name not in self.kept]
+        decoded = self.decode(missing)
+        to_decode = set(missing)  # as they are now: others may be kept meanwhile
         for name in self.names:
-            yield self.kept[name] if name in self.kept else self._keep(name, next(missing))
+            yield self._keep(name, next(decoded)) if name in to_decode else self.kept[name]
 
     def _keep(self, name: str, picture: Image) -> Image:
         """Keep a picture if there is room; returns it."""
+        if name in self.kept:
+            return self.kept[name]
         if self.bytes + picture.nbytes <= KEPT_BYTES:
             self.kept[name] = picture
             self.bytes += picture.nbytes
@@ -408,7 +412,7 @@ class Picture(Source[Image | Features]):
     def _decoders(self, names: Sequence[str] = ()) -> Decoders:
         """Decoders for pictures of these names."""
         square = Square(self.settings.size, self.settings.fit, self.limits)
-        return Decoders(square, sum(not is_scene(name) for name in names))
+        return Decoders(square, sum(not is_scene(_unmirrored(name)) for name in names))
 
     def _pixels(self, contents: Mapping[str, bytes], decoders: Decoders) -> list[Image]:
         """The resized pixels of pictures of these names and contents; mirrored if the name says so."""
@@ -500,7 +504,9 @@ class Picture(Source[Image | Features]):
 
         A picture that is stretched for the model is shown in its own proportions: the grid covers all of it.
         """
-        pixels = pictures.load(source, self.limits)
+        pixels = pictures.load(_unmirrored(source), self.limits)
+        if source.startswith(MIRROR):
+            pixels = pixels[:, ::-1]
         size = min(SHOWN_SIDE, max(pixels.shape[:2]))
         if self.settings.fit == "stretch":
             return PictureView(pictures.in_proportion(pixels, size).movedim(0, -1))

@@ -238,6 +238,9 @@ class Speech(Source[Features]):
             if origin.recipe().speech.bands != settings.bands:
                 how = f"choose speech.bands={origin.recipe().speech.bands}, or train.new_vocabulary=true"
                 raise RecipeError(f"{origin.path} has another number of mel bands than {settings.bands}; {how}")
+            if origin.recipe().speech.centre != settings.centre:
+                how = f"choose speech.centre={str(not settings.centre).lower()}, or train.new_vocabulary=true"
+                raise RecipeError(f"{origin.path} has features of another kind: speech.centre differs; {how}")
             return cls(settings, limits, Scale.from_bytes(origin.read(FILE), settings.bands))
         return cls(settings, limits, _measure(settings, limits, sources))
 

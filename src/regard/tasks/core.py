@@ -221,7 +221,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             named = records.list_names(data.columns)
             raise RecipeError(f"data.columns names the columns of {roles}, {len(cls.columns)} in all, not {named}")
         for name in tables:
-            if not data.columns and records.ending(name):
+            if not data.columns and records.ending(name) and not cls.has_own_format(name, data.limits):
                 there = records.list_names(records.column_names(name, data.limits))
                 chosen = ",".join(cls.columns).upper()
                 how = f"data.columns={chosen} (in regard score with --columns {chosen})"
@@ -248,6 +248,11 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def from_fields(cls, recipe: Recipe, fields: Fields) -> Texts:
         """The source and the target of a record with the task's `columns`."""
         return records.source_of(fields[:-1]), fields[-1]
+
+    @classmethod
+    def has_own_format(cls, name: str, limits: Limits) -> bool:
+        """Whether a file that looks like a table has a format that is read without data.columns; by default none."""
+        return False
 
     @classmethod
     def reader(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Callable[[tuple[str, ...]], Loaded]:
@@ -447,7 +452,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
 
     @property
     def longest_in_seconds(self) -> float:
-        """The duration of the longest recording in training; only if the task reads recordings."""
+        """The longest duration of a recording in training, data.max_length; only if the task reads recordings."""
         raise NotImplementedError(f"the task {self.recipe.task} reads no recordings")
 
     def files_in(self, folder: str) -> media.Folder:

@@ -35,7 +35,7 @@ from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout, SourceView
 from regard.metrics import MULTI_REFERENCE
 from regard.models import CROSS, DECODER_SELF, ENCODER_SELF, Seq2Seq
 from regard.models.ctc import least_positions
-from regard.recipe import Recipe, Search, Tokens
+from regard.recipe import Limits, Recipe, Search, Tokens
 from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
@@ -95,7 +95,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     @property
     def longest_in_seconds(self) -> float:
-        """The duration of the longest recording in training."""
+        """The longest duration of a recording in training, as data.max_length limits it."""
         return self.inputs.time(self.longest_trained)
 
     def files_in(self, folder: str) -> media.Folder:
@@ -139,6 +139,11 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             return loaded._replace(examples=store.with_sources(loaded.examples, locate))
 
         return _normalized(located if kind.reads_files else read, recipe.data.normalize)
+
+    @classmethod
+    def has_own_format(cls, name: str, limits: Limits) -> bool:
+        """Whether a file is Flickr30k's results.csv, whose captions are read as they are."""
+        return name.endswith(".csv") and captions.is_table(name, limits)
 
     @classmethod
     def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
@@ -325,7 +330,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         answers = [core.blank(text) for text in texts]
         parts = self.parts(texts)
         outputs, layout = self._search(model, parts, settings, n_best, seed)
-        maps = self._all_maps(model, parts, outputs) if all_maps and outputs else {}
+        maps = self._all_maps(model, texts, parts, outputs) if all_maps and outputs else {}
         for place, group in groupby(outputs, lambda number: parts[number].input):
             numbers = [*group]
             own, whole = [parts[number] for number in numbers], parts[numbers[0]].whole
@@ -382,7 +387,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return dict(sorted(outputs.items())), layouts[-1]
 
     def _all_maps(
-        self, model: Seq2Seq, parts: Sequence[Part], outputs: dict[int, list[Hypothesis]]
+        self, model: Seq2Seq, texts: Sequence[str], parts: Sequence[Part], outputs: dict[int, list[Hypothesis]]
     ) -> dict[int, AttentionMaps | None]:
         """The maps of all sites, layers and heads for the best output of each part.
 
@@ -391,7 +396,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         sources = [parts[number].item for number in outputs]
         targets = [hypotheses[0].tokens for hypotheses in outputs.values()]
         sizes = np.array([self.inputs.size(item) for item in sources], np.int32)
-        data = Pairs([Example("", "")] * len(sources), sources, targets, sizes)
+        examples = [Example(texts[parts[number].input], "") for number in outputs]  # maps are drawn on their sources
+        data = Pairs(examples, sources, targets, sizes)
         with pause_observers():  # a caller's recording has the best outputs from the search already
             forced = self.forced(model, data, all_maps=True, with_end=False)
         return {number: again.maps for number, again in zip(outputs, forced, strict=True)}
