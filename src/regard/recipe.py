@@ -39,6 +39,9 @@ MOVED = {
     "train.whole_words": "masked_lm.whole_words",
 }
 
+# Sections of a recipe that one task alone uses; they have its name.
+TASK_SECTIONS = ("classify", "language_model", "tag", "masked_lm", "answer", "forecast")
+
 # What regard has instead of keys of other toolkits, and the names of these keys, without their section.
 INSTEAD = {
     "regard counts updates, not epochs: train.updates=N": "epoch epochs num_epochs max_epochs num_train_epochs",

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.data.frequency import Frequency
 from regard.data.series import Series
 from regard.types import BatchFirst
 
@@ -107,13 +108,14 @@ class Panel:
         sizes = np.asarray([margin + len(each.values) + shape.horizon for each in series])
         firsts = np.cumsum(sizes) - sizes + margin
         values, observed = np.zeros(sizes.sum(), np.float32), np.zeros(sizes.sum(), bool)
-        features = np.zeros((sizes.sum(), count_features(series[0], len(known.mean))), np.float32)
+        width = count_features(series[0].frequency, len(known.mean), 0)
+        features = np.zeros((sizes.sum(), width), np.float32)  # 0 before the first value of a series
         past_values = np.zeros((sizes.sum(), len(past.mean)), np.float32)
         for each, first in zip(series, firsts.tolist(), strict=True):
             here = slice(first, first + len(each.values))
             observed[here] = np.isfinite(each.values)
             values[here] = np.where(observed[here], each.values, 0.0)
-            features[first - shape.context : here.stop + shape.horizon] = step_features(each, shape, known)
+            features[first : here.stop + shape.horizon] = step_features(each, shape.horizon, known)
             past_values[here] = past.apply(each.past)
         return Panel(
             shape,
@@ -184,20 +186,21 @@ class Panel:
         )
 
 
-def count_features(series: Series, known: int) -> int:
-    """The number of features of a step, without past covariates."""
-    return series.frequency.features(series.times(0, 1)).shape[1] + known + 1
+def count_features(frequency: Frequency, known: int, past: int) -> int:
+    """The number of features of a step, for so many covariates of each kind."""
+    return len(frequency.features) + known + 1 + past
 
 
-def step_features(series: Series, shape: WindowShape, known: Standard) -> NDArray[np.float32]:
-    """What is known at each step, from `context` steps before the first value to `horizon` after the last.
+def step_features(series: Series, horizon: int, known: Standard) -> NDArray[np.float32]:
+    """What is known at each step, from the first value of a series to `horizon` steps after the last.
 
     The calendar, the covariates that are known in advance, and the age of the series as a logarithm.
     """
-    first, last = -shape.context, len(series.values) + shape.horizon
-    calendar = series.frequency.features(series.times(first, last - first))
-    covariates = np.full((last - first, len(known.mean)), np.nan)
-    given = series.known[: last]
-    covariates[-first : -first + len(given)] = given
-    age = np.log10(2.0 + np.maximum(np.arange(first, last), 0))[:, None] - 2.0
+    count = len(series.values) + horizon
+    has_calendar = series.frequency.has_calendar and series.start is not None
+    calendar = series.frequency.calendar(series.start, count) if has_calendar else np.zeros((count, 0))
+    covariates = np.full((count, len(known.mean)), np.nan)
+    given = series.known[:count]
+    covariates[: len(given)] = given
+    age = np.log10(2.0 + np.arange(count))[:, None] - 2.0
     return np.concatenate([calendar, known.apply(covariates), age], axis=1, dtype=np.float32)

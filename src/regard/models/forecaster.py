@@ -11,7 +11,7 @@ from regard.errors import pick
 from regard.kernels.linear import Linear
 from regard.layers.recurrence import CELLS
 from regard.models import core
-from regard.models.likelihoods import LIKELIHOODS, Likelihood
+from regard.models.likelihoods import FILL, LIKELIHOODS, Likelihood
 
 WIDEST = 50  # the width of a category's embedding, at most
 DECODERS = ("recurrent", "transformer")  # values of model.decoder.kind
@@ -26,13 +26,12 @@ class Forecaster(nn.Module):
     """
 
     def __init__(
-        self, decoder: History, likelihood: Likelihood, shape: WindowShape, categories: nn.ModuleList, *, features: int
+        self, decoder: History, likelihood: Likelihood, shape: WindowShape, categories: nn.ModuleList
     ) -> None:
         super().__init__()
         self.decoder, self.likelihood, self.shape = decoder, likelihood, shape
         self.categories = categories
         self.out = Linear(decoder.dim, likelihood.parameters)
-        self.features = features
 
     def forward(self, windows: Windows) -> Float[Tensor, "batch steps parameters"]:
         """The parameters of the distribution of every step, given all values before it (teacher forcing)."""
@@ -47,7 +46,7 @@ class Forecaster(nn.Module):
         observed = windows.observed[:, self.shape.before :]
         values = windows.values[:, self.shape.before :]
         raw = precise(self(windows))
-        safe = torch.where(observed, values, 1.0)  # every likelihood has a finite density at 1
+        safe = torch.where(observed, values, FILL)
         return torch.where(observed, self.likelihood.log_prob(raw, safe, windows.scale.unsqueeze(1)), 0.0)
 
     def static(self, windows: Windows) -> Float[Tensor, "batch width"]:
@@ -140,4 +139,4 @@ def build(
             dropout=settings.dropout,
             attention=core.stack_shape(recipe, settings, None) if settings.order == "luong" else None,
         )
-    return Forecaster(decoder, pick(LIKELIHOODS, likelihood, "likelihood"), shape, tables, features=features)
+    return Forecaster(decoder, pick(LIKELIHOODS, likelihood, "likelihood")(), shape, tables)
