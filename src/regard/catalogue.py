@@ -41,6 +41,8 @@ TABLES = {
     "fronts": ("sources/picture.py", "FRONTS", "picture.front"),
     "grid_positions": ("sources/picture.py", "GRID_POSITIONS", "picture.positions"),
     "speech_fronts": ("sources/speech.py", "FRONTS", "speech.front"),
+    "likelihoods": ("models/likelihoods.py", "LIKELIHOODS", "forecast.likelihood"),
+    "baselines": ("models/baselines.py", "BASELINES", "regard score of a forecast"),
     "tasks": ("tasks/__init__.py", "TASKS", "task"),
 }
 

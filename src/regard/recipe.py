@@ -357,7 +357,9 @@ class Forecast:
 
     horizon: int = _number(24, 1, 100_000)  # number of steps to forecast
     context: int = _number(0, 0, 1_000_000)  # number of steps before them that the model reads; 0: as horizon
+    format: str = ""  # of the files: long, wide, m4 or matrix (columns without times); empty: told by their header
     frequency: str = ""  # of the steps, such as hour or 15 minutes; empty: inferred from the times
+    start: str = ""  # time of the first value in files without times, such as 1990-01-01; empty: not known
     season: int = _number(0, 0, 1_000_000)  # steps of a season, for metrics and baselines; 0: by the frequency
     lags: str = "calendar"  # a step reads the values so many steps before: 1,24,168; calendar: by the frequency
     likelihood: str = "student_t"  # the distribution of a value; `regard list likelihoods`

@@ -119,7 +119,10 @@ class Panel:
             past_values[here] = past.apply(each.past)
         return Panel(
             shape,
-            *map(torch.from_numpy, (values, observed, features, past_values)),
+            torch.from_numpy(values),
+            torch.from_numpy(observed),
+            torch.from_numpy(features),
+            torch.from_numpy(past_values),
             categories,
             torch.from_numpy(firsts),
             torch.tensor([len(each.values) for each in series]),
@@ -197,8 +200,9 @@ def step_features(series: Series, horizon: int, known: Standard) -> NDArray[np.f
     The calendar, the covariates that are known in advance, and the age of the series as a logarithm.
     """
     count = len(series.values) + horizon
-    has_calendar = series.frequency.has_calendar and series.start is not None
-    calendar = series.frequency.calendar(series.start, count) if has_calendar else np.zeros((count, 0))
+    calendar = np.zeros((count, len(series.frequency.features)))  # 0 if the times are not known
+    if series.start is not None:
+        calendar = series.frequency.calendar(series.start, count)
     covariates = np.full((count, len(known.mean)), np.nan)
     given = series.known[:count]
     covariates[: len(given)] = given

@@ -25,9 +25,7 @@ class Forecaster(nn.Module):
     decoder is recurrent, with or without attention to its own history, or a causal Transformer.
     """
 
-    def __init__(
-        self, decoder: History, likelihood: Likelihood, shape: WindowShape, categories: nn.ModuleList
-    ) -> None:
+    def __init__(self, decoder: History, likelihood: Likelihood, shape: WindowShape, categories: nn.ModuleList) -> None:
         super().__init__()
         self.decoder, self.likelihood, self.shape = decoder, likelihood, shape
         self.categories = categories
@@ -122,9 +120,7 @@ def build(
     """Build the forecaster of a recipe: `features` numbers for each step, `categories` entries in each column."""
     settings = recipe.decoder
     pick(dict.fromkeys(DECODERS), settings.kind, "decoder of a forecaster")
-    tables = nn.ModuleList(
-        nn.Embedding(1 + size, min(WIDEST, (size + 1) // 2), padding_idx=0) for size in categories
-    )
+    tables = [nn.Embedding(1 + size, min(WIDEST, (size + 1) // 2), padding_idx=0) for size in categories]
     width = len(shape.lags) + 1 + features + 1 + sum(table.embedding_dim for table in tables)
     decoder: History
     if settings.kind == "transformer":
@@ -139,4 +135,4 @@ def build(
             dropout=settings.dropout,
             attention=core.stack_shape(recipe, settings, None) if settings.order == "luong" else None,
         )
-    return Forecaster(decoder, pick(LIKELIHOODS, likelihood, "likelihood")(), shape, tables)
+    return Forecaster(decoder, pick(LIKELIHOODS, likelihood, "likelihood")(), shape, nn.ModuleList(tables))

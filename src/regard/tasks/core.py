@@ -164,7 +164,6 @@ class Scored(NamedTuple):
     answers: Sequence[Prediction] = ()  # if the score is computed from predictions: one for each of `asked`
     asked: Sequence[Example] = ()  # the examples whose sources were predicted from
     outcomes: Sequence[Outcome] = ()  # of each example or text, in the order of the examples
-    baselines: Mapping[str, Mapping[str, Measured]] = MappingProxyType({})  # by baseline and metric, for forecasts
 
 
 Item = TypeVar("Item")
@@ -409,6 +408,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             for answer, same in zip(answers, sets, strict=True)
         ]
         return Scored(metric, total, groups, others, answers, asked, outcomes)
+
+    def baselines(self, examples: Sequence[Example]) -> Mapping[str, Mapping[str, Measured]]:
+        """The scores of simple rules on the same examples, by rule and metric; by default there are none."""
+        return {}
 
     def takes_all(self, metric: str) -> bool:
         """Whether all targets of a source are references of one prediction: by the metric, or if sources are files.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regard.attention.record import Recording
 from regard.console import counted
+from regard.data import series_files
 from regard.data.batching import Lengths
 from regard.data.corpora import CORPORA
 from regard.data.frequency import Frequency
@@ -20,13 +21,14 @@ from regard.data.media import Medium
 from regard.data.needs import check_found
 from regard.data.records import NOTHING_GIVEN, Given
 from regard.data.series import Series, continued
+from regard.data.series_files import Columns, LoadedSeries
 from regard.data.store import Indices
 from regard.data.windows import Panel, Standard, Windows, WindowShape, count_features
 from regard.device import only_shapes
-from regard.errors import CorruptError, DataError, RecipeError, pick, shown
+from regard.errors import CorruptError, DataError, RecipeError, did_you_mean, pick, shown
 from regard.maps import SeriesView, Steps
-from regard.metrics import METRICS, Outcome
-from regard.metrics.forecasts import Forecasts
+from regard.metrics import METRICS, Measured, Outcome
+from regard.metrics.forecasts import Forecasts, quantiles
 from regard.models import DECODER_SELF, forecaster, sites
 from regard.models.baselines import BASELINES
 from regard.models.forecaster import Forecaster
@@ -48,7 +50,7 @@ CALENDAR = "calendar"  # the value of forecast.lags that chooses them by the fre
 LARGEST_LAG = 10_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Forecast(Prediction):
     """A forecast: sample paths of the values after a series, their mean and quantiles; `text` is the median.
 
@@ -68,9 +70,9 @@ class Forecast(Prediction):
         return self.paths.double().mean(0).tolist()
 
     def quantile(self, level: float) -> list[float]:
-        """The quantile of the sample paths at each step: the value that a path does not exceed with this probability."""
+        """The quantile at each step: a path does not exceed it with this probability."""
         assert self.paths is not None
-        return self.paths.double().quantile(level, dim=0).tolist()
+        return quantiles(self.paths.double().numpy(), [level])[0].tolist()
 
     def view(self) -> SeriesView:
         """The history that the model read and the forecast, to be drawn."""
@@ -153,6 +155,20 @@ class SeriesWindows(Encoded):
         return replace(self, panel=self.panel.only(torch.as_tensor(indices, dtype=torch.long)))
 
 
+class Known(NamedTuple):
+    """A series, and how many of its values come before the forecast."""
+
+    series: Series
+    values: int
+
+
+class Judged(NamedTuple):
+    """A window to be scored: the series before it, and what was observed in it."""
+
+    history: Series
+    observed: Numbers
+
+
 class Cut(NamedTuple):
     """The parts of one series: what training sees, and the windows of dev and test, each with its history."""
 
@@ -203,14 +219,29 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
 
     @classmethod
     def check_columns(cls, data: Data) -> None:
-        """Accept data.columns as it is: which columns a file has is known only when it is read."""
+        """Refuse data.columns unless it names three; which columns a file has is known when it is read."""
+        if data.columns and len(data.columns) != len(cls.columns):
+            named = ", ".join(data.columns)
+            raise RecipeError(f"data.columns names the columns of series, time and value, three in all, not {named}")
 
     @classmethod
-    def read_series(cls, recipe: Recipe, names: Sequence[str]) -> SeriesLoaded:
-        """Reads all series of some files, as the recipe names their columns and their frequency."""
-        settings, (series, time, value) = recipe.forecast, recipe.data.columns or ("", "", "")
-        columns = Columns(series, time, value, settings.known, settings.past, settings.categories)
-        return read_series(names, columns, settings.frequency, recipe.data.limits)
+    def read_series(cls, recipe: Recipe, names: Sequence[str]) -> LoadedSeries:
+        """Reads all series of some files, as the recipe names their format, columns and frequency."""
+        settings, roles = recipe.forecast, recipe.data.columns or ("", "", "")
+        columns = Columns(roles[0], roles[1], roles[2], settings.known, settings.past, settings.categories)
+        frequency = Frequency.parse(settings.frequency) if settings.frequency else None
+        start = parse_start(settings.start) if settings.start else None
+        parts = [
+            series_files.read(name, settings.format, columns, frequency, start, recipe.data.limits) for name in names
+        ]
+        loaded = [each for part in parts for each in part.series]
+        first: dict[str, Series] = {}
+        for each in loaded:
+            if each is not first.setdefault(each.name, each):
+                raise DataError(
+                    f"{each.where(0)}: the series {shown(each.name)} is also in {first[each.name].where(0)}"
+                )
+        return LoadedSeries(loaded, tuple(note for part in parts for note in part.notes))
 
     @classmethod
     def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
@@ -227,12 +258,13 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             return Examples(splits.train, splits.dev, splits.test, [])
         check_found(recipe, [*data.train, *data.test])
         series, notes = cls.read_series(recipe, data.train)
-        check_possible(series, settings.likelihood)
-        ends = [len(each) for each in series]
+        whole = {each.name: each for each in series}
         if data.test:
-            more, test_notes = cls.read_series(recipe, data.test)
-            series, notes = continued(series, more), [*notes, *test_notes]
-        cuts = [cut(each, end if data.test else None, settings) for each, end in zip(series, ends, strict=True)]
+            later, later_notes = cls.read_series(recipe, data.test)
+            whole |= {each.name: each for each in continued(series, later)}
+            notes = (*notes, *later_notes)
+        check_possible(whole.values(), settings.likelihood)
+        cuts = [cut(whole[each.name], len(each) if data.test else None, settings) for each in series]
         short = sum(part.train is None for part in cuts)
         if short == len(cuts):
             least = 2 + (1 + settings.windows) * settings.horizon
@@ -241,12 +273,12 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                 "lower forecast.horizon or forecast.windows"
             )
         if short:
-            notes = [*notes, f"{short:,} of {len(cuts):,} series are too short to learn from; they are left out"]
+            notes = (*notes, f"{short:,} of {len(cuts):,} series are too short to learn from; they are left out")
         return Examples(
             [example_of(part.train) for part in cuts if part.train is not None],
             [example_of(window) for part in cuts for window in part.dev],
             [example_of(window) for part in cuts for window in part.test],
-            notes,
+            [*notes],
         )
 
     @classmethod
@@ -391,10 +423,12 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         return False
 
     def accept(self, value: object, name: str) -> str:
-        """The input for a value given in Python: a `Series`, an array, the text of a series, or its name in the data."""
+        """The input for a value given in Python: a `Series`, values, the text of a series, or its name in the data."""
         if isinstance(value, str):
             return value
-        return Medium(name, value) if isinstance(value, Series) else _given_series(value, name, self.frequency)
+        if isinstance(value, Series):
+            return Medium(value.name, value)
+        return Medium(name, series_files.given(value, name, self.frequency))
 
     @torch.no_grad()
     def answer(
@@ -407,19 +441,37 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         *,
         all_maps: bool = False,
     ) -> list[Prediction]:
-        """Forecasts what comes after each series; the same seed and name give the same random numbers."""
-        series = [self._series(text) for text in texts]
-        return [*self.forecasts(model, series, seed, all_maps=all_maps)]
+        """Forecasts what comes after each series; the same seed and name give the same random numbers.
 
-    def _series(self, text: str) -> Series:
-        """The series of an input."""
+        A text is a series as text, or the name of one in the data of the run: of a test series, its last values are
+        forecast, so that the forecast can be compared with them.
+        """
+        whole = [self._series(text) for text in texts]
+        histories = [each.series.upto(each.values) for each in whole]
+        answers = self.forecasts(model, histories, seed, all_maps=all_maps)
+        return [
+            replace(answer, observed=tuple(each.series.values[each.values :].tolist()))
+            for answer, each in zip(answers, whole, strict=True)
+        ]
+
+    def _series(self, text: str) -> "Known":
+        """The series of an input, with what came after it if that is known."""
         if isinstance(text, Medium):
             assert isinstance(text.content, Series)
-            return text.content
+            return Known(text.content, len(text.content))
         if text.lstrip().startswith("{"):
-            return Series.from_text(text)
-        return self._named(text)
+            series = Series.from_text(text)
+            return Known(series, len(series))
+        examples = self.examples(self.recipe)
+        for part in (examples.test, examples.dev):
+            for example in reversed(part):
+                if example.source == text:
+                    series = series_of(example)
+                    return Known(series, len(series) - self.shape.horizon)
+        names = [example.source for example in (*examples.test, *examples.train)]
+        raise DataError(f"there is no series {shown(text)} in the data of this run{did_you_mean(text, names)}")
 
+    @torch.no_grad()
     def forecasts(
         self, model: Forecaster, series: Sequence[Series], seed: int = 0, *, all_maps: bool = False
     ) -> Iterator["Forecast"]:
@@ -480,54 +532,79 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         return replace(forecast, map=maps.pick(), maps=maps if all_maps else None)
 
     def measure(self, model: Forecaster, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
-        """Forecasts the last values of each series from those before, and computes a metric, and all others.
-
-        The same metrics of the baselines are computed, too.
-        """
+        """Forecasts the last values of each series from those before, and computes a metric, and all others."""
         self.check_metric(metric)
-        horizon, season = self.shape.horizon, self.learned.season
-        whole = [series_of(example) for example in examples]
-        histories = [each.upto(len(each) - horizon) for each in whole]
-        observed = [each.values[-horizon:] for each in whole]
+        windows = [self._window(example) for example in examples]
         answers = [
-            replace(answer, observed=tuple(values.tolist()))
-            for answer, values in zip(self.forecasts(model, histories), observed, strict=True)
+            replace(answer, observed=tuple(window.observed.tolist()))
+            for answer, window in zip(self.forecasts(model, [one.history for one in windows]), windows, strict=True)
         ]
         asked = [
-            replace(example, target=as_text(values)) for example, values in zip(examples, observed, strict=True)
+            replace(example, target=as_text(window.observed)) for example, window in zip(examples, windows, strict=True)
         ]
-
-        def judged(paths: Sequence[Numbers], places: Sequence[int]) -> Forecasts:
-            return Forecasts(
-                [paths[place] for place in places],
-                [observed[place] for place in places],
-                [histories[place].values for place in places],
-                season,
-            )
-
         paths = [answer.paths.double().numpy() for answer in answers if answer.paths is not None]
-        everything = range(len(examples))
-        how = f"horizon:{horizon}|step:{self.frequency}"
-        total = METRICS[metric](judged(paths, everything), how)
-        others = core.measure_each(
-            (name for name in self.metrics if name != metric), lambda name: METRICS[name](judged(paths, everything), how)
-        )
+        measured = self._measure(self.metrics, windows, paths)
+        if metric not in measured:
+            METRICS[metric](self._judged(windows, paths), self._how())  # raises the error of this metric
         grouped: dict[str, list[int]] = {}
         for place, example in enumerate(examples):
             grouped.setdefault(example.group, []).append(place)
-        by_group = core.measure_each(
-            filter(None, grouped), lambda group: METRICS[metric](judged(paths, grouped[group]), how)
-        )
-        baselines = {}
-        for name, forecast in BASELINES.items():
-            simple = judged([forecast(each.values, horizon, season) for each in histories], everything)
-            baselines[name] = core.measure_each(self.metrics, lambda metric, simple=simple: METRICS[metric](simple, how))
+        groups = {
+            group: self._measure([metric], [windows[place] for place in places], [paths[place] for place in places])
+            for group, places in grouped.items()
+            if group
+        }
         outcomes = [
             Outcome(answer.source, (example.target,), answer.text, answer.score)
             for answer, example in zip(answers, asked, strict=True)
         ]
-        groups = {group: measured.value for group, measured in by_group.items()}
-        return Scored(metric, total, groups, others, answers, asked, outcomes, baselines)
+        return Scored(
+            metric,
+            measured.pop(metric),
+            {group: scores[metric].value for group, scores in groups.items() if metric in scores},
+            measured,
+            answers,
+            asked,
+            outcomes,
+        )
+
+    def baselines(self, examples: Sequence[Example]) -> dict[str, dict[str, Measured]]:
+        """The scores of forecasts without learning, by baseline and metric."""
+        windows, horizon, season = (
+            [self._window(example) for example in examples],
+            self.shape.horizon,
+            self.learned.season,
+        )
+        return {
+            name: self._measure(
+                self.metrics, windows, [baseline(window.history.values, horizon, season) for window in windows]
+            )
+            for name, baseline in BASELINES.items()
+        }
+
+    def _window(self, example: Example) -> "Judged":
+        """The window of an example to be scored."""
+        series = series_of(example)
+        end = len(series) - self.shape.horizon
+        if end < 1:
+            raise DataError(
+                f"{series.where(0)}: {len(series):,} values, but forecast.horizon is {self.shape.horizon:,}"
+            )
+        return Judged(series.upto(end), series.values[end:])
+
+    def _measure(
+        self, metrics: Sequence[str], windows: Sequence["Judged"], paths: Sequence[Numbers]
+    ) -> dict[str, Measured]:
+        """The metrics of forecasts; those that are too large for a number are left out."""
+        judged, how = self._judged(windows, paths), self._how()
+        return core.measure_each(metrics, lambda metric: METRICS[metric](judged, how))
+
+    def _judged(self, windows: Sequence["Judged"], paths: Sequence[Numbers]) -> Forecasts:
+        histories = [window.history.values for window in windows]
+        return Forecasts(paths, [window.observed for window in windows], histories, self.learned.season)
+
+    def _how(self) -> str:
+        return f"horizon:{self.shape.horizon}|step:{self.frequency}"
 
 
 def window_shape(recipe: Recipe, lags: tuple[int, ...]) -> WindowShape:
@@ -544,7 +621,7 @@ def parse_lags(text: str) -> tuple[int, ...]:
         lags = (0,)
     if not 1 <= lags[0] <= lags[-1] <= LARGEST_LAG:
         raise RecipeError(
-            f"forecast.lags is {CALENDAR}, or whole numbers from 1 to {LARGEST_LAG:,}, such as 1,24,168, not {shown(text)}"
+            f"forecast.lags is {CALENDAR}, or numbers from 1 to {LARGEST_LAG:,} such as 1,24,168, not {shown(text)}"
         )
     return lags if lags[0] == 1 else (1, *lags)  # the last value is always read
 
@@ -566,7 +643,15 @@ def cut(series: Series, end: int | None, settings: Settings) -> Cut:
     )
 
 
-def check_possible(series: Sequence[Series], likelihood: str) -> None:
+def parse_start(text: str) -> np.datetime64:
+    """The time of forecast.start."""
+    try:
+        return np.datetime64(text, "s")
+    except ValueError:
+        raise RecipeError(f"forecast.start is a time such as 1990-01-01, not {shown(text)}") from None
+
+
+def check_possible(series: Iterable[Series], likelihood: str) -> None:
     """Refuse values that the likelihood cannot give, such as negative counts."""
     entry = LIKELIHOODS[likelihood]()
     for each in series:
