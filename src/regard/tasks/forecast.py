@@ -428,7 +428,9 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             return value
         if isinstance(value, Series):
             return Medium(value.name, value)
-        return Medium(name, series_files.given(value, name, self.frequency))
+        frequency = self.frequency if self.frequency.has_calendar else None
+        (series,) = series_files.given(value, frequency=frequency, name=name).series
+        return Medium(series.name, series)
 
     @torch.no_grad()
     def answer(
