@@ -1,0 +1,369 @@
+"""A forecast in a terminal: history and median as lines of braille dots, the fan as shades, and the map below them.
+
+One column of characters is a step, or a few steps. It is the same one in the fan and in the map.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from textwrap import wrap
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from rich.cells import cell_len
+from torch import Tensor
+
+from regard.maps import AttentionMap, SeriesView
+from regard.show import steps
+from regard.show.labels import clipped, make_visible
+from regard.show.scale import darkest, shades
+
+HIGH, ROWS = 13, 24  # lines of the fan, and of the map at most; if it has more rows, a line is several of them
+LONGEST = 16  # cells of the label of a row
+WIDEST = 4  # cells of a step, at most
+NARROWEST = 8  # cells of all steps, at least
+BACK = 14  # cells for how far back the largest weight of a row is
+DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a braille character, from the top; left, then right
+BRAILLE = 0x2800
+LOWER = " ▁▂▃▄▅▆▇█"
+OBSERVED, LOOK, TICK, NOW = "•", "◆", "╵", "│"
+SHADES = "·░▒▓█"  # weights, from none; without colours
+BANDS = "░▒▓"  # intervals, widest first; without colours
+# Colours as parts of escape codes, behind 38; or 48;. The intervals are of middle lightness and differ in saturation:
+# so the narrowest stands out most on dark and on light backgrounds, and white and black are legible on all of them.
+Inks = NamedTuple("Inks", [("bands", tuple[str, ...]), ("median", str), ("pale", str), ("ramp", tuple[str, ...])])
+
+
+def _mixed(start: tuple[int, ...], stop: tuple[int, ...], count: int) -> tuple[str, ...]:
+    """So many colours from one to another."""
+    shares = [number / (count - 1) for number in range(count)]
+    parts = [[round(one + (other - one) * share) for one, other in zip(start, stop, strict=True)] for share in shares]
+    return tuple(f"2;{red};{green};{blue}" for red, green, blue in parts)
+
+
+INKS = {
+    "truecolor": Inks(
+        ("2;116;136;166", "2;82;124;188", "2;40;108;212"),
+        *("2;38;128;235", "2;128;138;152", _mixed((22, 28, 40), (255, 176, 32), 33)),
+    ),
+    "256": Inks(
+        *(("5;103", "5;67", "5;26"), "5;33", "5;245"),
+        tuple(f"5;{code}" for code in (234, 58, 94, 136, 172, 214)),
+    ),
+}
+
+
+class Cell(NamedTuple):
+    """A character of the terminal, with its colours as escape codes."""
+
+    text: str = " "
+    codes: str = ""
+
+    def __str__(self) -> str:
+        return f"\x1b[{self.codes}m{self.text}\x1b[0m" if self.codes else self.text
+
+
+class Columns(NamedTuple):
+    """Which columns of characters a step has; between history and forecast there is one column more."""
+
+    history: int  # steps
+    horizon: int
+    wide: int  # columns of a step
+    steps: int  # of a column; 1 if a step has several
+
+    @staticmethod
+    def fitting(history: int, horizon: int, room: int) -> "Columns":
+        """The columns of so many steps in this room."""
+        room = max(NARROWEST, room - 1)
+        if history + horizon <= room:
+            return Columns(history, horizon, min(WIDEST, room // (history + horizon)), 1)
+        return next(
+            columns
+            for every in range(2, history + horizon + 1)
+            if (columns := Columns(history, horizon, 1, every)).count <= room + 1
+        )
+
+    @property
+    def before(self) -> int:
+        """The columns of the history."""
+        return self.wide * math.ceil(self.history / self.steps)
+
+    @property
+    def count(self) -> int:
+        """All columns."""
+        return self.before + 1 + self.wide * math.ceil(self.horizon / self.steps)
+
+    def place(self, step: int) -> float:
+        """The place of a step's centre, in columns; those of the forecast begin with a full column."""
+        if step < self.history:
+            return self.before - (self.history - step - 0.5) / self.steps * self.wide
+        return self.before + 1 + (step - self.history + 0.5) / self.steps * self.wide
+
+    def first(self, step: int) -> int:
+        """The first column of a step."""
+        return int(self.place(step) - self.wide / 2 + 0.5) if self.steps == 1 else int(self.place(step))
+
+
+def forecast(
+    attention: AttentionMap | None, view: SeriesView, *, width: int, colours: str | None, scale: str = "map"
+) -> str:
+    """The forecast as text for a terminal of that width, and the map below, if there is one.
+
+    `colours` is a colour system as rich names it, or None for no colours.
+    """
+    if attention is not None and not (attention.rows and attention.columns):
+        attention = None
+    axis, horizon = steps.value_axis(view, 5), view.quantiles.shape[1]
+    rows = _rows(attention, view, max(1, min(LONGEST, width // 4))) if attention is not None else []
+    labels = _values(axis)
+    margin = max(cell_len(name) for name in [*labels, *(row.name for row in rows)]) + 1
+    back = BACK if rows and width >= 4 * BACK else 0
+    columns = Columns.fitting(len(view.history), horizon, width - margin - back)
+    inks = INKS.get(colours or "")
+    lines = _key(view, width, colours)
+    for label, cells in zip(labels, _fan(view, axis, columns, colours), strict=True):
+        lines.append(_line(label, cells, margin))
+    if attention is not None:
+        lines.append(" " * (margin + columns.before) + str(_separator(colours)))
+        binned = _binned(attention, view, columns, len(rows), scale)
+        for row, weights in zip(rows, binned, strict=True):
+            drawn = _weights(weights.tolist(), row, columns, inks)
+            text = f" {row.back} back {row.weight:.2f}" if back and row.weight > 0 else ""
+            cells = [_separator(colours) if place == columns.before else cell for place, cell in enumerate(drawn)]
+            lines.append(_line(row.name, cells, margin) + text)
+    lines.append(" " * margin + _ticks(view, columns, width - margin))
+    if attention is not None:
+        lines += wrap(_legend(attention, scale, len(rows), colours), max(width, 10))
+    return "".join(f"{line.rstrip(' ')}\n" for line in lines)
+
+
+def _line(label: str, cells: Iterable[Cell], margin: int) -> str:
+    return " " * (margin - 1 - cell_len(label)) + label + " " + "".join(map(str, cells))
+
+
+def _values(axis: steps.ValueAxis) -> list[str]:
+    """The label of each line of the fan, from the top; most have none."""
+    labels = [""] * HIGH
+    for value, label in axis.ticks:
+        labels[_from_top(axis.share(value), HIGH)] = label
+    return labels
+
+
+def _from_top(share: float, count: int) -> int:
+    """The line of a share of the height, of so many lines, counted from the top."""
+    return min(count - 1, int((1 - share) * count))
+
+
+# the fan
+
+
+def _fan(view: SeriesView, axis: steps.ValueAxis, columns: Columns, colours: str | None) -> list[list[Cell]]:
+    """The lines of the fan, from the top."""
+    history = len(view.history)
+    past, middle = ({} for _ in range(2))
+    for part in steps.runs(view.history.tolist()):
+        _draw(past, [(columns.place(step), axis.share(value)) for step, value in part])
+    for part in steps.runs(steps.median(view)):
+        _draw(middle, [(columns.place(history + step), axis.share(value)) for step, value in part], columns.wide / 2)
+    seen = set()
+    for part in [] if view.observed is None else steps.runs(view.observed.tolist()):
+        seen |= {(_from_top(axis.share(value), HIGH), int(columns.place(history + step))) for step, value in part}
+    levels = _levels(view, axis, columns)
+    lines = []
+    for line in range(HIGH):
+        cells = [
+            Cell(chr(BRAILLE + past[line, place])) if (line, place) in past else Cell()
+            for place in range(columns.before)
+        ]
+        cells.append(_separator(colours))
+        for place in range(columns.before + 1, columns.count):
+            dots = middle.get((line, place), 0)
+            mark = OBSERVED if (line, place) in seen else chr(BRAILLE + dots) if dots else ""
+            eighths = levels[place][8 * (HIGH - 1 - line) : 8 * (HIGH - line)]
+            cells.append(_painted(eighths, mark, colours, len(steps.bands(view))))
+        lines.append(cells)
+    return lines
+
+
+def _separator(colours: str | None) -> Cell:
+    if colours is None:
+        return Cell(NOW)
+    return Cell(NOW, f"38;{INKS[colours].pale}" if colours in INKS else "90")
+
+
+def _draw(dots: dict[tuple[int, int], int], points: Sequence[tuple[float, float]], reach: float = 0.0) -> None:
+    """Add a line through points, (column, share of the height), to the braille dots of (line, column).
+
+    Both ends go on horizontally, so many columns far.
+    """
+    (first, start), (last, stop) = points[0], points[-1]
+    xs, ys = (np.array(values) for values in zip((first - reach, start), *points, (last + reach, stop), strict=True))
+    sides = range(math.floor(2 * xs[0]), max(math.floor(2 * xs[0]) + 1, math.ceil(2 * xs[-1])))
+    heights = [_from_top(float(share), 4 * HIGH) for share in np.interp([(side + 0.5) / 2 for side in sides], xs, ys)]
+    before = heights[0]
+    for side, height in zip(sides, heights, strict=True):
+        # A steep line has several dots on one side: half of the way from the side before, and of that to the next.
+        for dot in range(min(height, (before + height + 1) // 2), max(height, (before + height) // 2) + 1):
+            place = dot // 4, side // 2
+            dots[place] = dots.get(place, 0) | DOTS[side % 2][dot % 4]
+        before = height
+
+
+def _levels(view: SeriesView, axis: steps.ValueAxis, columns: Columns) -> dict[int, list[int]]:
+    """For each column of the forecast and each eighth of a line, from the bottom, how many intervals are there."""
+    history, horizon = len(view.history), view.quantiles.shape[1]
+    places = [columns.place(history + step) for step in range(horizon)]
+    shares = [[axis.share(value) for value in level] for level in view.quantiles.nan_to_num().tolist()]
+    centres = [place + 0.5 for place in range(columns.before + 1, columns.count)]
+    ends = [np.interp(centres, places, own) for own in shares]
+    middles = (np.arange(8 * HIGH) + 0.5) / (8 * HIGH)
+    levels = np.zeros((len(centres), 8 * HIGH), int)
+    for low, high, _ in steps.bands(view):
+        levels += (ends[low][:, None] <= middles) & (middles <= ends[high][:, None])
+    return {columns.before + 1 + number: own for number, own in enumerate(levels.tolist())}
+
+
+def _painted(eighths: Sequence[int], mark: str, colours: str | None, bands: int) -> Cell:
+    """A character of the fan: the intervals in its eighths, from the bottom, or a mark on them."""
+    inks = INKS.get(colours or "")
+    most = Counter(eighths).most_common(1)[0][0]
+    if inks is None:
+        blue = "" if colours is None else "94"
+        if mark:
+            return Cell(mark, "" if mark == OBSERVED else blue)
+        return Cell(BANDS[_band(most, bands)], blue) if most else Cell()
+    ground = f"48;{inks.bands[_band(most, bands)]}" if most else ""
+    if mark and not ground:
+        return Cell(mark, "" if mark == OBSERVED else f"38;{inks.median}")
+    if mark:
+        black, white = ("5;16", "5;231") if colours == "256" else ("2;0;0;0", "2;255;255;255")
+        return Cell(mark, f"38;{black if mark == OBSERVED else white};{ground}")
+    split, lower, upper = _split(eighths)
+    if lower == upper:
+        return Cell(" ", ground)
+    if not lower:  # the lower part has the terminal's own background: in reverse video, that is the character's colour
+        return Cell(LOWER[split], f"7;38;{inks.bands[_band(upper, bands)]}")
+    above = f";48;{inks.bands[_band(upper, bands)]}" if upper else ""
+    return Cell(LOWER[split], f"38;{inks.bands[_band(lower, bands)]}{above}")
+
+
+def _band(level: int, bands: int) -> int:
+    """The shade of a level, of three: 0 is that of the widest interval, 2 that of the narrowest."""
+    return 2 if level == bands else min(1, level - 1)
+
+
+def _split(eighths: Sequence[int]) -> tuple[int, int, int]:
+    """The best way to show a character's eighths with two levels: those below the split, and those from it on."""
+
+    def cost(split: int) -> int:
+        return sum(len(part) - Counter(part).most_common(1)[0][1] for part in (eighths[:split], eighths[split:]))
+
+    split = min(range(1, 8), key=cost)
+    lower, upper = (Counter(part).most_common(1)[0][0] for part in (eighths[:split], eighths[split:]))
+    return split, lower, upper
+
+
+# the map
+
+
+class Row(NamedTuple):
+    """A line of the map: its label, and where its largest weight is."""
+
+    name: str
+    last: int  # step of the forecast; if a line is several, the last of them
+    step: int
+    back: int
+    weight: float
+
+
+def _rows(attention: AttentionMap, view: SeriesView, longest: int) -> list[Row]:
+    every = math.ceil(len(attention.rows) / ROWS)
+    found = {look.row: look for look in steps.looks(attention, view)}
+    rows = []
+    for first in range(0, len(attention.rows), every):
+        last = min(first + every, len(attention.rows)) - 1
+        best = max(
+            (found[row] for row in range(first, last + 1) if row in found), key=lambda look: look.weight, default=None
+        )
+        name = clipped(make_visible(attention.rows[first]), longest)
+        rows.append(Row(name, last, *(best[1:] if best else (0, 0, 0.0))))
+    return rows
+
+
+def _binned(
+    attention: AttentionMap, view: SeriesView, columns: Columns, lines: int, scale: str
+) -> Float[Tensor, "lines columns"]:
+    """The shades in the columns of characters: each is the largest of its rows and steps; NaN beyond the map."""
+    first, every = steps.first_step(attention, view), math.ceil(len(attention.rows) / lines)
+    shaded = shades(attention.weights, scale).detach().cpu().float().nan_to_num(0).clamp(0, 1)
+    binned = torch.full((lines, columns.count), torch.nan)
+    for column, weights in enumerate(shaded.T):
+        places = slice(start := columns.first(first + column), start + columns.wide)
+        largest = torch.stack([part.amax() for part in weights.split(every)]).unsqueeze(1)
+        binned[:, places] = torch.fmax(binned[:, places], largest)
+    return binned
+
+
+def _weights(weights: list[float], row: Row, columns: Columns, inks: Inks | None) -> list[Cell]:
+    """The characters of a line of the map, with a mark at the largest weight; none where nothing is in reach."""
+    marked = columns.first(row.step) if row.weight > 0 else -1
+    reach = columns.first(columns.history + row.last - 1) + columns.wide
+    cells = []
+    for place, weight in enumerate(weights[:reach]):
+        if math.isnan(weight):
+            cells.append(Cell())
+        elif inks is None:
+            cells.append(Cell(LOOK if place == marked else SHADES[min(4, int(weight * 4 + 0.5))]))
+        else:
+            colour = inks.ramp[round(weight * (len(inks.ramp) - 1))]
+            black, white = ("5;16", "5;231") if len(inks.ramp) < 10 else ("2;0;0;0", "2;255;255;255")
+            cells.append(
+                Cell(LOOK, f"38;{black if weight > 0.5 else white};48;{colour}")
+                if place == marked
+                else Cell(" ", f"48;{colour}")
+            )
+    return cells
+
+
+# words
+
+
+def _ticks(view: SeriesView, columns: Columns, room: int) -> str:
+    """The times below the columns, those that have room."""
+    line = ""
+    for step, label in steps.time_ticks(view.times, max(1, columns.count // (max(map(len, view.times)) + 2))):
+        place, text = int(columns.place(step)), TICK + make_visible(label)
+        if place >= cell_len(line) + bool(line) and place + cell_len(text) <= room:
+            line += " " * (place - cell_len(line)) + text
+    return line
+
+
+def _key(view: SeriesView, width: int, colours: str | None) -> list[str]:
+    """The names of the lines and shades."""
+    bands = steps.bands(view)
+    samples: list[tuple[Cell, str]] = [(Cell("⠒⠒"), "history")]
+    samples.append((Cell("⠒⠒", _painted([0] * 8, "⠒", colours, 1).codes), "median"))
+    for level in range(len(bands), 0, -1):
+        samples.append((_painted([level] * 8, "", colours, len(bands)), bands[level - 1].share))
+    samples += [(Cell(OBSERVED), "observed")] if view.observed is not None else []
+    lines, used = [""], 0
+    for sample, name in samples:
+        room = 2 + 1 + len(name) + 3
+        if used and used + room - 3 > width:
+            lines, used = [*lines, ""], 0
+        lines[-1] += str(sample._replace(text=sample.text if len(sample.text) > 1 else 2 * sample.text)) + f" {name}   "
+        used += room
+    return lines
+
+
+def _legend(attention: AttentionMap, scale: str, lines: int, colours: str | None) -> str:
+    strong = "brightest" if colours in INKS else "darkest"
+    parts = [
+        f"{strong}: {darkest(attention.weights, scale)}",
+        f"{LOOK} the largest weight of a row, and how many steps back",
+    ]
+    if lines < len(attention.rows):
+        parts.append(f"{len(attention.rows):,} rows in {lines} lines")
+    return "; ".join(parts)
