@@ -49,8 +49,8 @@ INKS = {
         *("2;38;128;235", "2;128;138;152", _mixed((22, 28, 40), (255, 176, 32), 33)),
     ),
     "256": Inks(
-        *(("5;103", "5;67", "5;26"), "5;33", "5;245"),
-        tuple(f"5;{code}" for code in (234, 58, 94, 136, 172, 214)),
+        *(("5;102", "5;67", "5;26"), "5;33", "5;245"),
+        tuple(f"5;{code}" for code in (234, 238, 94, 136, 178, 214)),
     ),
 }
 
@@ -65,45 +65,69 @@ class Cell(NamedTuple):
         return f"\x1b[{self.codes}m{self.text}\x1b[0m" if self.codes else self.text
 
 
-class Columns(NamedTuple):
-    """Which columns of characters a step has; between history and forecast there is one column more."""
+class Part(NamedTuple):
+    """The columns of characters of the history or of the forecast."""
 
-    history: int  # steps
-    horizon: int
+    count: int  # steps
     wide: int  # columns of a step
-    steps: int  # of a column; 1 if a step has several
+    every: int  # steps of a column; 1 if a step has several columns
+
+    @staticmethod
+    def fitting(count: int, room: int, widest: int) -> "Part":
+        """So many steps in at most so many columns."""
+        return Part(count, max(1, min(widest, room // count)), math.ceil(count / room))
+
+    @property
+    def columns(self) -> int:
+        """All columns."""
+        return self.wide * math.ceil(self.count / self.every)
+
+
+class Columns(NamedTuple):
+    """Which columns of characters each step has: the history, a line, then the forecast, whose steps may be wider."""
+
+    history: Part
+    forecast: Part
 
     @staticmethod
     def fitting(history: int, horizon: int, room: int) -> "Columns":
-        """The columns of so many steps in this room."""
+        """The columns of so many steps in this room: the forecast has a third of it, or half if it is long."""
         room = max(NARROWEST, room - 1)
-        if history + horizon <= room:
-            return Columns(history, horizon, min(WIDEST, room // (history + horizon)), 1)
-        return next(
-            columns
-            for every in range(2, history + horizon + 1)
-            if (columns := Columns(history, horizon, 1, every)).count <= room + 1
-        )
+        forecast = Part.fitting(horizon, max(room // 3, min(room // 2, horizon)), WIDEST)
+        return Columns(Part.fitting(history, room - forecast.columns, forecast.wide), forecast)
 
     @property
-    def before(self) -> int:
-        """The columns of the history."""
-        return self.wide * math.ceil(self.history / self.steps)
+    def now(self) -> int:
+        """The column of the line between history and forecast."""
+        return self.history.columns
 
     @property
     def count(self) -> int:
         """All columns."""
-        return self.before + 1 + self.wide * math.ceil(self.horizon / self.steps)
+        return self.now + 1 + self.forecast.columns
 
     def place(self, step: int) -> float:
-        """The place of a step's centre, in columns; those of the forecast begin with a full column."""
-        if step < self.history:
-            return self.before - (self.history - step - 0.5) / self.steps * self.wide
-        return self.before + 1 + (step - self.history + 0.5) / self.steps * self.wide
+        """The place of a step's centre, in columns; those of both parts are full beside the line between them."""
+        count, wide, every = self.history
+        if step < count:
+            return self.now - (count - step - 0.5) / every * wide
+        return self.now + 1 + (step - count + 0.5) / self.forecast.every * self.forecast.wide
 
-    def first(self, step: int) -> int:
-        """The first column of a step."""
-        return int(self.place(step) - self.wide / 2 + 0.5) if self.steps == 1 else int(self.place(step))
+    def of(self, step: int) -> slice:
+        """The columns of a step."""
+        wide = (self.history if step < self.history.count else self.forecast).wide
+        first = math.floor(self.place(step) - (wide - 1) / 2)
+        return slice(first, first + wide)
+
+    def describe(self) -> str:
+        """How many steps a column is; empty if each step has a column, and they are equally wide."""
+        if self.history[1:] == self.forecast[1:] and self.history.every == 1:
+            return ""
+        before, after = (
+            f"{part.wide} column{'s' * (part.wide > 1)} a step" if part.every == 1 else f"{part.every} steps a column"
+            for part in self
+        )
+        return before if before == after else f"{before}, {after} after {NOW}"
 
 
 def forecast(
@@ -119,23 +143,23 @@ def forecast(
     rows = _rows(attention, view, max(1, min(LONGEST, width // 4))) if attention is not None else []
     labels = _values(axis)
     margin = max(cell_len(name) for name in [*labels, *(row.name for row in rows)]) + 1
-    back = BACK if rows and width >= 4 * BACK else 0
+    back = BACK if rows and width >= 5 * BACK else 0
     columns = Columns.fitting(len(view.history), horizon, width - margin - back)
     inks = INKS.get(colours or "")
     lines = _key(view, width, colours)
     for label, cells in zip(labels, _fan(view, axis, columns, colours), strict=True):
         lines.append(_line(label, cells, margin))
     if attention is not None:
-        lines.append(" " * (margin + columns.before) + str(_separator(colours)))
+        lines.append(" " * (margin + columns.now) + str(_separator(colours)))
         binned = _binned(attention, view, columns, len(rows), scale)
         for row, weights in zip(rows, binned, strict=True):
             drawn = _weights(weights.tolist(), row, columns, inks)
             text = f" {row.back} back {row.weight:.2f}" if back and row.weight > 0 else ""
-            cells = [_separator(colours) if place == columns.before else cell for place, cell in enumerate(drawn)]
-            lines.append(_line(row.name, cells, margin) + text)
+            drawn[columns.now] = _separator(colours)
+            lines.append(_line(row.name, drawn, margin) + text)
     lines.append(" " * margin + _ticks(view, columns, width - margin))
     if attention is not None:
-        lines += wrap(_legend(attention, scale, len(rows), colours), max(width, 10))
+        lines += wrap(_legend(attention, scale, len(rows), columns, colours), max(width, 10))
     return "".join(f"{line.rstrip(' ')}\n" for line in lines)
 
 
@@ -166,7 +190,11 @@ def _fan(view: SeriesView, axis: steps.ValueAxis, columns: Columns, colours: str
     for part in steps.runs(view.history.tolist()):
         _draw(past, [(columns.place(step), axis.share(value)) for step, value in part])
     for part in steps.runs(steps.median(view)):
-        _draw(middle, [(columns.place(history + step), axis.share(value)) for step, value in part], columns.wide / 2)
+        _draw(
+            middle,
+            [(columns.place(history + step), axis.share(value)) for step, value in part],
+            columns.forecast.wide / 2,
+        )
     seen = set()
     for part in [] if view.observed is None else steps.runs(view.observed.tolist()):
         seen |= {(_from_top(axis.share(value), HIGH), int(columns.place(history + step))) for step, value in part}
@@ -174,11 +202,10 @@ def _fan(view: SeriesView, axis: steps.ValueAxis, columns: Columns, colours: str
     lines = []
     for line in range(HIGH):
         cells = [
-            Cell(chr(BRAILLE + past[line, place])) if (line, place) in past else Cell()
-            for place in range(columns.before)
+            Cell(chr(BRAILLE + past[line, place])) if (line, place) in past else Cell() for place in range(columns.now)
         ]
         cells.append(_separator(colours))
-        for place in range(columns.before + 1, columns.count):
+        for place in range(columns.now + 1, columns.count):
             dots = middle.get((line, place), 0)
             mark = OBSERVED if (line, place) in seen else chr(BRAILLE + dots) if dots else ""
             eighths = levels[place][8 * (HIGH - 1 - line) : 8 * (HIGH - line)]
@@ -200,15 +227,13 @@ def _draw(dots: dict[tuple[int, int], int], points: Sequence[tuple[float, float]
     """
     (first, start), (last, stop) = points[0], points[-1]
     xs, ys = (np.array(values) for values in zip((first - reach, start), *points, (last + reach, stop), strict=True))
-    sides = range(math.floor(2 * xs[0]), max(math.floor(2 * xs[0]) + 1, math.ceil(2 * xs[-1])))
-    heights = [_from_top(float(share), 4 * HIGH) for share in np.interp([(side + 0.5) / 2 for side in sides], xs, ys)]
-    before = heights[0]
-    for side, height in zip(sides, heights, strict=True):
-        # A steep line has several dots on one side: half of the way from the side before, and of that to the next.
-        for dot in range(min(height, (before + height + 1) // 2), max(height, (before + height) // 2) + 1):
+    for side in range(math.floor(2 * xs[0]), max(math.floor(2 * xs[0]) + 1, math.ceil(2 * xs[-1]))):
+        # All heights of the line within this half of a column: at its borders, and at the points between them.
+        edges = np.interp(np.clip([side / 2, (side + 1) / 2], xs[0], xs[-1]), xs, ys)
+        heights = [*edges.tolist(), *ys[(xs >= side / 2) & (xs <= (side + 1) / 2)].tolist()]
+        for dot in range(_from_top(max(heights), 4 * HIGH), _from_top(min(heights), 4 * HIGH) + 1):
             place = dot // 4, side // 2
             dots[place] = dots.get(place, 0) | DOTS[side % 2][dot % 4]
-        before = height
 
 
 def _levels(view: SeriesView, axis: steps.ValueAxis, columns: Columns) -> dict[int, list[int]]:
@@ -216,13 +241,14 @@ def _levels(view: SeriesView, axis: steps.ValueAxis, columns: Columns) -> dict[i
     history, horizon = len(view.history), view.quantiles.shape[1]
     places = [columns.place(history + step) for step in range(horizon)]
     shares = [[axis.share(value) for value in level] for level in view.quantiles.nan_to_num().tolist()]
-    centres = [place + 0.5 for place in range(columns.before + 1, columns.count)]
-    ends = [np.interp(centres, places, own) for own in shares]
+    edges = np.arange(columns.now + 1, columns.count + 1)
+    ends = [np.interp(edges, places, own) for own in shares]  # a steep fan has all heights of its column, as a line has
     middles = (np.arange(8 * HIGH) + 0.5) / (8 * HIGH)
-    levels = np.zeros((len(centres), 8 * HIGH), int)
+    levels = np.zeros((len(edges) - 1, 8 * HIGH), int)
     for low, high, _ in steps.bands(view):
-        levels += (ends[low][:, None] <= middles) & (middles <= ends[high][:, None])
-    return {columns.before + 1 + number: own for number, own in enumerate(levels.tolist())}
+        lowest, highest = (np.minimum(ends[low][:-1], ends[low][1:]), np.maximum(ends[high][:-1], ends[high][1:]))
+        levels += (lowest[:, None] <= middles) & (middles <= highest[:, None])
+    return {columns.now + 1 + number: own for number, own in enumerate(levels.tolist())}
 
 
 def _painted(eighths: Sequence[int], mark: str, colours: str | None, bands: int) -> Cell:
@@ -300,7 +326,7 @@ def _binned(
     shaded = shades(attention.weights, scale).detach().cpu().float().nan_to_num(0).clamp(0, 1)
     binned = torch.full((lines, columns.count), torch.nan)
     for column, weights in enumerate(shaded.T):
-        places = slice(start := columns.first(first + column), start + columns.wide)
+        places = columns.of(first + column)
         largest = torch.stack([part.amax() for part in weights.split(every)]).unsqueeze(1)
         binned[:, places] = torch.fmax(binned[:, places], largest)
     return binned
@@ -308,11 +334,12 @@ def _binned(
 
 def _weights(weights: list[float], row: Row, columns: Columns, inks: Inks | None) -> list[Cell]:
     """The characters of a line of the map, with a mark at the largest weight; none where nothing is in reach."""
-    marked = columns.first(row.step) if row.weight > 0 else -1
-    reach = columns.first(columns.history + row.last - 1) + columns.wide
+    own = columns.of(row.step)
+    marked = (own.start + own.stop - 1) // 2 if row.weight > 0 else -1
+    reach = columns.of(columns.history.count + row.last - 1).stop
     cells = []
-    for place, weight in enumerate(weights[:reach]):
-        if math.isnan(weight):
+    for place, weight in enumerate(weights):
+        if place >= reach or math.isnan(weight):
             cells.append(Cell())
         elif inks is None:
             cells.append(Cell(LOOK if place == marked else SHADES[min(4, int(weight * 4 + 0.5))]))
@@ -346,24 +373,25 @@ def _key(view: SeriesView, width: int, colours: str | None) -> list[str]:
     samples: list[tuple[Cell, str]] = [(Cell("⠒⠒"), "history")]
     samples.append((Cell("⠒⠒", _painted([0] * 8, "⠒", colours, 1).codes), "median"))
     for level in range(len(bands), 0, -1):
-        samples.append((_painted([level] * 8, "", colours, len(bands)), bands[level - 1].share))
+        sample = _painted([level] * 8, "", colours, len(bands))
+        samples.append((sample._replace(text=2 * sample.text), bands[level - 1].share))
     samples += [(Cell(OBSERVED), "observed")] if view.observed is not None else []
     lines, used = [""], 0
     for sample, name in samples:
-        room = 2 + 1 + len(name) + 3
+        room = len(sample.text) + 1 + len(name) + 3
         if used and used + room - 3 > width:
             lines, used = [*lines, ""], 0
-        lines[-1] += str(sample._replace(text=sample.text if len(sample.text) > 1 else 2 * sample.text)) + f" {name}   "
+        lines[-1] += f"{sample} {name}   "
         used += room
     return lines
 
 
-def _legend(attention: AttentionMap, scale: str, lines: int, colours: str | None) -> str:
+def _legend(attention: AttentionMap, scale: str, lines: int, columns: Columns, colours: str | None) -> str:
     strong = "brightest" if colours in INKS else "darkest"
     parts = [
         f"{strong}: {darkest(attention.weights, scale)}",
-        f"{LOOK} the largest weight of a row, and how many steps back",
+        f"{LOOK} the largest weight of a row",
+        columns.describe(),
+        f"{len(attention.rows):,} rows in {lines} lines" if lines < len(attention.rows) else "",
     ]
-    if lines < len(attention.rows):
-        parts.append(f"{len(attention.rows):,} rows in {lines} lines")
-    return "; ".join(parts)
+    return "; ".join(part for part in parts if part)
