@@ -134,7 +134,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
                     raise RecipeError(f"train.{name} is for train.reward=METRIC, which is not set; leave it out")
             return
         for metric in settings.reward:
-            pick(dict.fromkeys(cls.metrics), metric, "metric of train.reward")
+            cls.check_metric(metric)
         if settings.reward_after >= settings.updates:
             raise RecipeError(
                 f"train.reward_after is {settings.reward_after:,}, and there are {settings.updates:,} updates, so that "
