@@ -305,8 +305,22 @@ def test_a_terminal_shows_panels_within_its_width(width: int, colours: str) -> N
 
 
 def test_half_blocks_have_the_upper_pixel_in_front_of_the_lower_one() -> None:
-    pixels = torch.tensor([[[1, 2, 3]], [[4, 5, 6]]], dtype=torch.uint8)
-    assert blocks._lines(pixels, blocks.SYSTEMS["truecolor"]) == ["\x1b[38;2;1;2;3;48;2;4;5;6m▀\x1b[0m"]
+    assert blocks._lines([["2;1;2;3"], ["5;16"], ["5;17"]]) == [
+        "\x1b[38;2;1;2;3;48;5;16m▀\x1b[0m",
+        "\x1b[38;5;17;48;5;17m▀\x1b[0m",  # of an odd number, the last is repeated
+    ]
+
+
+@pytest.mark.parametrize("colours", blocks.PICTURES)
+@pytest.mark.parametrize(("level", "towards"), [(255, -1), (0, 1)], ids=["white", "black"])
+def test_a_panel_ends_visibly_on_a_terminal_of_its_own_colour(colours: str, level: int, towards: int) -> None:
+    view = PictureView(torch.full((20, 20, 3), level, dtype=torch.uint8))
+    text = blocks.filmstrip(picture_map((), view), view, width=20, colours=colours)
+    panel = [re.findall(r"38;([\d;]+);48;([\d;]+)m", line) for line in text.splitlines() if "▀" in line]
+    rows = [[cell[half] for cell in line] for line in panel for half in (0, 1)]
+    assert {code for row in rows[1:-1] for code in row[1:-1]} == {blocks.PICTURES[colours](view.pixels[:1, :1])[0][0]}
+    outermost = {*rows[0], *rows[-1], *(row[0] for row in rows), *(row[-1] for row in rows)}
+    assert outermost == {blocks.PICTURES[colours](torch.full((1, 1, 3), level + 32 * towards).byte())[0][0]}
 
 
 @pytest.mark.parametrize("width", [60, 120])

@@ -37,7 +37,7 @@ def drawing(attention: AttentionMap, scale: str | None = None) -> str:
     """
     console = Console()
     colours = None if console.no_color else console.color_system
-    if colours in blocks.SYSTEMS:
+    if colours in blocks.PICTURES:
         view = source_view(attention)
         if isinstance(view, PictureView):
             return blocks.filmstrip(attention, view, width=console.width, colours=colours, scale=scale or "row")
