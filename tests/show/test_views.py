@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from rich.cells import cell_len
-from test_html import HOSTILE, Page, browse, content, in_a_browser
+from test_html import FIT, HOSTILE, Page, browse, content, in_a_browser
 
 from regard.errors import DataError
 from regard.maps import AttentionMap, AttentionMaps, Frames, Grid, LayerMaps, PictureView, SourceView, Spectrogram
@@ -195,6 +195,40 @@ def test_an_svg_has_the_picture_and_a_panel_for_each_word_inside() -> None:
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert [text for text in texts if text in words] == list(words)
     assert texts.count("0.86") == 14
+
+
+WHITE = PictureView(torch.full((40, 40, 3), 255, dtype=torch.uint8))
+
+
+def test_each_panel_of_an_svg_has_an_edge() -> None:
+    root = ElementTree.fromstring(svg(picture_map(("one", "two"), WHITE)))
+    edges = [element.attrib for element in root.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert {edge["stroke"] for edge in edges} == {filmstrip.EDGE}
+    for image, edge in zip(root.iter("{http://www.w3.org/2000/svg}image"), edges, strict=True):
+        left, top, wide, high = (float(image.attrib[name]) for name in ("x", "y", "width", "height"))
+        corners = {tuple(map(float, point.split(","))) for point in edge["points"].split()}
+        assert corners == {(x, y) for x in (left, left + wide) for y in (top, top + high)}
+
+
+def test_a_white_picture_ends_visibly_in_a_png() -> None:
+    image = pytest.importorskip("matplotlib.image")
+    pixels = image.imread(io.BytesIO(draw(picture_map((), WHITE), ".png")))[..., :3]
+    edge = torch.tensor([int(filmstrip.EDGE[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    is_edge = (torch.from_numpy(pixels) - edge).abs().amax(-1) < 0.1
+    assert is_edge.sum(0).max() >= 280 <= is_edge.sum(1).max()  # 144 pixels of the layout are 288 dots
+
+
+@in_a_browser
+def test_a_white_picture_ends_visibly_on_a_page(tmp_path: Path) -> None:
+    script = """
+    const edges = [...document.querySelectorAll(".film canvas")].map((canvas) => getComputedStyle(canvas));
+    const text = edges.map((style) => `${style.outlineStyle} ${style.outlineWidth} ${style.outlineColor}`).join();
+    document.body.append(Object.assign(document.createElement("pre"), {textContent: text}));
+    """
+    light = "--blink-settings=preferredColorScheme=1"
+    page = Page(browse(tmp_path, html(picture_map(("one", "two"), WHITE)), "--dump-dom", light, after=script))
+    [(_, shown)] = page.all("pre")
+    assert shown == ",".join(["solid 1px rgb(195, 204, 216)"] * 3)
 
 
 def test_words_of_a_filmstrip_are_merged_unless_pieces_are_wanted() -> None:
@@ -455,6 +489,14 @@ def test_pointer_keys_and_play_walk_the_words_of_a_recording(tmp_path: Path) -> 
     rows = [part[0] for part in json.loads(shown) if isinstance(part, list)]
     assert json.loads(shown)[1] == "Recording,Heat map,Lines"
     assert rows == ["", "1", "", "0", "1", "0", "1", "2", "2", "3"]
+
+
+@in_a_browser
+@pytest.mark.parametrize("attention", [picture_map(), recording_map()], ids=["picture", "recording"])
+def test_a_narrow_window_shows_the_whole_of_a_source(tmp_path: Path, attention: AttentionMap) -> None:
+    page = Page(browse(tmp_path, html(attention, "t"), "--dump-dom", "--window-size=500,900", after=FIT))
+    [(_, shown)] = page.all("pre")
+    assert json.loads(shown) == [["source", True], ["heat", True], ["lines", True], True]
 
 
 @in_a_browser
