@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -31,7 +31,7 @@ LEAST_DEGREES = 2.0  # of freedom of `student_t`: only above 2 has it a variance
 class Impossible(NamedTuple):
     """The first of some values that a likelihood cannot give."""
 
-    index: int
+    position: int  # among the values
     reason: str  # the value and what is allowed, as a part of a sentence
 
 
@@ -81,7 +81,7 @@ class Gaussian(Likelihood):
     parameters, uniforms = 2, 1
 
     def log_prob(self, raw: Raw, values: Values, scale: Scale) -> Values:
-        """log N(value / scale; m, s) - log scale."""
+        """The normal log-density of value / scale, minus log scale."""
         location, deviation = _location_deviation(raw)
         return _normal_log_prob((values / scale - location) / deviation) - deviation.log() - scale.log()
 
@@ -91,17 +91,17 @@ class Gaussian(Likelihood):
         return scale * (location + deviation * _normal(uniforms[..., 0], location))
 
     def mean(self, raw: Raw, scale: Scale) -> Values:
-        """scale * m."""
+        """The location times the scale."""
         return scale * _location_deviation(raw)[0]
 
 
 class StudentT(Likelihood):
-    """Student's t, with heavier tails:  value = scale (m + s t),  t ~ t(v),  v = 2 + softplus(raw), so it has a variance."""
+    """Student's t, for outliers:  value = scale (m + s t),  t ~ t(v),  s = softplus(raw),  v = 2 + softplus(raw)."""
 
     parameters, uniforms = 3, 2
 
     def log_prob(self, raw: Raw, values: Values, scale: Scale) -> Values:
-        """log t(value / scale; v, m, s) - log scale."""
+        """The log-density of t at (value / scale - m) / s, minus log s and log scale."""
         location, deviation = _location_deviation(raw)
         degrees = self._degrees(raw)
         distance = (values / scale - location) / deviation
@@ -120,7 +120,7 @@ class StudentT(Likelihood):
         return scale * (location + deviation * radius * torch.cos(2 * math.pi * second))
 
     def mean(self, raw: Raw, scale: Scale) -> Values:
-        """scale * m."""
+        """The location times the scale."""
         return scale * _location_deviation(raw)[0]
 
     def _degrees(self, raw: Raw) -> Values:
@@ -140,13 +140,14 @@ class NegativeBinomial(Likelihood):
     CANDIDATES: ClassVar[int] = 3  # of the gamma distribution for each draw, each with two uniform numbers
 
     def log_prob(self, raw: Raw, values: Values, scale: Scale) -> Values:
-        """log p(k), computed in float64, because log k! of a million has eight digits before the point."""
+        """The log-probability, computed in float64, because the logarithm of k! is above 10^7 for a k of a million."""
         mean, rate = self._mean_rate(raw, scale)
         counts = values.double()
         ways = torch.lgamma(counts + rate) - torch.lgamma(rate) - torch.lgamma(counts + 1)
         odds = counts * (mean.log() - (rate + mean).log()) - rate * torch.log1p(mean / rate)
         return (ways + odds).to(_precision(raw))
 
+    @torch.no_grad()  # counts have no gradient
     def draw(self, raw: Raw, scale: Scale, uniforms: Uniforms) -> Values:
         """A Poisson number whose mean was drawn from a gamma distribution of shape r and mean mu.
 
@@ -158,7 +159,7 @@ class NegativeBinomial(Likelihood):
         return _poisson(gamma * mean / rate, numbers[..., 0]).to(_precision(raw))
 
     def mean(self, raw: Raw, scale: Scale) -> Values:
-        """scale * m."""
+        """The location times the scale."""
         return scale * _positive(raw[..., 0])
 
     def are_possible(self, values: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -166,7 +167,7 @@ class NegativeBinomial(Likelihood):
         return np.isfinite(values) & (values >= 0) & (values == np.floor(values))
 
     def _mean_rate(self, raw: Raw, scale: Scale) -> tuple[Values, Values]:
-        """mu and r, in float64."""
+        """The mean mu and the rate r, in float64."""
         mean, dispersion = _positive(raw.double()).unbind(-1)
         scale = scale.double()
         return scale * mean, scale.sqrt() / dispersion
@@ -179,7 +180,7 @@ class LogNormal(Likelihood):
     support = "numbers above 0"
 
     def log_prob(self, raw: Raw, values: Values, scale: Scale) -> Values:
-        """log N(log value - log scale; m, s) - log value."""
+        """The normal log-density of log(value / scale), minus log value."""
         location, deviation = _location_deviation(raw)
         logarithm = values.to(location.dtype).log()
         distance = (logarithm - scale.log() - location) / deviation
@@ -191,7 +192,7 @@ class LogNormal(Likelihood):
         return scale * _bounded_exponential(location + deviation * _normal(uniforms[..., 0], location))
 
     def mean(self, raw: Raw, scale: Scale) -> Values:
-        """scale * exp(m + s^2 / 2)."""
+        """The scale times exp(m + s^2 / 2)."""
         location, deviation = _location_deviation(raw)
         return scale * _bounded_exponential(location + deviation.square() / 2)
 
@@ -267,11 +268,12 @@ def _poisson(mean: Float[Tensor, "*batch"], uniforms: Float[Tensor, "*batch"]) -
     """
     few = mean.clamp(max=FEW)
     probability = (-few).exp()
-    total, count = probability, torch.zeros_like(few)
+    total, count = probability.clone(), torch.zeros_like(few)
     for number in range(1, MOST_OF_FEW + 1):
-        count = count + (uniforms > total)
-        probability = probability * few / number
-        total = total + probability
+        count += uniforms > total
+        probability *= few
+        probability /= number
+        total += probability
     many = mean.clamp(min=FEW)
     normal = torch.special.ndtri(uniforms)
     square = normal.square()
@@ -282,12 +284,14 @@ def _poisson(mean: Float[Tensor, "*batch"], uniforms: Float[Tensor, "*batch"]) -
 
 # Uniform random numbers as a function of where they are used, not of what was drawn before.
 
-WORD = 0xFFFFFFFF  # 32 bits
-MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-INCREMENTS = 0x9E3779B9, 0xBB67AE85
+MASK = 2**64 - 1
+WORD, HALF = np.uint64(2**32 - 1), np.uint64(32)
+MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+INCREMENTS = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 ROUNDS = 10
-BLOCK = 4  # numbers that one counter gives
-CHUNK = 2**13  # counters that are worked on at once: they stay in the processor's cache
+BLOCK, BLOCK_BITS = 4, np.uint64(8)  # numbers of one counter; bits of the counter's index in a step
+DROPPED = np.uint64(9)  # bits of a word of 32: the other 23 and a half are exact in float32
+CHUNK = 2**13  # counters that are computed at once: they stay in the processor's cache
 
 
 def series_key(name: str) -> int:
@@ -306,15 +310,26 @@ def uniform_numbers(
     """
     paths, steps, numbers = shape
     blocks = -(-numbers // BLOCK)
-    series = np.array([key & (WORD << 32 | WORD) for key in keys], dtype=np.uint64)[:, None]
     path, step, block = np.indices((paths, steps, blocks), dtype=np.uint64).reshape(3, -1)
-    result = np.empty((len(keys), paths * steps * blocks, BLOCK), dtype=np.float32)
-    for rows, columns in _chunks(*result.shape[:2]):
-        counters = [series[rows] & np.uint64(WORD), series[rows] >> np.uint64(32), path[columns]]
-        counters.append(step[columns] << np.uint64(8) | block[columns])
-        for index, word in enumerate(_philox(np.broadcast_arrays(*counters), seed)):
-            # 23 bits and a half: exact in float32, and never 0 or 1.
-            result[rows, columns, index] = (word >> np.uint64(9)).astype(np.float32)
-    result += np.float32(0.5)
-    result *= np.float32(2.0**-23)
-    return torch.from_numpy(result.reshape(len(keys), paths, steps, -1)[..., :numbers])
+    series = np.array([key & MASK for key in keys], dtype=np.uint64).reshape(-1, 1)
+    bits = np.empty((len(series), paths * steps * blocks, BLOCK), dtype=np.float32)
+    rows = max(1, CHUNK // max(1, bits.shape[1]))
+    for start in range(0, len(series), rows):
+        chunk = series[start : start + rows]
+        place = np.broadcast_arrays(chunk & WORD, chunk >> HALF, path, step << BLOCK_BITS | block)
+        for index, word in enumerate(_philox(place, seed & MASK)):
+            bits[start : start + rows, :, index] = word >> DROPPED
+    uniform = (bits + np.float32(0.5)) * np.float32(2.0**-23)  # exact in float32, and neither 0 nor 1
+    return torch.from_numpy(uniform.reshape(len(series), paths, steps, -1)[..., :numbers])
+
+
+def _philox(counter: Sequence[NDArray[np.uint64]], key: int) -> Sequence[NDArray[np.uint64]]:
+    """Philox 4x32-10: four random words of 32 bits for every four words of the counter, in arrays of 64 bits."""
+    first, second, third, fourth = counter
+    low, high = np.uint64(key) & WORD, np.uint64(key) >> HALF
+    for _ in range(ROUNDS):
+        left, right = first * MULTIPLIERS[0], third * MULTIPLIERS[1]
+        first, second = (right >> HALF) ^ second ^ low, right & WORD
+        third, fourth = (left >> HALF) ^ fourth ^ high, left & WORD
+        low, high = (low + INCREMENTS[0]) & WORD, (high + INCREMENTS[1]) & WORD
+    return first, second, third, fourth
