@@ -130,8 +130,8 @@ def smape(forecasts: Forecasts, how: str) -> Measured:
 def msis(forecasts: Forecasts, how: str) -> Measured:
     """Makridakis et al. 2020, MSIS: width of the intervals of 95 % + 40 times the misses, scaled; lower is better.
 
-    A miss is the distance of an observed value from the interval. As in MASE, the sum is divided by the seasonal error of
-    the history and averaged over the windows, of which the same are left out.
+    A miss is the distance of an observed value from the interval. As in MASE, the sum is divided by the seasonal error
+    of the history and averaged over the windows, of which the same are left out.
     """
     return _scaled("msis", forecasts, f"alpha:{ALPHA}|{QUANTILES}", how)
 
@@ -182,8 +182,8 @@ def _scaled(name: str, forecasts: Forecasts, details: str, how: str) -> Measured
     total, windows = window_counts(name, forecasts).sum(0)
     if not windows:
         raise TooLargeError(
-            f"{name} is too large for a number: it divides by the seasonal error of the values before a window, which no "
-            "window has, or which is 0; choose another metric, such as rmse"
+            f"{name} is too large for a number: it divides by the mean difference of past values {forecasts.season} steps "
+            "apart, which is 0 or unknown for every window; choose another metric, such as rmse"
         )
     skipped = len(forecasts.windows) - int(windows)
     details = f"{details}|season:{forecasts.season}{f'|skipped:{skipped}' if skipped else ''}"
@@ -194,8 +194,8 @@ def _divide(name: str, numerator: float, denominator: float) -> float:
     """The ratio; 0 if both are, for a perfect forecast of zeros."""
     if numerator and not denominator:
         raise TooLargeError(
-            f"{name} is too large for a number: it divides by the sum of the absolute observed values, which is 0; choose "
-            "another metric, such as rmse"
+            f"{name} is too large for a number: it divides by the sum of the observed values, which are all 0; "
+            "choose another metric, such as rmse"
         )
     return float(numerator / (denominator or 1.0))
 
