@@ -182,7 +182,7 @@ def _scaled(name: str, forecasts: Forecasts, details: str, how: str) -> Measured
     total, windows = window_counts(name, forecasts).sum(0)
     if not windows:
         raise TooLargeError(
-            f"{name} is too large for a number: it divides by the mean difference of past values {forecasts.season} steps "
+            f"{name} is too large for a number: it divides by the mean difference of past values a season "
             "apart, which is 0 or unknown for every window; choose another metric, such as rmse"
         )
     skipped = len(forecasts.windows) - int(windows)

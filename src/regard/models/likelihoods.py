@@ -182,9 +182,8 @@ class LogNormal(Likelihood):
     def log_prob(self, raw: Raw, values: Values, scale: Scale) -> Values:
         """The normal log-density of log(value / scale), minus log value."""
         location, deviation = _location_deviation(raw)
-        logarithm = values.to(location.dtype).log()
-        distance = (logarithm - scale.log() - location) / deviation
-        return _normal_log_prob(distance) - deviation.log() - logarithm
+        distance = ((values / scale).log() - location) / deviation
+        return _normal_log_prob(distance) - deviation.log() - values.log()
 
     def draw(self, raw: Raw, scale: Scale, uniforms: Uniforms) -> Values:
         """By the inverse of the cumulative distribution."""
@@ -319,8 +318,9 @@ def uniform_numbers(
         place = np.broadcast_arrays(chunk & WORD, chunk >> HALF, path, step << BLOCK_BITS | block)
         for index, word in enumerate(_philox(place, seed & MASK)):
             bits[start : start + rows, :, index] = word >> DROPPED
-    uniform = (bits + np.float32(0.5)) * np.float32(2.0**-23)  # exact in float32, and neither 0 nor 1
-    return torch.from_numpy(uniform.reshape(len(series), paths, steps, -1)[..., :numbers])
+    bits += np.float32(0.5)  # so that no number is 0
+    bits *= np.float32(2.0**-23)
+    return torch.from_numpy(bits.reshape(len(series), paths, steps, -1)[..., :numbers])
 
 
 def _philox(counter: Sequence[NDArray[np.uint64]], key: int) -> Sequence[NDArray[np.uint64]]:
