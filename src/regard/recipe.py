@@ -362,6 +362,7 @@ class Forecast:
     start: str = ""  # time of the first value in files without times, such as 1990-01-01; empty: not known
     season: int = _number(0, 0, 1_000_000)  # steps of a season, for metrics and baselines; 0: by the frequency
     lags: str = "calendar"  # a step reads the values so many steps before: 1,24,168; calendar: by the frequency
+    scaling: str = "mean"  # how each window is scaled; `regard list scalings`
     likelihood: str = "student_t"  # the distribution of a value; `regard list likelihoods`
     weighted: bool = True  # training draws series with a probability proportional to their mean absolute value
     by_series: bool = False  # an embedding for each series of the training data
