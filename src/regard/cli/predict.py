@@ -10,6 +10,7 @@ import typer
 
 from regard.cli import core
 from regard.cli.core import STDIN, Beam, Columns, Inputs, Json, Quiet, RunPath
+from regard.cli.series import forecast_files
 from regard.errors import DataError, RecipeError, shown
 from regard.visible import is_terminal
 
@@ -50,6 +51,9 @@ def predict(
     A recording that is longer than the limit of training (data.max_length) is cut at silences; the outputs of its
     parts are joined.
 
+    If the run forecasts series, a file is a CSV of series. The output is a CSV with mean and quantiles of each step;
+    --json has the sample paths, too.
+
     A line of more than 5,000 tokens (or data.max_length, if that is more) gets an empty line, and a note on stderr.
 
     A line end within an output is printed as an escape, such as \n or \u2028; --json keeps the text unchanged.
@@ -64,6 +68,10 @@ def predict(
         raise RecipeError("--maps adds attention maps to JSON; add --json, or write: regard look RUN TEXT")
     _check_inputs(inputs, text, lists, columns)
     predictor = load(run)
+    if predictor.task.recipe.task == "forecast":
+        _check_series(text, lists, beam, n_best, search)
+        forecast_files(predictor, inputs or [], columns, seed, as_json=as_json, maps=maps, quiet=quiet)
+        return
     if predictor.task.reads_files:
         batches = _named_files(predictor.task, inputs, text, lists, quiet=quiet)
     else:
@@ -111,6 +119,16 @@ def _check_inputs(
         raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
     if columns is not None and not all(map(ending, inputs or [""])):
         raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
+
+
+def _check_series(
+    texts: list[str] | None, lists: list[str] | None, beam: int | None, n_best: int, search: list[str] | None
+) -> None:
+    """Refuse options that a forecast does not have."""
+    given = {"--text": texts, "--list": lists, "--beam": beam, "--n-best": n_best > 1, "--search": search}
+    for option, value in given.items():
+        if value:
+            raise RecipeError(f"{option} is not for runs that forecast series; leave it out, and give a CSV file")
 
 
 def _check_texts(run: str, inputs: list[str] | None, lists: list[str] | None) -> None:

@@ -26,7 +26,7 @@ def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
     settings, meanings = recipes.load(recipe, overrides or [], recipes.COMMAND_LINE), catalogue.meanings()
     origins = recipes.origins(recipe, overrides or [])
     width = stdout_width() or WIDTH
-    others = {new.partition(".")[0] for new in recipes.MOVED.values()} - {settings.task}
+    others = {*recipes.TASK_SECTIONS} - {settings.task}
 
     def comment(text: str) -> None:
         for line in wrapped(text, width - 2).split("\n"):

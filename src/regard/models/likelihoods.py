@@ -50,6 +50,7 @@ class Likelihood(ABC):
     parameters: ClassVar[int]  # numbers that the network gives for each step
     uniforms: ClassVar[int]  # uniform numbers that one draw takes
     support: ClassVar[str] = "finite numbers"  # the values that are possible, for messages
+    is_real: ClassVar[bool] = True  # whether every finite number is possible
 
     @abstractmethod
     def log_prob(self, raw: Raw, values: Values, scale: Scale) -> Values:
@@ -136,6 +137,7 @@ class NegativeBinomial(Likelihood):
 
     parameters, uniforms = 2, 8
     support = "counts (whole numbers from 0 on)"
+    is_real = False
 
     CANDIDATES: ClassVar[int] = 3  # of the gamma distribution for each draw, each with two uniform numbers
 
@@ -178,6 +180,7 @@ class LogNormal(Likelihood):
 
     parameters, uniforms = 2, 1
     support = "numbers above 0"
+    is_real = False
 
     def log_prob(self, raw: Raw, values: Values, scale: Scale) -> Values:
         """The normal log-density of log(value / scale), minus log value."""

@@ -46,7 +46,6 @@ from regard.types import PAD, SPECIALS, UNKNOWN, Batch, Example, Padded, Predict
 if TYPE_CHECKING:
     from regard.tasks.rewards import Rewards
 
-TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
 SOURCE_SECTIONS = {"picture", "speech"}  # sections of a recipe for one kind of source alone
 OF_PAIRS = ("data.pictures", "data.normalize")  # keys that only tasks with a source and a target text use
 ATTENTION_TERMS = (
@@ -205,7 +204,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         """Refuse keys that are set but that this task ignores."""
         for key in recipes.changed(recipe):
             section = key.partition(".")[0]
-            if section in TASK_SECTIONS and section != recipe.task:
+            if section in recipes.TASK_SECTIONS and section != recipe.task:
                 raise RecipeError(f"{key} is a key of task = {section}, not of {recipe.task}; leave it out")
             if section in SOURCE_SECTIONS and section != recipe.source:
                 raise RecipeError(f"{key} is a key of source = {section}, not of {recipe.source}; leave it out")
@@ -421,6 +420,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         ]
         return Scored(metric, total, groups, others, answers, asked, outcomes)
 
+    def baselines(self, examples: Sequence[Example]) -> Mapping[str, Mapping[str, Measured]]:
+        """The scores of simple rules on the same examples, by rule and metric; by default there are none."""
+        return {}
+
     def takes_all(self, metric: str) -> bool:
         """Whether all targets of a source are references of one prediction: by the metric, or if sources are files.
 
@@ -436,6 +439,14 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         if self.takes_all(self.recipe.metric):
             return [example for same_source in evenly(by_source(examples), count) for example in same_source]
         return evenly(examples, count)
+
+    def characters(self, same_source: Sequence[Example]) -> int:
+        """The characters of one prediction, by which validations bound their time: of source and longest target.
+
+        The name of a file does not count.
+        """
+        longest = max(len(example.target) for example in same_source)
+        return longest + (0 if self.reads_files else len(same_source[0].source))
 
     def probes(self, examples: Sequence[Example]) -> list[Example]:
         """For tasks whose metric is not one of outputs: inputs made from examples, with expected outputs, to show."""
@@ -649,6 +660,7 @@ class Axes(NamedTuple):
     layout: Layout = TEXT
     start: int = 0
     view: Callable[[], SourceView | None] | None = None  # of the columns, as in `AttentionMap`
+    first: int = 0  # the key of the first column
 
 
 def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mapping[str, Axes]) -> AttentionMaps | None:
@@ -661,11 +673,11 @@ def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mappin
     for name, (site, layer) in sites(model).items():
         if name not in recording.calls or site not in axes:
             continue
-        rows, columns, layout, start, view = axes[site]
+        rows, columns, layout, start, view, first = axes[site]
         weights = recording.joined(name)[row]
         weights = weights.flatten(0, -3) if weights.ndim > 2 else weights.unsqueeze(0)  # heads, query, key
-        if weights.shape[-2] >= start + len(rows) and weights.shape[-1] >= len(columns):
-            weights = weights[:, start : start + len(rows), : len(columns)]
+        if weights.shape[-2] >= start + len(rows) and weights.shape[-1] >= first + len(columns):
+            weights = weights[:, start : start + len(rows), first : first + len(columns)]
         else:
             rows, columns = (tuple(map(str, range(1, count + 1))) for count in weights.shape[-2:])
         copied = weights.to("cpu", torch.float32, copy=True)
