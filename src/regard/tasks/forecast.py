@@ -196,7 +196,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         *(*core.OF_PAIRS, "source", "tokens", "search", "data.dev", "data.split_seed", "data.max_length"),
         *("model.embedding", "model.tied", "model.encoder", "train.smoothing", "train.word_dropout", "train.capture"),
         *("model.decoder.start", "model.decoder.copies", "model.decoder.gated_context", "train.compile"),
-        *("model.decoder.cross_attention", *core.ATTENTION_TERMS),
+        *("model.decoder.cross_attention", *core.ATTENTION_TERMS, *core.REWARD),
     )
 
     def __init__(self, recipe: Recipe, learned: Learned) -> None:
