@@ -100,14 +100,11 @@ def work(job: Job) -> list[Row]:
 
 
 def cells(row: Row) -> str:
-    values = [
-        "-"
-        if name not in row.values
-        else f"{100 * row.values[name]:.2f}"
-        if name in PERCENT
-        else f"{row.values[name]:.4f}"
-        for name in TITLES
-    ]
+    def cell(name: str) -> str:
+        if name not in row.values:
+            return "-"
+        return f"{100 * row.values[name]:.2f}" if name in PERCENT else f"{row.values[name]:.4f}"
+
     speed = [f"{row.dev:.4f}", f"{row.windows:,.0f}", f"{row.seconds:.0f}"] if row.seed else ["", "", ""]
     return " | ".join([*map(cell, TITLES), *speed])
 
