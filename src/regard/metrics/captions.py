@@ -86,8 +86,8 @@ def bleu_counts(name: str, output: str, references: Sequence[str]) -> list[Count
 
 def bleu_scores(name: str, outputs: Sequence[str], references: Sequence[str]) -> list[float]:
     """BLEU of several outputs for one picture, of each alone."""
-    counted_once = BleuReferences.of(name, references)
-    counts = [_compared(output, counted_once) for output in outputs]
+    expected = BleuReferences.of(name, references)
+    counts = [_compared(output, expected) for output in outputs]
     scores: list[float] = bleu_value(np.array(counts, dtype=np.float64)).tolist()
     return scores
 
