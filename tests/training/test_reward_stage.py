@@ -117,6 +117,31 @@ def test_a_reward_improves_a_model_whose_cross_entropy_was_stopped_early(metric:
     assert stage[-1]["reward"] > stage[2]["reward"] > stage[0]["reward"]
 
 
+SOURCES = {
+    "reverse": ("model.encoder.dim=8", "train.reward=chrf", "metric=chrf"),
+    "shapes": ("picture.channels=3", "picture.blocks=4", "model.encoder.dim=8", "train.reward=cider_d,rouge_l"),
+    "tones": ("speech.bands=12", "speech.width=8", "model.encoder.dim=8", "train.reward=word_errors"),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_kind_of_source_has_rewards(name: str, tmp_path: Path) -> None:
+    sizes = [
+        "model.embedding=8",
+        "model.decoder.dim=8",
+        "model.attention.dim=8",
+        "data.size=20",
+        "train.batch_tokens=300",
+    ]
+    length = ["train.updates=4", "train.reward_after=2", "train.validate=2", "train.keep=last", "train.warmup=0"]
+    search = ["search.max_ratio=0", "search.max_extra=3", "train.validate_examples=2", "train.device=cpu"]
+    run = regard.train(name, *sizes, *length, *search, *SOURCES[name], runs=tmp_path, quiet=True)
+    first, second, _ = run.metrics()
+    assert "reward" not in first
+    assert math.isfinite(second["reward"])
+    assert 0 < second["gradient_norm"] < math.inf
+
+
 def test_up_to_the_reward_training_is_that_of_so_many_updates(recipe: Recipe, tmp_path: Path) -> None:
     """So the cross-entropy is learned as ever, with its whole schedule; the optimizer goes on with its moments."""
     without = ["train.reward=", "train.reward_after=0", "train.reward_rate=0.00005", f"train.updates={AFTER}"]

@@ -6,8 +6,6 @@ Texts are split at spaces and compared in lower case, without the tokens that ar
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import reduce
-from operator import or_
 from statistics import fmean
 from typing import NamedTuple
 
@@ -86,8 +84,8 @@ def bleu_counts(name: str, output: str, references: Sequence[str]) -> list[Count
 
 def bleu_scores(name: str, outputs: Sequence[str], references: Sequence[str]) -> list[float]:
     """BLEU of several outputs for one picture, of each alone."""
-    counted_once = BleuReferences.of(name, references)
-    counts = [_compared(output, counted_once) for output in outputs]
+    expected = BleuReferences.of(name, references)
+    counts = [_compared(output, expected) for output in outputs]
     scores: list[float] = bleu_value(np.array(counts, dtype=np.float64)).tolist()
     return scores
 
@@ -95,15 +93,19 @@ def bleu_scores(name: str, outputs: Sequence[str], references: Sequence[str]) ->
 class BleuReferences(NamedTuple):
     """The references of a picture as BLEU counts them."""
 
-    most: list[Counter[NGram]]  # for each length of n-grams, how often each occurs at most in any reference
+    most: list[dict[NGram, int]]  # for each length of n-grams, how often each occurs at most in any reference
     lengths: list[int]
 
     @staticmethod
     def of(name: str, references: Sequence[str]) -> "BleuReferences":
         """Count the n-grams up to the length that a metric uses."""
         expected = [words(text) for text in references]
-        sizes = range(1, CAPTION_BLEU[name] + 1)
-        most = [reduce(or_, (ngrams(tokens, length) for tokens in expected)) for length in sizes]
+        most: list[dict[NGram, int]] = [{} for _ in range(CAPTION_BLEU[name])]
+        for length, counts in enumerate(most, start=1):
+            for tokens in expected:
+                for ngram, count in ngrams(tokens, length).items():
+                    if count > counts.get(ngram, 0):
+                        counts[ngram] = count
         return BleuReferences(most, [len(tokens) for tokens in expected])
 
 
@@ -113,7 +115,7 @@ def _compared(output: str, references: BleuReferences) -> list[Counts]:
     counts: list[Counts] = []
     for length, most in enumerate(references.most, start=1):
         mine = ngrams(written, length)
-        counts.append((sum(min(count, most[ngram]) for ngram, count in mine.items()), mine.total()))
+        counts.append((sum(min(count, most.get(ngram, 0)) for ngram, count in mine.items()), mine.total()))
     closest = min(references.lengths, key=lambda size: (abs(size - len(written)), size))
     return [*counts, (len(written), closest)]
 
