@@ -21,7 +21,7 @@ every_baseline = pytest.mark.parametrize("name", BASELINES)
 
 
 def forecast(name: str, history: list[float], horizon: int, season: int) -> list[list[float]]:
-    return BASELINES[name](np.array(history), horizon, season).tolist()
+    return BASELINES[name](np.array(history, dtype=np.float64), horizon, season).tolist()
 
 
 def waves(length: int, season: int, noise: float = 0.0) -> Numbers:
