@@ -144,7 +144,7 @@ def weighted_quantile_loss(forecasts: Forecasts, how: str) -> Measured:
 def crps(forecasts: Forecasts, how: str) -> Measured:
     """CRPS of the paths x: sum of E |x - y| - E |x - x'| / 2, divided by sum |y|; lower is better.
 
-    Gneiting and Raftery 2007, eq. 21, for the empirical distribution of the paths: x' may be the same path as x. Of one
+    Gneiting and Raftery 2007, for the empirical distribution of the paths: x' may be the same path as x. Of one
     path it is the ND.
     """
     return _ratio("crps", forecasts, "distribution:empirical|unit:mean |y|", how)

@@ -129,7 +129,7 @@ class StudentT(Likelihood):
 
 
 class NegativeBinomial(Likelihood):
-    """Salinas et al. 2020, 3.2 and 3.3, counts:  variance = mu + alpha mu^2,  mu = scale m,  alpha = a / sqrt(scale).
+    """Salinas et al. 2020, counts:  variance = mu + alpha mu^2,  mu = scale m,  alpha = a / sqrt(scale).
 
     m and a are softplus(raw). With r = 1 / alpha,
     p(k) = Gamma(k + r) / (k! Gamma(r)) (r / (r + mu))^r (mu / (r + mu))^k.
@@ -243,7 +243,7 @@ def _bounded_exponential(exponent: Tensor) -> Tensor:
 def _gamma(shape: Float[Tensor, "*batch"], uniforms: Float[Tensor, "*batch numbers"]) -> Float[Tensor, "*batch"]:
     """Marsaglia and Tsang 2000: gamma numbers of scale 1, by rejection, from the first candidate that is accepted.
 
-    One in 20 candidates at most is rejected. The last candidate is taken in any case.
+    One in 20 candidates at most is rejected. The last is taken even if it should be rejected.
     """
     larger = torch.where(shape < 1, shape + 1, shape)  # for shapes below 1: gamma(shape + 1) u^(1 / shape)
     d = larger - 1 / 3
@@ -265,8 +265,8 @@ MOST_OF_FEW = 42  # a Poisson number of mean 16 is larger with a probability bel
 def _poisson(mean: Float[Tensor, "*batch"], uniforms: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """Poisson numbers, by the inverse of the cumulative distribution.
 
-    It is exact for means up to 16; above, by its expansion to the order 1 / mean (Giles 2016, eq. 6), 1 too high or low
-    with a probability of at most 3e-4.
+    It is exact for means up to 16; above, by its expansion to the order 1 / mean (Giles 2016), 1 too high or low with a
+    probability of at most 3e-4.
     """
     few = mean.clamp(max=FEW)
     probability = (-few).exp()
