@@ -241,6 +241,15 @@ class Train:
     compile: bool = False  # use torch.compile in captured updates: takes a minute, worth it for large models
     deterministic: bool = False  # use only deterministic algorithms, which give the same bits again; slower on a GPU
     ctc: float = _number(0.0, 0.0, 1.0)  # joint CTC loss: its weight; the decoder's is 1 - ctc; 0: no CTC layer
+    reward: tuple[str, ...] = ()  # metrics to train on after the cross-entropy: their sum over drawn outputs
+    reward_after: int = _number(0, 0, 1_000_000_000)  # updates with cross-entropy before those with reward
+    reward_samples: int = _number(5, 2, 1000)  # outputs that an update with reward draws for each source
+    reward_rate: float = _number(0.00005, 0.0, 1e37)  # highest learning rate of updates with reward
+
+    @property
+    def cross_entropy_updates(self) -> int:
+        """The number of updates with cross-entropy: all, unless there is a reward."""
+        return min(self.reward_after, self.updates) if self.reward else self.updates
 
     def validations(self, update: int) -> int:
         """Returns how many validations there are up to an update: every `validate` updates, and after the last one."""
@@ -362,6 +371,7 @@ class Forecast:
     start: str = ""  # time of the first value in files without times, such as 1990-01-01; empty: not known
     season: int = _number(0, 0, 1_000_000)  # steps of a season, for metrics and baselines; 0: by the frequency
     lags: str = "calendar"  # a step reads the values so many steps before: 1,24,168; calendar: by the frequency
+    scaling: str = "mean"  # how each window is scaled; `regard list scalings`
     likelihood: str = "student_t"  # the distribution of a value; `regard list likelihoods`
     weighted: bool = True  # training draws series with a probability proportional to their mean absolute value
     by_series: bool = False  # an embedding for each series of the training data

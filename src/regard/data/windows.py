@@ -5,7 +5,7 @@ training, known too. All windows of a forecaster have the same shape: steps befo
 as steps without an observed value. So neither padding nor other series change a window.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from regard.data.frequency import Frequency
 from regard.data.series import Series
 from regard.types import BatchFirst
 
+LEAST_DEVIATION = 1e-6
 MOST_WINDOWS = 262_144  # windows drawn for training, at most; when all are used, they are shuffled again
 Numbers = NDArray[np.float64]
 
@@ -29,11 +30,17 @@ class WindowShape:
     context: int
     horizon: int
     lags: tuple[int, ...]  # a step reads the values of so many steps before
+    scaling: str = "mean"  # an entry of SCALINGS
 
     @property
     def steps(self) -> int:
         """All steps of a window."""
         return self.context + self.horizon
+
+    @property
+    def context_places(self) -> slice:
+        """The places of the context among the values of a window."""
+        return slice(self.before, self.before + self.context)
 
     @property
     def before(self) -> int:
@@ -49,7 +56,8 @@ class Windows(BatchFirst):
     observed: Bool[Tensor, "batch before_and_steps"]
     features: Float[Tensor, "batch steps features"]  # known at each step: the calendar, covariates, age
     categories: Int[Tensor, "batch columns"]
-    scale: Float[Tensor, " batch"]  # positive: the mean absolute value of the context
+    location: Float[Tensor, " batch"]  # a model reads and forecasts (value - location) / scale
+    scale: Float[Tensor, " batch"]  # positive
     counted: Bool[Tensor, "batch steps"]  # the steps whose values the loss counts
     examples: Int[Tensor, " batch"]  # the index of each window's series in the data
 
@@ -174,19 +182,46 @@ class Panel:
         steps = places[:, shape.before :]
         known = torch.arange(shape.steps) <= shape.context  # a step reads the past covariates of the step before
         past = self.past[steps - 1] * known[:, None]
-        context = slice(shape.before, shape.before + shape.context)
-        sizes, counts = values[:, context].abs().sum(1), observed[:, context].sum(1)
-        scale = sizes / counts.clamp(min=1)
+        context = shape.context_places
+        location, scale = SCALINGS[shape.scaling](values[:, context], observed[:, context])
         counted = observed[:, shape.before :] & (self.counts_context | (torch.arange(shape.steps) >= shape.context))
         return Windows(
             values,
             observed,
             torch.cat([self.features[steps], past], dim=-1),
             self.categories[rows],
+            location,
             torch.where(scale > 0, scale, 1.0),
             counted,
             rows,
         )
+
+
+Scaled = tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]  # location and scale of each window
+
+
+def mean_scaling(values: Float[Tensor, "batch context"], observed: Bool[Tensor, "batch context"]) -> Scaled:
+    """Salinas et al. 2020, 3.3: values are divided by the mean absolute value of the context."""
+    counts = observed.sum(1).clamp(min=1)
+    return torch.zeros_like(values[:, 0]), values.abs().sum(1) / counts
+
+
+def standard_scaling(values: Float[Tensor, "batch context"], observed: Bool[Tensor, "batch context"]) -> Scaled:
+    """The mean of the context is subtracted, and values are divided by its standard deviation.
+
+    A deviation below a millionth of the mean is rounding: the context counts as constant.
+    """
+    counts = observed.sum(1).clamp(min=1)
+    mean = values.sum(1) / counts
+    distances = torch.where(observed, values - mean.unsqueeze(1), 0.0)
+    deviation = (distances.square().sum(1) / counts).sqrt()
+    return mean, torch.where(deviation > LEAST_DEVIATION * mean.abs(), deviation, mean.abs())
+
+
+SCALINGS: dict[str, Callable[[Tensor, Tensor], Scaled]] = {
+    "mean": mean_scaling,
+    "standard": standard_scaling,
+}
 
 
 def count_features(frequency: Frequency, known: int, past: int) -> int:

@@ -144,7 +144,7 @@ def weighted_quantile_loss(forecasts: Forecasts, how: str) -> Measured:
 def crps(forecasts: Forecasts, how: str) -> Measured:
     """CRPS of the paths x: sum of E |x - y| - E |x - x'| / 2, divided by sum |y|; lower is better.
 
-    Gneiting and Raftery 2007, eq. 21, for the empirical distribution of the paths: x' may be the same path as x. Of one
+    Gneiting and Raftery 2007, for the empirical distribution of the paths: x' may be the same path as x. Of one
     path it is the ND.
     """
     return _ratio("crps", forecasts, "distribution:empirical|unit:mean |y|", how)
@@ -182,7 +182,7 @@ def _scaled(name: str, forecasts: Forecasts, details: str, how: str) -> Measured
     total, windows = window_counts(name, forecasts).sum(0)
     if not windows:
         raise TooLargeError(
-            f"{name} is too large for a number: it divides by the mean difference of past values {forecasts.season} steps "
+            f"{name} is too large for a number: it divides by the mean difference of past values a season "
             "apart, which is 0 or unknown for every window; choose another metric, such as rmse"
         )
     skipped = len(forecasts.windows) - int(windows)

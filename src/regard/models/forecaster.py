@@ -33,7 +33,7 @@ class Forecaster(nn.Module):
 
     def forward(self, windows: Windows) -> Float[Tensor, "batch steps parameters"]:
         """The parameters of the distribution of every step, given all values before it (teacher forcing)."""
-        scaled = windows.values / windows.scale.unsqueeze(1)
+        scaled = scaled_values(windows)
         vectors = self.vectors(scaled, windows, self.static(windows), 0, self.shape.steps)
         before = windows.observed[:, self.shape.before - 1 : -1]
         states, _ = self.decoder(vectors, before, self.decoder.start(len(scaled)))
@@ -44,13 +44,14 @@ class Forecaster(nn.Module):
         observed = windows.observed[:, self.shape.before :]
         values = windows.values[:, self.shape.before :]
         raw = precise(self(windows))
-        safe = torch.where(observed, values, FILL)
+        safe = torch.where(observed, values - windows.location.unsqueeze(1), FILL)
         return torch.where(observed, self.likelihood.log_prob(raw, safe, windows.scale.unsqueeze(1)), 0.0)
 
     def static(self, windows: Windows) -> Float[Tensor, "batch width"]:
-        """What does not change within a window: the logarithm of its scale, and the embedded categories."""
+        """What does not change within a window: its scale and location as logarithms, and the embedded categories."""
         columns = [table(windows.categories[:, number]) for number, table in enumerate(self.categories)]
-        return torch.cat([windows.scale.log().unsqueeze(1), *columns], dim=-1)
+        level = torch.asinh(windows.location / windows.scale)
+        return torch.cat([torch.stack([windows.scale.log(), level], dim=1), *columns], dim=-1)
 
     def vectors(
         self,
@@ -84,10 +85,11 @@ class Forecaster(nn.Module):
         """
         shape, paths = self.shape, uniforms.shape[1]
         static = self.static(windows)
-        scaled = windows.values / windows.scale.unsqueeze(1)
+        scaled = scaled_values(windows)
         state = self._read(scaled, windows, static)
         many, state, static = windows.repeat(paths), state.repeat(paths), static.repeat_interleave(paths, dim=0)
         scaled, scale = scaled.repeat_interleave(paths, dim=0), many.scale.unsqueeze(1)
+        location = many.location.unsqueeze(1)
         drawn = []
         for step in range(shape.context, shape.steps):
             place = shape.before + step
@@ -96,7 +98,7 @@ class Forecaster(nn.Module):
             numbers = uniforms[:, :, step - shape.context].flatten(0, 1).unsqueeze(1)
             values = self.likelihood.draw(precise(self.out(states)), scale, numbers)
             scaled[:, place], many.observed[:, place] = (values / scale).squeeze(1), True
-            drawn.append(values.unflatten(0, (-1, paths)))
+            drawn.append((values + location).unflatten(0, (-1, paths)))
         return torch.cat(drawn, dim=-1)
 
     def _read(
@@ -107,6 +109,12 @@ class Forecaster(nn.Module):
         vectors = self.vectors(scaled, windows, static, 0, context)
         visible = windows.observed[:, before - 1 : before - 1 + context]
         return self.decoder(vectors, visible, self.decoder.start(len(scaled)))[1]
+
+
+def scaled_values(windows: Windows) -> Float[Tensor, "batch before_and_steps"]:
+    """The values as the network reads them; 0 where none was observed."""
+    scaled = (windows.values - windows.location.unsqueeze(1)) / windows.scale.unsqueeze(1)
+    return torch.where(windows.observed, scaled, 0.0)
 
 
 def precise(raw: Float[Tensor, "*rows parameters"]) -> Float[Tensor, "*rows parameters"]:
@@ -121,7 +129,7 @@ def build(
     settings = recipe.decoder
     pick(dict.fromkeys(DECODERS), settings.kind, "decoder of a forecaster")
     tables = [nn.Embedding(1 + size, min(WIDEST, (size + 1) // 2), padding_idx=0) for size in categories]
-    width = len(shape.lags) + 1 + features + 1 + sum(table.embedding_dim for table in tables)
+    width = len(shape.lags) + 1 + features + 2 + sum(table.embedding_dim for table in tables)
     decoder: History
     if settings.kind == "transformer":
         decoder = TransformerHistory(core.stack_shape(recipe, settings, None), width=width)

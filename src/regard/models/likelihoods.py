@@ -50,6 +50,7 @@ class Likelihood(ABC):
     parameters: ClassVar[int]  # numbers that the network gives for each step
     uniforms: ClassVar[int]  # uniform numbers that one draw takes
     support: ClassVar[str] = "finite numbers"  # the values that are possible, for messages
+    is_real: ClassVar[bool] = True  # whether every finite number is possible
 
     @abstractmethod
     def log_prob(self, raw: Raw, values: Values, scale: Scale) -> Values:
@@ -128,7 +129,7 @@ class StudentT(Likelihood):
 
 
 class NegativeBinomial(Likelihood):
-    """Salinas et al. 2020, 3.2 and 3.3, counts:  variance = mu + alpha mu^2,  mu = scale m,  alpha = a / sqrt(scale).
+    """Salinas et al. 2020, counts:  variance = mu + alpha mu^2,  mu = scale m,  alpha = a / sqrt(scale).
 
     m and a are softplus(raw). With r = 1 / alpha,
     p(k) = Gamma(k + r) / (k! Gamma(r)) (r / (r + mu))^r (mu / (r + mu))^k.
@@ -136,6 +137,7 @@ class NegativeBinomial(Likelihood):
 
     parameters, uniforms = 2, 8
     support = "counts (whole numbers from 0 on)"
+    is_real = False
 
     CANDIDATES: ClassVar[int] = 3  # of the gamma distribution for each draw, each with two uniform numbers
 
@@ -178,13 +180,13 @@ class LogNormal(Likelihood):
 
     parameters, uniforms = 2, 1
     support = "numbers above 0"
+    is_real = False
 
     def log_prob(self, raw: Raw, values: Values, scale: Scale) -> Values:
         """The normal log-density of log(value / scale), minus log value."""
         location, deviation = _location_deviation(raw)
-        logarithm = values.to(location.dtype).log()
-        distance = (logarithm - scale.log() - location) / deviation
-        return _normal_log_prob(distance) - deviation.log() - logarithm
+        distance = ((values / scale).log() - location) / deviation
+        return _normal_log_prob(distance) - deviation.log() - values.log()
 
     def draw(self, raw: Raw, scale: Scale, uniforms: Uniforms) -> Values:
         """By the inverse of the cumulative distribution."""
@@ -241,7 +243,7 @@ def _bounded_exponential(exponent: Tensor) -> Tensor:
 def _gamma(shape: Float[Tensor, "*batch"], uniforms: Float[Tensor, "*batch numbers"]) -> Float[Tensor, "*batch"]:
     """Marsaglia and Tsang 2000: gamma numbers of scale 1, by rejection, from the first candidate that is accepted.
 
-    One in 20 candidates at most is rejected. The last candidate is taken in any case.
+    One in 20 candidates at most is rejected. The last is taken even if it should be rejected.
     """
     larger = torch.where(shape < 1, shape + 1, shape)  # for shapes below 1: gamma(shape + 1) u^(1 / shape)
     d = larger - 1 / 3
@@ -263,8 +265,8 @@ MOST_OF_FEW = 42  # a Poisson number of mean 16 is larger with a probability bel
 def _poisson(mean: Float[Tensor, "*batch"], uniforms: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """Poisson numbers, by the inverse of the cumulative distribution.
 
-    It is exact for means up to 16; above, by its expansion to the order 1 / mean (Giles 2016, eq. 6), 1 too high or low
-    with a probability of at most 3e-4.
+    It is exact for means up to 16; above, by its expansion to the order 1 / mean (Giles 2016), 1 too high or low with a
+    probability of at most 3e-4.
     """
     few = mean.clamp(max=FEW)
     probability = (-few).exp()
@@ -319,8 +321,9 @@ def uniform_numbers(
         place = np.broadcast_arrays(chunk & WORD, chunk >> HALF, path, step << BLOCK_BITS | block)
         for index, word in enumerate(_philox(place, seed & MASK)):
             bits[start : start + rows, :, index] = word >> DROPPED
-    uniform = (bits + np.float32(0.5)) * np.float32(2.0**-23)  # exact in float32, and neither 0 nor 1
-    return torch.from_numpy(uniform.reshape(len(series), paths, steps, -1)[..., :numbers])
+    bits += np.float32(0.5)  # so that no number is 0
+    bits *= np.float32(2.0**-23)
+    return torch.from_numpy(bits.reshape(len(series), paths, steps, -1)[..., :numbers])
 
 
 def _philox(counter: Sequence[NDArray[np.uint64]], key: int) -> Sequence[NDArray[np.uint64]]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -43,14 +43,21 @@ from regard.sources import Text
 from regard.storage import Run
 from regard.types import PAD, SPECIALS, UNKNOWN, Batch, Example, Padded, Prediction, Vocabulary
 
+if TYPE_CHECKING:
+    from regard.tasks.rewards import Rewards
+
 SOURCE_SECTIONS = {"picture", "speech"}  # sections of a recipe for one kind of source alone
 OF_PAIRS = ("data.pictures", "data.normalize")  # keys that only tasks with a source and a target text use
 ATTENTION_TERMS = (
     *("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy"),
     "train.ctc",
 )
+REWARD = ("train.reward", "train.reward_after", "train.reward_samples", "train.reward_rate")
 # Keys that a task without a decoder ignores; its updates are not captured either.
-NO_DECODER = (*OF_PAIRS, "source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
+NO_DECODER = (
+    *(*OF_PAIRS, "source", "tokens.shared", "model.decoder", "train.capture", "train.compile"),
+    *(*ATTENTION_TERMS, *REWARD),
+)
 DECODER_ROWS = ("decoder.embedding.weight", "decoder.out.weight", "decoder.out.bias")  # tensors with a row per token
 MOST_UNKNOWN = 0.05  # share of unknown dev tokens above which the vocabulary of train.start_from does not suit
 READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
@@ -361,6 +368,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         self, model: ModelKind, batch: BatchKind, smoothing: float = 0.0, sampling: float = 0.0
     ) -> Float[Tensor, ""]:
         """The loss of a batch, summed over its `tokens`, with label smoothing and scheduled sampling."""
+
+    def rewards(self, data: DataKind) -> "Rewards":
+        """What draws and scores outputs for the sources of the training data, if there is train.reward."""
+        raise NotImplementedError(f"the task {self.recipe.task} has no outputs to draw")
 
     def dev_loss(self, model: ModelKind, batch: BatchKind) -> DevLoss:
         """The loss of a dev batch, without smoothing and sampling, and the attention weights if there are any."""

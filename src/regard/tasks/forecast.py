@@ -18,6 +18,7 @@ from regard.console import counted
 from regard.data import series_files
 from regard.data.batching import Lengths
 from regard.data.corpora import CORPORA
+from regard.data.files import Loaded
 from regard.data.frequency import Frequency
 from regard.data.media import Medium
 from regard.data.needs import check_found
@@ -25,7 +26,7 @@ from regard.data.records import NOTHING_GIVEN, Given
 from regard.data.series import Series, continued
 from regard.data.series_files import Columns, LoadedSeries
 from regard.data.store import Indices
-from regard.data.windows import Panel, Standard, Windows, WindowShape, count_features
+from regard.data.windows import SCALINGS, Panel, Standard, Windows, WindowShape, count_features
 from regard.device import only_shapes
 from regard.errors import CorruptError, DataError, RecipeError, did_you_mean, pick, shown
 from regard.maps import AttentionMaps, SeriesView, Steps
@@ -249,7 +250,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         *(*core.OF_PAIRS, "source", "tokens", "search", "data.dev", "data.split_seed", "data.max_length"),
         *("model.embedding", "model.tied", "model.encoder", "train.smoothing", "train.word_dropout", "train.capture"),
         *("model.decoder.start", "model.decoder.copies", "model.decoder.gated_context", "train.compile"),
-        *("model.decoder.cross_attention", *core.ATTENTION_TERMS),
+        *("model.decoder.cross_attention", *core.ATTENTION_TERMS, *core.REWARD),
     )
 
     def __init__(self, recipe: Recipe, learned: Learned) -> None:
@@ -264,7 +265,13 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
     def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         settings = recipe.forecast
-        pick(LIKELIHOODS, settings.likelihood, "likelihood")
+        likelihood = pick(LIKELIHOODS, settings.likelihood, "likelihood")
+        pick(SCALINGS, settings.scaling, "scaling")
+        if settings.scaling == "standard" and not likelihood.is_real:
+            raise RecipeError(
+                f"forecast.scaling = standard subtracts the mean, but forecast.likelihood = {settings.likelihood} is "
+                f"of {likelihood.support}; choose forecast.scaling = mean"
+            )
         if settings.frequency:
             Frequency.parse(settings.frequency)
         lags = (1,) if settings.lags == CALENDAR else parse_lags(settings.lags)
@@ -334,6 +341,24 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             [example_of(window) for part in cuts for window in part.test],
             [*notes],
         )
+
+    @classmethod
+    def reader(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Callable[[tuple[str, ...]], Loaded]:
+        """Returns the function that reads the windows to be scored of some files: of data.test, or those at the end."""
+
+        def read(names: tuple[str, ...]) -> Loaded:
+            if names == recipe.data.test and recipe.data.train:
+                return Loaded(cls.examples(recipe).test, 0)
+            check_found(recipe, names)
+            series = cls.read_series(recipe, names).series
+            check_possible(series, recipe.forecast.likelihood)
+            windows = [window for each in series for window in cut(each, None, recipe.forecast).test]
+            if not windows:
+                least = recipe.forecast.horizon + 1
+                raise DataError(f"{' and '.join(names)}: every series is too short; give {least:,} values or more")
+            return Loaded([example_of(window) for window in windows], 0)
+
+        return read
 
     @classmethod
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Forecasting":
@@ -667,7 +692,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
 def window_shape(recipe: Recipe, lags: tuple[int, ...]) -> WindowShape:
     """The windows of a recipe."""
     settings = recipe.forecast
-    return WindowShape(settings.context or settings.horizon, settings.horizon, lags)
+    return WindowShape(settings.context or settings.horizon, settings.horizon, lags, settings.scaling)
 
 
 def parse_lags(text: str) -> tuple[int, ...]:
@@ -714,7 +739,7 @@ def check_possible(series: Iterable[Series], likelihood: str) -> None:
     for each in series:
         if wrong := entry.impossible(each.values):
             raise DataError(
-                f"{each.where(wrong.index)}: {wrong.reason} with forecast.likelihood = {likelihood}; choose another"
+                f"{each.where(wrong.position)}: {wrong.reason} with forecast.likelihood = {likelihood}; choose another"
             )
 
 

@@ -77,6 +77,7 @@ def validate(
         seconds=session.clock.seconds(),
         health=attention_health,
         problem=part_scored.problem,
+        reward=progress.mean_reward(),
     )
     progress.begin_interval()
     session.clock.start_interval()
