@@ -10,7 +10,7 @@ from regard.show.large import DOTS, pool
 from regard.show.layout import HAIRLINE, INK, MARGIN, PALE, Area, Image, Line, Picture, Square, Word
 from regard.show.scale import darkest, shades
 
-WIDE, HIGH, GAP = 860.0, 240.0, 12.0  # width of both plots, height of the fan, and space between it and the map
+WIDE, HIGH, GAP = 900.0, 250.0, 12.0  # width of both plots, height of the fan, and space between it and the map
 MAP, TALLEST, LOWEST = 330.0, 22.0, 1.0  # height of a map of many rows, and of a row, at most and at least
 SMALL, PITCH = 11.0, 13.0  # font size of all but the title, and least distance between two lines of text
 MARK = "#e8790c"  # of the largest weight of a row, and of the value that it is on
@@ -18,6 +18,7 @@ WIDEST, NARROWEST = (217, 231, 247), (134, 177, 228)  # colours of the intervals
 MEDIAN = "#143e7d"
 BEYOND = "#f1f4f8"  # of the part of a map that a step cannot look at
 DOT = 2.4  # radius of an observed value
+CROWDED = 5.0  # pixels between two values; if they are closer, they have no circles
 NOTES = 400  # steps of a forecast that have a note of their own, at most
 
 Points = tuple[tuple[float, float], ...]
@@ -52,7 +53,7 @@ def lay_out(
     most = max(1, int(WIDE / (0.61 * SMALL * (max(map(len, view.times)) + 3))))
     for step, label in steps.time_ticks(view.times, most):
         x = (step + 0.5) * wide
-        fan.append(Line(((x, foot), (x, foot + 5)), PALE))
+        fan = [Line(((x, 0), (x, HIGH)), HAIRLINE), *fan, Line(((x, foot), (x, foot + 5)), PALE)]
         words.append(Word(x, foot + 19, clipped(spell(make_visible(label)), 24), SMALL, "center", ink=PALE))
     left = -max([10.0, *(word.length - word.x for word in words if word.anchor == "right")])
     keys, key_lines = _key(view, left)
@@ -145,7 +146,7 @@ def _frame(top: float, foot: float) -> Iterator[Line]:
 
 
 def _marks(view: SeriesView, found: list[steps.Look], top: float, tall: float) -> Iterator[Line]:
-    """A frame around the largest weight of each row, and a circle around each value that has one."""
+    """A frame around the largest weight of each row; a circle around its value, or of many values, a line below it."""
     wide, axis = WIDE / len(view.times), steps.value_axis(view)
     values = [*view.history.tolist(), *steps.median(view)]
     for look in found:
@@ -155,9 +156,11 @@ def _marks(view: SeriesView, found: list[steps.Look], top: float, tall: float) -
         outline = ((left, upper), (right, upper), (right, lower), (left, lower), (left, upper), (right, upper))
         yield Line(outline, MARK, 1.5 if min(wide, tall) > 6 else 1.0)
     for step in sorted({look.step for look in found}):
-        if math.isfinite(values[step]):
-            centre = ((step + 0.5) * wide, (1 - axis.share(values[step])) * HIGH)
-            yield _circle(centre, min(4.0, max(2.0, wide / 2)), MARK, filled=False)
+        x, y = (step + 0.5) * wide, (1 - axis.share(values[step])) * HIGH
+        if wide < CROWDED:
+            yield Line(((x, HIGH), (x, HIGH + 5)), MARK, max(1.0, wide - 1))
+        elif math.isfinite(values[step]):
+            yield _circle((x, y), min(4.0, wide / 2), MARK, filled=False)
 
 
 def _rows(
@@ -197,8 +200,8 @@ def _looks(
 
 
 def _legend(attention: AttentionMap, scale: str) -> list[tuple[float, str]]:
-    frame = "frame: the largest weight of a row, so many steps back · grey: not in reach"
-    return [(1, "0"), (129, f"{darkest(attention.weights, scale)} · {frame}")]
+    marks = "orange: the largest weight of a row, so many steps back · grey: not in reach"
+    return [(1, "0"), (129, f"{darkest(attention.weights, scale)} · {marks}")]
 
 
 def _key(view: SeriesView, left: float) -> tuple[list[Word], list[Line]]:

@@ -5,7 +5,7 @@ One column of characters is a step, or a few steps. It is the same one in the fa
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.maps import AttentionMap, SeriesView
 from regard.show import steps
+from regard.show.blocks import GROUND, STRONG
 from regard.show.labels import clipped, make_visible
 from regard.show.scale import darkest, shades
 
@@ -31,9 +32,22 @@ LOWER = " ▁▂▃▄▅▆▇█"
 OBSERVED, LOOK, TICK, NOW = "•", "◆", "╵", "│"
 SHADES = "·░▒▓█"  # weights, from none; without colours
 BANDS = "░▒▓"  # intervals, widest first; without colours
-# Colours as parts of escape codes, behind 38; or 48;. The intervals are of middle lightness and differ in saturation:
-# so the narrowest stands out most on dark and on light backgrounds, and white and black are legible on all of them.
-Inks = NamedTuple("Inks", [("bands", tuple[str, ...]), ("median", str), ("pale", str), ("ramp", tuple[str, ...])])
+
+
+class Inks(NamedTuple):
+    """The colours of a terminal with many of them, as parts of escape codes behind 38; or 48;.
+
+    The intervals are of middle lightness and differ in saturation: so the narrowest stands out most on dark and on
+    light backgrounds, and both white and black are legible on them. The weights have their own dark ground, as in maps
+    over recordings.
+    """
+
+    bands: tuple[str, str, str]  # widest first
+    median: str  # beside the intervals
+    pale: str
+    weights: tuple[str, ...]  # from none to the largest
+    white: str
+    black: str
 
 
 def _mixed(start: tuple[int, ...], stop: tuple[int, ...], count: int) -> tuple[str, ...]:
@@ -45,12 +59,20 @@ def _mixed(start: tuple[int, ...], stop: tuple[int, ...], count: int) -> tuple[s
 
 INKS = {
     "truecolor": Inks(
-        ("2;116;136;166", "2;82;124;188", "2;40;108;212"),
-        *("2;38;128;235", "2;128;138;152", _mixed((22, 28, 40), (255, 176, 32), 33)),
+        bands=("2;116;136;166", "2;82;124;188", "2;40;108;212"),
+        median="2;38;128;235",
+        pale="2;128;138;152",
+        weights=_mixed(GROUND, STRONG, 33),
+        white="2;255;255;255",
+        black="2;0;0;0",
     ),
     "256": Inks(
-        *(("5;102", "5;67", "5;26"), "5;33", "5;245"),
-        tuple(f"5;{code}" for code in (234, 238, 94, 136, 178, 214)),
+        bands=("5;102", "5;67", "5;26"),
+        median="5;33",
+        pale="5;245",
+        weights=("5;234", "5;238", "5;94", "5;136", "5;178", "5;214"),
+        white="5;231",
+        black="5;16",
     ),
 }
 
@@ -68,19 +90,19 @@ class Cell(NamedTuple):
 class Part(NamedTuple):
     """The columns of characters of the history or of the forecast."""
 
-    count: int  # steps
+    steps: int
     wide: int  # columns of a step
     every: int  # steps of a column; 1 if a step has several columns
 
     @staticmethod
-    def fitting(count: int, room: int, widest: int) -> "Part":
+    def fitting(steps: int, room: int, widest: int) -> "Part":
         """So many steps in at most so many columns."""
-        return Part(count, max(1, min(widest, room // count)), math.ceil(count / room))
+        return Part(steps, max(1, min(widest, room // steps)), math.ceil(steps / room))
 
     @property
     def columns(self) -> int:
         """All columns."""
-        return self.wide * math.ceil(self.count / self.every)
+        return self.wide * math.ceil(self.steps / self.every)
 
 
 class Columns(NamedTuple):
@@ -102,20 +124,20 @@ class Columns(NamedTuple):
         return self.history.columns
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """All columns."""
         return self.now + 1 + self.forecast.columns
 
     def place(self, step: int) -> float:
         """The place of a step's centre, in columns; those of both parts are full beside the line between them."""
-        count, wide, every = self.history
-        if step < count:
-            return self.now - (count - step - 0.5) / every * wide
-        return self.now + 1 + (step - count + 0.5) / self.forecast.every * self.forecast.wide
+        past, ahead = self
+        if step < past.steps:
+            return self.now - (past.steps - step - 0.5) / past.every * past.wide
+        return self.now + 1 + (step - past.steps + 0.5) / ahead.every * ahead.wide
 
     def of(self, step: int) -> slice:
         """The columns of a step."""
-        wide = (self.history if step < self.history.count else self.forecast).wide
+        wide = (self.history if step < self.history.steps else self.forecast).wide
         first = math.floor(self.place(step) - (wide - 1) / 2)
         return slice(first, first + wide)
 
@@ -186,7 +208,8 @@ def _from_top(share: float, count: int) -> int:
 def _fan(view: SeriesView, axis: steps.ValueAxis, columns: Columns, colours: str | None) -> list[list[Cell]]:
     """The lines of the fan, from the top."""
     history = len(view.history)
-    past, middle = ({} for _ in range(2))
+    past: dict[tuple[int, int], int] = {}
+    middle: dict[tuple[int, int], int] = {}
     for part in steps.runs(view.history.tolist()):
         _draw(past, [(columns.place(step), axis.share(value)) for step, value in part])
     for part in steps.runs(steps.median(view)):
@@ -195,9 +218,7 @@ def _fan(view: SeriesView, axis: steps.ValueAxis, columns: Columns, colours: str
             [(columns.place(history + step), axis.share(value)) for step, value in part],
             columns.forecast.wide / 2,
         )
-    seen = set()
-    for part in [] if view.observed is None else steps.runs(view.observed.tolist()):
-        seen |= {(_from_top(axis.share(value), HIGH), int(columns.place(history + step))) for step, value in part}
+    seen = {(_from_top(axis.share(value), HIGH), place) for place, value in _observed(view, columns).items()}
     levels = _levels(view, axis, columns)
     lines = []
     for line in range(HIGH):
@@ -205,13 +226,22 @@ def _fan(view: SeriesView, axis: steps.ValueAxis, columns: Columns, colours: str
             Cell(chr(BRAILLE + past[line, place])) if (line, place) in past else Cell() for place in range(columns.now)
         ]
         cells.append(_separator(colours))
-        for place in range(columns.now + 1, columns.count):
+        for place in range(columns.now + 1, columns.total):
             dots = middle.get((line, place), 0)
             mark = OBSERVED if (line, place) in seen else chr(BRAILLE + dots) if dots else ""
             eighths = levels[place][8 * (HIGH - 1 - line) : 8 * (HIGH - line)]
             cells.append(_painted(eighths, mark, colours, len(steps.bands(view))))
         lines.append(cells)
     return lines
+
+
+def _observed(view: SeriesView, columns: Columns) -> dict[int, float]:
+    """What was observed, by column: the mean, if a column has several steps."""
+    together: dict[int, list[float]] = {}
+    for step, value in enumerate([] if view.observed is None else view.observed.tolist()):
+        if math.isfinite(value):
+            together.setdefault(int(columns.place(len(view.history) + step)), []).append(value)
+    return {place: sum(values) / len(values) for place, values in together.items()}
 
 
 def _separator(colours: str | None) -> Cell:
@@ -241,7 +271,7 @@ def _levels(view: SeriesView, axis: steps.ValueAxis, columns: Columns) -> dict[i
     history, horizon = len(view.history), view.quantiles.shape[1]
     places = [columns.place(history + step) for step in range(horizon)]
     shares = [[axis.share(value) for value in level] for level in view.quantiles.nan_to_num().tolist()]
-    edges = np.arange(columns.now + 1, columns.count + 1)
+    edges = np.arange(columns.now + 1, columns.total + 1)
     ends = [np.interp(edges, places, own) for own in shares]  # a steep fan has all heights of its column, as a line has
     middles = (np.arange(8 * HIGH) + 0.5) / (8 * HIGH)
     levels = np.zeros((len(edges) - 1, 8 * HIGH), int)
@@ -264,8 +294,7 @@ def _painted(eighths: Sequence[int], mark: str, colours: str | None, bands: int)
     if mark and not ground:
         return Cell(mark, "" if mark == OBSERVED else f"38;{inks.median}")
     if mark:
-        black, white = ("5;16", "5;231") if colours == "256" else ("2;0;0;0", "2;255;255;255")
-        return Cell(mark, f"38;{black if mark == OBSERVED else white};{ground}")
+        return Cell(mark, f"38;{inks.black if mark == OBSERVED else inks.white};{ground}")
     split, lower, upper = _split(eighths)
     if lower == upper:
         return Cell(" ", ground)
@@ -313,7 +342,7 @@ def _rows(attention: AttentionMap, view: SeriesView, longest: int) -> list[Row]:
         best = max(
             (found[row] for row in range(first, last + 1) if row in found), key=lambda look: look.weight, default=None
         )
-        name = clipped(make_visible(attention.rows[first]), longest)
+        name = clipped(make_visible(steps.from_right(attention.rows[first], longest)), longest)
         rows.append(Row(name, last, *(best[1:] if best else (0, 0, 0.0))))
     return rows
 
@@ -324,7 +353,7 @@ def _binned(
     """The shades in the columns of characters: each is the largest of its rows and steps; NaN beyond the map."""
     first, every = steps.first_step(attention, view), math.ceil(len(attention.rows) / lines)
     shaded = shades(attention.weights, scale).detach().cpu().float().nan_to_num(0).clamp(0, 1)
-    binned = torch.full((lines, columns.count), torch.nan)
+    binned = torch.full((lines, columns.total), torch.nan)
     for column, weights in enumerate(shaded.T):
         places = columns.of(first + column)
         largest = torch.stack([part.amax() for part in weights.split(every)]).unsqueeze(1)
@@ -336,7 +365,7 @@ def _weights(weights: list[float], row: Row, columns: Columns, inks: Inks | None
     """The characters of a line of the map, with a mark at the largest weight; none where nothing is in reach."""
     own = columns.of(row.step)
     marked = (own.start + own.stop - 1) // 2 if row.weight > 0 else -1
-    reach = columns.of(columns.history.count + row.last - 1).stop
+    reach = columns.of(columns.history.steps + row.last - 1).stop
     cells = []
     for place, weight in enumerate(weights):
         if place >= reach or math.isnan(weight):
@@ -344,13 +373,9 @@ def _weights(weights: list[float], row: Row, columns: Columns, inks: Inks | None
         elif inks is None:
             cells.append(Cell(LOOK if place == marked else SHADES[min(4, int(weight * 4 + 0.5))]))
         else:
-            colour = inks.ramp[round(weight * (len(inks.ramp) - 1))]
-            black, white = ("5;16", "5;231") if len(inks.ramp) < 10 else ("2;0;0;0", "2;255;255;255")
-            cells.append(
-                Cell(LOOK, f"38;{black if weight > 0.5 else white};48;{colour}")
-                if place == marked
-                else Cell(" ", f"48;{colour}")
-            )
+            ground = f"48;{inks.weights[round(weight * (len(inks.weights) - 1))]}"
+            ink = inks.black if weight > 0.5 else inks.white
+            cells.append(Cell(LOOK, f"38;{ink};{ground}") if place == marked else Cell(" ", ground))
     return cells
 
 
@@ -360,7 +385,7 @@ def _weights(weights: list[float], row: Row, columns: Columns, inks: Inks | None
 def _ticks(view: SeriesView, columns: Columns, room: int) -> str:
     """The times below the columns, those that have room."""
     line = ""
-    for step, label in steps.time_ticks(view.times, max(1, columns.count // (max(map(len, view.times)) + 2))):
+    for step, label in steps.time_ticks(view.times, max(1, columns.total // (max(map(len, view.times)) + 2))):
         place, text = int(columns.place(step)), TICK + make_visible(label)
         if place >= cell_len(line) + bool(line) and place + cell_len(text) <= room:
             line += " " * (place - cell_len(line)) + text

@@ -14,7 +14,9 @@ FLAT = 1e-12  # a range below this share of the largest value is rounding, and t
 FEWEST = 3  # ticks of a time axis, if there are so many steps
 PARTS = re.compile("[-: ]")  # between the parts of a time: year, month, day, hour
 POSITION = re.compile("-?[0-9]{1,15}")
-EVERY = (1, 2, 3, 4, 6, *(12 * 2**power for power in range(40)))  # every how many days, hours, ... there is a label
+EVERY = (1, 2, 3, 4, 6, *(12 * 2**power for power in range(40)))  # every how many hours, months, ... there is a label
+WEEKS = (1, 2, *(7 * 2**power for power in range(40)))  # and every how many days
+DAY = re.compile("[0-9]+-[0-9]{2}-[0-9]{2}")
 ROUND = [factor * 10**power for power in range(16) for factor in (1, 2, 5)]
 
 
@@ -73,9 +75,7 @@ def describe(view: SeriesView, row: int) -> str:
 
 def short(value: float) -> str:
     """A number with 4 digits, or all digits before the point."""
-    if 1000 <= abs(value) < 1e7:
-        return f"{value:,.0f}"
-    return f"{value:.4g}".replace("e+", "e")
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}".replace("e+", "e")
 
 
 # values
@@ -93,7 +93,7 @@ class ValueAxis(NamedTuple):
         return min(max(0.0, (value - self.low) / (self.high - self.low)), 1.0)
 
 
-def value_axis(view: SeriesView, most: int = 6) -> ValueAxis:
+def value_axis(view: SeriesView, most: int = 8) -> ValueAxis:
     """The axis of all values that are drawn, with at most so many ticks; it goes below 0 only if a value does."""
     observed = [] if view.observed is None else view.observed.tolist()
     drawn = [*view.history.tolist(), *view.quantiles.flatten().tolist(), *observed]
@@ -116,7 +116,7 @@ def _round(value: float, step: float) -> str:
     if value == 0:
         return "0"
     power, unit = math.floor(math.log10(abs(value)) + 1e-9), math.floor(math.log10(step) + 1e-9)
-    if -4 <= unit and (power < 6 or power - unit > 4):
+    if unit >= -4 and (power < 6 or power - unit > 4):
         return f"{value:,.{max(0, -unit)}f}"
     return f"{value:.{max(0, power - unit)}e}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
 
@@ -151,8 +151,16 @@ def _positions(numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
 
 
 def _thinned(labels: Sequence[tuple[int, str]], most: int) -> list[tuple[int, str]]:
-    every = next(every for every in EVERY if math.ceil(len(labels) / every) <= most)
+    series = WEEKS if all(DAY.fullmatch(label) for _, label in labels) else EVERY
+    every = next(every for every in series if math.ceil(len(labels) / every) <= most)
     return [*labels[::every]]
+
+
+def from_right(label: str, longest: int) -> str:
+    """The end of a time that fits into so many characters, without its first parts: `11-18 07:00`."""
+    while len(label) > longest and (part := PARTS.search(label)):
+        label = label[part.end() :]
+    return label
 
 
 def runs(values: Iterable[float]) -> list[list[tuple[int, float]]]:

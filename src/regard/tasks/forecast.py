@@ -531,8 +531,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         histories = [each.series.upto(each.values) for each in whole]
         answers = self.forecasts(model, histories, seed, all_maps=all_maps)
         return [
-            answer.with_observed(each.series.values[each.values :])
-            for answer, each in zip(answers, whole, strict=True)
+            answer.with_observed(each.series.values[each.values :]) for answer, each in zip(answers, whole, strict=True)
         ]
 
     def _series(self, text: str) -> "Known":
