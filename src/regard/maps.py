@@ -231,7 +231,8 @@ class AttentionMap:
         pieces, .pharaoh the words. The darkest shade is the weight 1, so that pictures are comparable; with `scale`
         "map" or "row" it is the largest weight of the map, or of each row. A map over a picture is drawn on it, one
         panel for each word, one over a recording above its spectrogram, and one over a series below its forecast;
-        unless given, their scales are "row", "map" and "map". `without_view().save(...)` draws the matrix of such a map.
+        unless given, their scales are "row", "map" and "map". `without_view().save(...)` draws the matrix of such a
+        map.
         """
         from regard.show.maps import save  # imported here, because `show` imports this module
 

@@ -50,8 +50,7 @@ def lay_out(
         words += [Word(x, foot + 43, text, SMALL, ink=PALE) for x, text in _legend(attention, scale)]
     now = history * wide
     fan.append(Line(((now, 0), (now, foot)), PALE, 0.75))
-    most = max(1, int(WIDE / (0.61 * SMALL * (max(map(len, view.times)) + 3))))
-    for step, label in steps.time_ticks(view.times, most):
+    for step, label in steps.time_ticks(view.times, int(WIDE / (0.61 * SMALL))):
         x = (step + 0.5) * wide
         fan = [Line(((x, 0), (x, HIGH)), HAIRLINE), *fan, Line(((x, foot), (x, foot + 5)), PALE)]
         words.append(Word(x, foot + 19, clipped(spell(make_visible(label)), 24), SMALL, "center", ink=PALE))

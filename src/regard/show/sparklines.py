@@ -385,7 +385,7 @@ def _weights(weights: list[float], row: Row, columns: Columns, inks: Inks | None
 def _ticks(view: SeriesView, columns: Columns, room: int) -> str:
     """The times below the columns, those that have room."""
     line = ""
-    for step, label in steps.time_ticks(view.times, max(1, columns.total // (max(map(len, view.times)) + 2))):
+    for step, label in steps.time_ticks(view.times, columns.total):
         place, text = int(columns.place(step)), TICK + make_visible(label)
         if place >= cell_len(line) + bool(line) and place + cell_len(text) <= room:
             line += " " * (place - cell_len(line)) + text

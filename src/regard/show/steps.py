@@ -2,16 +2,19 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
+
+import torch
 
 from regard.maps import AttentionMap, SeriesView
 
 LARGEST = 1e300  # values beyond it are drawn there, since the difference of two of them must be finite
 MARGIN = 0.04  # room above and below the values, as a share of their range
 FLAT = 1e-12  # a range below this share of the largest value is rounding, and the series is constant
-FEWEST = 3  # ticks of a time axis, if there are so many steps
+FEWEST, BETWEEN = 4, 3  # ticks of a time axis, if there are so many steps, and characters between two labels
 PARTS = re.compile("[-: ]")  # between the parts of a time: year, month, day, hour
 POSITION = re.compile("-?[0-9]{1,15}")
 EVERY = (1, 2, 3, 4, 6, *(12 * 2**power for power in range(40)))  # every how many hours, months, ... there is a label
@@ -73,6 +76,26 @@ def describe(view: SeriesView, row: int) -> str:
     return f"{text}, observed {short(view.observed[row].item())}"
 
 
+def summary(attention: AttentionMap | None, view: SeriesView) -> list[str]:
+    """A forecast in a few lines: its first and last step, how well it fits what was observed, and where it looks."""
+    horizon = view.quantiles.shape[1]
+    lines = [describe(view, row) for row in ((0, horizon - 1) if horizon > 1 else (0,))]
+    if view.observed is not None and (known := view.observed.isfinite()).any():
+        error = (view.observed - torch.tensor(median(view)))[known].abs().mean().item()
+        inside = [
+            f"{int(within.sum())} of {int(known.sum())} within {share}"
+            for low, high, share in bands(view)[:1]
+            for within in [known & (view.quantiles[low] <= view.observed) & (view.observed <= view.quantiles[high])]
+        ]
+        lines.append(f"observed: {', '.join([*inside, f'mean absolute error of the median {short(error)}'])}")
+    if attention is not None and (found := looks(attention, view)):
+        [(back, count)] = Counter(look.back for look in found).most_common(1)
+        lines.append(
+            f"largest weight {back} step{'s' * (back != 1)} back in {count} of {len(attention.rows)} rows of the map"
+        )
+    return lines
+
+
 def short(value: float) -> str:
     """A number with 4 digits, or all digits before the point."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}".replace("e+", "e")
@@ -124,20 +147,19 @@ def _round(value: float, step: float) -> str:
 # times
 
 
-def time_ticks(times: Sequence[str], most: int) -> list[tuple[int, str]]:
-    """At most so many steps with their labels: where a year, month, day or hour begins, or round positions.
+def time_ticks(times: Sequence[str], room: int) -> list[tuple[int, str]]:
+    """Steps with labels that have room beside each other, at least one; `room` is that of all, in characters.
 
-    `most` is at least 1.
+    They are where a year, month, day or hour begins, or round positions.
     """
     if all(map(POSITION.fullmatch, times)):
-        return _positions([*map(int, times)], most)
-    ends = [match.start() for match in PARTS.finditer(times[0])]
-    for end in ends:
+        return _positions([*map(int, times)], max(1, room // (max(map(len, times)) + BETWEEN)))
+    for end in [match.start() for match in PARTS.finditer(times[0])]:
         begins = [step for step, (one, other) in enumerate(pairwise(times), 1) if one[:end] != other[:end]]
-        if len(begins) >= min(FEWEST, most):
+        if len(begins) >= FEWEST:
             is_hour = times[0][end] == ":"
-            return _thinned([(step, times[step] if is_hour else times[step][:end]) for step in begins], most)
-    return _thinned([*enumerate(times)], most)
+            return _thinned([(step, times[step] if is_hour else times[step][:end]) for step in begins], room)
+    return _thinned([*enumerate(times)], room)
 
 
 def _positions(numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
@@ -150,9 +172,10 @@ def _positions(numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
     return [(0, str(numbers[0]))]
 
 
-def _thinned(labels: Sequence[tuple[int, str]], most: int) -> list[tuple[int, str]]:
-    series = WEEKS if all(DAY.fullmatch(label) for _, label in labels) else EVERY
-    every = next(every for every in series if math.ceil(len(labels) / every) <= most)
+def _thinned(labels: Sequence[tuple[int, str]], room: int) -> list[tuple[int, str]]:
+    most = max(1, room // (max(len(label) for _, label in labels) + BETWEEN))
+    numbers = WEEKS if all(DAY.fullmatch(label) for _, label in labels) else EVERY
+    every = next(every for every in numbers if math.ceil(len(labels) / every) <= most)
     return [*labels[::every]]
 
 
