@@ -154,12 +154,14 @@ def time_ticks(times: Sequence[str], room: int) -> list[tuple[int, str]]:
     """
     if all(map(POSITION.fullmatch, times)):
         return _positions([*map(int, times)], max(1, room // (max(map(len, times)) + BETWEEN)))
+    anchor = 0  # a step where a larger part begins: a label of every seventh day is there, too
     for end in [match.start() for match in PARTS.finditer(times[0])]:
         begins = [step for step, (one, other) in enumerate(pairwise(times), 1) if one[:end] != other[:end]]
         if len(begins) >= FEWEST:
             is_hour = times[0][end] == ":"
-            return _thinned([(step, times[step] if is_hour else times[step][:end]) for step in begins], room)
-    return _thinned([*enumerate(times)], room)
+            return _thinned([(step, times[step] if is_hour else times[step][:end]) for step in begins], room, anchor)
+        anchor = begins[0] if begins else anchor
+    return _thinned([*enumerate(times)], room, anchor)
 
 
 def _positions(numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
@@ -172,11 +174,13 @@ def _positions(numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
     return [(0, str(numbers[0]))]
 
 
-def _thinned(labels: Sequence[tuple[int, str]], room: int) -> list[tuple[int, str]]:
+def _thinned(labels: Sequence[tuple[int, str]], room: int, anchor: int) -> list[tuple[int, str]]:
+    """Every so many of the labels, so that they have room; one is at the anchor, if it has a label."""
     most = max(1, room // (max(len(label) for _, label in labels) + BETWEEN))
     numbers = WEEKS if all(DAY.fullmatch(label) for _, label in labels) else EVERY
     every = next(every for every in numbers if math.ceil(len(labels) / every) <= most)
-    return [*labels[::every]]
+    start = next((number for number, (step, _) in enumerate(labels) if step == anchor), 0)
+    return [*labels[start % every :: every]]
 
 
 def from_right(label: str, longest: int) -> str:

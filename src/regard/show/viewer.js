@@ -678,7 +678,7 @@ function forecast(map, view, room) {
   const [top, down] = [high + gap, columns ? rows * tall : 0], foot = columns ? top + down : high;
   const left = Math.ceil(Math.max(widest(view.values.map(([, label]) => label), size), columns ? widest(map.rows, size) : 0)) + 20;
   const beside = columns && room > 620 ? 112 : 16;
-  const across = within(Math.floor(room - left - beside), 220, 860), wide = across / view.times.length;
+  const across = within(Math.floor(room - left - beside), 160, 860), wide = across / view.times.length;
   const [width, height] = [left + across + beside, foot + 30];
   const x = (step) => left + (step + 0.5) * wide;
   const y = (value) => within(1 - (value - view.range[0]) / (view.range[1] - view.range[0]), 0, 1) * high;
