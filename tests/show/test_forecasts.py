@@ -1,4 +1,4 @@
-"""Laws of pictures of forecasts: columns of the map lie below their values, gaps stay open, and no name harms a file."""
+"""Laws of pictures of forecasts: columns of a map lie below their values, gaps stay open, no name harms a file."""
 
 import csv
 import io
@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from commands import printed, shared_commands
 from rich.cells import cell_len
 from test_html import HOSTILE, Page, browse, content, in_a_browser
 
 import regard
+from commands import printed, shared_commands
 from regard import recipe as recipes
 from regard.data.frequency import Frequency
 from regard.data.series import Series
@@ -25,6 +25,7 @@ from regard.errors import UnknownNameError
 from regard.maps import AttentionMap, AttentionMaps, LayerMaps, SeriesView, Steps
 from regard.show import fan, forecasts, sparklines, steps
 from regard.show.html import html, html_of_all
+from regard.show.labels import shown
 from regard.show.layout import Line, Picture
 from regard.show.maps import draw, svg
 from regard.show.terminal import drawing, drawing_of_series
@@ -272,6 +273,12 @@ def test_a_time_is_cut_at_its_beginning() -> None:
     assert steps.from_right("123456", 3) == "123456"
 
 
+def test_the_space_within_a_time_is_not_marked() -> None:
+    assert [shown(label) for label in ("2026-11-18 07:00", " 7", "7 ", "a b", " ")] == [
+        *("2026-11-18 07:00", "␣7", "7␣", "a␣b", "␣")
+    ]
+
+
 def test_a_forecast_in_words() -> None:
     assert steps.summary(MAP, VIEW) == [
         "2026-02-22: median 2, 90 % 0 to 4, observed 2.5",
@@ -372,11 +379,11 @@ def test_hostile_names_are_shown_literally() -> None:
 
 def test_a_page_has_the_places_of_the_columns() -> None:
     page = content(html(MAP, "shop"))
-    (shown,), (view,) = page["maps"], page["views"]
+    (drawn,), (view,) = page["maps"], page["views"]
     assert view["kind"] == "series"
-    first = len(view["times"]) - 1 - shown["reach"]
-    assert [view["times"][first + column] for column in range(19)] == [*MAP.columns] == shown["columns"]
-    assert shown["steps"] == [1, 1]
+    first = len(view["times"]) - 1 - drawn["reach"]
+    assert [view["times"][first + column] for column in range(19)] == [*MAP.columns] == drawn["columns"]
+    assert drawn["steps"] == [1, 1]
     assert [band["share"] for band in view["bands"]] == ["90 %", "80 %", "50 %"]
     assert view["observed"][0] == pytest.approx(2.5)
 
@@ -387,7 +394,7 @@ def test_a_page_of_all_heads_has_the_series_once() -> None:
     )
     page = content(html_of_all(AttentionMaps((layer,)), "shop"))
     assert len(page["views"]) == 1
-    assert [shown["view"] for shown in page["maps"]] == [0, 0, 0]
+    assert [own["view"] for own in page["maps"]] == [0, 0, 0]
 
 
 def test_a_view_that_is_shorter_than_the_map_is_not_drawn() -> None:
@@ -403,11 +410,14 @@ const note = () => shown.push(readout.textContent);
 note();
 press("ArrowDown"); note();
 press("ArrowRight"); note();
-const best = [...document.querySelectorAll(".looked")].sort((one, other) => other.getAttribute("r") - one.getAttribute("r"))[0];
-const points = document.querySelector("polyline.history").getAttribute("points").split(" ").map((point) => Number(point.split(",")[0]));
-shown.push(best ? points.slice(1, -1).map((x) => Math.abs(x - best.getAttribute("cx")) < 1e-6).indexOf(true) : null);
+const radius = (circle) => Number(circle.getAttribute("r"));
+const best = [...document.querySelectorAll(".looked")].sort((one, other) => radius(other) - radius(one))[0];
+const points = document.querySelector("polyline.history").getAttribute("points").split(" ").slice(1, -1);
+const isThere = (point) => Math.abs(Number(point.split(",")[0]) - best.getAttribute("cx")) < 1e-6;
+shown.push(best ? points.findIndex(isThere) : null);
 const box = picture.getBoundingClientRect(), at = document.querySelector(".chosen").getBoundingClientRect();
-picture.dispatchEvent(new PointerEvent("pointermove", {clientX: at.left + 3.5 * at.width, clientY: box.top + 20, bubbles: true}));
+const place = {clientX: at.left + 3.5 * at.width, clientY: box.top + 20, bubbles: true};
+picture.dispatchEvent(new PointerEvent("pointermove", place));
 note();
 press("Escape"); note();
 shown.push([...document.querySelectorAll("header button")].map((button) => button.textContent).join());
@@ -544,7 +554,7 @@ def test_look_prints_json_and_all_maps(runs: Path) -> None:
     answer = json.loads(printed(runs, "look", "luong", "shop", "--json"))
     assert [len(answer[key]) for key in ("times", "mean", "paths", "observed", "attention")] == [5, 5, 13, 5, 5]
     answer = json.loads(printed(runs, "look", "luong", "shop", "--all", "--json", "-o", "all.html"))
-    assert [shown["site"] for shown in answer["maps"]] == ["decoder.self_attention"]
+    assert [own["site"] for own in answer["maps"]] == ["decoder.self_attention"]
     assert content((runs / "all.html").read_bytes())["choices"] == ["Site", "Layer", "Head"]
     assert json.loads(printed(runs, "look", "none", "shop", "--json"))["source"] == "shop"
     chosen = printed(runs, "look", "luong", "shop", "--layer", "1", "--matrix", "-o", "m.csv")
