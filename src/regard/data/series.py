@@ -15,9 +15,17 @@ from regard.errors import DataError, RecipeError, did_you_mean, shown
 Mask = NDArray[np.bool_]
 LineNumbers = NDArray[np.int32]
 
-NO_COVARIATES: Numbers = np.zeros((0, 0))
-NO_LINES: LineNumbers = np.zeros(0, np.int32)
 STEP = Frequency("step")
+
+
+def no_covariates(steps: int = 0) -> Numbers:
+    """The covariates of a series that has none."""
+    return np.zeros((steps, 0))
+
+
+def no_lines() -> LineNumbers:
+    """The lines of a series that is in no file, or in several."""
+    return np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +40,11 @@ class Series:
     frequency: Frequency = STEP
     start: Time | None = None  # the time of the first value, in seconds; None if it is not known
     position: int = 0  # of the first value if it has no time: 1990 of the years 1990, 1991, ...
-    known: Numbers = NO_COVARIATES  # (steps or more, n): covariates that are known beyond the values, such as holidays
-    past: Numbers = NO_COVARIATES  # (steps, n): covariates that are known as long as the values are
+    known: Numbers = field(default_factory=no_covariates)  # (steps or more, n): covariates that are known in advance
+    past: Numbers = field(default_factory=no_covariates)  # (steps, n): covariates that are known only when values are
     categories: tuple[str, ...] = ()  # what does not change with time, such as a shop and a product
     origin: str = ""  # file and line of the first value, for messages: `sales.csv:7`
-    lines: LineNumbers = field(default=NO_LINES, repr=False)  # (steps,): of each value; 0 if it is in no line
+    lines: LineNumbers = field(default_factory=no_lines, repr=False)  # (steps,): of each value; 0 if it is in no line
 
     def __post_init__(self) -> None:
         steps = len(self.values)
@@ -55,6 +63,9 @@ class Series:
             raise DataError(f"{self._place}: an infinite number; give finite ones, and NaN for those that are missing")
         if self.start is not None and not self.frequency.has_calendar:
             raise DataError(f"{self._place}: a start but no frequency; give both, or neither")
+        for noun in ("known", "past"):  # without covariates, there are as many rows as with some
+            if not getattr(self, noun).shape[1]:
+                object.__setattr__(self, noun, no_covariates(steps))
 
     @property
     def _place(self) -> str:
@@ -152,8 +163,8 @@ class Series:
             frequency=frequency,
             start=parse_time(content["start"], where) if "start" in content else None,
             position=content.get("position", 0),
-            known=_numbers(content["known"], "known", where) if "known" in content else NO_COVARIATES,
-            past=_numbers(content["past"], "past", where) if "past" in content else NO_COVARIATES,
+            known=_numbers(content["known"], "known", where) if "known" in content else no_covariates(),
+            past=_numbers(content["past"], "past", where) if "past" in content else no_covariates(),
             categories=tuple(categories),
             origin=origin,
         )
@@ -273,7 +284,7 @@ def _joined(earlier: Series, later: Series) -> Series:
         values=np.concatenate([earlier.values, later.values]),
         known=np.concatenate([earlier.known[:steps], later.known]),
         past=np.concatenate([earlier.past, later.past]),
-        lines=NO_LINES,
+        lines=no_lines(),
     )
 
 
