@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,7 +189,7 @@ class Frequency:
             days = np.busday_offset(day, steps, roll="forward")
         return days.astype("datetime64[s]") + (first - day)
 
-    def positions(self, times: Times, starts: Times) -> Positions:
+    def positions(self, times: NDArray[Any], starts: NDArray[Any]) -> Positions:
         """The number of steps from each start to each time; -1 where a time is before its start, or between steps.
 
         For steps of months a time stands for its month, whatever the day, because files name the first day, the last

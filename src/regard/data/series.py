@@ -89,6 +89,27 @@ class Series:
         """The first `count` values, at least one, with the past covariates of these; known ones stay as they are."""
         return replace(self, values=self.values[:count], past=self.past[:count], lines=self.lines[:count])
 
+    def from_first_value(self) -> "Series":
+        """The series without the missing values before its first one, as of a product that was not sold yet."""
+        first = int(np.isnan(self.values).argmin())
+        if not first:
+            return self
+        return replace(
+            self,
+            values=self.values[first:],
+            start=None if self.start is None else self.frequency.times(self.start, first + 1)[first],
+            position=self.position + first * self._stride if self.start is None else 0,
+            known=self.known[first:],
+            past=self.past[first:],
+            origin=f"{self.origin.rpartition(':')[0]}:{self.lines[first]}" if len(self.lines) else self.origin,
+            lines=self.lines[first:],
+        )
+
+    @property
+    def _stride(self) -> int:
+        """The difference between the positions of two steps without times."""
+        return 1 if self.frequency.has_calendar else self.frequency.count
+
     def times(self, count: int | None = None) -> Times | None:
         """The times of the first `count` steps, which may be more than there are values; None if they are not known."""
         return None if self.start is None else self.frequency.times(self.start, len(self) if count is None else count)
@@ -101,7 +122,7 @@ class Series:
     def label(self, index: int) -> str:
         """A short text for a step, which may be after the last value: its time, or without times its position."""
         if self.start is None:
-            return str(self.position + index * (1 if self.frequency.has_calendar else self.frequency.count))
+            return str(self.position + index * self._stride)
         return self.frequency.label(self.frequency.times(self.start, index + 1)[index])
 
     def labels(self, count: int | None = None) -> tuple[str, ...]:

@@ -42,34 +42,24 @@ class _Number(NamedTuple):
     offset: int = 0
 
 
-def parse_times(texts: Sequence[str], where: Callable[[int], str], *, digits_are_dates: bool) -> Parsed:
+def parse_times(texts: Sequence[str], where: Callable[[int], str], *, digits_are_dates: bool, kind: str = "") -> Parsed:
     """The times of texts, at least one; DataError at the first that is no time, or not of the kind of those before.
 
-    `where` gives file and line of a text. Whole numbers are positions, unless `digits_are_dates`: then 1990 is a year,
-    199007 a month and 19900714 a day.
+    `where` gives file and line of a text, and `kind` is that of texts that were parsed before. Whole numbers are
+    positions, unless `digits_are_dates`: then 1990 is a year, 199007 a month and 19900714 a day.
     """
-    if (seconds := _of_one_shape(texts)) is not None:
+    if kind in ("", LOCAL) and (seconds := _of_one_shape(texts)) is not None:
         return Parsed(LOCAL, seconds, None)
     cache: dict[str, _Number] = {}  # times often are those of many series
     numbers, offsets = np.empty(len(texts), np.int64), np.empty(len(texts), np.int64)
-    kind = ""
     for index, text in enumerate(texts):
         if (parsed := cache.get(text)) is None:
             parsed = cache[text] = _parse(text, index, where, digits_are_dates)
             kind = kind or parsed.kind
             if parsed.kind != kind:
-                raise mixed(where(index), text, parsed.kind, kind)
+                raise _mixed(where(index), text, parsed.kind, kind)
         numbers[index], offsets[index] = parsed.number, parsed.offset
     return Parsed(kind, numbers, offsets if kind == OFFSET else None)
-
-
-def mixed(where: str, text: str, kind: str, before: str) -> DataError:
-    """The error for a time of another kind than those before it."""
-    if POSITION in (kind, before):
-        how = "write all as times, or all as positions"
-    else:
-        how = "write all with an offset such as +01:00 or Z, or none"
-    return DataError(f"{where}: {shown(text)} is {kind}, but the one before is {before}; {how}")
 
 
 def parse_time(text: str, where: str) -> Time:
@@ -125,6 +115,15 @@ def _parse(text: str, index: int, where: Callable[[int], str], digits_are_dates:
         raise DataError(f"{where(index)}: {shown(text)} is out of range ({error}); {EXAMPLE}") from None
     seconds = int((time - EPOCH).total_seconds())
     return _Number(LOCAL, seconds) if offset is None else _Number(OFFSET, seconds, offset)
+
+
+def _mixed(where: str, text: str, kind: str, before: str) -> DataError:
+    """The error for a time of another kind than those before it."""
+    if POSITION in (kind, before):
+        how = "write all as times, or all as positions"
+    else:
+        how = "write all with an offset such as +01:00 or Z, or none"
+    return DataError(f"{where}: {shown(text)} is {kind}, but the one before is {before}; {how}")
 
 
 def _offset(text: str) -> int:
