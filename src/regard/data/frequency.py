@@ -268,9 +268,8 @@ def _months(days: Times, pairs: Positions, seconds: int) -> int:
     if not is_same_day and not (np.diff(days).astype(np.int64)[pairs] % 7).any():
         return 0
     differences = np.diff(days.astype("datetime64[M]")).astype(np.int64)[pairs]
-    if not differences.all():
-        return 0
-    months = _step(differences)
+    differences = differences[differences > 0]  # two days of one month will have the same position
+    months = _step(differences) if len(differences) else 0
     return months if abs(seconds / DAY - months * MONTH) <= MONTH_ERROR else 0
 
 

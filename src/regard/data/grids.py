@@ -66,9 +66,9 @@ def grid(name: str, names: Sequence[str], rows: Rows, given: Frequency | None) -
         row = between[lines[between].argmin()]
         time, first = (_text(times.kind, clock[place]) for place in (row, firsts[ids[row]]))
         begins = f"where series {shown(names[ids[row]])} begins"
-        how = "correct it" if given else "correct it, or give the frequency"
+        how = "; correct it" if given else ", as inferred; correct it, or give the frequency"
         text = f"{time} is no whole number of steps after {first}, {begins}; a step is {_one(frequency)}"
-        raise DataError(f"{name}:{lines[row]}: {text}; {how}")
+        raise DataError(f"{name}:{lines[row]}: {text}{how}")
     _check_distinct(name, names, rows, positions, order)  # two days of a month are one step of months
     steps, counts = positions[lasts] + 1, np.bincount(ids)
     sparse = np.flatnonzero(steps > FEW_STEPS + MOST_GAPS * counts)

@@ -237,7 +237,7 @@ def _name(index: int, part: str, generator: random.Random) -> str:
 
 
 def wave(name: str, steps: int = STEPS, origin: str = "") -> Series:
-    """The series of a name; more steps go on with the same process, but with other noise from the first step on."""
+    """The series of a name; of some kinds, another number of steps has other values from the first on."""
     truth, start, seed = _drawn(name)
     # RandomState, because numpy keeps its numbers the same in all versions, which it does not promise for others.
     generator = np.random.RandomState(seed)
