@@ -218,7 +218,7 @@ def waves(seed: int, size: int, part: str = "train") -> list[Series]:
     the lags that generate it, and `true_paths` continues any history of it as the process does. So the score of a
     forecast can be compared with that of the truth, and a map of attention with the lag. All series of a kind have
     the same process, but for the scale, so that what is learned from some holds for others; kind and lag are their
-    categories. Half of them are lagged or seasonal: then exactly one value of the past is of any use.
+    categories. Six of ten are lagged or seasonal: then exactly one value of the past is of any use.
 
     `part` is train, dev or test, and no series is in two of them. Dev and test are the same for every seed and size.
     The last HORIZON of the STEPS of a series are meant to be forecast. Noise is normal, except for the few intermittent
@@ -246,17 +246,22 @@ def wave(name: str, steps: int = STEPS, origin: str = "") -> Series:
     return Series(name, np.round(values, decimals), FREQUENCY, start, categories=truth.categories, origin=origin)
 
 
-def truth(name: str) -> Truth:
+def truth(series: str) -> Truth:
     """The process of a series, by its name or its text."""
-    return _drawn(Series.from_text(name).name if name.startswith("{") else name).truth
+    return _drawn(_name_of(series)).truth
 
 
-def true_paths(name: str, history: Numbers, horizon: int, samples: int, seed: int = 0) -> Paths:
+def _name_of(series: str) -> str:
+    return Series.from_text(series).name if series.startswith("{") else series
+
+
+def true_paths(series: str, history: Numbers, horizon: int, samples: int, seed: int = 0) -> Paths:
     """Samples of the next `horizon` values of a series, given its values up to now: (samples, horizon).
 
-    They are drawn from the true distribution: exactly, if the history has no missing value and is not shorter than the
-    lag. `name` is the name of the series, or its text.
+    They are drawn from the true distribution: exactly, if the history is not shorter than the lag. `series` is the name
+    of the series, or its text.
     """
+    name = _name_of(series)
     kind, process, scale = truth(name)
     if np.isnan(history).any():
         raise DataError(
