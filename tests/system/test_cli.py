@@ -404,9 +404,45 @@ def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Comman
             "word",
         ): "data.columns names the columns of source and target, 2 in all",
         ("score", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
+        ("force", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
+        ("predict", run, "pairs.csv", "--columns", "word,upper"): "--columns names the columns of source, 1 in all",
     }
     for arguments, sentence in refusals.items():
         assert refused(regard(*arguments, folder=tables)).startswith(sentence)
+
+
+def test_a_file_with_columns_is_not_read_as_lines_unless_on_stdin(regard: Command, run: Path, tables: Path) -> None:
+    """Without data.columns or --columns, all commands name the columns that there are, and what to write."""
+    (tables / "lines.csv").write_text("abc\nbad\n", encoding="utf-8")
+    (tables / "lines.jsonl").write_text("abc\nbad\n", encoding="utf-8")
+    pairs_csv = "pairs.csv has the columns 'id', 'word', 'upper'; name"
+    source, on_stdin = "that of source with --columns SOURCE", "if its lines are texts, give it on stdin: - <"
+    both = f"{pairs_csv} those of source and target with data.columns=SOURCE,TARGET (of a run: --columns SOURCE,TARGET)"
+    refusals = {
+        ("predict", run, "pairs.csv"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("predict", run, "words.txt", "pairs.csv"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("vectors", run, "pairs.csv"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("near", run, "pairs.csv", "--text", "abc"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("predict", run, "pairs.jsonl.gz"): f"pairs.jsonl.gz has the columns 'upper', 'word'; name {source}",
+        ("predict", run, "lines.jsonl"): f"lines.jsonl is named like a file with columns; name {source}; {on_stdin}",
+        ("predict", run, "gone.csv"): "cannot find gone.csv; looked for gone.csv, ",
+        ("score", run, "pairs.csv"): both,
+        ("force", run, "pairs.csv"): both,
+    }
+    for arguments, sentence in refusals.items():
+        message = refused(regard(*arguments, folder=tables))
+        assert message.startswith(sentence), message
+    lines = regard("predict", run, "-", folder=tables, stdin=(tables / "lines.csv").read_bytes())
+    assert (lines.code, len(lines.lines)) == (0, 2)
+
+
+def test_other_commands_read_columns_too(regard: Command, run: Path, tables: Path) -> None:
+    forced = regard("force", run, "pairs.tsv", folder=tables)
+    assert regard("force", run, "pairs.csv", "--columns", "word,upper", folder=tables) == forced
+    for command, *more in (("vectors",), ("near", "--text", "abc")):
+        lines = regard(command, run, "words.txt", *more, folder=tables)
+        assert lines.code == 0, lines.error
+        assert regard(command, run, "pairs.csv", "--columns", "word", *more, folder=tables) == lines
 
 
 def test_a_run_on_columns_reads_them_again(regard: Command, tables: Path, tmp_path: Path) -> None:

@@ -4,7 +4,18 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, RunPath, check_utf8, note, one_line, read_texts, to_json, write_line
+from regard.cli.core import (
+    Columns,
+    Json,
+    RunPath,
+    check_columns,
+    check_utf8,
+    note,
+    one_line,
+    read_texts,
+    to_json,
+    write_line,
+)
 
 
 def near(
@@ -12,6 +23,7 @@ def near(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Texts to search, one per line; - is stdin.")],
     text: Annotated[str, typer.Option("--text", help="The text to compare the lines with.")],
     count: Annotated[int, typer.Option(min=1, help="How many lines to print.")] = 5,
+    columns: Columns = None,
     as_json: Json = False,
 ) -> None:
     """Print the lines that are nearest to a text.
@@ -23,7 +35,9 @@ def near(
     from regard.predict import load
 
     check_utf8(text, "--text")
-    predictor, lines = load(run), read_texts([file])
+    check_columns(columns, [file])
+    predictor = load(run)
+    lines = read_texts(predictor.task, [file], columns)
     nearest = near(predictor, text, lines, count)
     if missing := unknown(predictor, text):
         note(f"the vocabulary does not hold these tokens of --text: {', '.join(missing)}")

@@ -68,9 +68,7 @@ def predict(
         batches = _named_files(predictor.task, inputs, text, lists, quiet=quiet)
     else:
         _check_texts(run, inputs, lists)
-        own = predictor.task.recipe.data.columns
-        chosen = core.split_columns(columns) or own[:-1] or own  # the last is the target, unless it is a text alone
-        batches = core.in_chunks(text) if text else core.read_batches(inputs, chosen)
+        batches = core.in_chunks(text) if text else core.read_batches(predictor.task, inputs, columns)
     if not (quiet or text or lists) and STDIN in (inputs or [STDIN]) and is_terminal(sys.stdin):
         what = "the name of a file" if predictor.task.reads_files else "a text"
         core.say(f"type {what} on each line; Ctrl-D ends")
@@ -101,16 +99,13 @@ def _check_inputs(
     inputs: list[str] | None, texts: list[str] | None, lists: list[str] | None, columns: str | None
 ) -> None:
     """Refuse inputs that cannot be meant, whatever the run reads: files and texts, columns of lines."""
-    from regard.data.records import ending
-
     if texts and (inputs or lists):
         raise RecipeError("give files or --text, not both")
     for text in texts or []:
         core.check_utf8(text, "--text")
     if "" in (inputs or []):
         raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
-    if columns is not None and not all(map(ending, inputs or [""])):
-        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
+    core.check_columns(columns, inputs or [])
 
 
 def _check_texts(run: str, inputs: list[str] | None, lists: list[str] | None) -> None:
@@ -137,7 +132,7 @@ def _named_files(
     if STDIN in (inputs or []) and (len(inputs or []) > 1 or lists):
         raise RecipeError("- reads names from stdin; give it alone, without other files")
     if not (texts or lists) and inputs in (None, [], [STDIN]):
-        return core.read_batches(None)
+        return core.read_batches(task, None)
     listed = [task.locate(line, name) if line.strip() else "" for name in lists or [] for line in load(name)]
     named = [file for name in inputs or [] for file in _files_of(task, name, quiet=quiet)]
     return core.in_chunks([*(texts or named), *listed])

@@ -224,7 +224,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             if not data.columns and records.ending(name) and not cls.has_own_format(name, data.limits):
                 there = records.list_names(records.column_names(name, data.limits))
                 chosen = ",".join(cls.columns).upper()
-                how = f"data.columns={chosen} (in regard score with --columns {chosen})"
+                how = f"data.columns={chosen} (of a run: --columns {chosen})"
                 raise RecipeError(f"{name} has the columns {there}; name those of {roles} with {how}")
 
     @classmethod
