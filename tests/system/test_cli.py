@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 
 from commands import Result
 from conftest import SCRIPT, Command
-from regard import __version__
+from regard import __version__, storage
 from regard import recipe as recipes
 from regard.analysis.doctor import EXTRAS
 from regard.attention.scores import SCORES
@@ -29,6 +31,8 @@ from regard.errors import DataError, RecipeError, StorageError
 from regard.kernels.choose import PATHS
 from regard.maps import AttentionMap
 from regard.show.maps import DRAWINGS
+from regard.storage import Run
+from regard.types import END
 
 with warnings.catch_warnings():  # typer uses names that click 8.5 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -829,6 +833,24 @@ def test_look_notes_the_name_of_a_file_and_unknown_parts(regard: Command, run: P
     assert notes("pairs.tsv") == f"regard: pairs.tsv is read as a text; for the lines of a file: {how}\n"
     assert notes("abß") == "regard: the text has parts that are not in the vocabulary: 'ß'\n"
     assert notes("abc") == ""
+
+
+def test_a_blank_output_gets_a_note_that_its_map_has_no_rows(regard: Command, run: Path, tmp_path: Path) -> None:
+    """The model of this run ends every output at once."""
+    copied = Path(shutil.copytree(run, tmp_path / "ending"))
+    with Run.open(copied).training() as locked:
+        weights = load_tensors(locked.read(storage.MODEL))
+        weights["decoder.out.bias"][END] = 1000.0
+        locked.replace(storage.MODEL, save_tensors(weights))
+    how = "look --target TEXT shows the map of a given output"
+    one = f"regard: the output is blank, so that its map has no rows: the model ended it at once; {how}\n"
+    two = f"regard: 2 of 3 outputs are blank, so that their maps have no rows; {how}\n"
+    looked = regard("look", copied, "abc")
+    assert (looked.code, looked.error) == (0, one)
+    assert regard("look", copied, "abc", "--target", "ABC").error == ""
+    assert regard("predict", copied, "--json", "--maps", stdin=b"abc\n\nbad\n").error == two
+    assert regard("predict", copied, "--json", "--maps", "--quiet", "--text", "abc").error == ""
+    assert regard("predict", copied, "--text", "abc").error == ""  # there is no map in it
 
 
 def test_a_latest_run_that_was_deleted_is_named_with_those_that_are_there(

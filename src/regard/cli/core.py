@@ -158,6 +158,72 @@ def with_columns(task: "AnyTask", names: tuple[str, ...], columns: str | None) -
     return replace(recipe, data=data)
 
 
+def check_no_medium(run: str, task: "AnyTask", name: str, instead: str) -> None:
+    """Raise RecipeError if a run that reads texts is given the name of a picture or a recording.
+
+    A name with a space in it is one only if there is such a file: a text may end like one.
+    """
+    from regard.data.media import kind_by_names
+    from regard.tasks.transduce import HINTS
+
+    kind = kind_by_names([name])
+    if kind and not task.reads_files and (len(name.split()) == 1 or os.path.isfile(name)):
+        nouns, recipe = HINTS[kind]
+        which = f"{shown(name)} is the name of a {nouns.removesuffix('s')}"
+        how = f"give {instead}, or a run that reads {nouns}, such as that of: regard train {recipe}"
+        raise RecipeError(f"{which}, but {shlex.quote(run)} reads texts; {how}")
+
+
+def check_no_list(run: str, task: "AnyTask", name: str) -> None:
+    """Raise RecipeError if a file that should be a picture or a recording is a list of some, alone or with texts."""
+    from regard.data.files import load
+    from regard.data.paths import find
+    from regard.data.records import ending
+
+    try:
+        if not find(name).is_file() or task.is_medium(name):
+            return
+        lines = [] if ending(name) else load(name)
+    except DataError:  # it is not there, or no text
+        return
+    quoted, noun = shlex.quote(name), task.noun_of_input
+    score = f"regard score {shlex.quote(run)} {quoted}"
+    if ending(name):
+        columns = "" if task.recipe.data.columns else f" --columns {','.join(task.columns).upper()}"
+        raise RecipeError(f"{name} is no {noun}, but a table; if it has {noun}s and texts, write: {score}{columns}")
+    first = next((line for line in lines if line.strip()), "")
+    if _has_texts(task, first, name):
+        raise RecipeError(f"{name} has {noun}s and texts; {_how_to_use(score, quoted)}")
+    if _is_named(task, first, name):
+        raise RecipeError(f"{name} is a list of {noun}s; write: regard predict {shlex.quote(run)} --list {quoted}")
+
+
+def check_names_alone(run: str, task: "AnyTask", name: str, lines: Sequence[str]) -> None:
+    """Raise RecipeError if a file of --list has texts beside the names of pictures or recordings."""
+    first = next((line for line in lines if line.strip()), "")
+    if _has_texts(task, first, name):
+        score = f"regard score {shlex.quote(run)} {shlex.quote(name)}"
+        raise RecipeError(f"{name} has {task.noun_of_input}s and texts; {_how_to_use(score, shlex.quote(name))}")
+
+
+def _has_texts(task: "AnyTask", line: str, name: str) -> bool:
+    """Whether a line of a file has the name of a picture or a recording, and a text after a tab."""
+    first, tab, _ = line.partition("\t")
+    return bool(tab) and not _is_named(task, line, name) and _is_named(task, first, name)
+
+
+def _is_named(task: "AnyTask", source: str, name: str) -> bool:
+    """Whether a line of a file is the name of a picture or a recording that is there, or ends like one."""
+    from regard.data.media import kind_by_names
+    from regard.data.paths import is_there
+
+    return bool(source.strip()) and (is_there(task.locate(source, name)) or kind_by_names([source]) != "")
+
+
+def _how_to_use(score: str, name: str) -> str:
+    return f"to score the run on them, write: {score}; --list takes names alone, such as those of: cut -f1 {name}"
+
+
 def check_utf8(text: str, name: str) -> None:
     """Raise DataError if a text of the command line is not UTF-8."""
     if not text.isprintable() and any(ord(character) in SURROGATES for character in text):
@@ -274,6 +340,14 @@ def write_command(heading: str, command: str) -> None:
 def note(text: object) -> None:
     """Print a sentence on stderr, after the program's name."""
     say(f"regard: {text}")
+
+
+def blank_note(blank: int, outputs: int) -> str:
+    """The note about outputs without tokens, whose maps have no rows."""
+    how = "look --target TEXT shows the map of a given output"
+    if outputs == 1:
+        return f"the output is blank, so that its map has no rows: the model ended it at once; {how}"
+    return f"{blank:,} of {outputs:,} outputs are blank, so that their maps have no rows; {how}"
 
 
 def cut_note(cut: int, outputs: int) -> str:

@@ -12,6 +12,8 @@ from regard.cli.core import (
     Beam,
     Json,
     RunPath,
+    check_no_list,
+    check_no_medium,
     check_outputs,
     check_utf8,
     input_files,
@@ -74,6 +76,10 @@ def look(
     if target is not None and beam is not None:
         raise RecipeError("--beam is for a search, but --target gives the output; leave one of them out")
     predictor = load(run)
+    if predictor.task.reads_files:
+        check_no_list(run, predictor.task, text)
+    else:
+        check_no_medium(run, predictor.task, text, "a text")
 
     def answer(all_maps: bool) -> "Prediction":
         if target is not None:
@@ -131,7 +137,7 @@ def _notes(predictor: "Predictor", run: str, prediction: "Prediction") -> list[s
     if predictor.task.recipe.source == "text" and os.path.isfile(text):
         how = f"regard predict {shlex.quote(run)} {shlex.quote(text)}"
         return [f"{text} is read as a text; for the lines of a file: {how}"]
-    notes = Notes(predictor.task)
+    notes = Notes(predictor.task, with_maps=True)
     notes.add(prediction)
     return notes.sentences(1)
 

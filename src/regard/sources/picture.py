@@ -321,6 +321,7 @@ class Picture(Source[Image | Features]):
     reads_files = True
     is_sequence = False
     noun = "picture"
+    descriptions: ClassVar[Mapping[str, str]] = {"shapes": "shapes:red-circle-8-8-6,blue-square-40-8-7"}
 
     def __init__(self, settings: recipes.Picture, limits: Limits, weights: bytes = b"", device: str = "auto") -> None:
         self.settings, self.limits, self.weights = settings, limits, weights

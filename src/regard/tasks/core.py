@@ -455,6 +455,14 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         """The longest duration of a recording in training, data.max_length; only if the task reads recordings."""
         raise NotImplementedError(f"the task {self.recipe.task} reads no recordings")
 
+    def is_medium(self, name: str) -> bool:
+        """Whether a file has a format that inputs have, by its first bytes; only if the task `reads_files`."""
+        raise NotImplementedError(f"the task {self.recipe.task} reads no files")
+
+    def problem_of(self, source: str) -> str:
+        """Why an input cannot be read, such as a damaged picture; empty if it can, as all texts can."""
+        return ""
+
     def files_in(self, folder: str) -> media.Folder:
         """The files of a folder that can be inputs; only if the task `reads_files`."""
         raise NotImplementedError(f"the task {self.recipe.task} reads no files")
