@@ -1139,6 +1139,29 @@ def test_show_prints_a_recipe_with_meanings_and_where_values_come_from(regard: C
     assert "did you mean 'train.updates'" in refused(regard("show", "moods", "train.update=7"))
 
 
+def test_show_prints_the_values_of_a_run_and_what_they_are_compared_with(
+    regard: Command, run: Path, tmp_path: Path
+) -> None:
+    """A run stores no origins of its values: they are the default's, those of the recipe of its name, or its own."""
+    result = regard("show", "runs/upper", "search.beam=3", folder=run.parents[1])
+    assert (result.code, result.error) == (0, ""), result.error
+    assert recipes.parse(result.out, "shown") == recipes.override(Run.open(run).recipe(), "search.beam=3")
+    keys = [json.loads(line) for line in regard("show", "latest", "--json", folder=run.parents[1]).lines]
+    origins = {entry["key"]: (entry["value"], entry["from"]) for entry in keys}
+    assert origins["train.updates"] == (150, "set for this run")
+    assert origins["data.train"] == (["pairs.tsv"], "set for this run")
+    assert origins["train.seed"] == (1, "default")
+    of_recipe = regard("train", "moods", "train.updates=1", "data.size=30", "train.device=cpu", "--runs", tmp_path)
+    assert of_recipe.code == 0, of_recipe.error
+    keys = [json.loads(line) for line in regard("show", tmp_path / "moods", "--json").lines]
+    origins = {entry["key"]: (entry["value"], entry["from"]) for entry in keys}
+    assert origins["tokens.source"] == ("word", "as in moods.toml")
+    assert origins["data.size"] == (30, "set for this run")
+    assert origins["train.seed"] == (1, "default")
+    message = refused(regard("show", "runs/uper", folder=run.parents[1]))
+    assert message == "the run runs/uper is not there; did you mean 'runs/upper'?"
+
+
 def test_a_dry_run_checks_reports_and_writes_nothing(regard: Command, tmp_path: Path, cache: Path) -> None:
     (tmp_path / "pairs.tsv").write_text(pairs(30), encoding="utf-8")
     before = snapshot(tmp_path), snapshot(cache)
