@@ -14,14 +14,17 @@ import sys
 import tomllib
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 
-from commands import Result
+from commands import Result, shared_commands, user_environment
 from conftest import SCRIPT, Command
-from regard import __version__
+from regard import __version__, storage
 from regard import recipe as recipes
 from regard.analysis.doctor import EXTRAS
 from regard.attention.scores import SCORES
@@ -29,6 +32,8 @@ from regard.errors import DataError, RecipeError, StorageError
 from regard.kernels.choose import PATHS
 from regard.maps import AttentionMap
 from regard.show.maps import DRAWINGS
+from regard.storage import Run
+from regard.types import END
 
 with warnings.catch_warnings():  # typer uses names that click 8.5 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -404,9 +409,45 @@ def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Comman
             "word",
         ): "data.columns names the columns of source and target, 2 in all",
         ("score", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
+        ("force", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
+        ("predict", run, "pairs.csv", "--columns", "word,upper"): "--columns names the columns of source, 1 in all",
     }
     for arguments, sentence in refusals.items():
         assert refused(regard(*arguments, folder=tables)).startswith(sentence)
+
+
+def test_a_file_with_columns_is_not_read_as_lines_unless_on_stdin(regard: Command, run: Path, tables: Path) -> None:
+    """Without data.columns or --columns, all commands name the columns that there are, and what to write."""
+    (tables / "lines.csv").write_text("abc\nbad\n", encoding="utf-8")
+    (tables / "lines.jsonl").write_text("abc\nbad\n", encoding="utf-8")
+    pairs_csv = "pairs.csv has the columns 'id', 'word', 'upper'; name"
+    source, on_stdin = "that of source with --columns SOURCE", "if its lines are texts, give it on stdin: - <"
+    both = f"{pairs_csv} those of source and target with data.columns=SOURCE,TARGET (of a run: --columns SOURCE,TARGET)"
+    refusals = {
+        ("predict", run, "pairs.csv"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("predict", run, "words.txt", "pairs.csv"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("vectors", run, "pairs.csv"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("near", run, "pairs.csv", "--text", "abc"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("predict", run, "pairs.jsonl.gz"): f"pairs.jsonl.gz has the columns 'upper', 'word'; name {source}",
+        ("predict", run, "lines.jsonl"): f"lines.jsonl is named like a file with columns; name {source}; {on_stdin}",
+        ("predict", run, "gone.csv"): "cannot find gone.csv; looked for gone.csv, ",
+        ("score", run, "pairs.csv"): both,
+        ("force", run, "pairs.csv"): both,
+    }
+    for arguments, sentence in refusals.items():
+        message = refused(regard(*arguments, folder=tables))
+        assert message.startswith(sentence), message
+    lines = regard("predict", run, "-", folder=tables, stdin=(tables / "lines.csv").read_bytes())
+    assert (lines.code, len(lines.lines)) == (0, 2)
+
+
+def test_other_commands_read_columns_too(regard: Command, run: Path, tables: Path) -> None:
+    forced = regard("force", run, "pairs.tsv", folder=tables)
+    assert regard("force", run, "pairs.csv", "--columns", "word,upper", folder=tables) == forced
+    for command, *more in (("vectors",), ("near", "--text", "abc")):
+        lines = regard(command, run, "words.txt", *more, folder=tables)
+        assert lines.code == 0, lines.error
+        assert regard(command, run, "pairs.csv", "--columns", "word", *more, folder=tables) == lines
 
 
 def test_a_run_on_columns_reads_them_again(regard: Command, tables: Path, tmp_path: Path) -> None:
@@ -795,6 +836,76 @@ def test_look_notes_the_name_of_a_file_and_unknown_parts(regard: Command, run: P
     assert notes("abc") == ""
 
 
+@pytest.mark.parametrize(
+    "arguments", [("look", "abc"), ("predict", "--text", "abc"), ("near", "words.txt", "--text", "abc")]
+)
+def test_in_a_terminal_a_line_says_that_torch_and_the_run_are_loaded(
+    run: Path, tables: Path, arguments: tuple[str, ...]
+) -> None:
+    """It is there before torch is imported, and removed before the output comes."""
+    command, *others = arguments
+    start = partial(shared_commands(), command, run, *others, folder=tables, limit=60)
+    piped = start()
+    shown = start(terminals=("error",), environment={"TERM": "xterm"})
+    assert (shown.code, shown.out) == (0, piped.out)
+    assert piped.error == ""
+    first, second = shown.error.index("loading torch"), shown.error.index("loading the run")
+    assert first < second
+    assert shown.error.endswith("\x1b[1A\x1b[2K")  # up to the line, and erase it
+    if command == "predict":
+        assert start("--quiet", terminals=("error",), environment={"TERM": "xterm"}).error == ""
+
+
+BEGINS = """
+import os, sys
+from regard import console
+from regard.__main__ import main
+def begin(log, what):
+    print(what, "torch" in sys.modules, flush=True)
+    os._exit(0)
+console.ProgressLog.begin = begin
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("look", "runs/a", "abc"),
+        ("predict", "runs/a", "b.txt"),
+        ("near", "runs/a", "b.txt", "--text", "abc"),
+        ("vectors", "runs/a", "b.txt"),
+        ("score", "runs/a", "b.tsv"),
+        ("force", "runs/a", "b.tsv"),
+        ("align", "runs/a", "b.tsv"),
+        ("compare", "runs/a", "runs/b"),
+    ],
+)
+def test_a_command_says_that_torch_is_loaded_before_it_is(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Its import takes a second, on a busy machine several."""
+    begun = [sys.executable, "-c", BEGINS, *arguments]
+    result = subprocess.run(begun, capture_output=True, text=True, check=True, cwd=tmp_path, env=user_environment())
+    assert result.stdout == "loading torch False\n"
+
+
+def test_a_blank_output_gets_a_note_that_its_map_has_no_rows(regard: Command, run: Path, tmp_path: Path) -> None:
+    """The model of this run ends every output at once."""
+    copied = Path(shutil.copytree(run, tmp_path / "ending"))
+    with Run.open(copied).training() as locked:
+        weights = load_tensors(locked.read(storage.MODEL))
+        weights["decoder.out.bias"][END] = 1000.0
+        locked.replace(storage.MODEL, save_tensors(weights))
+    how = "look --target TEXT shows the map of a given output"
+    one = f"regard: the output is blank, so that its map has no rows: the model ended it at once; {how}\n"
+    two = f"regard: 2 of 3 outputs are blank, so that their maps have no rows; {how}\n"
+    looked = regard("look", copied, "abc")
+    assert (looked.code, looked.error) == (0, one)
+    assert regard("look", copied, "abc", "--target", "ABC").error == ""
+    assert regard("predict", copied, "--json", "--maps", stdin=b"abc\n\nbad\n").error == two
+    assert regard("predict", copied, "--json", "--maps", "--quiet", "--text", "abc").error == ""
+    assert regard("predict", copied, "--text", "abc").error == ""  # there is no map in it
+
+
 def test_a_latest_run_that_was_deleted_is_named_with_those_that_are_there(
     regard: Command, run: Path, tmp_path: Path
 ) -> None:
@@ -1079,6 +1190,29 @@ def test_show_prints_a_recipe_with_meanings_and_where_values_come_from(regard: C
     ].items()
     assert all(key["meaning"] for key in keys)
     assert "did you mean 'train.updates'" in refused(regard("show", "moods", "train.update=7"))
+
+
+def test_show_prints_the_values_of_a_run_and_what_they_are_compared_with(
+    regard: Command, run: Path, tmp_path: Path
+) -> None:
+    """A run stores no origins of its values: they are the default's, those of the recipe of its name, or its own."""
+    result = regard("show", "runs/upper", "search.beam=3", folder=run.parents[1])
+    assert (result.code, result.error) == (0, ""), result.error
+    assert recipes.parse(result.out, "shown") == recipes.override(Run.open(run).recipe(), "search.beam=3")
+    keys = [json.loads(line) for line in regard("show", "latest", "--json", folder=run.parents[1]).lines]
+    origins = {entry["key"]: (entry["value"], entry["from"]) for entry in keys}
+    assert origins["train.updates"] == (150, "set for this run")
+    assert origins["data.train"] == (["pairs.tsv"], "set for this run")
+    assert origins["train.seed"] == (1, "default")
+    of_recipe = regard("train", "moods", "train.updates=1", "data.size=30", "train.device=cpu", "--runs", tmp_path)
+    assert of_recipe.code == 0, of_recipe.error
+    keys = [json.loads(line) for line in regard("show", tmp_path / "moods", "--json").lines]
+    origins = {entry["key"]: (entry["value"], entry["from"]) for entry in keys}
+    assert origins["tokens.source"] == ("word", "as in moods.toml")
+    assert origins["data.size"] == (30, "set for this run")
+    assert origins["train.seed"] == (1, "default")
+    message = refused(regard("show", "runs/uper", folder=run.parents[1]))
+    assert message == "the run runs/uper is not there; did you mean 'runs/upper'?"
 
 
 def test_a_dry_run_checks_reports_and_writes_nothing(regard: Command, tmp_path: Path, cache: Path) -> None:

@@ -20,6 +20,7 @@ from regard import storage, training
 from regard.analysis import significance
 from regard.console import ProgressLog, current_log
 from regard.data.batching import length_array
+from regard.data.records import DEV, PAIRS
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.metrics import Measured, Outcome, better
 from regard.predict import Predictor, load
@@ -371,18 +372,29 @@ def _judging(named: dict[str, Entrant], data: tuple[str, ...], read: Read) -> tu
     if data:
         examples = task_class(first.recipe.task).reader(first.recipe)(data).examples
         return examples, f"{len(examples):,} {noun}s of {' and '.join(data)}"
-    part, examples = _unseen(read(_source(first.recipe)))
+    part, examples = _unseen(name, first.recipe, read)
     for other, entrant in others:
-        if _texts(_unseen(read(_source(entrant.recipe)))[1]) != _texts(examples):
+        if _texts(_unseen(other, entrant.recipe, read)[1]) != _texts(examples):
             raise DataError(f"{name} and {other} have different {part} sets; give one for all with --data FILE")
     files = first.recipe.data.test if part == "test" else first.recipe.data.dev
     origin = " and ".join(files or first.recipe.data.train) or first.recipe.data.corpus
     return examples, f"{len(examples):,} {part} {noun}s of {origin}"
 
 
-def _unseen(examples: Examples) -> tuple[str, Sequence[Example]]:
-    """The test set and its name, or the dev set if there is no test set."""
-    return ("test", examples.test) if examples.test else ("dev", examples.dev)
+def _unseen(name: str, recipe: Recipe, read: Read) -> tuple[str, Sequence[Example]]:
+    """The test set and its name, or the dev set if there is no test set.
+
+    A run does not store pairs that were given in Python: of such a run, only what its recipe names as files is read.
+    """
+    data = recipe.data
+    if PAIRS not in data.train:
+        examples = read(_source(recipe))
+        return ("test", examples.test) if examples.test else ("dev", examples.dev)
+    files = data.test or data.dev
+    if not files or DEV in files:
+        how = "give those to compare on: --data FILE.tsv"
+        raise DataError(f"{name} was trained on examples given in Python, which a run does not store; {how}")
+    return "test" if data.test else "dev", task_class(recipe.task).reader(recipe)(files).examples
 
 
 def _texts(examples: Sequence[Example]) -> list[tuple[str, str]]:

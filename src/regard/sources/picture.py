@@ -91,8 +91,9 @@ class SinusoidalGrid(GridPositions):
         super().__init__(side=side, width=width)
         half = width // 2
         rows, columns = sinusoids(torch.arange(side), half), sinusoids(torch.arange(side), width - half)
-        both = [rows[:, None].expand(-1, side, -1), columns[None].expand(side, -1, -1)]
-        self.register_buffer("table", torch.cat(both, dim=-1), persistent=False)
+        table = rows.new_empty(side, side, width)
+        table[..., :half], table[..., half:] = rows[:, None], columns[None]
+        self.register_buffer("table", table, persistent=False)
 
     def forward(self, cells: Float[Tensor, "batch side side width"]) -> Float[Tensor, "batch side side width"]:
         """Add the sinusoids of each cell to its vector."""
@@ -321,6 +322,7 @@ class Picture(Source[Image | Features]):
     reads_files = True
     is_sequence = False
     noun = "picture"
+    descriptions: ClassVar[Mapping[str, str]] = {"shapes": "shapes:red-circle-8-8-6,blue-square-40-8-7"}
 
     def __init__(self, settings: recipes.Picture, limits: Limits, weights: bytes = b"", device: str = "auto") -> None:
         self.settings, self.limits, self.weights = settings, limits, weights

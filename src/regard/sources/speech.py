@@ -4,9 +4,9 @@ import json
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -213,6 +213,7 @@ class Speech(Source[Features]):
 
     reads_files = True
     noun = "recording"
+    descriptions: ClassVar[Mapping[str, str]] = {"tones": "tones:7:C4-E4-G4"}
 
     def __init__(self, settings: Settings, limits: Limits, scale: Scale) -> None:
         self.settings, self.scale = settings, scale

@@ -230,7 +230,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             if not data.columns and records.ending(name) and not cls.has_own_format(name, data.limits):
                 there = records.list_names(records.column_names(name, data.limits))
                 chosen = ",".join(cls.columns).upper()
-                how = f"data.columns={chosen} (in regard score with --columns {chosen})"
+                how = f"data.columns={chosen} (of a run: --columns {chosen})"
                 raise RecipeError(f"{name} has the columns {there}; name those of {roles} with {how}")
 
     @classmethod
@@ -476,6 +476,14 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def longest_in_seconds(self) -> float:
         """The longest duration of a recording in training, data.max_length; only if the task reads recordings."""
         raise NotImplementedError(f"the task {self.recipe.task} reads no recordings")
+
+    def is_medium(self, name: str) -> bool:
+        """Whether a file has a format that inputs have, by its first bytes; only if the task `reads_files`."""
+        raise NotImplementedError(f"the task {self.recipe.task} reads no files")
+
+    def problem_of(self, source: str) -> str:
+        """Why an input cannot be read, such as a damaged picture; empty if it can, as all texts can."""
+        return ""
 
     def files_in(self, folder: str) -> media.Folder:
         """The files of a folder that can be inputs; only if the task `reads_files`."""

@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -98,6 +99,18 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def longest_in_seconds(self) -> float:
         """The longest duration of a recording in training, as data.max_length limits it."""
         return self.inputs.time(self.longest_trained)
+
+    def is_medium(self, name: str) -> bool:
+        """Whether a file has a format that inputs have, by its first bytes."""
+        return media.is_medium(name, self.inputs.recognises)
+
+    def problem_of(self, source: str) -> str:
+        """Why an input cannot be read, such as a damaged picture; empty if it can."""
+        try:
+            self.parts([source])
+        except DataError as error:
+            return str(error)
+        return ""
 
     def files_in(self, folder: str) -> media.Folder:
         """The files of a folder that can be inputs, by their first bytes."""
@@ -230,10 +243,11 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def encode(self, examples: Sequence[Example]) -> Pairs:
         """Encodes all examples."""
-        sources = self.inputs.encode_all(store.sources(examples))
         targets = IntegerRows.of(map(self.target.encode, counted(store.targets(examples), "encoding targets")))
-        distinct = sources.distinct if isinstance(sources, Shared) else sources
-        sizes = np.fromiter(map(self.inputs.size, counted(distinct, "measuring sources")), np.int32, len(distinct))
+        with self._explaining_texts(store.sources(examples)):
+            sources = self.inputs.encode_all(store.sources(examples))
+            distinct = sources.distinct if isinstance(sources, Shared) else sources
+            sizes = np.fromiter(map(self.inputs.size, counted(distinct, "measuring sources")), np.int32, len(distinct))
         return Pairs(examples, sources, targets, sizes[sources.numbers] if isinstance(sources, Shared) else sizes)
 
     def describe(self, data: Pairs, dev: Pairs) -> Iterator[str]:
@@ -382,12 +396,35 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def parts(self, texts: Sequence[str]) -> list[Part]:
         """The encoded parts of all inputs that are not blank: one each, unless it is too long and can be cut."""
         places = [place for place, text in enumerate(texts) if text.strip()]
-        items = self.inputs.encode_inputs([texts[place] for place in places])
+        with self._explaining_texts(texts):
+            items = self.inputs.encode_inputs([texts[place] for place in places])
         return [
             Part(place, start, item, whole)
             for place, whole in zip(places, items, strict=True)
             for start, item in self.inputs.split(whole, self.longest_trained)
         ]
+
+    @contextmanager
+    def _explaining_texts(self, sources: Iterable[str]) -> Iterator[None]:
+        """In the block, if sources are files, the error about one that is a text says what to give in its place."""
+        try:
+            yield
+        except DataError as error:
+            text = next((source for source in sources if self._is_text(source)), None)
+            if text is None:
+                raise
+            noun, data = self.noun_of_input, self.recipe.data
+            corpus = "" if data.train else data.corpus
+            described = self.inputs.descriptions.get(corpus, "")
+            other = f", or a description of the corpus {corpus}, such as {described}" if described else ""
+            how = f"give the name of a file{other}"
+            raise DataError(f"there is no {noun} {shown(text)}; {noun}s are read here, not texts: {how}") from error
+
+    def _is_text(self, source: str) -> bool:
+        """Whether a source that should be the name of a file is a text."""
+        is_described = source.partition(":")[0] in self.inputs.descriptions
+        is_named = isinstance(source, media.Medium) or is_described or not media.is_text(source)
+        return self.reads_files and bool(source.strip()) and not is_named and not is_there(source)
 
     def _search(
         self, model: Seq2Seq, parts: Sequence[Part], settings: Search, n_best: int, seed: int

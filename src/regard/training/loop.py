@@ -492,7 +492,7 @@ def fit(
     The weights of the best validation (train.best_by) are stored in the run, or the last ones if train.keep = last.
     """
     settings, progress = task.recipe.train, session.progress
-    session.clock = Clock(before=progress.seconds)
+    session.clock = Clock(before=progress.seconds, interval_before=progress.interval)
     running = engine.choose(task, session, data)
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
     part = part_of(task, dev.examples)
@@ -519,8 +519,10 @@ def fit(
 
 def _save(run: Run, session: Session) -> None:
     """Save a checkpoint."""
-    session.progress.metrics_size, session.progress.seconds = run.metrics_size(), session.clock.seconds()
-    run.save(session.progress.update, session.files())
+    progress, clock = session.progress, session.clock
+    progress.metrics_size = run.metrics_size()
+    progress.seconds, progress.interval = clock.seconds(), clock.interval_seconds()
+    run.save(progress.update, session.files())
 
 
 def _updated(settings: Train, session: Session) -> Updated:
