@@ -142,7 +142,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     @classmethod
     def has_own_format(cls, name: str, limits: Limits) -> bool:
-        """Whether a file is Flickr30k's results.csv, whose captions are read as they are."""
+        """Whether a file is a published table of captions, such as Flickr30k's results.csv, which is read as it is."""
         return name.endswith(".csv") and captions.is_table(name, limits)
 
     @classmethod
