@@ -101,12 +101,14 @@ def test_captions_of_a_table_have_commas_and_quotes(tmp_path: Path, field: str, 
 def test_a_published_table_needs_no_columns(tmp_path: Path, content: str) -> None:
     name = write(tmp_path, content, "results.csv")
     recipe = recipes.load("flickr8k_soft", [f"data.train={name}", "data.dev=", "data.test="])
-    Transduce.check_columns(recipe.data)
+    Transduce.check_columns(recipe)
     assert len(Transduce.line_reader(recipe)((name,)).examples) == 3
     table = tmp_path / "table.csv"
     table.write_text("picture,caption\na.jpg,A dog\n", "utf-8")
     with pytest.raises(RecipeError, match=r"table\.csv has the columns"):
-        Transduce.check_columns(recipes.override(recipe, f"data.train={table}").data)
+        Transduce.check_columns(recipes.override(recipe, f"data.train={table}"))
+    with pytest.raises(RecipeError, match=r"results\.csv has the columns"):
+        Transduce.check_columns(recipes.load("reverse", [f"data.train={name}"]))
 
 
 def test_karpathys_files_have_parts(tmp_path: Path) -> None:
