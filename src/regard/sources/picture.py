@@ -3,10 +3,10 @@
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from regard.data import pictures
 from regard.data.archives import full_name
 from regard.data.decoding import Decoders, Square
 from regard.data.pictures import FITS, StoredPictures, is_scene
-from regard.data.store import Shared, Stored
+from regard.data.store import Shared, Stored, groups
 from regard.device import choose_device, only_shapes
 from regard.errors import CorruptError, RecipeError, pick
 from regard.layers.efficientnet import CHANNELS, STRIDE, EfficientNetLite
@@ -424,7 +424,7 @@ class Picture(Source[Image | Features]):
     def _decode(self, names: Sequence[str]) -> Iterator[Image]:
         """The resized pixels of pictures, many decoded at once."""
         with self._decoders(names) as decoders:
-            for group in _groups(names):
+            for group in groups(names, GROUP):
                 yield from self._pixels({name: self._content(name) for name in group}, decoders)
 
     # features of a front with fixed weights
@@ -453,7 +453,7 @@ class Picture(Source[Image | Features]):
         """The features of pictures, from the cache or computed now."""
         keys: list[bytes] = []
         with self._decoders(names) as decoders:
-            for group in _groups(counted(names, "features of pictures", size=GROUP)):
+            for group in groups(counted(names, "features of pictures", size=GROUP), GROUP):
                 named = [(name, self._content(name)) for name in group]
                 own = [self._key(name, content) for name, content in named]
                 keys += own
@@ -468,7 +468,7 @@ class Picture(Source[Image | Features]):
         """The features of pictures; those that the cache lacks are computed, and not written there."""
         features: list[Features] = []
         with self._decoders(names) as decoders:
-            for group in _groups(counted(names, "features of pictures", size=GROUP)):
+            for group in groups(counted(names, "features of pictures", size=GROUP), GROUP):
                 contents = {name: self._content(name) for name in group}
                 rows = {name: self._rows.get(self._key(name, content)) for name, content in contents.items()}
                 missing = {name: contents[name] for name in group if rows[name] is None}
@@ -532,13 +532,6 @@ class Picture(Source[Image | Features]):
 def _unmirrored(source: str) -> str:
     """The source of which this one is the mirror image, or itself."""
     return source.removeprefix(MIRROR) if source.startswith(MIRROR) else source
-
-
-def _groups(names: Iterable[str]) -> Iterator[list[str]]:
-    """The names in groups of GROUP."""
-    rest = iter(names)
-    while group := list(islice(rest, GROUP)):
-        yield group
 
 
 def _check_keys(settings: recipes.Picture) -> None:
