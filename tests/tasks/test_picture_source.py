@@ -28,7 +28,8 @@ from regard.errors import DataError, RecipeError, StoppedError
 from regard.maps import Grid
 from regard.recipe import Recipe
 from regard.sources import Picture, PictureBatch, TokenEmbedding, picture
-from regard.sources.picture import GRID_POSITIONS, Decoded
+from regard.sources.picture import Decoded
+from regard.sources.picture_front import GRID_POSITIONS
 from regard.storage import Run
 from regard.tasks import TASKS, Transduce
 from regard.training.stopping import Stopper

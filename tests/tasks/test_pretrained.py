@@ -33,7 +33,8 @@ from regard.layers.efficientnet import CHANNELS, EPSILON, VARIANTS, EfficientNet
 from regard.maps import Grid
 from regard.recipe import Recipe
 from regard.sources import picture, pretrained
-from regard.sources.picture import FILE, FeatureBatch, Picture, PictureBatch, Pretrained
+from regard.sources.picture import FILE, Picture
+from regard.sources.picture_front import FeatureBatch, PictureBatch, Pretrained
 from regard.sources.pretrained import PUBLISHED, Extractor, Published, parse_weights, published_weights
 from regard.storage import Run
 from regard.tasks import Transduce
