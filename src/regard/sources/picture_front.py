@@ -207,7 +207,8 @@ class Pretrained(PictureFront):
         if self.trunk is None:
             assert isinstance(source, FeatureBatch)
             missing = self.layout.height * self.layout.width - source.features.shape[1]  # if the batch was cropped
-            features = functional.pad(source.features, (0, 0, 0, missing)) if missing else source.features
+            real = source.features.masked_fill(~source.mask.unsqueeze(-1), 0.0)  # 0 times NaN would be NaN in gradients
+            features = functional.pad(real, (0, 0, 0, missing)) if missing else real
             return features.to(self.project.weight.dtype).unflatten(1, (self.layout.height, self.layout.width))
         assert isinstance(source, PictureBatch)
         return self.trunk(source.pixels)
