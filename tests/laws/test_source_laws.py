@@ -52,19 +52,24 @@ class Kind(NamedTuple):
     pairs: list[tuple[str, str]]  # to learn from: names of inputs, and targets
 
 
+# The setups of a front by a key that only fronts of its sort have; a front of another sort has one setup.
+PICTURE_SETUPS = {
+    "blocks": [
+        ("picture.size=26", "picture.channels=5", *own)
+        for own in ((), ("picture.kernel=4",), ("picture.squeeze_excite=true",))
+    ],
+    "frozen": [("picture.size=70", f"picture.frozen={frozen}") for frozen in ("true", "false")],
+}
+
+
 def picture_setups() -> list[Keys]:
-    """Every front: with all kinds of grid positions, or with fixed and trained weights. The fits take turns."""
+    """All setups of every front; fits and kinds of grid positions take turns."""
+    turns = zip(cycle(FITS), cycle(GRID_POSITIONS))
     setups: list[Keys] = []
-    fits, positions = cycle(FITS), cycle(GRID_POSITIONS)
     for name, front in picture_front.FRONTS.items():
-        if "frozen" in front.own_keys:
-            own = [("picture.size=70", "picture.frozen=true"), ("picture.size=70", "picture.frozen=false")]
-        else:
-            blocks = cycle([("picture.kernel=2",), ("picture.kernel=4",), ("picture.squeeze_excite=true",)])
-            own = [("picture.size=26", *next(blocks)) for _ in GRID_POSITIONS]
-        for keys in own:
-            own_turn = (f"picture.fit={next(fits)}", f"picture.positions={next(positions)}")
-            setups.append((f"picture.front={name}", *keys, *own_turn))
+        own = next((setups for key, setups in PICTURE_SETUPS.items() if key in front.own_keys), [()])
+        for keys, (fit, positions) in zip(own, turns, strict=False):
+            setups.append((f"picture.front={name}", *keys, f"picture.fit={fit}", f"picture.positions={positions}"))
     return setups
 
 
