@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from regard.cli import core
 from regard.errors import RecipeError
@@ -27,7 +27,7 @@ def forecast_files(
     if not as_json:
         core.write_line(_row(header()))
     for group in track(groups, "forecasting", quiet=quiet):
-        for forecast in predictor.predict(group, seed=seed):
+        for forecast in cast("list[Forecast]", predictor.predict(group, seed=seed)):
             if as_json:
                 core.write_line(core.to_json(forecast.to_dict(maps=maps)))
             else:
@@ -47,7 +47,7 @@ def read(predictor: "Predictor", names: list[str], columns: str | None, *, quiet
         raise RecipeError("this run forecasts series: give a CSV file, such as series.csv")
     chosen = core.split_columns(columns) or task.recipe.data.columns
     recipe = replace(task.recipe, data=replace(task.recipe.data, columns=chosen))
-    task.check_columns(recipe.data)
+    task.check_columns(recipe)
     series, notes = task.read_series(recipe, names)
     if not quiet:
         for sentence in notes:

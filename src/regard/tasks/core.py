@@ -38,7 +38,7 @@ from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout, SourceView
 from regard.metrics import CLOSEST, METRICS, MULTI_REFERENCE, Measured, Outcome, companions
 from regard.models import sites
 from regard.models.letters import Spelled
-from regard.recipe import Data, Limits, Model, Recipe, Search, Train
+from regard.recipe import Limits, Model, Recipe, Search, Train
 from regard.sources import Text
 from regard.storage import Run
 from regard.types import PAD, SPECIALS, UNKNOWN, Batch, Example, Padded, Prediction, Vocabulary
@@ -217,8 +217,9 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return not any(key == ignored or key.startswith(ignored + ".") for ignored in cls.ignores)
 
     @classmethod
-    def check_columns(cls, data: Data) -> None:
+    def check_columns(cls, recipe: Recipe) -> None:
         """Refuse data.columns without files that have named columns, such files without it, and too many or too few."""
+        data = recipe.data
         tables = [name for name in (*data.train, *data.dev, *data.test) if records.has_columns(name)]
         roles = " and ".join(cls.columns)
         if data.columns and not tables:
@@ -227,7 +228,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             named = records.list_names(data.columns)
             raise RecipeError(f"data.columns names the columns of {roles}, {len(cls.columns)} in all, not {named}")
         for name in tables:
-            if not data.columns and records.ending(name) and not cls.has_own_format(name, data.limits):
+            if not data.columns and records.ending(name) and not cls.has_own_format(recipe, name):
                 there = records.list_names(records.column_names(name, data.limits))
                 chosen = ",".join(cls.columns).upper()
                 how = f"data.columns={chosen} (of a run: --columns {chosen})"
@@ -256,8 +257,8 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return records.source_of(fields[:-1]), fields[-1]
 
     @classmethod
-    def has_own_format(cls, name: str, limits: Limits) -> bool:
-        """Whether a file that looks like a table has a format that is read without data.columns; by default none."""
+    def has_own_format(cls, recipe: Recipe, name: str) -> bool:
+        """Whether `line_reader` reads a file that looks like a table, so that it needs no data.columns."""
         return False
 
     @classmethod

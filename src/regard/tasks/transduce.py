@@ -36,7 +36,7 @@ from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout, SourceView
 from regard.metrics import MULTI_REFERENCE
 from regard.models import CROSS, DECODER_SELF, ENCODER_SELF, Seq2Seq
 from regard.models.ctc import least_positions
-from regard.recipe import Limits, Recipe, Search, Tokens, Train
+from regard.recipe import Recipe, Search, Tokens, Train
 from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
@@ -182,9 +182,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return _normalized(located if kind.reads_files else read, recipe.data.normalize)
 
     @classmethod
-    def has_own_format(cls, name: str, limits: Limits) -> bool:
-        """Whether a file is Flickr30k's results.csv, whose captions are read as they are."""
-        return name.endswith(".csv") and captions.is_table(name, limits)
+    def has_own_format(cls, recipe: Recipe, name: str) -> bool:
+        """Whether a file is a published table of captions, such as Flickr30k's results.csv, for pictures."""
+        kind = plugins.pick(SOURCES, recipe.source, "source", Source)
+        return kind.reads_files and name.endswith(".csv") and captions.is_table(name, recipe.data.limits)
 
     @classmethod
     def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:

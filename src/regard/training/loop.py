@@ -277,7 +277,7 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     pick(SCHEDULES, recipe.train.schedule, "schedule")
     if not stored:
         task.check_keys(recipe)
-        task.check_columns(recipe.data)
+        task.check_columns(recipe)
     if recipe.train.new_vocabulary and not recipe.train.start_from:
         raise RecipeError("train.new_vocabulary is for train.start_from=RUN, which is not set; leave it out")
     task.check(recipe)
