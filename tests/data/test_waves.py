@@ -17,10 +17,10 @@ from regard.data.corpora.waves import (
     STEPS,
     TEST,
     Shifts,
+    draw_series,
     true_paths,
     truth,
     wave,
-    waves,
 )
 from regard.data.frequency import Frequency
 from regard.data.series import Series, is_no_count
@@ -29,12 +29,12 @@ from regard.errors import DataError, RegardError
 
 @pytest.fixture(scope="module")
 def train():
-    return waves(1, 300)
+    return draw_series(1, 300)
 
 
 @pytest.fixture(scope="module")
 def held_out():
-    return waves(1, 0, "test")
+    return draw_series(1, 0, "test")
 
 
 def of_kind(series, kind):
@@ -54,12 +54,12 @@ def crps(paths, values):
 
 
 def test_the_same_arguments_give_the_same_series(train):
-    assert waves(1, 300) == train
-    assert waves(1, 30) == train[:30]
-    assert waves(2, 30) != train[:30]
+    assert draw_series(1, 300) == train
+    assert draw_series(1, 30) == train[:30]
+    assert draw_series(2, 30) != train[:30]
     for part, count in (("dev", DEV), ("test", TEST)):
-        assert waves(1, 5, part) == waves(2, 7, part)
-        assert len(waves(1, 5, part)) == count
+        assert draw_series(1, 5, part) == draw_series(2, 7, part)
+        assert len(draw_series(1, 5, part)) == count
 
 
 def test_series_are_generated_from_their_names_alone(train):
@@ -69,7 +69,7 @@ def test_series_are_generated_from_their_names_alone(train):
 
 
 def test_no_series_is_in_two_parts(train):
-    names = [one.name for part in ("dev", "test") for one in waves(1, 0, part)] + [one.name for one in train]
+    names = [one.name for part in ("dev", "test") for one in draw_series(1, 0, part)] + [one.name for one in train]
     assert len(set(names)) == len(names)
 
 
@@ -215,10 +215,10 @@ def test_missing_values_and_other_parts_are_refused():
     with pytest.raises(
         RegardError, match=r"^unknown part of the corpus 'tests'; choose from train, dev, test; did you"
     ):
-        waves(1, 5, "tests")
+        draw_series(1, 5, "tests")
 
 
 def test_five_hundred_series_are_generated_within_a_second():
     before = time.process_time()
-    waves(4, 500)
+    draw_series(4, 500)
     assert time.process_time() - before < 1

@@ -16,6 +16,8 @@ from regard.console import counted
 from regard.data import series_files, series_given
 from regard.data.batching import Lengths
 from regard.data.corpora import CORPORA
+from regard.data.corpora.waves import PREFIX as WAVES
+from regard.data.corpora.waves import wave
 from regard.data.files import Loaded
 from regard.data.frequency import Frequency
 from regard.data.media import Medium
@@ -492,6 +494,9 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         if text.lstrip().startswith("{"):
             series = Series.from_text(text)
             return Known(series, len(series))
+        if text.startswith(WAVES):
+            series = wave(text)
+            return Known(series, len(series) - self.shape.horizon)
         examples = self.examples(self.recipe)
         for part in (examples.test, examples.dev):
             for example in reversed(part):

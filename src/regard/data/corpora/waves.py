@@ -8,10 +8,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.corpora.core import belongs
+from regard.data.corpora.core import Splits, belongs
 from regard.data.frequency import Frequency, Numbers
 from regard.data.series import Series
 from regard.errors import DataError, pick, shown
+from regard.types import Example
 
 TEST, DEV = 200, 100  # series
 STEPS, HORIZON = 400, 24  # of a series, and how many of them, the last ones, are to be forecast
@@ -211,8 +212,20 @@ class _Drawn(NamedTuple):
     seed: int
 
 
-def waves(seed: int, size: int, part: str = "train") -> list[Series]:
+def waves(seed: int, size: int) -> Splits:
     """Hourly series of known processes: seasonal, trended, level-shifted, intermittent, and lagged ones.
+
+    The target of an example is the series as text, its group the kind; see `draw_series`.
+    """
+    train, dev, test = (
+        [Example(one.name, one.to_text(), one.categories[0], one.origin) for one in draw_series(seed, size, part)]
+        for part in ("train", "dev", "test")
+    )
+    return Splits(train, dev, test)
+
+
+def draw_series(seed: int, size: int, part: str = "train") -> list[Series]:
+    """The series of a part of the corpus: train, dev or test.
 
     A name such as `waves:lagged-7:2071` says all about a series: `wave` generates it, `truth` returns its process and
     the lags that generate it, and `true_paths` continues any history of it as the process does. So the score of a
@@ -220,7 +233,7 @@ def waves(seed: int, size: int, part: str = "train") -> list[Series]:
     the same process, but for the scale, so that what is learned from some holds for others; kind and lag are their
     categories. Six of ten are lagged or seasonal: then exactly one value of the past is of any use.
 
-    `part` is train, dev or test, and no series is in two of them. Dev and test are the same for every seed and size.
+    No series is in two parts. Dev and test are the same for every seed and size.
     The last HORIZON of the STEPS of a series are meant to be forecast. Noise is normal, except for the few intermittent
     series, whose values are small counts.
     """
