@@ -308,7 +308,7 @@ def _entrants(arguments: Sequence[Recipe | Run | str | Path]) -> list[Entrant]:
 
 def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str]) -> Entrant:
     """One entrant; `everyone` are the overrides of all recipes, `own` those of this one."""
-    if not isinstance(what, Recipe | Run) and Run.at(Path(what)):
+    if not isinstance(what, Recipe | Run) and _names_run(what):
         what = Run.open(what)
     if isinstance(what, Run):
         if own:
@@ -325,6 +325,11 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
     changes = [text for text in own if not text.startswith("name=")]
     brief = [] if len(changes) < len(own) else [re.sub(r"^[^=]*\.", "", text) for text in changes]  # a.b=c: b=c
     return Entrant(" ".join([recipe.name, *brief]), " ".join([recipe.name, *changes]), recipe, None)
+
+
+def _names_run(what: str | Path) -> bool:
+    """Whether this is a run; the name of a recipe is one only if its folder is here, and not if it is in runs/."""
+    return Run.at(Path(what).absolute() if str(what) in recipes.names() else Path(what))
 
 
 def _named(entrants: Sequence[Entrant]) -> dict[str, Entrant]:
