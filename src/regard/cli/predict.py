@@ -61,18 +61,21 @@ def predict(
     """
     from regard.console import ProgressLog, track
     from regard.recipe import parse_override
+    from regard.storage import Run
 
     if n_best > 1 and not as_json:
         raise RecipeError("--n-best adds further outputs to JSON; add --json, or leave it out for the best alone")
     if maps and not as_json:
         raise RecipeError("--maps adds attention maps to JSON; add --json, or write: regard look RUN TEXT")
     _check_inputs(inputs, text, lists, columns)
+    Run.open(run)  # an error before torch is loaded
     with ProgressLog(quiet=quiet or not is_terminal(sys.stderr)) as log:
         log.begin("loading torch")
         from regard.predict import load
 
         log.begin("loading the run")
         predictor = load(run)
+    core.note_unfinished(predictor.run, quiet=quiet)
     if predictor.task.reads_files:
         batches = _named_files(run, predictor.task, inputs, text, lists, quiet=quiet)
     else:
@@ -254,7 +257,7 @@ class Notes:
         if self._lacking:
             have = "the text has" if lines == 1 else f"{self._lacking:,} of {lines:,} lines have"
             named = ", ".join(map(shown, [*self._unknown][:LISTED])) + (", ..." if len(self._unknown) > LISTED else "")
-            sentences.append(f"{have} parts that are not in the vocabulary: {named}")
+            sentences.append(f"note: {have} parts that are not in the vocabulary: {named}")
         if self._divided:
             sentences.append(core.parts_note(self._task, self._divided, self._parts, lines))
         if self._blank:

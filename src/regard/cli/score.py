@@ -51,6 +51,7 @@ def score(
         core.check_outputs([errors], [*core.found_files(files or ()), *core.input_files(run)])
         core.check_outside_runs(errors)
         storage.check_place(errors)
+    storage.Run.open(run)  # an error before torch is loaded
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
         from regard.analysis import alignment, mistakes
@@ -60,6 +61,7 @@ def score(
         examples = _examples(predictor, tuple(files or ()), columns, log)
         scored = predictor.score(examples, metric=metric, beam=beam)
         wrong = mistakes.find(predictor.task, scored) if errors is not None else None
+    core.note_unfinished(predictor.run, quiet=quiet)
     if errors is not None and wrong is not None:
         storage.write(errors, to_tsv(wrong.rows()))
     cut = sum(not answer.finished for answer in scored.answers)

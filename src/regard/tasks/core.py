@@ -71,7 +71,7 @@ class Examples(NamedTuple):
         digests = {}
         for name, examples in (("train", self.train), ("dev", self.dev)):
             sha256 = hashlib.sha256()
-            for texts in counted(store.texts(examples), "digest of the data"):
+            for texts in counted(store.texts(examples), "computing a checksum of the data"):
                 sha256.update(json.dumps(texts).encode())
             digests[name] = {"examples": len(examples), "sha256": sha256.hexdigest()}
         return json.dumps(digests, indent=1).encode()
@@ -680,7 +680,7 @@ def evenly(items: Sequence[Item], count: int) -> Sequence[Item]:
 def by_source(examples: Sequence[Example]) -> list[list[Example]]:
     """Groups examples of equal source (and group), in the order of the first example of each."""
     sets: dict[tuple[str, str], list[Example]] = {}
-    for example in counted(examples, "grouping by source"):
+    for example in counted(examples, "joining examples of the same source"):
         sets.setdefault((example.source, example.group), []).append(example)
     return list(sets.values())
 

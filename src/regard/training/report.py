@@ -91,6 +91,17 @@ class Report(Callback):
             self.log.say(f"learned in {event.seconds:.1f} s{parts}; {score}")
 
 
+class FirstSource(Callback):
+    """Keeps the source of the first sample of a training, as an input to try the run with."""
+
+    def __init__(self) -> None:
+        self.source = ""
+
+    def on_validation(self, event: Validated) -> None:
+        """Keep the source of the first sample, once."""
+        self.source = self.source or next((sample.source for sample in event.samples), "")
+
+
 def _speed(tokens_per_second: float) -> str:
     return f"{tokens_per_second:,.0f} tokens/s"
 
