@@ -104,7 +104,12 @@ def _examples(
         recipe = core.with_columns(task, named, columns)
     if _trained_on(predictor, named):
         log.warn(f"{' and '.join(named)}: the run was trained on this; the score says little about other {task.noun}s")
-    return task.reader(recipe)(named).examples if named else task.examples(recipe).test
+    if not named:
+        return task.examples(recipe).test
+    examples = task.reader(recipe)(named).examples
+    if files and task.reads_files and (problem := task.problem_of(examples[0].source)):
+        raise DataError(f"{' and '.join(files)}: {problem}; its sources name {task.noun_of_input}s, one per line")
+    return examples
 
 
 def _trained_on(predictor: "Predictor", names: tuple[str, ...]) -> bool:
