@@ -3,6 +3,7 @@
     python benchmarks/flickr8k.py                      three seeds of soft, one of static, hard and transformer, on test
     python benchmarks/flickr8k.py --score dev --runs soft:1,soft:1:train.smoothing=0+model.decoder.dim=256
     python benchmarks/flickr8k.py --score dev --runs soft:1 --search beam=3 --search beam=5,length_penalty=0.7
+    python benchmarks/flickr8k.py --score dev --runs soft:1:train.reward=cider_d,bleu_4+train.reward_rate=0.0001,soft:2
 
 A run is NAME:SEED, with overrides after another colon, joined by `+`; --override is for all of them. With --search,
 each run is scored with other settings of the search, too. Features of all pictures are computed once, before the first
@@ -16,6 +17,7 @@ The data is looked for in $REGARD_DATA; `regard data flickr8k_soft` says where i
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -152,7 +154,7 @@ def main() -> None:
         train_and_score(arguments.one, arguments.score, arguments.out, arguments.override, arguments.search)
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
-    runs = arguments.runs.split(",")
+    runs = re.split(r",(?=\w+:\d)", arguments.runs)  # a list in an override has commas, too
     compute_features([*map(Training.parse, runs)], arguments.override)
     results: list[Result] = []
     with ThreadPoolExecutor(arguments.jobs) as pool:

@@ -38,9 +38,12 @@ TABLES = {
     "sources": ("sources/__init__.py", "SOURCES", "source"),
     "normalizations": ("data/captions.py", "NORMALIZATIONS", "data.normalize"),
     "fits": ("data/pictures.py", "FITS", "picture.fit"),
-    "fronts": ("sources/picture.py", "FRONTS", "picture.front"),
-    "grid_positions": ("sources/picture.py", "GRID_POSITIONS", "picture.positions"),
+    "fronts": ("sources/picture_front.py", "FRONTS", "picture.front"),
+    "grid_positions": ("sources/picture_front.py", "GRID_POSITIONS", "picture.positions"),
     "speech_fronts": ("sources/speech.py", "FRONTS", "speech.front"),
+    "likelihoods": ("models/likelihoods.py", "LIKELIHOODS", "forecast.likelihood"),
+    "scalings": ("data/windows.py", "SCALINGS", "forecast.scaling"),
+    "baselines": ("models/baselines.py", "BASELINES", "regard score of a forecast"),
     "tasks": ("tasks/__init__.py", "TASKS", "task"),
 }
 

@@ -64,7 +64,20 @@ class Spectrogram:
     highest: float  # frequency of the last band, in hertz
 
 
-SourceView = PictureView | Spectrogram
+@dataclass(frozen=True, eq=False)
+class SeriesView:
+    """The values of a series that a model read, and its forecast of the values after them."""
+
+    name: str
+    times: tuple[str, ...]  # the label of each step: first those of `history`, then those of the forecast
+    history: Float[Tensor, " steps"]  # NaN where no value was observed
+    levels: tuple[float, ...]  # of the quantiles, ascending, between 0 and 1; 0.5, the median, is one of them
+    quantiles: Float[Tensor, "levels horizon"]
+    mean: Float[Tensor, " horizon"]
+    observed: Float[Tensor, " horizon"] | None = None  # what came after the history, if it is known; NaN where not
+
+
+SourceView = PictureView | Spectrogram | SeriesView
 
 
 class Place(NamedTuple):

@@ -39,6 +39,9 @@ MOVED = {
     "train.whole_words": "masked_lm.whole_words",
 }
 
+# Sections of a recipe that one task alone uses; they have its name.
+TASK_SECTIONS = ("classify", "language_model", "tag", "masked_lm", "answer", "forecast")
+
 # What regard has instead of keys of other toolkits, and the names of these keys, without their section.
 INSTEAD = {
     "regard counts updates, not epochs: train.updates=N": "epoch epochs num_epochs max_epochs num_train_epochs",
@@ -238,6 +241,15 @@ class Train:
     compile: bool = False  # use torch.compile in captured updates: takes a minute, worth it for large models
     deterministic: bool = False  # use only deterministic algorithms, which give the same bits again; slower on a GPU
     ctc: float = _number(0.0, 0.0, 1.0)  # joint CTC loss: its weight; the decoder's is 1 - ctc; 0: no CTC layer
+    reward: tuple[str, ...] = ()  # metrics to train on after the cross-entropy: their sum over drawn outputs
+    reward_after: int = _number(0, 0, 1_000_000_000)  # updates with cross-entropy before those with reward
+    reward_samples: int = _number(5, 2, 1000)  # outputs that an update with reward draws for each source
+    reward_rate: float = _number(0.00005, 0.0, 1e37)  # highest learning rate of updates with reward
+
+    @property
+    def cross_entropy_updates(self) -> int:
+        """The number of updates with cross-entropy: all, unless there is a reward."""
+        return min(self.reward_after, self.updates) if self.reward else self.updates
 
     def validations(self, update: int) -> int:
         """Returns how many validations there are up to an update: every `validate` updates, and after the last one."""
@@ -349,6 +361,29 @@ class Speech:
 
 
 @dataclass(frozen=True)
+class Forecast:
+    """Settings of task = forecast alone."""
+
+    horizon: int = _number(24, 1, 100_000)  # number of steps to forecast
+    context: int = _number(0, 0, 1_000_000)  # number of steps before them that the model reads; 0: as horizon
+    format: str = ""  # of the files: long, wide, m4 or matrix (columns without times); empty: told by their header
+    frequency: str = ""  # of the steps, such as hour or 15 minutes; empty: inferred from the times
+    start: str = ""  # time of the first value in files without times, such as 1990-01-01; empty: not known
+    season: int = _number(0, 0, 1_000_000)  # steps of a season, for metrics and baselines; 0: by the frequency
+    lags: str = "calendar"  # a step reads the values so many steps before: 1,24,168; calendar: by the frequency
+    scaling: str = "mean"  # how each window is scaled; `regard list scalings`
+    likelihood: str = "student_t"  # the distribution of a value; `regard list likelihoods`
+    weighted: bool = True  # training draws series with a probability proportional to their mean absolute value
+    by_series: bool = False  # an embedding for each series of the training data
+    categories: tuple[str, ...] = ()  # columns with static categories of a series, such as its region
+    known: tuple[str, ...] = ()  # columns with covariates that are known in advance, such as holidays
+    past: tuple[str, ...] = ()  # columns with covariates that are known up to the present only
+    samples: int = _number(100, 1, 100_000)  # number of sample paths of a forecast
+    windows: int = _number(1, 1, 10_000)  # windows at the end of each series to score, if there is no data.test
+    stride: int = _number(0, 0, 100_000)  # steps between the starts of two of these windows; 0: as horizon
+
+
+@dataclass(frozen=True)
 class Recipe:
     """All settings of a run; a task refuses keys that it does not use."""
 
@@ -368,6 +403,7 @@ class Recipe:
     answer: Answer = Answer()
     picture: Picture = Picture()
     speech: Speech = Speech()
+    forecast: Forecast = Forecast()
 
 
 def names() -> list[str]:

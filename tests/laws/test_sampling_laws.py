@@ -3,15 +3,28 @@
 The exact numbers are in tests/search.
 """
 
+from collections import Counter
 from itertools import product
 
 import pytest
 import torch
-from setups import ATTENDING_KINDS, DTYPES, LENGTHS, LIMITS, SETUP_KINDS, Setup, greedy, make_setup, rescored, setups
+from setups import (
+    ATTENDING_KINDS,
+    DTYPES,
+    LENGTHS,
+    LIMITS,
+    SETUP_KINDS,
+    Setup,
+    greedy,
+    log_probs,
+    make_setup,
+    rescored,
+    setups,
+)
 from small import leaves, near
 
 from regard.errors import NotFiniteError, RecipeError
-from regard.search import beam, sample
+from regard.search import beam, sample, sample_batch
 from regard.search.hypotheses import FORBIDDEN_TOKENS
 from regard.search.sample import shape
 from regard.types import BEGIN, END, PAD, Hypothesis
@@ -106,6 +119,56 @@ def test_a_temperature_that_is_zero_in_float32_draws_the_likeliest_word():
     log_probs = torch.randn(3, 7).log_softmax(-1)
     wanted = log_probs.index_fill(-1, torch.tensor(FORBIDDEN_TOKENS), -torch.inf).argmax(-1)
     torch.testing.assert_close(shape(log_probs, 1e-320, 0, 1.0), torch.eye(7)[wanted])
+
+
+# Sampling of a batch at once, for training
+
+
+@setups
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sampled_batch_has_rows_that_end_with_end_or_at_their_limit(kind, seed, dtype):
+    setup = make_setup(kind, seed, dtype)
+    limits, generator = (4, 2, 3), torch.Generator().manual_seed(5)
+    drawn = sample_batch(setup.model.decoder, setup.memory, limits=limits, count=40, generator=generator)
+    assert (drawn.ids[:, 0] == BEGIN).all()
+    assert torch.equal(drawn.mask, drawn.ids != PAD)
+    ended = 0
+    for number, row in enumerate(drawn.ids[:, 1:].tolist()):
+        real = [token for token in row if token != PAD]
+        assert row == real + [PAD] * (len(row) - len(real))
+        assert BEGIN not in real
+        assert END not in real[:-1]
+        assert real[-1] == END or len(real) == limits[number // 40]
+        ended += real[-1] == END
+    assert 0 < ended < 120
+    again = torch.Generator().manual_seed(5)
+    same = sample_batch(setup.model.decoder, setup.memory, limits=limits, count=40, generator=again)
+    assert torch.equal(same.ids, drawn.ids)
+
+
+@setups
+def test_outputs_of_a_sampled_batch_are_as_frequent_as_they_are_likely(kind, seed):
+    """Of two tokens, for each of three sources: the probabilities by teacher forcing, and the share of 3,000 rows."""
+    setup, count = make_setup(kind, seed), 3000
+    generator = torch.Generator().manual_seed(1)
+    drawn = sample_batch(setup.model.decoder, setup.memory, limits=(2, 2, 2), count=count, generator=generator)
+    words = [token for token in range(10) if token not in (PAD, BEGIN, END)]
+    for number, memory in enumerate(setup.alone):
+        rows = log_probs(setup.model, memory, [[word] for word in words])
+        rows[..., [PAD, BEGIN]] = -torch.inf
+        first, second = rows[0, 0].softmax(-1), rows[:, 1].softmax(-1)
+        likely = {(END, PAD): first[END].item()}
+        likely |= {
+            (word, token): (first[word] * second[row, token]).item()
+            for row, word in enumerate(words)
+            for token in range(10)
+        }
+        outputs = Counter(map(tuple, drawn.ids[number * count : (number + 1) * count, 1:].tolist()))
+        assert sum(likely.values()) == pytest.approx(1, abs=1e-9)
+        assert set(outputs) <= {output for output, chance in likely.items() if chance}
+        for output, chance in likely.items():
+            deviation = (chance * (1 - chance) / count) ** 0.5
+            assert abs(outputs[output] / count - chance) <= 5 * deviation + 1 / count
 
 
 # Prefixes

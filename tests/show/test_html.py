@@ -373,3 +373,73 @@ def test_site_layer_and_head_are_chosen_on_the_page(tmp_path: Path) -> None:
         "y0,x1y2,y0,x1y2",
         ["classify.pooling,layer 1,head 1", "head 1", second("classify.pooling")],
     ]
+
+
+FIT = """
+const shown = [];
+for (const button of document.querySelectorAll("button[value]")) {
+  button.click();
+  const scroll = document.querySelector("figure:not([hidden]) .scroll");
+  shown.push([button.value, scroll.firstChild.offsetWidth <= scroll.clientWidth]);
+}
+shown.push(document.documentElement.scrollWidth <= innerWidth);
+document.body.append(Object.assign(document.createElement("pre"), {textContent: JSON.stringify(shown)}));
+"""
+
+
+@in_a_browser
+def test_a_narrow_window_shows_the_whole_of_a_sentence(tmp_path: Path) -> None:
+    attention = AttentionMap(torch.rand(11, 18).softmax(-1), (*"2026-03-04", "</s>"), (*"Wed, 4 March 2026", "</s>"))
+    page = Page(browse(tmp_path, html(attention, "t"), "--dump-dom", "--window-size=500,900", after=FIT))
+    [(_, shown)] = page.all("pre")
+    assert json.loads(shown) == [["heat", True], ["lines", True], True]
+
+
+@in_a_browser
+def test_arrow_keys_bring_the_chosen_cell_into_view(tmp_path: Path) -> None:
+    script = """
+    const picture = document.querySelector(".picture"), band = picture.querySelector(".band"), shown = [];
+    const note = () => {
+      const [room, box] = [picture.parentElement, band].map((part) => part.getBoundingClientRect());
+      const inside = room.left <= box.left && box.right <= room.right;
+      shown.push([document.querySelector(".readout").textContent, inside]);
+    };
+    const press = (key, times) => {
+      while (times--) picture.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+      note();
+    };
+    press("ArrowRight", 61), press("ArrowLeft", 60);
+    document.body.append(Object.assign(document.createElement("pre"), {textContent: JSON.stringify(shown)}));
+    """
+    attention = AttentionMap(torch.zeros(2, 70), ("a", "b"), tuple(f"w{column}" for column in range(70)))
+    page = Page(browse(tmp_path, html(attention, "t"), "--dump-dom", "--window-size=500,900", after=script))
+    [(_, shown)] = page.all("pre")
+    assert json.loads(shown) == [["a ← w60 0.000", True], ["a ← w0 0.000", True]]
+
+
+@in_a_browser
+def test_labels_from_right_to_left_stay_on_their_side_of_the_arrow(tmp_path: Path) -> None:
+    script = """
+    const picture = document.querySelector(".picture"), readout = document.querySelector(".readout");
+    picture.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}));
+    const places = [...readout.querySelectorAll("bdi, .number")].map((part) => [part.textContent, part.offsetLeft]);
+    places.sort(([, one], [, other]) => one - other);
+    const text = places.map(([label]) => label).join();
+    document.body.append(Object.assign(document.createElement("pre"), {textContent: text}));
+    """
+    attention = AttentionMap(torch.ones(1, 1), ("ספר",), ("كتاب",))
+    [(_, shown)] = Page(browse(tmp_path, html(attention, "t"), "--dump-dom", after=script)).all("pre")
+    assert shown == "ספר,كتاب,1.000"
+
+
+@in_a_browser
+def test_the_ends_of_the_scale_stay_beside_it(tmp_path: Path) -> None:
+    script = """
+    const scale = document.querySelector(".scale"), units = document.querySelector(".bar").lastChild;
+    scale.parentElement.style.width = "10px";
+    const text = `${scale.textContent} ${scale.offsetHeight < 30} ${units.offsetParent}`;
+    document.body.append(Object.assign(document.createElement("pre"), {textContent: text}));
+    """
+    attention = AttentionMap(torch.eye(3), tuple("abc"), tuple("def"))
+    [(_, shown)] = Page(browse(tmp_path, html(attention, "t"), "--dump-dom", after=script)).all("pre")
+    assert shown == "01 true null"  # the empty choice of units takes no room

@@ -195,18 +195,33 @@ def test_colours_only_tint_the_shades_so_that_every_background_shows_through(col
     assert "y · ░░▓▓· \n" in terminal(attention, width=40, colours=None)  # a zero at the end of a row is drawn
 
 
+COLOURS_OF_16 = {"90": (127, 127, 127), "94": (92, 92, 255)}  # as xterm has them
+
+
+def rgb(code: str) -> tuple[int, ...]:
+    """Red, green and blue of an ink."""
+    kind, *numbers = code.removeprefix("38;").split(";")
+    if kind == "2":
+        return tuple(map(int, numbers))
+    if kind != "5":
+        return COLOURS_OF_16[code]
+    number = int(numbers[0]) - 16  # in the cube of 6 x 6 x 6
+    return tuple(55 + 40 * side if side else 0 for side in (number // 36, number // 6 % 6, number % 6))
+
+
+@pytest.mark.parametrize("colours", COLOUR_CODES)
 @pytest.mark.parametrize("background", [0.0, 1.0], ids=["black", "white"])
-def test_stronger_weights_stand_out_more_on_black_and_on_white(background: float) -> None:
+def test_stronger_weights_stand_out_more_on_black_and_on_white(background: float, colours: str) -> None:
     """The contrast of a cell: the difference between its ink and the background, times the ink's share of the cell."""
     attention = AttentionMap(torch.tensor([[0.0, 0.25, 0.5, 0.75, 1.0]]), ("x",), tuple("abcde"))
-    line = terminal(attention, width=40, colours="truecolor").splitlines()[1]
-    cells = re.findall(r"\x1b\[38;2;(\d+);(\d+);(\d+)m(.).", line)
-    contrasts = [
-        abs(luminance("#" + "".join(f"{int(part):02x}" for part in ink)) / 255 - background) * "·░▒▓█".index(shade) / 4
-        for *ink, shade in cells
-    ]
+    line = terminal(attention, width=40, colours=colours).splitlines()[1]
+    cells = re.findall(r"\x1b\[([\d;]+)m([·░▒▓█]).", line)
+    assert len(cells) == 5
+    differences = [abs(luminance("#" + bytes(rgb(ink)).hex()) / 255 - background) for ink, _ in cells]
+    contrasts = [own * "·░▒▓█".index(shade) / 4 for own, (_, shade) in zip(differences, cells, strict=True)]
     assert contrasts == sorted(set(contrasts))
     assert contrasts[-1] > 0.4
+    assert min(differences) > 0.3  # the dots can be seen, too
 
 
 def test_pictures_merge_the_pieces_of_words_unless_told_otherwise(tmp_path: Path) -> None:

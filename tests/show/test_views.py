@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from rich.cells import cell_len
-from test_html import HOSTILE, Page, browse, content, in_a_browser
+from test_html import FIT, HOSTILE, Page, browse, content, in_a_browser
 
 from regard.errors import DataError
 from regard.maps import AttentionMap, AttentionMaps, Frames, Grid, LayerMaps, PictureView, SourceView, Spectrogram
@@ -197,6 +197,42 @@ def test_an_svg_has_the_picture_and_a_panel_for_each_word_inside() -> None:
     assert texts.count("0.86") == 14
 
 
+WHITE = PictureView(torch.full((40, 40, 3), 255, dtype=torch.uint8))
+
+
+def test_each_panel_of_an_svg_has_an_edge() -> None:
+    root = ElementTree.fromstring(svg(picture_map(("one", "two"), WHITE)))
+    edges = [element.attrib for element in root.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert {edge["stroke"] for edge in edges} == {filmstrip.EDGE}
+    for image, edge in zip(root.iter("{http://www.w3.org/2000/svg}image"), edges, strict=True):
+        left, top, wide, high = (float(image.attrib[name]) for name in ("x", "y", "width", "height"))
+        corners = {tuple(map(float, point.split(","))) for point in edge["points"].split()}
+        assert corners == {(x, y) for x in (left, left + wide) for y in (top, top + high)}
+
+
+def test_a_white_picture_ends_visibly_in_a_png() -> None:
+    image = pytest.importorskip("matplotlib.image")
+    pixels = image.imread(io.BytesIO(draw(picture_map((), WHITE), ".png")))[..., :3]
+    edge = torch.tensor([int(filmstrip.EDGE[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    is_edge = (torch.from_numpy(pixels) - edge).abs().amax(-1) < 0.1
+    rows, columns = ((is_edge.sum(axis) >= 280).nonzero().flatten() for axis in (1, 0))  # a side has 288 dots
+    for places in (rows, columns):  # of both horizontal and both vertical sides
+        assert places.min() + 287 <= places.max() <= places.min() + 290
+
+
+@in_a_browser
+def test_a_white_picture_ends_visibly_on_a_page(tmp_path: Path) -> None:
+    script = """
+    const edges = [...document.querySelectorAll(".film canvas")].map((canvas) => getComputedStyle(canvas));
+    const text = edges.map((style) => `${style.outlineStyle} ${style.outlineWidth} ${style.outlineColor}`).join();
+    document.body.append(Object.assign(document.createElement("pre"), {textContent: text}));
+    """
+    light = "--blink-settings=preferredColorScheme=1"
+    page = Page(browse(tmp_path, html(picture_map(("one", "two"), WHITE)), "--dump-dom", light, after=script))
+    [(_, shown)] = page.all("pre")
+    assert shown == ",".join(["solid 1px rgb(195, 204, 216)"] * 3)
+
+
 def test_words_of_a_filmstrip_are_merged_unless_pieces_are_wanted() -> None:
     attention = picture_map(SENTENCE)
     assert len(photos(draw(attention, ".svg").decode())) == 4
@@ -305,8 +341,22 @@ def test_a_terminal_shows_panels_within_its_width(width: int, colours: str) -> N
 
 
 def test_half_blocks_have_the_upper_pixel_in_front_of_the_lower_one() -> None:
-    pixels = torch.tensor([[[1, 2, 3]], [[4, 5, 6]]], dtype=torch.uint8)
-    assert blocks._lines(pixels, blocks.SYSTEMS["truecolor"]) == ["\x1b[38;2;1;2;3;48;2;4;5;6m▀\x1b[0m"]
+    assert blocks._lines([["2;1;2;3"], ["5;16"], ["5;17"]]) == [
+        "\x1b[38;2;1;2;3;48;5;16m▀\x1b[0m",
+        "\x1b[38;5;17;48;5;17m▀\x1b[0m",  # of an odd number, the last is repeated
+    ]
+
+
+@pytest.mark.parametrize("colours", blocks.PICTURES)
+@pytest.mark.parametrize(("level", "towards"), [(255, -1), (0, 1)], ids=["white", "black"])
+def test_a_panel_ends_visibly_on_a_terminal_of_its_own_colour(colours: str, level: int, towards: int) -> None:
+    view = PictureView(torch.full((20, 20, 3), level, dtype=torch.uint8))
+    text = blocks.filmstrip(picture_map((), view), view, width=20, colours=colours)
+    panel = [re.findall(r"38;([\d;]+);48;([\d;]+)m", line) for line in text.splitlines() if "▀" in line]
+    rows = [[cell[half] for cell in line] for line in panel for half in (0, 1)]
+    assert {code for row in rows[1:-1] for code in row[1:-1]} == {blocks.PICTURES[colours](view.pixels[:1, :1])[0][0]}
+    outermost = {*rows[0], *rows[-1], *(row[0] for row in rows), *(row[-1] for row in rows)}
+    assert outermost == {blocks.PICTURES[colours](torch.full((1, 1, 3), level + 32 * towards).byte())[0][0]}
 
 
 @pytest.mark.parametrize("width", [60, 120])
@@ -441,6 +491,14 @@ def test_pointer_keys_and_play_walk_the_words_of_a_recording(tmp_path: Path) -> 
     rows = [part[0] for part in json.loads(shown) if isinstance(part, list)]
     assert json.loads(shown)[1] == "Recording,Heat map,Lines"
     assert rows == ["", "1", "", "0", "1", "0", "1", "2", "2", "3"]
+
+
+@in_a_browser
+@pytest.mark.parametrize("attention", [picture_map(), recording_map()], ids=["picture", "recording"])
+def test_a_narrow_window_shows_the_whole_of_a_source(tmp_path: Path, attention: AttentionMap) -> None:
+    page = Page(browse(tmp_path, html(attention, "t"), "--dump-dom", "--window-size=500,900", after=FIT))
+    [(_, shown)] = page.all("pre")
+    assert json.loads(shown) == [["source", True], ["heat", True], ["lines", True], True]
 
 
 @in_a_browser

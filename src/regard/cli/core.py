@@ -161,13 +161,13 @@ def with_columns(task: "AnyTask", names: tuple[str, ...], columns: str | None) -
     """The recipe of a task to read these files with references, by --columns if they have named columns."""
     from regard.data.records import has_columns
 
-    recipe = task.recipe
-    data = replace(recipe.data, train=(), dev=(), test=names, columns=split_columns(columns) or recipe.data.columns)
+    data, chosen = task.recipe.data, split_columns(columns)
+    recipe = replace(task.recipe, data=replace(data, train=(), dev=(), test=names, columns=chosen or data.columns))
     if any(map(has_columns, names)):
-        task.check_columns(data)
+        task.check_columns(recipe)
     elif columns is not None:
         raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
-    return replace(recipe, data=data)
+    return recipe
 
 
 def check_no_medium(run: str, task: "AnyTask", name: str, instead: str) -> None:

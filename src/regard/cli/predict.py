@@ -12,6 +12,7 @@ import typer
 
 from regard.cli import core
 from regard.cli.core import STDIN, Beam, Columns, Inputs, Json, Quiet, RunPath
+from regard.cli.series import forecast_files
 from regard.errors import DataError, RecipeError, shown
 from regard.visible import is_terminal
 
@@ -52,6 +53,9 @@ def predict(
     A recording that is longer than the limit of training (data.max_length) is cut at silences; the outputs of its
     parts are joined.
 
+    If the run forecasts series, a file is a CSV of series. The output is a CSV with mean and quantiles of each step;
+    --json has the sample paths, too.
+
     A picture or a recording that cannot be read gets an empty line, a sentence on stderr says why, and the exit code is
     2. If none can be read, nothing is printed.
 
@@ -76,6 +80,10 @@ def predict(
         log.begin("loading the run")
         predictor = load(run)
     core.note_unfinished(predictor.run, quiet=quiet)
+    if predictor.task.recipe.task == "forecast":
+        _check_series(text, lists, beam, n_best, search)
+        forecast_files(predictor, inputs or [], columns, seed, as_json=as_json, maps=maps, quiet=quiet)
+        return
     if predictor.task.reads_files:
         batches = _named_files(run, predictor.task, inputs, text, lists, quiet=quiet)
     else:
@@ -162,6 +170,16 @@ def _check_inputs(
     if "" in (inputs or []):
         raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
     core.check_columns(columns, inputs or [])
+
+
+def _check_series(
+    texts: list[str] | None, lists: list[str] | None, beam: int | None, n_best: int, search: list[str] | None
+) -> None:
+    """Refuse options that a forecast does not have."""
+    given = {"--text": texts, "--list": lists, "--beam": beam, "--n-best": n_best > 1, "--search": search}
+    for option, value in given.items():
+        if value:
+            raise RecipeError(f"{option} is not for runs that forecast series; leave it out, and give a CSV file")
 
 
 def _check_texts(run: str, task: "AnyTask", inputs: list[str] | None, lists: list[str] | None) -> None:

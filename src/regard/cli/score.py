@@ -1,7 +1,7 @@
 """`regard score`: the score of a run on examples with references."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +16,7 @@ from regard.visible import ENCODING_ERRORS
 if TYPE_CHECKING:
     from regard.analysis.mistakes import Mistakes
     from regard.console import ProgressLog
+    from regard.metrics import Measured
     from regard.predict import Predictor
     from regard.types import Example
 
@@ -60,6 +61,7 @@ def score(
         predictor = load(run)
         examples = _examples(predictor, tuple(files or ()), columns, log)
         scored = predictor.score(examples, metric=metric, beam=beam)
+        baselines = predictor.task.baselines(examples)
         wrong = mistakes.find(predictor.task, scored) if errors is not None else None
     core.note_unfinished(predictor.run, quiet=quiet)
     if errors is not None and wrong is not None:
@@ -77,6 +79,9 @@ def score(
         others = {name: measured.value for name, measured in scored.others.items()}
         content = {"signature": total.signature, "groups": scored.groups, "alignment_error": rates}
         found = {} if wrong is None else wrong.to_dict()
+        if baselines:
+            rules = {rule: {name: one.value for name, one in scores.items()} for rule, scores in baselines.items()}
+            found |= {"baselines": rules}
         write_line(to_json({scored.metric: total.value} | content | others | found))
         return
     write_beside(f"{scored.metric} {total.value:.4f}  ", total.signature)
@@ -86,6 +91,8 @@ def score(
         write_beside(f"{name} {measured.value:.4f}  ", measured.signature)
     for reading, error in links.items():
         write_beside("", f"alignment error, read at the {reading}: {error.value:.4f}  {error.signature}")
+    if baselines:
+        print_baselines({"this run": {scored.metric: total, **scored.others}, **baselines})
     if wrong is not None:
         print_mistakes(wrong)
         if not quiet:
@@ -145,6 +152,17 @@ def _dev(predictor: "Predictor", log: "ProgressLog") -> "Sequence[Example]":
         dev, origin = examples.dev, "split off from data.train"
     log.say(f"no test set is named; scored on the dev set, {len(dev):,} {task.noun}s {origin}")
     return dev
+
+
+def print_baselines(scores: "Mapping[str, Mapping[str, Measured]]") -> None:
+    """Print a table with a row for each metric and a column for each rule; - if it has no such score."""
+    names = list(next(iter(scores.values())))
+    width = max(map(len, names))
+    write_line("")
+    write_line(" " * width + "".join(f"  {rule:>14}" for rule in scores))
+    for name in names:
+        cells = [f"{rule[name].value:14.4f}" if name in rule else f"{'-':>14}" for rule in scores.values()]
+        write_line(f"{name:<{width}}" + "".join(f"  {cell}" for cell in cells))
 
 
 def print_mistakes(wrong: "Mistakes") -> None:

@@ -45,7 +45,7 @@ def show(recipe_or_run: Annotated[str, RECIPE_OR_RUN], overrides: Overrides = No
             settings = recipes.override(settings, text, recipes.COMMAND_LINE)
     meanings = catalogue.meanings()
     width = stdout_width() or WIDTH
-    others = {new.partition(".")[0] for new in recipes.MOVED.values()} - {settings.task}
+    others = {*recipes.TASK_SECTIONS} - {settings.task}
 
     def comment(text: str) -> None:
         for line in wrapped(text, width - 2).split("\n"):

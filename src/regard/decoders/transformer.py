@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.attention import MultiHead, SelfAttention
 from regard.attention.heads import KeyValues, project_all
-from regard.attention.masks import Causal
+from regard.attention.masks import Causal, Mask
 from regard.attention.positions import Positions
 from regard.attention.scopes import Global
 from regard.attention.scores import Dot, ScaledDot
@@ -59,16 +59,18 @@ class DecoderLayer(nn.Module):
         memory_mask: Bool[Tensor, "batch source"],
         bias: Float[Tensor, "heads tokens all"] | None,
         positions: Positions,
+        mask: Mask = None,
     ) -> tuple[Stream, KeyValues, States | None]:
-        """Run the layer over new tokens; `before` is its cache.
+        """Run the layer over new tokens; `before` is its cache, and `mask` that of the tokens, by default causal.
 
         Returns the residual stream, the extended cache, and the input of the attention to the memory, from which `map`
         computes weights (None without a memory).
         """
         start = before.keys.shape[-2]
         states, inputs = self.around_attention.enter(stream)
+        visible = Causal(start) if mask is None else mask
         update, cache = self.attention(
-            inputs, mask=Causal(start), bias=bias, positions=positions, start=start, before=before if start else None
+            inputs, mask=visible, bias=bias, positions=positions, start=start, before=before if start else None
         )
         stream = self.around_attention.leave(states, update)
         asked = None

@@ -4,6 +4,21 @@ from regard.metrics.captions import bleu_1, bleu_2, bleu_3, bleu_4, cider_d, rou
 from regard.metrics.core import Cost, Measured, Metric, Outcome
 from regard.metrics.edits import edit_rows
 from regard.metrics.examples import CLOSEST, COUNTS, INSTEAD, MULTI_REFERENCE, companions, counter, example_scorer
+from regard.metrics.forecasts import (
+    Forecasts,
+    coverage_50,
+    coverage_80,
+    coverage_90,
+    crps,
+    mase,
+    msis,
+    nd,
+    nrmse,
+    quantiles,
+    rmse,
+    smape,
+    weighted_quantile_loss,
+)
 from regard.metrics.speech import (
     character_errors,
     phoneme_errors,
@@ -49,11 +64,25 @@ METRICS: dict[str, Metric] = {
     "bits_per_character": bits_per_character,
     "masked_accuracy": masked_accuracy,
     "answer_f1": answer_f1,
+    "nd": nd,
+    "rmse": rmse,
+    "nrmse": nrmse,
+    "mase": mase,
+    "smape": smape,
+    "msis": msis,
+    "weighted_quantile_loss": weighted_quantile_loss,
+    "crps": crps,
+    "coverage_50": coverage_50,
+    "coverage_80": coverage_80,
+    "coverage_90": coverage_90,
 }
 
 
 def better(metric: str) -> str:
-    """Whether `higher is better` or `lower is better`, from the end of the first line of a metric's docstring."""
+    """Whether `higher is better` or `lower is better`, from the end of the first line of a metric's docstring.
+
+    Of a coverage, for example, `nearer to 0.9 is better`: it says whether a model is calibrated, not how good it is.
+    """
     return (METRICS[metric].__doc__ or "").split("\n", 1)[0].rpartition("; ")[2].rstrip(".")
 
 
@@ -65,6 +94,7 @@ __all__ = [
     "MULTI_REFERENCE",
     "SACREBLEU",
     "Cost",
+    "Forecasts",
     "Measured",
     "Metric",
     "Outcome",
@@ -83,18 +113,30 @@ __all__ = [
     "cider_d",
     "companions",
     "counter",
+    "coverage_50",
+    "coverage_80",
+    "coverage_90",
+    "crps",
     "edit_rows",
     "entity_f1",
     "exact_match",
     "example_scorer",
     "f1",
+    "mase",
     "masked_accuracy",
+    "msis",
+    "nd",
+    "nrmse",
     "perplexity",
     "phoneme_errors",
     "phoneme_errors_unstressed",
+    "quantiles",
+    "rmse",
     "rouge_l",
+    "smape",
     "spans",
     "tag_accuracy",
+    "weighted_quantile_loss",
     "word_error_share",
     "word_error_share_unstressed",
     "word_errors",

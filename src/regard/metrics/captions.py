@@ -6,9 +6,8 @@ Texts are split at spaces and compared in lower case, without the tokens that ar
 import math
 from collections import Counter
 from collections.abc import Sequence
-from functools import reduce
-from operator import or_
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,13 +79,44 @@ def _bleu(name: str, outputs: Sequence[str], references: ReferenceLists) -> Meas
 
 def bleu_counts(name: str, output: str, references: Sequence[str]) -> list[Counts]:
     """For each length, the correct and all n-grams of an output; last, its length and that of the closest reference."""
-    written, expected = words(output), [words(text) for text in references]
+    return _compared(output, BleuReferences.of(name, references))
+
+
+def bleu_scores(name: str, outputs: Sequence[str], references: Sequence[str]) -> list[float]:
+    """BLEU of several outputs for one picture, of each alone."""
+    expected = BleuReferences.of(name, references)
+    counts = [_compared(output, expected) for output in outputs]
+    scores: list[float] = bleu_value(np.array(counts, dtype=np.float64)).tolist()
+    return scores
+
+
+class BleuReferences(NamedTuple):
+    """The references of a picture as BLEU counts them."""
+
+    most: list[dict[NGram, int]]  # for each length of n-grams, how often each occurs at most in any reference
+    lengths: list[int]
+
+    @staticmethod
+    def of(name: str, references: Sequence[str]) -> "BleuReferences":
+        """Count the n-grams up to the length that a metric uses."""
+        expected = [words(text) for text in references]
+        most: list[dict[NGram, int]] = [{} for _ in range(CAPTION_BLEU[name])]
+        for length, counts in enumerate(most, start=1):
+            for tokens in expected:
+                for ngram, count in ngrams(tokens, length).items():
+                    if count > counts.get(ngram, 0):
+                        counts[ngram] = count
+        return BleuReferences(most, [len(tokens) for tokens in expected])
+
+
+def _compared(output: str, references: BleuReferences) -> list[Counts]:
+    """The counts of `bleu_counts`."""
+    written = words(output)
     counts: list[Counts] = []
-    for length in range(1, CAPTION_BLEU[name] + 1):
-        most = reduce(or_, (ngrams(tokens, length) for tokens in expected))  # of each n-gram, the most in any reference
+    for length, most in enumerate(references.most, start=1):
         mine = ngrams(written, length)
-        counts.append(((mine & most).total(), mine.total()))
-    closest = min(map(len, expected), key=lambda size: (abs(size - len(written)), size))
+        counts.append((sum(min(count, most.get(ngram, 0)) for ngram, count in mine.items()), mine.total()))
+    closest = min(references.lengths, key=lambda size: (abs(size - len(written)), size))
     return [*counts, (len(written), closest)]
 
 
@@ -123,37 +153,79 @@ class CiderD:
     """
 
     def __init__(self, references: ReferenceLists) -> None:
-        self.pictures = Counter(ngram for texts in references for ngram in _different(texts))  # that have each n-gram
-        self.total = len(references)
+        pictures = Counter(ngram for texts in references for ngram in _different(texts))  # that have each n-gram
+        self.pictures = {ngram: count for ngram, count in pictures.items() if count > 1}  # most are in one alone
+        # By number of pictures: the logarithm of their inverse share. An n-gram of no picture counts as one of one.
+        logarithms = [math.log(max(1, count)) for count in range(len(references) + 1)]
+        self.rarities = [logarithms[-1] - logarithm for logarithm in logarithms]
 
     def __call__(self, output: str, references: Sequence[str]) -> float:
         """The score of one output."""
-        written = words(output)
-        vectors = [self._vector(written, length) for length in LENGTHS]
-        return SCALE * fmean(self._similarity(written, vectors, words(text)) for text in references)
+        return self.scores([output], references)[0]
 
-    def _similarity(self, written: list[str], vectors: list[dict[NGram, float]], expected: list[str]) -> float:
-        penalty = math.exp(-((len(written) - len(expected)) ** 2) / (2 * SIGMA**2))
-        others = (self._vector(expected, length) for length in LENGTHS)
-        return penalty * fmean(_cosine(vector, other) for vector, other in zip(vectors, others, strict=True))
+    def scores(self, outputs: Sequence[str], references: Sequence[str]) -> list[float]:
+        """The scores of several outputs for one picture; the vectors of its references are computed once."""
+        expected = CiderReferences.of([self._weighted(text) for text in references])
+        return [expected.similarity(self._weighted(output)) for output in outputs]
 
-    def _vector(self, tokens: list[str], length: int) -> dict[NGram, float]:
+    def _weighted(self, text: str) -> "Weighted":
         """The n-grams, each with its count times the logarithm of the inverse share of pictures that have it."""
-        counts = ngrams(tokens, length)
-        total = math.log(self.total)
-        return {ngram: count * (total - math.log(max(1, self.pictures[ngram]))) for ngram, count in counts.items()}
+        tokens = words(text)
+        rarities, pictures = self.rarities, self.pictures
+        vectors = [
+            {ngram: count * rarities[pictures.get(ngram, 1)] for ngram, count in ngrams(tokens, length).items()}
+            for length in LENGTHS
+        ]
+        return Weighted(len(tokens), vectors, [math.hypot(*vector.values()) for vector in vectors])
+
+
+class Weighted(NamedTuple):
+    """A text as CIDEr-D compares it: a TF-IDF vector for each length of n-grams."""
+
+    length: int
+    vectors: list[dict[NGram, float]]
+    norms: list[float]
+
+
+class CiderReferences(NamedTuple):
+    """The references of a picture, with the weights of an n-gram in all of them in one place.
+
+    Most n-grams of an output are in no reference: they need one look-up, not one for each reference.
+    """
+
+    weights: dict[NGram, list[tuple[int, float]]]  # of each n-gram: the numbers of the references, and its weight there
+    texts: list[Weighted]
+
+    @staticmethod
+    def of(texts: list[Weighted]) -> "CiderReferences":
+        """The references with these vectors."""
+        weights: dict[NGram, list[tuple[int, float]]] = {}
+        for number, text in enumerate(texts):
+            for vector in text.vectors:
+                for ngram, weight in vector.items():
+                    weights.setdefault(ngram, []).append((number, weight))
+        return CiderReferences(weights, texts)
+
+    def similarity(self, written: Weighted) -> float:
+        """The mean over the references of the cosines with an output, where no weight counts more than theirs."""
+        totals = [0.0] * len(self.texts)
+        for place, (vector, norm) in enumerate(zip(written.vectors, written.norms, strict=True)):
+            shared = [0.0] * len(self.texts)
+            for ngram, weight in vector.items():
+                for number, other in self.weights.get(ngram, ()):
+                    shared[number] += min(weight, other) * other
+            for number, text in enumerate(self.texts):
+                if product := norm * text.norms[place]:
+                    totals[number] += shared[number] / product
+        lengths = (text.length for text in self.texts)
+        penalties = (math.exp(-((written.length - length) ** 2) / (2 * SIGMA**2)) for length in lengths)
+        means = (penalty * total / len(LENGTHS) for penalty, total in zip(penalties, totals, strict=True))
+        return SCALE * math.fsum(means) / len(self.texts)
 
 
 def _different(texts: Sequence[str]) -> set[NGram]:
     """The n-grams of all lengths in any of the texts."""
     return {ngram for tokens in map(words, texts) for length in LENGTHS for ngram in ngrams(tokens, length)}
-
-
-def _cosine(vector: dict[NGram, float], other: dict[NGram, float]) -> float:
-    """The cosine of two vectors, where no weight of the first counts more than that of the second."""
-    norms = math.hypot(*vector.values()) * math.hypot(*other.values())
-    shared = sum(min(weight, other[ngram]) * other[ngram] for ngram, weight in vector.items() if ngram in other)
-    return shared / norms if norms else 0.0
 
 
 # ROUGE-L

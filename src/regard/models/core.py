@@ -46,7 +46,7 @@ def encoder(recipe: Model, front: Front) -> Encoder:
                 f"the source gives vectors of width {front.width}, but a Transformer reads model.encoder.dim = "
                 f"{settings.dim}; choose the same width"
             )
-        return TransformerEncoder(front, _shape(recipe, settings, None))
+        return TransformerEncoder(front, stack_shape(recipe, settings, None))
     if kind is DirectEncoder:
         return DirectEncoder(front, dim=settings.dim, dropout=settings.dropout)
     if kind not in (GnmtEncoder, RecurrentEncoder):
@@ -98,7 +98,7 @@ def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
     if kind is TransformerDecoder:
         if settings.gated_context:
             raise RecipeError(f"{GATED} a Transformer has no such context; leave it out")
-        shape = _shape(recipe, settings, cross if encoder else None)
+        shape = stack_shape(recipe, settings, cross if encoder else None)
         return TransformerDecoder(words, shape, memory_dim=encoder.dim if encoder else None, tied=recipe.tied)
     if recipe.tied and words.embedding_dim != settings.dim:
         raise RecipeError(
@@ -130,7 +130,7 @@ def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
     )
 
 
-def _shape(recipe: Model, settings: EncoderSettings | DecoderSettings, cross: AttentionSettings | None) -> Shape:
+def stack_shape(recipe: Model, settings: EncoderSettings | DecoderSettings, cross: AttentionSettings | None) -> Shape:
     """The sizes and settings of a Transformer encoder or decoder, checked.
 
     `cross` are the settings of its attention to a memory, None if it has no memory.

@@ -3,7 +3,7 @@
 from regard.search.beam import beam
 from regard.search.ctc import PrefixScorer
 from regard.search.find import find
-from regard.search.sample import sample
+from regard.search.sample import forbid, sample, sample_batch
 from regard.search.scorers import Scorer
 
-__all__ = ["PrefixScorer", "Scorer", "beam", "find", "sample"]
+__all__ = ["PrefixScorer", "Scorer", "beam", "find", "forbid", "sample", "sample_batch"]

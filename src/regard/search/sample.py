@@ -11,7 +11,7 @@ from regard.device import check_cancelled
 from regard.errors import NotFiniteError, RecipeError
 from regard.search.hypotheses import FORBIDDEN_TOKENS, begin, check_limits
 from regard.search.recorded import recorded
-from regard.types import END, Hypothesis, Memory
+from regard.types import END, PAD, Hypothesis, Memory, Padded
 
 # Added to the seed for each further output of a sentence; torch uses only the low 32 bits of a seed.
 SEED_STEP = 15_485_863
@@ -75,11 +75,52 @@ def sample(
     return [hypotheses[start : start + count] for start in range(0, len(hypotheses), count)]
 
 
+@torch.no_grad()
+def sample_batch(
+    decoder: AnyDecoder, memory: Memory, *, limits: Sequence[int], count: int, generator: torch.Generator
+) -> Padded:
+    """Draw `count` outputs for every sentence as one batch of tokens, for training; those of a sentence are neighbours.
+
+    Rows begin with BEGIN, and end with END unless they are cut at their limit. Every step draws the words of all rows
+    at once on the device of the model, where `generator` must be, too: the word of the largest p / e, where e is drawn
+    from an exponential distribution, has the probability p.
+    """
+    check_limits(limits, memory, None)
+    prepared = decoder.prepare(memory)
+    beams, logits = begin(decoder, prepared, memory, None, count)
+    state, tokens = beams.state, [beams.tokens[:, 0]]
+    row_limits = torch.tensor(limits, device=logits.device).repeat_interleave(count)
+    alive = torch.ones_like(row_limits, dtype=torch.bool)
+    masks = [alive]
+    for length in range(1, max(limits) + 1):
+        probabilities = torch.softmax(forbid(logits.to(beams.scores.dtype)), dim=-1)
+        noise = torch.empty_like(probabilities).exponential_(generator=generator)
+        noise.clamp_(min=torch.finfo(noise.dtype).tiny)  # 0 / 0 is not a number
+        words = (probabilities / noise).argmax(-1).masked_fill(~alive, PAD)
+        tokens.append(words)
+        masks.append(alive)
+        alive = alive & (words != END) & (row_limits > length)
+        if not bool(alive.any()):
+            break
+        check_cancelled()
+        step = decoder.step(words.unsqueeze(1), state, prepared)
+        state, logits = step.state, step.logits[:, -1]
+    return Padded(torch.stack(tokens, dim=1), torch.stack(masks, dim=1))
+
+
+def forbid(scores: Float[Tensor, "*rows vocabulary"]) -> Float[Tensor, "*rows vocabulary"]:
+    """The scores, -inf for PAD and BEGIN, which no output contains."""
+    allowed = scores.clone()
+    for token in FORBIDDEN_TOKENS:  # an index of both would be copied to the GPU at each step
+        allowed[..., token] = float("-inf")
+    return allowed
+
+
 def shape(
     log_probs: Float[Tensor, "rows vocabulary"], temperature: float, top_k: int, top_p: float
 ) -> Float[Tensor, "rows vocabulary"]:
     """The probabilities by which words are drawn, after temperature, top-k and top-p; 0 for PAD and BEGIN."""
-    log_probs = log_probs.index_fill(-1, torch.tensor(FORBIDDEN_TOKENS, device=log_probs.device), float("-inf"))
+    log_probs = forbid(log_probs)
     best = log_probs.amax(-1, keepdim=True)  # subtracted first, so that a tiny temperature does not overflow
     probabilities = torch.softmax((log_probs - best) / max(temperature, LOWEST_TEMPERATURE), dim=-1)
     if bool(probabilities.isnan().any()):

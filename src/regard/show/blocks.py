@@ -1,24 +1,25 @@
 """Maps over pictures and recordings in a terminal: a half block `▀` shows two pixels, one above the other."""
 
-from functools import lru_cache
 from textwrap import wrap
 
 import torch
 from jaxtyping import Float, UInt8
 from rich.cells import cell_len, set_cell_size
-from rich.color import Color, ColorSystem
-from rich.style import Style
 from torch import Tensor
 
 from regard.maps import AttentionMap, Frames, PictureView, Spectrogram
 from regard.show import filmstrip as strips
+from regard.show import palette
 from regard.show.labels import LONGEST, clipped, shown
 from regard.show.large import pool
 from regard.show.scale import darkest, shades
 from regard.show.spectrogram import duration, row_names, ticks
 from regard.show.views import fitted, loudness, resized, row_times
 
-SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT}  # 16 colours are too few for a picture
+# How pictures, weights and spectrograms are painted with so many colours; 16 are too few for them.
+PICTURES = {"truecolor": palette.exact, "256": palette.dithered}
+WEIGHTS = {"truecolor": palette.exact, "256": palette.nearest}
+SPECTRA = {"truecolor": palette.exact, "256": palette.grey}
 NARROWEST, WIDEST, GAP = 18, 30, 2  # terminal cells of a panel, and between two
 ROWS, SOUND = 50, 12  # lines of an alignment at most, and of a spectrogram
 # Colours from quiet to loud and from no weight to full weight. They have their own dark ground, which is the same on
@@ -26,22 +27,25 @@ ROWS, SOUND = 50, 12  # lines of an alignment at most, and of a spectrogram
 GROUND = (22, 28, 40)
 LOUD = (206, 224, 246)
 STRONG = (255, 176, 32)
+EDGE = (
+    0.25  # so much of a middle grey is mixed to the outermost pixels of a panel: a white one ends on a white terminal
+)
 
 
 def filmstrip(attention: AttentionMap, view: PictureView, *, width: int, colours: str, scale: str = "row") -> str:
     """The picture and a panel for each word, in rows of the terminal's width."""
-    system, note = SYSTEMS[colours], strips.left_out(len(attention.rows))
+    paint, note = PICTURES[colours], strips.left_out(len(attention.rows))
     attention = strips.first(attention)
     count = len(attention.rows) + 1
     across = max(1, min(count, (width + GAP) // (NARROWEST + GAP)))
     side = max(2, min(WIDEST, (width + GAP) // across - GAP))
     high, wide = fitted(view, side)
     size = (high + high % 2, wide)  # a line has two rows of pixels
-    blocks = [["", *_lines(resized(view.pixels, *size), system)]]
+    blocks = [["", *_lines(paint(_edged(resized(view.pixels, *size))))]]
     for panel in strips.panels(attention, view, *size, scale):
         weight = f" {panel.weight:.2f}" if wide >= 10 else ""
         word = set_cell_size(clipped(shown(panel.word), wide - len(weight)), wide - len(weight))
-        blocks.append([word + weight, *_lines(panel.pixels, system)])
+        blocks.append([word + weight, *_lines(paint(_edged(panel.pixels)))])
     blocks[0][0] = " " * wide
     lines = []
     for start in range(0, count, across):
@@ -54,7 +58,7 @@ def filmstrip(attention: AttentionMap, view: PictureView, *, width: int, colours
 def recording(attention: AttentionMap, view: Spectrogram, *, width: int, colours: str, scale: str = "map") -> str:
     """A line for each token with its weights over time and its time, and the spectrogram below."""
     assert isinstance(attention.layout, Frames)
-    system, whole = SYSTEMS[colours], duration(attention, view)
+    whole = duration(attention, view)
     pooled = pool(attention, ROWS, len(attention.columns))
     names = [clipped(name, max(1, min(LONGEST, width // 4))) for name in row_names(pooled.rows)]
     margin = max(map(cell_len, [*names, "Hz"])) + 1
@@ -65,12 +69,12 @@ def recording(attention: AttentionMap, view: Spectrogram, *, width: int, colours
     lines = []
     for dot, (name, row) in enumerate(zip(names, weights, strict=True)):
         time = times[dot * pooled.rows.step]
-        drawn = _lines(_mixed(row.expand(2, -1), STRONG), system)[0]
+        drawn = _lines(WEIGHTS[colours](_mixed(row.expand(2, -1), STRONG)))[0]
         label = " " * (margin - 1 - cell_len(name)) + name
         lines.append(f"{label} {drawn}" + ("" if time is None else f" {time:5.2f} s"))
     levels = loudness(view, len(view.features), 2 * SOUND)
     sound = _over_time(levels.T.flip(0), len(view.features) * view.seconds / whole, cells, mean=True)
-    spectrum = _lines(_mixed(sound, LOUD), system)
+    spectrum = _lines(SPECTRA[colours](_mixed(sound, LOUD)))
     kinds = [f"{view.highest / 1000:g}k", *[""] * (len(spectrum) - 2), "Hz"]
     spoken = [(time, shown(row)) for time, row in zip(times, attention.rows, strict=True) if time is not None]
     lines.append(" " * margin + _beside(sorted(spoken), whole, cells))
@@ -101,6 +105,14 @@ def _mixed(values: Float[Tensor, "rows columns"], colour: tuple[int, int, int]) 
     return (ground + (torch.tensor(colour) - ground) * shares).round().byte()
 
 
+def _edged(pixels: UInt8[Tensor, "height width 3"]) -> UInt8[Tensor, "height width 3"]:
+    """The panel with a thin edge, which takes no room: its outermost pixels, nearer to a middle grey."""
+    height, width, _ = pixels.shape
+    inside = torch.zeros(height, width, 1, dtype=torch.bool)
+    inside[1:-1, 1:-1] = True
+    return torch.where(inside, pixels, (pixels + EDGE * (128 - pixels.float())).round().byte())
+
+
 def _beside(labels: list[tuple[float, str]], seconds: float, cells: int) -> str:
     """A line of labels, each of which begins at its time; those that have no room are left out."""
     line = ""
@@ -111,18 +123,10 @@ def _beside(labels: list[tuple[float, str]], seconds: float, cells: int) -> str:
     return line
 
 
-def _lines(pixels: UInt8[Tensor, "height width 3"], system: ColorSystem) -> list[str]:
+def _lines(colours: list[list[str]]) -> list[str]:
     """The pixels as lines of half blocks, two rows of pixels each; of an odd number, the last row is repeated."""
-    pixels = torch.cat([pixels, pixels[-1:]]) if len(pixels) % 2 else pixels
-    upper, lower = pixels[0::2].tolist(), pixels[1::2].tolist()
+    lower = [*colours[1::2], *colours[-1:]]
     return [
-        "".join(_half_block((*above,), (*below,), system) for above, below in zip(*rows, strict=True))
-        for rows in zip(upper, lower, strict=True)
+        "".join(f"\x1b[38;{above};48;{below}m▀\x1b[0m" for above, below in zip(*rows, strict=True))
+        for rows in zip(colours[0::2], lower, strict=False)
     ]
-
-
-@lru_cache(maxsize=4096)
-def _half_block(above: tuple[int, ...], below: tuple[int, ...], system: ColorSystem) -> str:
-    """A cell of a terminal with two pixels."""
-    style = Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
-    return style.render("▀", color_system=system)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.maps import AttentionMap, Grid, PictureView
 from regard.show.labels import clipped, make_visible, shown
-from regard.show.layout import INK, MARGIN, PALE, SIZE, Area, Photo, Picture, Word
+from regard.show.layout import INK, MARGIN, PALE, SIZE, Area, Line, Photo, Picture, Word
 from regard.show.scale import tops
 from regard.show.views import fitted, overlay, resized, upsample
 
@@ -17,6 +17,7 @@ PANEL, GAP, LINE = 144.0, 12.0, 22.0  # longer side of a panel, space between tw
 ACROSS = 6  # panels in a row
 MOST = 120  # panels of words; of a longer output, a sentence says how many are left out
 SMALL = 10.5  # font size of weights and notes
+EDGE = "#c3ccd8"  # of the line around a panel: without it, a white picture would have no end on a white page
 SHARPEST, BYTES = 288, 2_000_000  # dots of a panel's longer side, and bytes of the dots of all panels, at most
 BRIGHTEST = {"one": "1", "map": "the largest weight of all words", "row": "the largest weight of each word"}
 
@@ -89,7 +90,13 @@ def lay_out(
         top -= 32
     height = under + 12 + 15 * (len(notes) - 1) + 4 - top + 2 * MARGIN
     extent = (-MARGIN, top - MARGIN, right + 2 * MARGIN, height)
-    return Picture([], words, *extent, areas=tuple(areas), photos=tuple(photos))
+    return Picture([], words, *extent, tuple(map(_edge, photos)), areas=tuple(areas), photos=tuple(photos))
+
+
+def _edge(photo: Photo) -> Line:
+    """A thin line around a panel."""
+    left, top, right, bottom = photo.x, photo.y, photo.x + photo.width, photo.y + photo.height
+    return Line(((left, top), (right, top), (right, bottom), (left, bottom), (left, top)), EDGE)
 
 
 def _legend(attention: AttentionMap, scale: str) -> str:

@@ -46,7 +46,8 @@ def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Pictur
     corners = list(map(_corners, picture.squares))
     axes.add_collection(collections.PolyCollection(corners, facecolors=fills, edgecolors=HAIRLINE, lw=0.72))
     for line in picture.lines:
-        shape = patches.Polygon(line.points, closed=line.filled, fill=line.filled, color=line.ink)
+        is_closed = line.filled or line.points[0] == line.points[-1]  # matplotlib would leave out the last side
+        shape = patches.Polygon(line.points, closed=is_closed, fill=line.filled, color=line.ink)
         shape.set(linewidth=0 if line.filled else line.width * 0.72, joinstyle="round")
         axes.add_patch(shape)
     for word in picture.words:

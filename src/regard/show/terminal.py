@@ -2,13 +2,10 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from functools import cache
 from textwrap import wrap
 
 from rich.cells import cell_len, set_cell_size
-from rich.color import Color, ColorSystem
 from rich.console import Console
-from rich.style import Style
 
 from regard.errors import pick
 from regard.maps import AttentionMap, PictureView, Spectrogram
@@ -25,8 +22,15 @@ LINES = 50  # maximum rows of a large map
 # The ink of weak and strong weights. Both are of middle lightness, and the shades let the background through: so a
 # stronger weight stands out more on dark and on light backgrounds, which a program cannot ask for.
 WEAK, STRONG = (122, 140, 166), (38, 128, 235)
-SYSTEMS = {"truecolor": ColorSystem.TRUECOLOR, "256": ColorSystem.EIGHT_BIT, "standard": ColorSystem.STANDARD}
-SYSTEMS["windows"] = ColorSystem.WINDOWS
+# The inks of the dot and of each shade as escape codes, by the colours that a terminal has. With all colours, each
+# weight has its own ink. Of 16 colours, white would vanish on light backgrounds, and dark blue on dark ones.
+FEW = ("90", "94", "94", "94", "94")
+INKS = {
+    "truecolor": (),
+    "256": ("38;5;103", "38;5;67", "38;5;67", "38;5;68", "38;5;33"),
+    "standard": FEW,
+    "windows": FEW,
+}
 
 
 def drawing(attention: AttentionMap, scale: str | None = None) -> str:
@@ -37,7 +41,7 @@ def drawing(attention: AttentionMap, scale: str | None = None) -> str:
     """
     console = Console()
     colours = None if console.no_color else console.color_system
-    if colours in blocks.SYSTEMS:
+    if colours in blocks.PICTURES:
         view = source_view(attention)
         if isinstance(view, PictureView):
             return blocks.filmstrip(attention, view, width=console.width, colours=colours, scale=scale or "row")
@@ -74,7 +78,7 @@ def _drawn(attention: AttentionMap, width: int, colours: str | None, scale: str)
     margin = max(map(cell_len, rows), default=0)
     room = width - margin - 1
     header, widths = _header(attention.columns, room)
-    system = None if colours is None else pick(SYSTEMS, colours, "colour system")
+    inks = None if colours is None else pick(INKS, colours, "colour system")
     lines = []
     shaded = shades(attention.weights, scale).tolist()
     marks = [_mark(weights) for weights in shaded]
@@ -85,14 +89,14 @@ def _drawn(attention: AttentionMap, width: int, colours: str | None, scale: str)
         lines += [" " * (margin + 1) + line for line in labels if line.strip()]
         for row, weights, marked in zip(rows, shaded, marks, strict=True):
             cells = "".join(
-                _painted(weights[column], widths[column], system, MARK if column == marked else SHADES[0])
+                _painted(weights[column], widths[column], inks, MARK if column == marked else SHADES[0])
                 for column in range(start, stop)
             )
             lines.append(" " * (margin - cell_len(row)) + row + " " + cells)
         lines.append("")
     names = _names_of_shades(attention, scale)
     marked = any(mark is not None for mark in marks)
-    return "\n".join([*lines, *_legend(names, width, system, marked=marked)]) + "\n"
+    return "\n".join([*lines, *_legend(names, width, inks, marked=marked)]) + "\n"
 
 
 def _mark(weights: list[float]) -> int | None:
@@ -111,13 +115,13 @@ def _names_of_shades(attention: AttentionMap, scale: str) -> list[str]:
     return [f"<{limits[0]}", *(f"≥{limit}" for limit in limits)]
 
 
-def _legend(names: list[str], width: int, system: ColorSystem | None, *, marked: bool) -> list[str]:
+def _legend(names: list[str], width: int, inks: tuple[str, ...] | None, *, marked: bool) -> list[str]:
     """The lines that say which weights have which shade."""
-    samples = [_painted(weight, 2, system) for weight in (0.0, *LIMITS)]
+    samples = [_painted(weight, 2, inks) for weight in (0.0, *LIMITS)]
     parts = [f"{sample} {name}" for sample, name in zip(samples, names, strict=True)]
     widths = [3 + len(name) for name in names]
     if marked:
-        parts, widths = [*parts, f"{_painted(0.0, 2, system, MARK)} largest"], [*widths, 10]
+        parts, widths = [*parts, f"{_painted(0.0, 2, inks, MARK)} largest"], [*widths, 10]
     return ["  ".join(parts[start:stop]) for start, stop in _blocks([cells + 2 for cells in widths], width + 2)]
 
 
@@ -144,16 +148,17 @@ def _blocks(widths: list[int], room: int) -> Iterator[tuple[int, int]]:
     yield start, len(widths)
 
 
-def _painted(weight: float, cells: int, system: ColorSystem | None, dot: str = SHADES[0]) -> str:
+def _painted(weight: float, cells: int, inks: tuple[str, ...] | None, dot: str = SHADES[0]) -> str:
     """One cell of the map: a shade of so many terminal cells, in the colour of its weight; `dot` if it is small."""
     weight = min(max(0.0, weight), 1.0)  # NaN becomes 0
     level = bisect_right(LIMITS, weight)
     drawn = SHADES[level] * cells if level else dot.ljust(cells)
-    return drawn if system is None else _style(round(weight, 2), system).render(drawn, color_system=system)
+    if inks is None:
+        return drawn
+    return f"\x1b[{inks[level] if inks else _mixed(weight)}m{drawn}\x1b[0m"
 
 
-@cache
-def _style(weight: float, system: ColorSystem) -> Style:
-    """The style of a weight; one for each colour system, because rich keeps the codes of the first that it renders."""
-    ink = Color.from_rgb(*(weak + (strong - weak) * weight for weak, strong in zip(WEAK, STRONG, strict=True)))
-    return Style(color=ink)
+def _mixed(weight: float) -> str:
+    """The ink between the weak and the strong one that a weight has, of all colours."""
+    parts = (round(weak + (strong - weak) * weight) for weak, strong in zip(WEAK, STRONG, strict=True))
+    return f"38;2;{';'.join(map(str, parts))}"

@@ -9,6 +9,7 @@ const NOTABLE = 0.05; // if a word is selected, partners with a smaller weight a
 const TABLE_CELLS = 40000; // a larger table of numbers is of no use in a screen reader, so it is left out
 const NAMED = 4; // number of partners that the readout names
 const LEAST = 11; // least size of a cell with a label of its own, in pixels; the cells of large maps are smaller
+const SMALL = 14; // least size of a cell that was made smaller because the window is narrow, in pixels
 const LARGE = 400; // rows or columns above which cells are smaller
 const MOST_LINES = 20000; // more lines are too slow to draw, and nobody can tell them apart
 const HINT = "Point at a cell or a word to see its numbers, or focus the picture and use the arrow keys.";
@@ -40,12 +41,14 @@ export function view(root, page, start = page.views ? "source" : "heat") {
     for (const figure of stage.querySelectorAll("figure")) figure.hidden = figure.dataset.view !== current();
     say(null);
   };
+  let room = 0; // the width that a picture has without scrolling, in pixels
   const draw = () => {
+    room = roomIn(root);
     const own = pages.filter((map) => isBelow(map, path, path.length));
     units.replaceChildren(...(own.length > 1 ? [unitChoice(own)] : []));
     state.map = own[Math.min(state.unit, own.length - 1)];
-    const drawn = isDrawn() ? [sourceDrawing(state.map, page.views[state.map.view], say)] : [];
-    const others = [heatMap(state.map, say), lineDrawing(state.map, say), make("div", { class: "unseen" }, [table(state.map)])];
+    const drawn = isDrawn() ? [sourceDrawing(state.map, page.views[state.map.view], say, room)] : [];
+    const others = [heatMap(state.map, say, room), lineDrawing(state.map, say, room), make("div", { class: "unseen" }, [table(state.map)])];
     stage.replaceChildren(...drawn, ...others);
     caption.textContent = summary(state.map);
     turn();
@@ -69,6 +72,9 @@ export function view(root, page, start = page.views ? "source" : "heat") {
   root.replaceChildren(make("header", {}, [title, bar]), readout, stage, caption);
   draw();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  addEventListener("resize", () => {
+    if (roomIn(root) !== room) draw();
+  });
 }
 
 // Parts of both views.
@@ -129,6 +135,12 @@ function scaled(map, labels) {
   return { ...whole, weights: map.weights.map((row) => row.map((weight) => (weight === null ? null : weight * map.unit))) };
 }
 
+/** The width inside the card if it is as wide as it may be: without its margin, border and padding. */
+function roomIn(root) {
+  const style = getComputedStyle(root);
+  return root.parentElement.clientWidth - 18 - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+}
+
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const digits = (number) => (number === null ? "NaN" : number.toFixed(3));
 const mean = (numbers) => (numbers.includes(null) ? null : numbers.reduce((sum, each) => sum + each, 0) / numbers.length);
@@ -174,7 +186,7 @@ function table(map) {
 
 /** Describes a place for the readout: {row, column} is a cell, {row} an output, {column} a source. */
 function describe(map, { row, column }) {
-  const strong = (text) => make("strong", {}, [text]);
+  const strong = (text) => make("strong", {}, [make("bdi", {}, [text])]); // a label may be written from right to left
   const number = (value) => make("b", { class: "number" }, [digits(value)]);
   if (row !== null && column !== null) {
     return [strong(map.rows[row]), " ← ", strong(map.columns[column]), " ", number(map.weights[row][column])];
@@ -183,7 +195,7 @@ function describe(map, { row, column }) {
   const labels = outward ? map.columns : map.rows;
   const weights = outward ? map.weights[row] : map.weights.map((each) => each[column]);
   const order = [...weights.keys()].sort((one, other) => weights[other] - weights[one]).slice(0, NAMED);
-  const partners = order.flatMap((index) => ["  ", labels[index], " ", number(weights[index])]);
+  const partners = order.flatMap((index) => ["  ", make("bdi", {}, [labels[index]]), " ", number(weights[index])]);
   const rest = weights.length > NAMED ? "  …" : "";
   return outward
     ? [strong(map.rows[row]), " ←", ...partners, rest, "  · entropy ", number(map.entropy[row])]
@@ -206,6 +218,8 @@ function explore(picture, { find, move, mark }) {
     if (event.key !== "Escape" && !step) return;
     event.preventDefault();
     go(step ? move(here, ...step) : null);
+    const marked = picture.querySelector(".band[visibility='visible']") ?? picture.querySelector(".on");
+    marked?.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
   return go;
 }
@@ -218,13 +232,16 @@ function labelled(target) {
 
 // The heat map: cells on a canvas, labels and highlights in an SVG on top of it.
 
-function heatMap(map, say) {
+function heatMap(map, say, room) {
   const [rows, columns] = [map.rows.length, map.columns.length];
-  const [room, least] = Math.max(rows, columns) > LARGE ? [1600, 2] : [760, LEAST];
-  const cell = within(Math.floor(room / Math.max(rows, columns, 1)), least, 32);
-  const [wide, high] = [columns, rows].map((count) => (count > LARGE ? cell : Math.max(cell, LEAST)));
-  const size = within(cell * 0.55, 9, 14);
+  const [most, least] = Math.max(rows, columns) > LARGE ? [1600, 2] : [760, LEAST];
   const turned = map.columns.filter((label) => !single(label));
+  const letter = (cell) => within(cell * 0.7, 9, 14); // font size of the labels
+  const needed = (cell) => columns * cell + widest(map.rows, letter(cell)) + COSINE * widest(turned, letter(cell)) + 28;
+  let cell = within(Math.floor(most / Math.max(rows, columns, 1)), least, 32);
+  while (cell > SMALL && needed(cell) > room) cell--;
+  const [wide, high] = [columns, rows].map((count) => (count > LARGE ? cell : Math.max(cell, LEAST)));
+  const size = letter(cell);
   const rise = widest(turned, size);
   const left = Math.ceil(widest(map.rows, size)) + 14;
   const top = Math.ceil(turned.length ? SINE * rise + size : size) + 12;
@@ -343,13 +360,16 @@ function tint(ramp, weight) {
 }
 
 function legend(map) {
-  return make("figcaption", { class: "legend" }, ["rows: outputs · columns: sources", make("span"), "0", make("span", { class: "ramp" }), map.darkest ?? "1"]);
+  const scale = make("span", { class: "scale" }, ["0", make("span", { class: "ramp" }), map.darkest ?? "1"]);
+  return make("figcaption", { class: "legend" }, ["rows: outputs · columns: sources", scale]);
 }
 
 // The line view: sources on the left, outputs on the right; the thickness of a line is its weight.
 
-function lineDrawing(map, say) {
-  const [size, pitch, gap, edge, top] = [15, 28, 260, 70, 34];
+function lineDrawing(map, say, room) {
+  const [size, pitch, edge, top] = [15, 28, 48, 34];
+  const beside = widest(map.columns, size) + widest(map.rows, size) + 2 * edge + 26;
+  const gap = within(Math.floor(room - beside), 60, 260); // between sources and outputs
   const height = top + pitch * Math.max(map.rows.length, map.columns.length, 1) + 8;
   const start = edge + Math.ceil(widest(map.columns, size)) + 12; // x of the lines' left ends
   const stop = start + gap;
@@ -436,8 +456,8 @@ function lineDrawing(map, say) {
 
 // Maps on pictures and recordings: the words are walked with the pointer, with the arrow keys, or by the play button.
 
-function sourceDrawing(map, view, say) {
-  const { picture, find, mark } = (view.kind === "picture" ? filmstrip : recording)(map, view);
+function sourceDrawing(map, view, say, room) {
+  const { picture, find, mark } = (view.kind === "picture" ? filmstrip : recording)(map, view, room);
   let chosen = null, timer = null;
   const move = (here, downward, onward) => {
     if (!map.rows.length) return null;
@@ -567,12 +587,13 @@ function compose(canvas, view, pixels, heated) {
   return canvas;
 }
 
-function recording(map, view) {
+function recording(map, view, room) {
   const rows = map.rows.length, tall = within(Math.floor(480 / Math.max(rows, 1)), 3, 22), size = within(tall * 0.65, 9, 14);
-  const [across, sound, gap] = [map.columns.length > 680 ? 1000 : 680, 150, 26]; // no narrower than its columns
+  const [sound, gap, beside] = [150, 26, 64]; // height of the spectrogram, space above it and for the times beside it
   const whole = Math.max(view.seconds, map.columns.length * map.seconds);
   const left = Math.ceil(widest(map.rows, size)) + 14, down = rows * tall, top = down + gap;
-  const [width, height] = [left + across + 64, top + sound + 26];
+  const across = map.columns.length > 680 ? 1000 : within(Math.floor(room - left - beside), 200, 680); // no narrower than its columns
+  const [width, height] = [left + across + beside, top + sound + 26];
   const at = (seconds) => left + (seconds / whole) * across;
 
   const canvas = make("canvas", { role: "img", "aria-label": `Alignment above the spectrogram, ${counted(map)}` });
@@ -605,8 +626,8 @@ function recording(map, view) {
     spoken.push(shape("text", { class: "spoken", x: at(time), y: top - 8, "font-size": 12, "data-row": row }, [clipped(map.rows[row])]));
     end = at(time) + widest([map.rows[row]], 12);
   }
-  const scale = axis(whole).map(([time, label]) => shape("text", { class: "time", x: at(time), y: top + sound + 18, "text-anchor": "middle" }, [label]));
-  const pitch = [[`${view.highest / 1000} kHz`, top + 9], ["0", top + sound - 3]].map(([label, y]) =>
+  const scale = axis(whole, within(Math.floor(across / 56), 3, 11)).map(([time, label]) => shape("text", { class: "time", x: at(time), y: top + sound + 18, "text-anchor": "middle" }, [label]));
+  const pitch = [[`${view.highest / 1000} kHz`, top + 9], ["0 Hz", top + sound - 3]].map(([label, y]) =>
     shape("text", { class: "time", x: left + across + 8, y }, [label]),
   );
   const between = tall < LEAST ? [] : map.rows.slice(1).map((_, row) =>
@@ -656,10 +677,10 @@ function spectrum(view, ink) {
   return canvas;
 }
 
-/** Round times for an axis of so many seconds, at most eleven of them, and their labels. */
-function axis(seconds) {
+/** Round times for an axis of so many seconds, at most so many of them, and their labels. */
+function axis(seconds, most) {
   const power = 10 ** Math.floor(Math.log10(seconds / 10));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => seconds / each < 11);
+  const step = [1, 2, 5, 10, 20, 50].map((factor) => factor * power).find((each) => seconds / each < most);
   const labels = within(-Math.floor(Math.log10(step) + 1e-9), 0, 3);
   const times = Array.from({ length: Math.floor(seconds / step + 1e-6) + 1 }, (_, number) => number * step);
   return times.map((time, number) => [time, time.toFixed(labels) + (number === times.length - 1 ? " s" : "")]);

@@ -37,7 +37,7 @@ SPEED = re.compile(r"speed:([0-9]\.[0-9]+):(.+)", re.DOTALL)  # a varied recordi
 QUIET = 0.2  # seconds whose power is averaged to find a silence to cut at
 COUNTED = 10  # recordings that progress counts at a time
 
-Features = Float[Tensor, "frames bands"]
+Features = Float[Tensor, "_ bands"]  # each recording has its own number of frames
 
 
 @dataclass(frozen=True)

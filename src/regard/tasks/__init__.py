@@ -5,6 +5,7 @@ from regard.storage import Run
 from regard.tasks.answer import Answer
 from regard.tasks.classify import Classify
 from regard.tasks.core import AnyTask, Scored, Task
+from regard.tasks.forecast import Forecast, Forecasting
 from regard.tasks.language_model import LanguageModelling
 from regard.tasks.masked_lm import MaskedText
 from regard.tasks.tag import Tag
@@ -17,6 +18,7 @@ TASKS: dict[str, type[AnyTask]] = {
     "tag": Tag,
     "masked_lm": MaskedText,
     "answer": Answer,
+    "forecast": Forecasting,
 }
 
 
@@ -37,6 +39,8 @@ __all__ = [
     "Answer",
     "AnyTask",
     "Classify",
+    "Forecast",
+    "Forecasting",
     "MaskedText",
     "Scored",
     "Tag",

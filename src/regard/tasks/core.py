@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -38,20 +38,26 @@ from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout, SourceView
 from regard.metrics import CLOSEST, METRICS, MULTI_REFERENCE, Measured, Outcome, companions
 from regard.models import sites
 from regard.models.letters import Spelled
-from regard.recipe import Data, Limits, Model, Recipe, Search, Train
+from regard.recipe import Limits, Model, Recipe, Search, Train
 from regard.sources import Text
 from regard.storage import Run
 from regard.types import PAD, SPECIALS, UNKNOWN, Batch, Example, Padded, Prediction, Vocabulary
 
-TASK_SECTIONS = {new.partition(".")[0] for new in recipes.MOVED.values()}  # sections of a recipe for one task alone
+if TYPE_CHECKING:
+    from regard.tasks.rewards import Rewards
+
 SOURCE_SECTIONS = {"picture", "speech"}  # sections of a recipe for one kind of source alone
 OF_PAIRS = ("data.pictures", "data.normalize")  # keys that only tasks with a source and a target text use
 ATTENTION_TERMS = (
     *("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy"),
     "train.ctc",
 )
+REWARD = ("train.reward", "train.reward_after", "train.reward_samples", "train.reward_rate")
 # Keys that a task without a decoder ignores; its updates are not captured either.
-NO_DECODER = (*OF_PAIRS, "source", "tokens.shared", "model.decoder", "train.capture", "train.compile", *ATTENTION_TERMS)
+NO_DECODER = (
+    *(*OF_PAIRS, "source", "tokens.shared", "model.decoder", "train.capture", "train.compile"),
+    *(*ATTENTION_TERMS, *REWARD),
+)
 DECODER_ROWS = ("decoder.embedding.weight", "decoder.out.weight", "decoder.out.bias")  # tensors with a row per token
 MOST_UNKNOWN = 0.05  # share of unknown dev tokens above which the vocabulary of train.start_from does not suit
 READ_TOKENS = 16_000  # tokens of a batch for predictions, if there is no search
@@ -198,7 +204,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         """Refuse keys that are set but that this task ignores."""
         for key in recipes.changed(recipe):
             section = key.partition(".")[0]
-            if section in TASK_SECTIONS and section != recipe.task:
+            if section in recipes.TASK_SECTIONS and section != recipe.task:
                 raise RecipeError(f"{key} is a key of task = {section}, not of {recipe.task}; leave it out")
             if section in SOURCE_SECTIONS and section != recipe.source:
                 raise RecipeError(f"{key} is a key of source = {section}, not of {recipe.source}; leave it out")
@@ -211,8 +217,9 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return not any(key == ignored or key.startswith(ignored + ".") for ignored in cls.ignores)
 
     @classmethod
-    def check_columns(cls, data: Data) -> None:
+    def check_columns(cls, recipe: Recipe) -> None:
         """Refuse data.columns without files that have named columns, such files without it, and too many or too few."""
+        data = recipe.data
         tables = [name for name in (*data.train, *data.dev, *data.test) if records.has_columns(name)]
         roles = " and ".join(cls.columns)
         if data.columns and not tables:
@@ -221,7 +228,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             named = records.list_names(data.columns)
             raise RecipeError(f"data.columns names the columns of {roles}, {len(cls.columns)} in all, not {named}")
         for name in tables:
-            if not data.columns and records.ending(name) and not cls.has_own_format(name, data.limits):
+            if not data.columns and records.ending(name) and not cls.has_own_format(recipe, name):
                 there = records.list_names(records.column_names(name, data.limits))
                 chosen = ",".join(cls.columns).upper()
                 how = f"data.columns={chosen} (of a run: --columns {chosen})"
@@ -250,8 +257,8 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return records.source_of(fields[:-1]), fields[-1]
 
     @classmethod
-    def has_own_format(cls, name: str, limits: Limits) -> bool:
-        """Whether a file that looks like a table has a format that is read without data.columns; by default none."""
+    def has_own_format(cls, recipe: Recipe, name: str) -> bool:
+        """Whether `line_reader` reads a file that looks like a table, so that it needs no data.columns."""
         return False
 
     @classmethod
@@ -363,6 +370,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     ) -> Float[Tensor, ""]:
         """The loss of a batch, summed over its `tokens`, with label smoothing and scheduled sampling."""
 
+    def rewards(self, data: DataKind) -> "Rewards":
+        """What draws and scores outputs for the sources of the training data, if there is train.reward."""
+        raise NotImplementedError(f"the task {self.recipe.task} has no outputs to draw")
+
     def dev_loss(self, model: ModelKind, batch: BatchKind) -> DevLoss:
         """The loss of a dev batch, without smoothing and sampling, and the attention weights if there are any."""
         return DevLoss(self.loss(model, batch))
@@ -410,6 +421,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         ]
         return Scored(metric, total, groups, others, answers, asked, outcomes)
 
+    def baselines(self, examples: Sequence[Example]) -> Mapping[str, Mapping[str, Measured]]:
+        """The scores of simple rules on the same examples, by rule and metric; by default there are none."""
+        return {}
+
     def takes_all(self, metric: str) -> bool:
         """Whether all targets of a source are references of one prediction: by the metric, or if sources are files.
 
@@ -425,6 +440,14 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         if self.takes_all(self.recipe.metric):
             return [example for same_source in evenly(by_source(examples), count) for example in same_source]
         return evenly(examples, count)
+
+    def characters(self, same_source: Sequence[Example]) -> int:
+        """The characters of one prediction, by which validations bound their time: of source and longest target.
+
+        The name of a file does not count.
+        """
+        longest = max(len(example.target) for example in same_source)
+        return longest + (0 if self.reads_files else len(same_source[0].source))
 
     def probes(self, examples: Sequence[Example]) -> list[Example]:
         """For tasks whose metric is not one of outputs: inputs made from examples, with expected outputs, to show."""
@@ -646,6 +669,7 @@ class Axes(NamedTuple):
     layout: Layout = TEXT
     start: int = 0
     view: Callable[[], SourceView | None] | None = None  # of the columns, as in `AttentionMap`
+    first: int = 0  # the key of the first column
 
 
 def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mapping[str, Axes]) -> AttentionMaps | None:
@@ -658,11 +682,11 @@ def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mappin
     for name, (site, layer) in sites(model).items():
         if name not in recording.calls or site not in axes:
             continue
-        rows, columns, layout, start, view = axes[site]
+        rows, columns, layout, start, view, first = axes[site]
         weights = recording.joined(name)[row]
         weights = weights.flatten(0, -3) if weights.ndim > 2 else weights.unsqueeze(0)  # heads, query, key
-        if weights.shape[-2] >= start + len(rows) and weights.shape[-1] >= len(columns):
-            weights = weights[:, start : start + len(rows), : len(columns)]
+        if weights.shape[-2] >= start + len(rows) and weights.shape[-1] >= first + len(columns):
+            weights = weights[:, start : start + len(rows), first : first + len(columns)]
         else:
             rows, columns = (tuple(map(str, range(1, count + 1))) for count in weights.shape[-2:])
         copied = weights.to("cpu", torch.float32, copy=True)

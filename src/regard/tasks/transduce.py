@@ -36,13 +36,14 @@ from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout, SourceView
 from regard.metrics import MULTI_REFERENCE
 from regard.models import CROSS, DECODER_SELF, ENCODER_SELF, Seq2Seq
 from regard.models.ctc import least_positions
-from regard.recipe import Limits, Recipe, Search, Tokens
+from regard.recipe import Recipe, Search, Tokens, Train
 from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import DECODER_ROWS, Axes, Collated, DevLoss, Examples, Pairs, Task
 from regard.tasks.parts import Part, join, join_maps
+from regard.tasks.rewards import Rewards
 from regard.types import BEGIN, END, SPECIALS, Batch, Example, Hypothesis, Memory, Padded, Prediction, Step, Vocabulary
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: source tokens times beams
@@ -131,9 +132,36 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         _check_terms(recipe)
         _check_search(recipe)
         _check_ctc(recipe)
+        cls.check_reward(recipe)
         size = len(SPECIALS)
         with only_shapes():  # fails if sizes do not fit
             models.build(recipe.model, source_size=size, target_size=size, shared=recipe.tokens.shared)
+
+    @classmethod
+    def check_reward(cls, recipe: Recipe) -> None:
+        """Refuse a reward that is no metric of outputs, or that does not fit the model or the other settings."""
+        settings, model = recipe.train, recipe.model
+        if not settings.reward:
+            for name in ("reward_after", "reward_samples", "reward_rate"):
+                if getattr(settings, name) != getattr(Train, name):
+                    raise RecipeError(f"train.{name} is for train.reward=METRIC, which is not set; leave it out")
+            return
+        for metric in settings.reward:
+            cls.check_metric(metric)
+        if settings.reward_after >= settings.updates:
+            raise RecipeError(
+                f"train.reward_after is {settings.reward_after:,}, and there are {settings.updates:,} updates, so that "
+                "none is left for train.reward; lower it, or raise train.updates"
+            )
+        if settings.best_by == "loss" and settings.keep == "best":
+            raise RecipeError(
+                "train.reward raises a metric and not the likelihood of the dev data, so that the last validation "
+                "before it would stay the best; add train.best_by=metric, or train.keep=last"
+            )
+        if settings.ctc:
+            raise RecipeError("train.ctc and train.reward do not go together; leave one of them out")
+        if model.decoder.cross_attention.of(model.attention).normalizer == "hard":
+            raise RecipeError("hard attention and train.reward do not go together; leave one of them out")
 
     @classmethod
     def reader(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Callable[[tuple[str, ...]], Loaded]:
@@ -154,9 +182,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return _normalized(located if kind.reads_files else read, recipe.data.normalize)
 
     @classmethod
-    def has_own_format(cls, name: str, limits: Limits) -> bool:
-        """Whether a file is Flickr30k's results.csv, whose captions are read as they are."""
-        return name.endswith(".csv") and captions.is_table(name, limits)
+    def has_own_format(cls, recipe: Recipe, name: str) -> bool:
+        """Whether a file is a published table of captions, such as Flickr30k's results.csv, for pictures."""
+        kind = plugins.pick(SOURCES, recipe.source, "source", Source)
+        return kind.reads_files and name.endswith(".csv") and captions.is_table(name, recipe.data.limits)
 
     @classmethod
     def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
@@ -303,6 +332,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             costs = functional.cross_entropy(step.logits.float().transpose(1, 2), wanted, reduction="none")
             assert isinstance(model.decoder.baseline, Tensor)
             yield terms.reinforce(step.log_prob, costs, real, model.decoder.baseline, settings.entropy)
+
+    def rewards(self, data: Pairs) -> Rewards:
+        """What draws outputs for the sources of the data, and scores them by train.reward."""
+        return Rewards(self, data)
 
     def dev_loss(self, model: Seq2Seq, batch: Batch) -> DevLoss:
         """The summed loss of a dev batch, without smoothing and `terms`, and the attention weights."""

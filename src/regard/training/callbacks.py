@@ -42,6 +42,7 @@ class Updated:
     learning_rate: float
     tokens_per_second: float
     seconds: float  # of training so far, also before it was resumed
+    reward: float | None = None  # mean reward of the outputs that were drawn (train.reward); None if none was
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Validated:
     seconds: float  # of training so far, also before it was resumed
     health: Health | None  # of the attention, if the model has a map
     problem: str = ""  # why the metric could not be computed
+    reward: float | None = None  # mean reward of the outputs that were drawn (train.reward); None if none was
 
     def entry(self) -> dict[str, Any]:
         """The line of metrics.jsonl."""
@@ -82,6 +84,7 @@ class Validated:
             "dev_loss": self.dev_loss,
             **({} if self.value is None else {f"dev_{self.metric}": self.value}),
             **({} if self.gradient_norm is None else {"gradient_norm": self.gradient_norm}),
+            **({} if self.reward is None else {"reward": self.reward}),
             "learning_rate": self.learning_rate,
             "tokens_per_second": self.tokens_per_second,
             "seconds": self.seconds,

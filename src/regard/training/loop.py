@@ -109,10 +109,16 @@ def _prepare(recipe: Recipe, origin: Run | None, given: Given, log: ProgressLog)
     examples = _read(kind, recipe, given, log)
     task = kind.learn(recipe, examples.train, None if recipe.train.new_vocabulary else origin)
     digest = examples.digest()
-    data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
+    data, dev = _encode(task, examples)
     shapes = _shapes(task)
     memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
     return Prepared(task, examples.without_texts(), data, dev, shapes, digest)  # without texts: frees their memory
+
+
+def _encode(task: AnyTask, examples: Examples) -> tuple[Encoded, Encoded]:
+    """The encoded training and dev examples; the former without texts, unless their targets are for a reward."""
+    data = task.within_length(task.encode(examples.train))
+    return data if task.recipe.train.reward else data.without_texts(), task.encode(examples.dev)
 
 
 def _read(kind: type[AnyTask], recipe: Recipe, given: Given, log: ProgressLog) -> Examples:
@@ -195,7 +201,7 @@ def resume(
                 f"the data of {run.path} has changed since its training began: {names}. "
                 "Restore the old data to resume, or train a new run"
             )
-        data, dev = task.within_length(task.encode(examples.train)).without_texts(), task.encode(examples.dev)
+        data, dev = _encode(task, examples)
         memory.check_training(_shapes(task), recipe.train, devices.choose_device(recipe.train.device))
         examples = examples.without_texts()  # frees their memory
         with stopper.deferred():
@@ -273,7 +279,7 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     if not stored:
         check_name(recipe.name)
         task.check_keys(recipe)
-        task.check_columns(recipe.data)
+        task.check_columns(recipe)
     if recipe.train.new_vocabulary and not recipe.train.start_from:
         raise RecipeError("train.new_vocabulary is for train.start_from=RUN, which is not set; leave it out")
     task.check(recipe)
@@ -526,7 +532,7 @@ def _updated(settings: Train, session: Session) -> Updated:
     progress, rate = session.progress, session.clock.rate(session.progress.tokens)
     current = learning_rate(settings, progress.update)
     loss, norm, seconds = progress.mean_loss(), progress.mean_norm(), session.clock.seconds()
-    return Updated(progress.update, settings.updates, loss, norm, current, rate, seconds)
+    return Updated(progress.update, settings.updates, loss, norm, current, rate, seconds, progress.mean_reward())
 
 
 def _due(settings: Train, update: int) -> bool:

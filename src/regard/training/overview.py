@@ -25,8 +25,14 @@ def overview(
     yield f"{len(data.examples):,} {noun}s to learn from{dropped}, {len(dev.examples):,} dev {noun}s"
     yield from task.describe(data, dev)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    updates = f"{settings.updates:,} updates of at most {settings.batch_tokens * settings.accumulate:,} tokens"
-    yield f"{parameters:,} parameters on {device}, {updates}, {_passes(settings, data)}"
+    parts = [f"{parameters:,} parameters on {device}"]
+    if settings.cross_entropy_updates:
+        size = f"at most {settings.batch_tokens * settings.accumulate:,} tokens"
+        parts += [f"{settings.cross_entropy_updates:,} updates of {size}", _passes(settings, data)]
+    yield ", ".join(parts)
+    if rewarded := settings.updates - settings.cross_entropy_updates:
+        outputs = f"{settings.reward_samples} outputs drawn for each source of a batch"
+        yield f"{rewarded:,} updates on the reward {' + '.join(settings.reward)} of {outputs}"
     automatic = devices.choose_precision("auto", device)
     if settings.precision == "auto":
         rule = "train.precision=auto is bfloat16 on a GPU that computes in it, else float32"
@@ -37,7 +43,11 @@ def overview(
 
 def _passes(settings: Train, data: Encoded) -> str:
     """How often training reads the data (epochs); about, since on a GPU lengths are rounded and batches may be more."""
-    passes = settings.updates * settings.accumulate / len(sorted_batches(data.lengths(), settings.batch_tokens))
+    passes = (
+        settings.cross_entropy_updates
+        * settings.accumulate
+        / len(sorted_batches(data.lengths(), settings.batch_tokens))
+    )
     if passes < 0.05:
         return "less than a tenth of a pass over the data"
     number = f"{passes:,.0f}" if passes >= 9.95 else f"{passes:.1f}"

@@ -37,8 +37,9 @@ class Report(Callback):
         """Show how far training is; after the first few updates, print how long it will take."""
         self.estimate.after_update(event.update)
         left = self.estimate.seconds_left(event.update)
-        details = f"loss {event.loss:.3f}", _speed(event.tokens_per_second), f"{duration(event.seconds)} so far"
-        self.log.show(event.update, *details, left=left)
+        reward = [] if event.reward is None else [f"reward {event.reward:.3f}"]
+        times = _speed(event.tokens_per_second), f"{duration(event.seconds)} so far"
+        self.log.show(event.update, f"loss {event.loss:.3f}", *reward, *times, left=left)
         if not self.is_estimated and left is not None and self.estimate.is_known(event.update):
             self.is_estimated = True
             if left > SOON:
@@ -65,6 +66,8 @@ class Report(Callback):
             numbers.append(f"{event.metric} {event.value:.4f} (of {event.examples:,} dev {_plural('example', event)})")
         if event.gradient_norm is not None:
             numbers.append(f"gradient norm {event.gradient_norm:.3g}")
+        if event.reward is not None:
+            numbers.append(f"reward {event.reward:.4f}")
         yield f"  {', '.join(numbers)}{'; the best so far' if event.best else ''}"
         if event.problem:
             yield f"  {event.problem}"

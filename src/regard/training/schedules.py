@@ -40,5 +40,11 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def learning_rate(settings: Train, update: int) -> float:
-    """The learning rate of an update, counted from 1, by the schedule of the recipe."""
-    return settings.learning_rate * SCHEDULES[settings.schedule](update, settings.warmup, settings.updates)
+    """The learning rate of an update, counted from 1, by the schedule of the recipe.
+
+    If there is a reward, the schedule runs twice: over the updates with cross-entropy, and over those with reward.
+    """
+    schedule, before = SCHEDULES[settings.schedule], settings.cross_entropy_updates
+    if update <= before:
+        return settings.learning_rate * schedule(update, settings.warmup, before)
+    return settings.reward_rate * schedule(update - before, settings.warmup, settings.updates - before)

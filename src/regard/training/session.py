@@ -38,6 +38,8 @@ class Progress:
     norms: float = 0.0  # summed norms of gradients since the last validation
     normed: int = 0  # number of updates whose norm is in that sum
     seconds: float = 0.0  # of training so far, in all processes together; no result depends on it
+    rewards: float = 0.0  # summed rewards since the last validation
+    rewarded: int = 0  # outputs whose reward is in that sum
     validations: int = 0  # validations so far, also one that is not done yet: each has a snapshot for train.average
     interval: float = 0.0  # seconds of training since the last validation, in all processes: those of `tokens`
 
@@ -49,7 +51,9 @@ class Progress:
         if not stored.keys() & ADDED.keys():
             stored = stored | ADDED
         stored.setdefault("validations", settings.validations(checkpoint.update))  # older versions did not store it,
-        stored.setdefault("seconds", 0.0)  # nor this
+        for name in ("seconds", "rewards"):  # nor these
+            stored.setdefault(name, 0.0)
+        stored.setdefault("rewarded", 0)
         has_interval = "interval" in stored  # nor this, which is estimated below
         stored.setdefault("interval", 0.0)
         for counter in fields(Progress):
@@ -73,6 +77,7 @@ class Progress:
     def begin_interval(self) -> None:
         """A validation is done: begin the sums anew."""
         self.validated, self.total, self.tokens, self.norms, self.normed = self.update, 0.0, 0, 0.0, 0
+        self.rewards, self.rewarded = 0.0, 0
         self.interval = 0.0
 
     def mean_loss(self) -> float:
@@ -82,6 +87,10 @@ class Progress:
     def mean_norm(self) -> float | None:
         """The mean norm of the gradients since the last validation; None if none was read yet."""
         return self.norms / self.normed if self.normed else None
+
+    def mean_reward(self) -> float | None:
+        """The mean reward of the outputs drawn since the last validation; None if none was drawn."""
+        return self.rewards / self.rewarded if self.rewarded else None
 
 
 @dataclass

@@ -56,12 +56,14 @@ class TensorBoard(Callback):
             self.writer.add_text("recipe", "    " + recipes.to_toml(event.recipe).replace("\n", "\n    "), event.update)
 
     def on_update(self, event: Updated) -> None:
-        """Write the loss, the norm of the gradient and the learning rate of some updates."""
+        """Write the loss, the norm of the gradient, the learning rate and the reward of some updates."""
         if event.update % EVERY == 0 and event.gradient_norm is not None:
             with self._writing():
                 self.writer.add_scalar("train/loss", event.loss, event.update)
                 self.writer.add_scalar("train/gradient_norm", event.gradient_norm, event.update)
                 self.writer.add_scalar("train/learning_rate", event.learning_rate, event.update)
+                if event.reward is not None:
+                    self.writer.add_scalar("train/reward", event.reward, event.update)
 
     def on_validation(self, event: Validated) -> None:
         """Write the numbers that metrics.jsonl has, too."""

@@ -77,6 +77,7 @@ def validate(
         seconds=session.clock.seconds(),
         health=attention_health,
         problem=part_scored.problem,
+        reward=progress.mean_reward(),
     )
     progress.begin_interval()
     session.clock.start_interval()
@@ -119,15 +120,9 @@ def part_of(task: AnyTask, examples: Sequence[Example]) -> Sequence[Example]:
     if not part:
         return part
     sets = by_source(part) if task.takes_all(task.recipe.metric) else [[example] for example in part]
-    sizes = accumulate(_characters(task, same_source) for same_source in sets)
+    sizes = accumulate(task.characters(same_source) for same_source in sets)
     kept = sets[: max(1, sum(size <= CHARACTERS for size in sizes))]
     return part if len(kept) == len(sets) else [example for same_source in kept for example in same_source]
-
-
-def _characters(task: AnyTask, same_source: Sequence[Example]) -> int:
-    """The characters of the longest target and of the source, unless that is the name of a file."""
-    longest = max(len(example.target) for example in same_source)
-    return longest + (0 if task.reads_files else len(same_source[0].source))
 
 
 class PartScored(NamedTuple):

@@ -9,9 +9,10 @@ from regard.tasks.core import Encoded
 from regard.training.engine.captured import Captured, Table
 from regard.training.engine.core import SMALLER_BATCHES, Engine
 from regard.training.engine.eager import Eager
+from regard.training.engine.rewarded import Rewarded, Staged
 from regard.training.session import Session
 
-__all__ = ["SMALLER_BATCHES", "Captured", "Eager", "Engine", "choose"]
+__all__ = ["SMALLER_BATCHES", "Captured", "Eager", "Engine", "Rewarded", "Staged", "choose"]
 
 
 # Share of a GPU's memory that the examples may take. Of all its memory, not of what is free now: a resumed run must
@@ -20,13 +21,30 @@ LARGEST_TABLE = 0.4
 
 
 def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:
-    """Returns the engine for this training: captured updates if they are possible, otherwise eager ones."""
+    """Returns the engine for this training: captured updates if they are possible, otherwise eager ones.
+
+    If there is train.reward, updates with cross-entropy are such ones, and those with reward are eager.
+    """
+
+    def with_cross_entropy() -> Engine:
+        return (Captured if _fits_on_device(task, session, data) else Eager)(task, session, data)
+
+    def with_reward() -> Engine:
+        rewards = task.rewards(data)
+        return Rewarded(task, session, rewards, on_device=_fits_on_device(task, session, rewards.data))
+
+    if task.recipe.train.reward:
+        return Staged(task, session, data, with_cross_entropy, with_reward)
+    return with_cross_entropy()
+
+
+def _fits_on_device(task: AnyTask, session: Session, data: Encoded) -> bool:
+    """Whether updates may be captured, and the GPU has memory for all examples; a line says so if it has not."""
     if not takes("captured_updates", task, session.model, data):
-        return Eager(task, session, data)
+        return False
     device = next(session.model.parameters()).device
     needed, most = Table.bytes(task, data), int(LARGEST_TABLE * devices.memory(device))
     if needed > most:
         sizes = f"{needed / memory.GIB:,.1f} GiB, more than the {most / memory.GIB:,.1f} GiB that they may have"
         say(f"the examples would take {sizes} on {device}: each batch is copied there, and updates are not captured")
-        return Eager(task, session, data)
-    return Captured(task, session, data)
+    return needed <= most

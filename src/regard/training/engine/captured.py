@@ -142,6 +142,12 @@ class Captured(Engine):
         for total in (self.total, self.tokens, self.norms):
             total.zero_()
 
+    def end(self) -> None:
+        """Collect, and free the graphs and the table; the optimizer no longer skips a step by itself."""
+        self.collect()
+        del self.session.optimizer.found_inf  # type: ignore[attr-defined]
+        del self.graphs, self.forward, self.table  # a bound method keeps its object until cycles are collected
+
     def _capture(self, rows: int, widths: tuple[int, int]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         """Captures an update for batches of this shape, after warm-up runs that leave no trace.
 

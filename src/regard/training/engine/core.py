@@ -1,7 +1,7 @@
 """The interface between the training loop and the engines that run its updates."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ Number = TypeVar("Number", int, float, Tensor)
 class Engine(ABC):
     """Runs the updates of a session's model on batches of the data, and counts them in `session.progress`."""
 
-    few_shapes: ClassVar[bool] = False  # whether batches should have few widths, because each new width takes time
+    few_shapes: bool = False  # whether batches should have few widths, because each new width takes time
 
     def __init__(self, task: AnyTask, session: Session, data: Encoded) -> None:
         self.task, self.session, self.data = task, session, data
@@ -33,6 +33,10 @@ class Engine(ABC):
     @abstractmethod
     def collect(self) -> None:
         """Wait for unfinished updates, and add their summed loss and tokens to `session.progress`."""
+
+    def end(self) -> None:
+        """Collect, and free what only this engine needs: another one runs the next updates of the session."""
+        self.collect()
 
     def global_sum(self, number: Number) -> Number:
         """The sum over all processes of a number of this process; with one process, the number itself.

@@ -2,8 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from regard.data.batching import Batches
 from regard.device import out_of_memory, precision
@@ -24,23 +27,43 @@ class Eager(Engine):
     def collect(self) -> None:
         """Do nothing: each update ends before the next one begins."""
 
+    def pieces(self, batches: Batches) -> list[Any]:
+        """The batches of the next update."""
+        first = self.session.progress.update * self.settings.accumulate
+        return [self.collate(batches[first + index]) for index in range(self.settings.accumulate)]
 
-def learn_once(engine: Engine, batches: Batches, stopper: Stopper) -> None:
+    def collate(self, indices: Sequence[int]) -> Any:
+        """The batch of the examples at these indices."""
+        return self.task.collate(self.data, indices).to(self.device)
+
+    def tokens(self, piece: Any) -> int:
+        """The number of tokens that the loss of a batch is summed over."""
+        return self.task.tokens(piece)
+
+    def loss(self, piece: Any, sampling: float) -> Float[Tensor, ""]:
+        """The summed loss of a batch; `sampling` is the share of scheduled sampling."""
+        return self.task.loss(self.session.model, piece, self.settings.smoothing, sampling)
+
+    def count(self, pieces: Sequence[Any]) -> None:
+        """Add to the progress what else is counted of the batches of an update: nothing."""
+
+
+def learn_once(engine: Eager, batches: Batches, stopper: Stopper) -> None:
     """Run one update on train.accumulate batches: the gradient is that of the mean loss per target token.
 
     The mean is over all batches of the update, in all processes. A stop may abandon the update until the optimizer's
     step; the session is then as before the update.
     """
-    task, session, settings, data = engine.task, engine.session, engine.settings, engine.data
+    session, settings = engine.session, engine.settings
     progress, model = session.progress, session.model
     number = progress.update + 1
-    first = progress.update * settings.accumulate
     with session.undone_if_stopped(), stopper.undoable():
-        pieces = [task.collate(data, batches[first + index]).to(engine.device) for index in range(settings.accumulate)]
+        pieces = engine.pieces(batches)
         model.train()
-        total, tokens = _gradient(engine, pieces, sampling=settings.sampling * number / settings.updates)
+        share = settings.sampling * number / max(1, settings.cross_entropy_updates)
+        total, tokens = _gradient(engine, pieces, sampling=share)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf).item()
-        _check_finite(number, total, norm, pieces, data)
+        _check_finite(number, total, norm, pieces, engine.data)
     session.set_rate(learning_rate(settings, number))
     session.optimizer.step()
     progress.update = number
@@ -48,22 +71,22 @@ def learn_once(engine: Engine, batches: Batches, stopper: Stopper) -> None:
     progress.tokens += tokens
     progress.norms += norm
     progress.normed += 1
+    engine.count(pieces)
 
 
-def _gradient(engine: Engine, pieces: Sequence[Batched], sampling: float) -> tuple[float, int]:
+def _gradient(engine: Eager, pieces: Sequence[Batched], sampling: float) -> tuple[float, int]:
     """Forward and backward over all pieces (batches or parts of them).
 
     Returns the summed loss in this process, and the tokens in all processes. If a piece does not fit into memory, it is
     split in two, and all pieces are run again.
     """
-    task, session, settings = engine.task, engine.session, engine.settings
-    session.optimizer.zero_grad(set_to_none=True)
-    tokens = engine.global_sum(sum(task.tokens(piece) for piece in pieces))
+    engine.session.optimizer.zero_grad(set_to_none=True)
+    tokens = engine.global_sum(sum(map(engine.tokens, pieces)))
     total = 0.0
     for index, piece in enumerate(pieces):
         try:
-            with precision(settings.precision, engine.device):
-                loss = task.loss(session.model, piece, settings.smoothing, sampling)
+            with precision(engine.settings.precision, engine.device):
+                loss = engine.loss(piece, sampling)
             (loss / tokens).backward()
             total += loss.item()
         except (MemoryError, RuntimeError) as error:
