@@ -675,7 +675,7 @@ def test_score_on_data_dev_without_a_test_set(regard: Command, tmp_path: Path) -
     (tmp_path / "dev.tsv").write_text("ab\tAB\n\tCD\nef\tEF\n", encoding="utf-8")
     settings = ("data.train=train.tsv", "data.dev=dev.tsv", *TINY, "train.updates=1")
     trained = regard("train", "dates", *settings, folder=tmp_path)
-    assert "dev.tsv: 1 pairs with an empty side dropped\n" in trained.error
+    assert "dev.tsv: 1 pair with an empty side dropped\n" in trained.error
     result = regard("score", "runs/upper", folder=tmp_path)
     assert "no test set is named; scored on the dev set, 2 pairs of dev.tsv\n" in result.error
 

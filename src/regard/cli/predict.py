@@ -13,7 +13,7 @@ import typer
 from regard.cli import core
 from regard.cli.core import STDIN, Beam, Columns, Inputs, Json, Quiet, RunPath
 from regard.cli.series import forecast_files
-from regard.errors import DataError, RecipeError, shown
+from regard.errors import DataError, RecipeError, plural, quantity, shown
 from regard.visible import is_terminal
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def predict(
         core.note(sentence)
     if unreadable:
         line = "an empty text and the key error" if as_json else "an empty line"
-        nouns = f"{predictor.task.noun_of_input}s"
+        nouns = plural(predictor.task.noun_of_input)
         raise DataError(f"{unreadable:,} of {number:,} {nouns} cannot be read; each has {line} in the output")
 
 
@@ -235,7 +235,7 @@ def _files_of(task: "AnyTask", name: str, *, quiet: bool) -> list[str]:
         raise DataError(f"{name} has no {task.noun_of_input} in it, but {files}; name another folder, or a file")
     if not quiet:
         skipped = f"; {others:,} other {'entry' if others == 1 else 'entries'} skipped" if others else ""
-        core.note(f"{name}: {len(names):,} {task.noun_of_input}s, sorted by name{skipped}")
+        core.note(f"{name}: {quantity(len(names), task.noun_of_input)}, sorted by name{skipped}")
     return names
 
 

@@ -10,7 +10,7 @@ import typer
 
 from regard.cli import core
 from regard.cli.core import Beam, Columns, Json, Quiet, RunPath, note, say, to_json, write_beside, write_line
-from regard.errors import DataError
+from regard.errors import DataError, plural, quantity
 from regard.visible import ENCODING_ERRORS
 
 if TYPE_CHECKING:
@@ -110,12 +110,16 @@ def _examples(
     if files or columns is not None:
         recipe = core.with_columns(task, named, columns)
     if _trained_on(predictor, named):
-        log.warn(f"{' and '.join(named)}: the run was trained on this; the score says little about other {task.noun}s")
+        log.warn(
+            f"{' and '.join(named)}: the run was trained on this; the score says little about other {plural(task.noun)}"
+        )
     if not named:
         return task.examples(recipe).test
     examples = task.reader(recipe)(named).examples
     if files and task.reads_files and (problem := task.problem_of(examples[0].source)):
-        raise DataError(f"{' and '.join(files)}: {problem}; its sources name {task.noun_of_input}s, one per line")
+        raise DataError(
+            f"{' and '.join(files)}: {problem}; its sources name {plural(task.noun_of_input)}, one per line"
+        )
     return examples
 
 
@@ -150,7 +154,7 @@ def _dev(predictor: "Predictor", log: "ProgressLog") -> "Sequence[Example]":
             names = " and ".join(data.train)
             raise DataError(f"{names} has changed since {run.path} was trained, and so has its dev part; {how}")
         dev, origin = examples.dev, "split off from data.train"
-    log.say(f"no test set is named; scored on the dev set, {len(dev):,} {task.noun}s {origin}")
+    log.say(f"no test set is named; scored on the dev set, {quantity(len(dev), task.noun)} {origin}")
     return dev
 
 
