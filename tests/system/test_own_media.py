@@ -153,7 +153,7 @@ def test_a_list_of_pictures_is_not_a_picture(photos: tuple[Path, list[Result]], 
         ("predict", "photos/list.txt"): listed,
         ("look", "photos/list.txt"): listed,
         ("predict", "table.csv"): f"{table} regard score runs/mine table.csv --columns SOURCE,TARGET",
-        ("predict", "prose.txt"): "prose.txt is not a picture: it begins with b'not a list\\n'; give a file in JPEG, ",
+        ("predict", "prose.txt"): "prose.txt is not a picture: it is a text; give a file in JPEG, ",
     }
     for (command, *arguments), sentence in expected.items():
         result = regard(command, "runs/mine", *arguments, folder=folder)
@@ -161,6 +161,18 @@ def test_a_list_of_pictures_is_not_a_picture(photos: tuple[Path, list[Result]], 
         assert result.error.startswith(f"regard: {sentence}"), result.error
         assert (result.error.count("\n"), result.out) == (1, b"")
     assert regard(*shlex.split(score)[1:], folder=folder).code == 0
+
+
+def test_score_names_the_file_whose_sources_are_no_pictures(photos: tuple[Path, list[Result]], regard: Command) -> None:
+    folder, _ = photos
+    (folder / "texts.tsv").write_text("14 juillet 1989\t1989-07-14\n", encoding="utf-8")
+    result = regard("score", "runs/mine", "texts.tsv", folder=folder)
+    result.assert_behaved({2})
+    assert result.error.startswith("regard: texts.tsv: there is no picture '14 juillet 1989'; pictures are read here")
+    assert result.error.endswith("; its sources name pictures, one per line\n")
+    picture = regard("score", "runs/mine", "photos/0.png", folder=folder)
+    picture.assert_behaved({2})
+    assert picture.error == "regard: photos/0.png is a PNG picture, and no text; give a file of texts\n"
 
 
 def test_texts_in_place_of_pictures_and_pictures_in_place_of_texts_are_refused(

@@ -21,7 +21,7 @@ from regard.analysis import significance
 from regard.console import ProgressLog, current_log
 from regard.data.batching import length_array
 from regard.data.records import DEV, PAIRS
-from regard.errors import CorruptError, DataError, RecipeError
+from regard.errors import CorruptError, DataError, RecipeError, quantity
 from regard.metrics import Measured, Outcome, better
 from regard.predict import Predictor, load
 from regard.recipe import Recipe
@@ -308,7 +308,7 @@ def _entrants(arguments: Sequence[Recipe | Run | str | Path]) -> list[Entrant]:
 
 def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str]) -> Entrant:
     """One entrant; `everyone` are the overrides of all recipes, `own` those of this one."""
-    if not isinstance(what, Recipe | Run) and Run.at(Path(what)):
+    if not isinstance(what, Recipe | Run) and _names_run(what):
         what = Run.open(what)
     if isinstance(what, Run):
         if own:
@@ -325,6 +325,11 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
     changes = [text for text in own if not text.startswith("name=")]
     brief = [] if len(changes) < len(own) else [re.sub(r"^[^=]*\.", "", text) for text in changes]  # a.b=c: b=c
     return Entrant(" ".join([recipe.name, *brief]), " ".join([recipe.name, *changes]), recipe, None)
+
+
+def _names_run(what: str | Path) -> bool:
+    """Whether this is a run; the name of a recipe is one only if its folder is here, and not if it is in runs/."""
+    return Run.at(Path(what).absolute() if str(what) in recipes.names() else Path(what))
 
 
 def _named(entrants: Sequence[Entrant]) -> dict[str, Entrant]:
@@ -371,14 +376,14 @@ def _judging(named: dict[str, Entrant], data: tuple[str, ...], read: Read) -> tu
     noun = task_class(first.recipe.task).noun
     if data:
         examples = task_class(first.recipe.task).reader(first.recipe)(data).examples
-        return examples, f"{len(examples):,} {noun}s of {' and '.join(data)}"
+        return examples, f"{quantity(len(examples), noun)} of {' and '.join(data)}"
     part, examples = _unseen(name, first.recipe, read)
     for other, entrant in others:
         if _texts(_unseen(other, entrant.recipe, read)[1]) != _texts(examples):
             raise DataError(f"{name} and {other} have different {part} sets; give one for all with --data FILE")
     files = first.recipe.data.test if part == "test" else first.recipe.data.dev
     origin = " and ".join(files or first.recipe.data.train) or first.recipe.data.corpus
-    return examples, f"{len(examples):,} {part} {noun}s of {origin}"
+    return examples, f"{quantity(len(examples), f'{part} {noun}')} of {origin}"
 
 
 def _unseen(name: str, recipe: Recipe, read: Read) -> tuple[str, Sequence[Example]]:

@@ -21,8 +21,10 @@ from regard.visible import ENCODING_ERRORS, WITHIN_LINES, is_terminal, make_visi
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
     from regard.recipe import Recipe
+    from regard.storage import Run
     from regard.tasks import AnyTask
 
+UsageError: Any = typer.BadParameter.__base__  # of click, which some versions of typer have a copy of
 STDIN = "-"  # the name of stdin in place of a file
 PACKED = (".gz", ".parquet")  # endings of files whose bytes are no lines of text
 CHUNK = 2000  # lines that are computed and printed at a time
@@ -44,6 +46,14 @@ class Command(TyperCommand):
                 if isinstance(info, ArgumentInfo):
                     parameter.help = info.help
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; every error about them gets the context, which click leaves out of some."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
     def format_arguments(self, ctx: Any, formatter: Any) -> None:
         """Print nothing: typer lists the arguments with the options, and click 8.5 would list them a second time."""
 
@@ -55,7 +65,7 @@ Inputs = Annotated[
     list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one per line; - or nothing is stdin.")
 ]
 RunPath = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run directory, such as runs/dates; latest is the last one in runs.")
+    str, typer.Argument(metavar="RUN", help="A run in the folder runs, or its path; latest is the last one there.")
 ]
 Runs = Annotated[Path, typer.Option(help="The folder for run directories.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line on stdout.")]
@@ -342,6 +352,17 @@ def write_command(heading: str, command: str) -> None:
 def note(text: object) -> None:
     """Print a sentence on stderr, after the program's name."""
     say(f"regard: {text}")
+
+
+def note_unfinished(run: "Run", *, quiet: bool = False) -> None:
+    """Print a note if the training of a run is not finished: its weights are those of an earlier update."""
+    if quiet or run.finished():
+        return
+    from regard.training import how_to_resume, update_of_weights
+
+    update, updates = update_of_weights(run), run.recipe().train.updates
+    weights = "" if update is None else f": its weights are those of update {update:,} of {updates:,}"
+    note(f"the run {run.path} is not finished{weights}; if it was stopped, go on with: {how_to_resume(run)}")
 
 
 def blank_note(blank: int, outputs: int) -> str:

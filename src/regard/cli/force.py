@@ -63,6 +63,7 @@ def force(
         predictor = load(run)
         recipe = core.with_columns(predictor.task, tuple(files), columns)
         examples, dropped = predictor.task.reader(recipe)(tuple(files))
+    core.note_unfinished(predictor.run, quiet=quiet)
     drawings = [Drawing(path, len(examples), ", ".join(files), pieces, scale) for path in out or []]
     if drawings:  # a name that is taken is an error before the work begins
         paths = [path for drawing in drawings for path in drawing.paths]

@@ -1,7 +1,7 @@
 """`regard look`: the attention map of one input, or all its maps."""
 
 import math
-import os.path
+import os
 import shlex
 import sys
 from functools import partial
@@ -19,6 +19,7 @@ from regard.cli.core import (
     check_utf8,
     input_files,
     note,
+    note_unfinished,
     one_line,
     print_map,
     say,
@@ -54,7 +55,7 @@ TARGET = "Show the map of this output, which the model is forced to write."
 
 def look(
     run: RunPath,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help=SOURCE)] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=SOURCE)] = None,
     out: Out = None,
     beam: Beam = None,
     site: SiteName = None,
@@ -82,12 +83,16 @@ def look(
     from regard import storage
     from regard.console import ProgressLog
 
-    if text is None:
-        raise RecipeError(_how_to_give_both(run))
+    text = _one_text(run, words or [])
     check_utf8(text, "TEXT")
     check_utf8(target or "", "--target")
     if target is not None and beam is not None:
         raise RecipeError("--beam is for a search, but --target gives the output; leave one of them out")
+    storage.Run.open(run)  # errors before torch is loaded
+    if out:
+        check_outputs(out, input_files(run))
+        for path in out:
+            storage.check_place(path)
     with ProgressLog(quiet=not is_terminal(sys.stderr)) as log:
         log.begin("loading torch")
         from regard.analysis.forced import force
@@ -96,8 +101,6 @@ def look(
         from regard.show.maps import draw
 
         check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
-        if out:
-            check_outputs(out, input_files(run))
         log.begin("loading the run")
         predictor = load(run)
         if predictor.task.recipe.task == "forecast":
@@ -133,6 +136,7 @@ def look(
             shown_maps = [attention.without_view() if matrix else attention]
             draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale)
             drawings = [(path, draw_as(path.suffix)) for path in out or []]
+    note_unfinished(predictor.run)
     for sentence in _notes(predictor, run, prediction):
         note(sentence)
     for path, content in drawings:  # only after all are drawn without an error
@@ -152,16 +156,21 @@ def look(
         print_map(attention, pieces=pieces, scale=scale)
 
 
-def _how_to_give_both(argument: str) -> str:
-    """The message if there is one argument, which is a run or, if the run was forgotten, the text."""
+def _one_text(run: str, words: list[str]) -> str:
+    """The text; RecipeError if there is none, if the run was forgotten, or if several words are not in quotes."""
     from pathlib import Path
 
     from regard.storage import Run
 
-    if Run.at(Path(argument)):
-        return f"there is no text to look at; write: regard look {shlex.quote(argument)} TEXT"
-    how = f"regard look latest {shlex.quote(argument)}"
-    return f"{shown(argument)} is no run; is this the text? Write: {how}"
+    if len(words) == 1:
+        return words[0]
+    if not Run.at(Path(run)) and (not words or os.sep not in run):
+        text = " ".join([run, *words])
+        raise RecipeError(f"{shown(run)} is no run; is this the text? Write: regard look latest {shlex.quote(text)}")
+    if not words:
+        raise RecipeError(f"there is no text to look at; write: regard look {shlex.quote(run)} TEXT")
+    how = f"regard look {shlex.quote(run)} {shlex.quote(' '.join(words))}"
+    raise RecipeError(f"the text has spaces; put it in quotes: {how}")
 
 
 def _notes(predictor: "Predictor", run: str, prediction: "Prediction") -> list[str]:

@@ -12,6 +12,7 @@ from regard.cli.core import (
     check_columns,
     check_utf8,
     note,
+    note_unfinished,
     one_line,
     read_texts,
     to_json,
@@ -34,9 +35,11 @@ def near(
     those of --text are named on stderr.
     """
     from regard.console import ProgressLog
+    from regard.storage import Run
 
     check_utf8(text, "--text")
     check_columns(columns, [file])
+    Run.open(run)  # an error before torch is loaded
     with ProgressLog(quiet=not is_terminal(sys.stderr)) as log:
         log.begin("loading torch")
         from regard.analysis.vectors import near, unknown
@@ -44,6 +47,7 @@ def near(
 
         log.begin("loading the run")
         predictor = load(run)
+    note_unfinished(predictor.run)
     lines = read_texts(predictor.task, [file], columns)
     nearest = near(predictor, text, lines, count)
     if missing := unknown(predictor, text):

@@ -13,7 +13,7 @@ import typer
 from regard.cli import core
 from regard.cli.core import STDIN, Beam, Columns, Inputs, Json, Quiet, RunPath
 from regard.cli.series import forecast_files
-from regard.errors import DataError, RecipeError, shown
+from regard.errors import DataError, RecipeError, plural, quantity, shown
 from regard.visible import is_terminal
 
 if TYPE_CHECKING:
@@ -65,18 +65,21 @@ def predict(
     """
     from regard.console import ProgressLog, track
     from regard.recipe import parse_override
+    from regard.storage import Run
 
     if n_best > 1 and not as_json:
         raise RecipeError("--n-best adds further outputs to JSON; add --json, or leave it out for the best alone")
     if maps and not as_json:
         raise RecipeError("--maps adds attention maps to JSON; add --json, or write: regard look RUN TEXT")
     _check_inputs(inputs, text, lists, columns)
+    Run.open(run)  # an error before torch is loaded
     with ProgressLog(quiet=quiet or not is_terminal(sys.stderr)) as log:
         log.begin("loading torch")
         from regard.predict import load
 
         log.begin("loading the run")
         predictor = load(run)
+    core.note_unfinished(predictor.run, quiet=quiet)
     if predictor.task.recipe.task == "forecast":
         _check_series(text, lists, beam, n_best, search)
         forecast_files(predictor, inputs or [], columns, seed, as_json=as_json, maps=maps, quiet=quiet)
@@ -117,7 +120,7 @@ def predict(
         core.note(sentence)
     if unreadable:
         line = "an empty text and the key error" if as_json else "an empty line"
-        nouns = f"{predictor.task.noun_of_input}s"
+        nouns = plural(predictor.task.noun_of_input)
         raise DataError(f"{unreadable:,} of {number:,} {nouns} cannot be read; each has {line} in the output")
 
 
@@ -232,7 +235,7 @@ def _files_of(task: "AnyTask", name: str, *, quiet: bool) -> list[str]:
         raise DataError(f"{name} has no {task.noun_of_input} in it, but {files}; name another folder, or a file")
     if not quiet:
         skipped = f"; {others:,} other {'entry' if others == 1 else 'entries'} skipped" if others else ""
-        core.note(f"{name}: {len(names):,} {task.noun_of_input}s, sorted by name{skipped}")
+        core.note(f"{name}: {quantity(len(names), task.noun_of_input)}, sorted by name{skipped}")
     return names
 
 
@@ -272,7 +275,7 @@ class Notes:
         if self._lacking:
             have = "the text has" if lines == 1 else f"{self._lacking:,} of {lines:,} lines have"
             named = ", ".join(map(shown, [*self._unknown][:LISTED])) + (", ..." if len(self._unknown) > LISTED else "")
-            sentences.append(f"{have} parts that are not in the vocabulary: {named}")
+            sentences.append(f"note: {have} parts that are not in the vocabulary: {named}")
         if self._divided:
             sentences.append(core.parts_note(self._task, self._divided, self._parts, lines))
         if self._blank:

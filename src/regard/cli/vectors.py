@@ -10,6 +10,7 @@ from regard.cli.core import (
     RunPath,
     check_columns,
     in_chunks,
+    note_unfinished,
     read_texts,
     to_json,
     write_lines,
@@ -26,7 +27,9 @@ def vectors(
     This works for runs of translate, classify, masked_lm and answer.
     """
     from regard.console import ProgressLog, counted, unwatched
+    from regard.storage import Run
 
+    Run.open(run)  # an error before torch is loaded
     check_columns(columns, inputs or [])
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
@@ -35,6 +38,7 @@ def vectors(
 
         predictor = load(run)
         texts = read_texts(predictor.task, inputs, columns)
+    note_unfinished(predictor.run, quiet=quiet)
     with ProgressLog(quiet=quiet or is_terminal(sys.stdout)):  # there, people see the results as they come
         for chunk in counted(in_chunks(texts), "computing vectors", size=1):
             with unwatched():

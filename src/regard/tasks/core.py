@@ -32,7 +32,7 @@ from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Fields, Given
 from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
 from regard.device import only_shapes
-from regard.errors import DataError, RecipeError, TooLargeError, pick
+from regard.errors import DataError, RecipeError, TooLargeError, pick, quantity
 from regard.kernels import cross_entropy as kernels
 from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout, SourceView
 from regard.metrics import CLOSEST, METRICS, MULTI_REFERENCE, Measured, Outcome, companions
@@ -77,7 +77,7 @@ class Examples(NamedTuple):
         digests = {}
         for name, examples in (("train", self.train), ("dev", self.dev)):
             sha256 = hashlib.sha256()
-            for texts in counted(store.texts(examples), "digest of the data"):
+            for texts in counted(store.texts(examples), "computing a checksum of the data"):
                 sha256.update(json.dumps(texts).encode())
             digests[name] = {"examples": len(examples), "sha256": sha256.hexdigest()}
         return json.dumps(digests, indent=1).encode()
@@ -290,19 +290,18 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         check_found(recipe, names)
         test = read(data.test).examples if data.test else []
         dev, lacking = read(data.dev) if data.dev else Loaded([], 0)
-        what = f"{cls.noun}s with an empty side"
-        notes = describe_dropped(data.dev, lacking, what)
+        notes = describe_dropped(data.dev, lacking, cls.noun, " with an empty side")
         if not data.train:
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
             return Examples(splits.train, dev or splits.dev, test or splits.test, notes)
         train, dropped = read(data.train)
-        notes = [*describe_dropped(data.train, dropped, what), *notes]
+        notes = [*describe_dropped(data.train, dropped, cls.noun, " with an empty side"), *notes]
         if dev:
             return Examples(train, dev, test, notes)
         part = files.split(train, data.split_seed)
-        notes.append(f"no data.dev given: {len(part.dev):,} {cls.noun}s split off for it")
+        notes.append(f"no data.dev given: {quantity(len(part.dev), cls.noun)} split off for it")
         return Examples(part.train, part.dev, test, notes)
 
     @classmethod
@@ -584,9 +583,9 @@ def rows_of(vocabulary: Vocabulary, *names: str) -> dict[str, Vocabulary]:
     return dict.fromkeys(names, vocabulary)
 
 
-def describe_dropped(names: Sequence[str], dropped: int, what: str) -> list[str]:
-    """The note about examples of these files that are dropped; none if none are."""
-    return [f"{' and '.join(names)}: {dropped:,} {what} dropped"] if dropped else []
+def describe_dropped(names: Sequence[str], dropped: int, noun: str, why: str = "") -> list[str]:
+    """The note about examples of these files that are dropped; none if none are. `noun` is the word for one."""
+    return [f"{' and '.join(names)}: {quantity(dropped, noun)}{why} dropped"] if dropped else []
 
 
 def position_limit(model: Model) -> float:
@@ -704,7 +703,7 @@ def evenly(items: Sequence[Item], count: int) -> Sequence[Item]:
 def by_source(examples: Sequence[Example]) -> list[list[Example]]:
     """Groups examples of equal source (and group), in the order of the first example of each."""
     sets: dict[tuple[str, str], list[Example]] = {}
-    for example in counted(examples, "grouping by source"):
+    for example in counted(examples, "joining examples of the same source"):
         sets.setdefault((example.source, example.group), []).append(example)
     return list(sets.values())
 

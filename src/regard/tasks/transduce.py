@@ -248,7 +248,9 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         with self._explaining_texts(store.sources(examples)):
             sources = self.inputs.encode_all(store.sources(examples))
             distinct = sources.distinct if isinstance(sources, Shared) else sources
-            sizes = np.fromiter(map(self.inputs.size, counted(distinct, "measuring sources")), np.int32, len(distinct))
+            sizes = np.fromiter(
+                map(self.inputs.size, counted(distinct, "measuring lengths of sources")), np.int32, len(distinct)
+            )
         return Pairs(examples, sources, targets, sizes[sources.numbers] if isinstance(sources, Shared) else sizes)
 
     def describe(self, data: Pairs, dev: Pairs) -> Iterator[str]:
