@@ -329,6 +329,38 @@ def test_one_data_file_for_all_runs(compared: Comparison, tmp_path: Path) -> Non
     assert all(sum(point.examples for point in entry.curve.points) == 45 for entry in result.entries)
 
 
+def test_runs_on_pairs_given_in_python_are_compared_on_files(
+    compared: Comparison, data: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Their pairs are not stored; the test or dev set is read if it is a file, otherwise --data must name one."""
+    given = [tuple(line.split("\t")) for line in pairs([2, 3, 4] * 10).splitlines()]
+
+    def train(name: str, *overrides: str, dev: object = None) -> Run:
+        settings = (*SMALL, f"name={name}", *overrides)
+        return regard.train("reverse", *settings, pairs=given, dev=dev, runs=tmp_path, quiet=True)
+
+    _, dev_file, test_file = data
+    tested, validated, split, both = (
+        train("tested", test_file, dev_file),
+        train("validated", dev_file),
+        train("split"),
+        train("both", dev=given[:5]),
+    )
+    result = regard.compare(compared.entries[0].run, tested, quiet=True)
+    assert result.examples == compared.examples
+    assert regard.compare(validated, quiet=True).examples == f"18 dev pairs of {dev_file.removeprefix('data.dev=')}"
+    for run in (split, both):
+        message = (
+            f"^{run.path.name} was trained on examples given in Python, which a run does not store; "
+            r"give those to compare on: --data FILE\.tsv$"
+        )
+        for others in ([run], [tested, run]):
+            with pytest.raises(DataError, match=message):
+                regard.compare(*others, quiet=True)
+        judged = regard.compare(run, tested, data=[test_file.removeprefix("data.test=")], quiet=True)
+        assert len(judged.entries) == 2
+
+
 def test_the_dev_set_is_used_if_there_is_no_test_set(tmp_path: Path) -> None:
     for name in ("train", "dev"):
         (tmp_path / f"{name}.tsv").write_text(pairs([3, 5] * 25), encoding="utf-8")

@@ -13,7 +13,19 @@ import pytest
 
 from regard import console
 from regard import recipe as recipes
-from regard.console import Pace, ProgressLog, Work, beside, counted, current_log, duration, fitting, tick, wrapped
+from regard.console import (
+    Pace,
+    ProgressLog,
+    Work,
+    announcement,
+    beside,
+    counted,
+    current_log,
+    duration,
+    fitting,
+    tick,
+    wrapped,
+)
 
 with warnings.catch_warnings():  # typer uses names that click 8.5 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -343,3 +355,16 @@ def test_a_recipe_in_a_terminal_is_not_wider_and_can_be_trained(monkeypatch: pyt
     cli.show("multi30k_tiny")
     assert all(len(line) <= 60 for line in screen.getvalue().splitlines())
     assert recipes.parse(screen.getvalue(), "the screen") == recipes.load("multi30k_tiny")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("dates", "dates: translate, from the corpus dates"),
+        ("shapes", "shapes: pictures to text, from the corpus shapes"),
+        ("tones", "tones: recordings to text, from the corpus tones"),
+        ("moods", "moods: classify, from the corpus moods"),
+    ],
+)
+def test_the_first_line_of_a_training_says_what_it_reads(name: str, line: str) -> None:
+    assert announcement(recipes.load(name)) == line

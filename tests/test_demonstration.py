@@ -10,26 +10,30 @@ import torch
 
 from regard.errors import RecipeError
 from regard.maps import AttentionMap
+from regard.types import Prediction
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:'click:DeprecationWarning"
 )  # typer imports names that click 8.5 deprecates
 MAP = AttentionMap(torch.eye(2), ("a", "b"), ("c", "d"))
+PREDICTION = Prediction("cd", "ab", 0.0, ("a", "b"), MAP)
 
 
 def test_the_page_is_the_first_of_the_files_that_are_written(tmp_path: Path) -> None:
     from regard.cli.demonstration import write_maps
 
-    names = write_maps(tmp_path, MAP)
+    names = write_maps(tmp_path, PREDICTION)
     assert names == ["map.html", "map.svg", "map.png", "map.csv", "map.pharaoh"]
     assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
+    for name in ("map.html", "map.svg"):
+        assert "cd → ab" in (tmp_path / name).read_text("utf-8")
 
 
 def test_without_matplotlib_the_other_formats_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.cli.demonstration import write_maps
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert write_maps(tmp_path, MAP) == ["map.html", "map.svg", "map.csv", "map.pharaoh"]
+    assert write_maps(tmp_path, PREDICTION) == ["map.html", "map.svg", "map.csv", "map.pharaoh"]
 
 
 def test_the_suggested_command_is_one_that_the_shell_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,10 +65,10 @@ KEYS = {
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Demos that train for two updates and are scored on a few examples."""
-    from regard.cli import demonstration
+    from regard import training
 
-    train = demonstration.train
-    monkeypatch.setattr(demonstration, "train", lambda recipe, **settings: train(recipe, *SHORT, **settings))
+    train = training.train
+    monkeypatch.setattr(training, "train", lambda recipe, **settings: train(recipe, *SHORT, **settings))
     for corpus in ("shapes", "tones"):
         monkeypatch.setattr(sys.modules[f"regard.data.corpora.{corpus}"], "TEST", 30)
 
@@ -93,6 +97,7 @@ def test_a_demo_shows_examples_of_every_group_a_map_and_the_next_command(
     monkeypatch.chdir(tmp_path)
     demo("caption", quiet=True)
     printed = capfdbinary.readouterr().out.decode()
+    assert printed.startswith("The sources are pictures. Their names list the objects: COLOUR-SHAPE-ACROSS-DOWN-RADIUS")
     assert len(re.findall(r"^shapes:\S+ -> ", printed, re.M)) == 3
     assert "(for each word, the weights of the cells of the picture):\n" in printed
     assert re.search(

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import regard
+from regard.attention.positions import POSITIONS
 from regard.device import (
     check_cancelled,
     current,
@@ -25,6 +26,7 @@ from regard.device import (
     only_shapes,
 )
 from regard.errors import ResourceError, StoppedError
+from regard.sources.picture import GRID_POSITIONS
 
 
 def test_keeping_memory_does_not_change_results():
@@ -53,8 +55,39 @@ def test_modules_of_shapes_alone_have_no_memory_and_their_own_shapes():
     assert nn.Embedding(5, 3).weight.std() > 0.1
 
 
-@pytest.mark.parametrize("name", ["translate_bahdanau", "tag"])
-def test_a_recurrent_run_loads_without_the_compiler_of_torch(name):
+def test_positions_of_shapes_alone_have_the_shapes_and_types_of_others():
+    def tables():
+        sizes = {"dim": 12, "heads": 3, "longest": 7, "causal": True}
+        modules = {name: make(**sizes) for name, make in POSITIONS.items()}
+        modules |= {f"grid {name}": make(side=5, width=11) for name, make in GRID_POSITIONS.items()}
+        named = ((f"{name} {own}", table) for name, module in modules.items() for own, table in module.named_buffers())
+        return {name: (table.shape, table.dtype, table.device.type) for name, table in named}
+
+    whole = tables()
+    with only_shapes():
+        assert tables() == {name: (shape, kind, "meta") for name, (shape, kind, _) in whole.items()}
+    assert len(whole) == 4  # sinusoids, rotations, slopes and the sinusoids of a grid
+
+
+POSITIONED = """
+import sys
+from regard.attention.positions import POSITIONS
+from regard.device import only_shapes
+from regard.sources.picture import GRID_POSITIONS
+with only_shapes():
+    [make(dim=12, heads=3, longest=7, causal=True) for make in POSITIONS.values()]
+    [make(side=5, width=11) for make in GRID_POSITIONS.values()]
+print('torch._dynamo' in sys.modules or 'sympy' in sys.modules)
+"""
+
+
+def test_positions_of_shapes_alone_need_no_compiler_of_torch():
+    result = subprocess.run([sys.executable, "-c", POSITIONED], capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"
+
+
+@pytest.mark.parametrize("name", ["translate_bahdanau", "translate_transformer", "tag"])
+def test_a_run_loads_without_the_compiler_of_torch(name):
     run = Path(__file__).parent / "golden" / "runs" / name / "finished"
     code = f"import sys, regard; regard.load({str(run)!r}); print('torch._dynamo' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

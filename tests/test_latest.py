@@ -1,4 +1,4 @@
-"""The link `latest` beside runs: it points to the last one that was created, and is resolved when a run is opened."""
+"""Names of runs: the link `latest` to the last one that was created, and names without the folder `runs`."""
 
 import errno
 import os
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import regard
+from regard.analysis.comparison import recipes_and_runs
 from regard.errors import DataError
-from regard.recipe import Recipe, to_toml
+from regard.recipe import Recipe, load, to_toml
 from regard.storage import RECIPE, Run
 
 Capture = pytest.CaptureFixture[str]
@@ -42,6 +43,57 @@ def test_latest_alone_is_that_of_the_folder_runs(tmp_path: Path, monkeypatch: py
     assert Run.open("latest").path == run.path == Path("runs/mine")
     monkeypatch.chdir("runs")
     assert Run.open("latest").path == Path("mine")
+
+
+def test_a_name_alone_is_that_of_a_run_in_the_folder_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Run.create(Path("runs"), "mine", CREATED)
+    assert Run.at(Path("mine"))
+    assert Run.open("mine").path == run.path == Path("runs/mine")
+    Path("mine").mkdir()  # whatever is here has the name
+    assert not Run.at(Path("mine"))
+    with pytest.raises(DataError, match=r"^the run mine holds no run .*; did you mean 'runs/mine'\?$"):
+        Run.open("mine")
+    Path("mine").rmdir()
+    here = Run.create(Path(), "mine", CREATED)
+    assert Run.open("mine").path == here.path == Path("mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mien", "the run mien is not there; did you mean 'mine'?"),
+        ("runs/mien", "the run runs/mien is not there; did you mean 'runs/mine'?"),
+        ("zzz", "the run zzz is not there; runs in runs: mine, other"),
+        ("runs/zzz", "the run runs/zzz is not there; runs in runs: mine, other"),
+        ("elsewhere/zzz", "the run elsewhere/zzz is not there"),
+        ("runs", "runs is a folder of runs: mine, other; name one of them, such as runs/mine"),
+        ("runs/mine/recipe.toml", "runs/mine/recipe.toml is a file; name the folder of a run: runs/mine"),
+        ("notes.txt", "notes.txt is a file; name the folder of a run"),
+    ],
+)
+def test_what_is_no_run_is_refused_with_the_runs_that_are_there(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for each in ("other", "mine"):
+        Run.create(Path("runs"), each, CREATED)
+    Path("notes.txt").write_text("notes", "utf-8")
+    with pytest.raises(DataError) as caught:
+        Run.open(name)
+    assert str(caught.value) == message
+
+
+def test_the_name_of_a_recipe_is_compared_as_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as the run of that name in runs/, which its training has made; a run directory here is meant itself."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("copy", "mine"):
+        regard.train("copy", *TINY, f"name={name}", quiet=True)
+    (first, none), (second, run) = recipes_and_runs(["copy", "mine"])
+    assert (first.data.size, none) == (load("copy").data.size, None)
+    assert (second.data.size, run) == (50, Run(Path("runs/mine")))
+    os.rename("runs/copy", "copy")
+    assert recipes_and_runs(["copy"])[0][1] == Run(Path("copy"))
 
 
 def test_a_link_to_a_run_that_was_removed_names_it_and_is_left_alone(tmp_path: Path) -> None:

@@ -14,7 +14,17 @@ from regard.attention import NORMALIZERS, SCOPES, SCORES
 from regard.data.corpora import CORPORA
 from regard.data.tokenizers import TOKENIZERS
 from regard.decoders import ORDERS
-from regard.errors import HINTS, LISTS, RecipeError, UnknownNameError, did_you_mean, names_all, pick
+from regard.errors import (
+    HINTS,
+    LISTS,
+    RecipeError,
+    UnknownNameError,
+    did_you_mean,
+    names_all,
+    pick,
+    plural,
+    quantity,
+)
 from regard.layers.recurrence import CELLS
 from regard.metrics import METRICS
 from regard.recipe import ELSEWHERE, Recipe, load, override, parse, to_toml
@@ -453,3 +463,18 @@ def test_in_an_older_recipe_the_dev_part_is_split_off_with_the_seed_of_training(
     assert parse(split, "it").data.split_seed == 1
     for text in (seed, f"{split}dev = 'b.tsv'\n", f"{seed}[data]\ncorpus = 'dates'\n"):  # nothing is split off
         assert parse(f"format = {format}\n{text}", "it") == parse(text, "it")
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "words"),
+    [
+        (0, "pair", "0 pairs"),
+        (1, "pair", "1 pair"),
+        (1200, "dev pair", "1,200 dev pairs"),
+        (1, "series", "1 series"),
+        (2, "dev series", "2 dev series"),
+    ],
+)
+def test_a_noun_agrees_with_its_number(number: int, noun: str, words: str) -> None:
+    assert quantity(number, noun) == words
+    assert plural(noun) == quantity(2, noun).removeprefix("2 ")

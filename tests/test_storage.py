@@ -89,7 +89,7 @@ def test_content_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest
 
 
 def test_writing_to_a_missing_folder_is_a_storage_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot be written: No such file or directory"):
+    with pytest.raises(StorageError, match=r"there is no folder .*nowhere; make it first: mkdir -p "):
         storage.write(tmp_path / "nowhere" / "file", b"new")
 
 
@@ -582,7 +582,7 @@ def test_an_unfinished_run_can_be_opened_but_has_no_model(young: Run) -> None:
 
 def test_opening_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_bytes(b"")
-    with pytest.raises(DataError, match="mine is not there"):
+    with pytest.raises(DataError, match=r"mine is a file; name the folder of a run$"):
         Run.open(tmp_path / "mine")
 
 

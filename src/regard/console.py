@@ -30,6 +30,7 @@ WIDEST_NAME, WIDEST_BAR, NARROWEST_BAR = 24, 30, 8  # of a work, and of its bar,
 COMMAND = re.compile(r"""`[^`]+`|(?<=: )(?<!regard: )(?:regard|pip|cut)(?: (?:'[^']*'|"[^"]*"|[^\s;,'"]|,(?! ))+)+""")
 QUOTED = re.compile(r"`(?!regard |pip |cut )")  # backquotes that hold no command
 KEPT = "\u00a0"  # stands for a space within a command while lines are broken; as wide as a space
+READ = {"picture": "pictures", "speech": "recordings"}  # what a task of sources that are no texts reads, in words
 SMOOTHING = 30.0  # seconds after which a measured speed counts for a third in what is said to be left
 
 _current: ContextVar["ProgressLog | None"] = ContextVar("_current", default=None)  # the log that is open
@@ -290,7 +291,8 @@ def announcement(recipe: Recipe) -> str:
     """The first line of a training, before data are read: what it learns from."""
     data = recipe.data
     origin = " and ".join(data.train) or (f"the corpus {data.corpus}" if data.corpus else "nothing yet")
-    return f"{recipe.name}: {recipe.task}, from {origin}"
+    what = f"{READ[recipe.source]} to text" if recipe.task == "translate" and recipe.source in READ else recipe.task
+    return f"{recipe.name}: {what}, from {origin}"
 
 
 def duration(seconds: float) -> str:

@@ -30,11 +30,6 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 
 
-def uses_threads(device: torch.device) -> bool:
-    """Whether a device computes on threads of its own: the CPU. A GPU computes in batches what they do one by one."""
-    return device.type == "cpu"
-
-
 def choose_device(name: str) -> torch.device:
     """The device of that name; `auto` is the GPU if there is one."""
     if name == "auto":
@@ -59,11 +54,15 @@ def only_shapes() -> Iterator[None]:
 class _WithoutValues(TorchFunctionMode):
     """Leaves out initial values for which torch would import its compiler on the meta device, for about a second.
 
-    The tables of a Transformer's positions still need it.
+    Any arithmetic needs it, too: whoever makes a table in a module leaves it out if it is on the meta device.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(function, "__name__", "")
+        if function is torch.arange and "device" not in (kwargs or {}):  # of whole numbers
+            return torch.empty(len(range(*args)), **{"dtype": torch.int64, **(kwargs or {})})
+        if function is torch.randn:
+            return torch.empty(*args, **(kwargs or {}))
         if name == "normal_":  # of nn.init, and of tensors
             return args[0] if args else kwargs["tensor"]
         if name == "std":

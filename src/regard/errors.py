@@ -15,6 +15,7 @@ SIMILARITY = 0.6  # of a suggested name, from 0 to 1
 SHORTEST_BEGINNING = 3  # letters of a name's beginning that stands for it
 # The arguments of `regard list` for nouns that do not simply get an s.
 LISTS = {"corpus": "corpora", "positions": "positions", "reader of letters": "letters", "table": ""}
+UNCHANGED = ("series",)  # nouns whose plural is the same
 # Names of values that papers and other toolkits use, and what regard calls them, by the noun of the table.
 HINTS = {
     "score": {
@@ -151,6 +152,16 @@ def _similarity(name: str, choice: str) -> float:
         different = [pair for pair in zip(*parts, strict=True) if pair[0] != pair[1]]
         name, choice = (".".join(pair[side] for pair in different) for side in (0, 1))
     return SequenceMatcher(None, name, choice).ratio()
+
+
+def plural(noun: str) -> str:
+    """The plural of a noun in messages: with an s, unless it is the same as the singular."""
+    return noun if noun.endswith(UNCHANGED) else f"{noun}s"
+
+
+def quantity(number: int, noun: str) -> str:
+    """A number and its noun: `1 pair`, `1,200 pairs`, `2 series`."""
+    return f"{number:,} {noun if number == 1 else plural(noun)}"
 
 
 def names_all(what: str, after: str = "") -> str:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from regard.errors import RecipeError, shown
+from regard.errors import RecipeError, quantity, shown
 
 MARKS = frozenset({"<pad>", "<s>", "</s>"})  # labels that are not words; `<unk>` counts as a word
 
@@ -336,7 +336,7 @@ class AttentionMaps:
         parts = []
         for site in self.sites:
             layers = [own for own in self.layers if own.site == site]
-            parts.append(f"{site} with {_count(len(layers), 'layer')} of {_count(layers[0].heads, 'head')}")
+            parts.append(f"{site} with {quantity(len(layers), 'layer')} of {quantity(layers[0].heads, 'head')}")
         return f"AttentionMaps({', '.join(parts)})"
 
     def _repr_html_(self, title: str = "") -> str:
@@ -344,10 +344,6 @@ class AttentionMaps:
         from regard.show.html import framed
 
         return framed(self, title)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def numbered(noun: str, count: int) -> str:

@@ -556,8 +556,12 @@ def origins(name: str | Path, overrides: Iterable[str] = ()) -> dict[str, str]:
     path, content = _content(name)
     values = _parse_toml(_decode(content, str(path)))
     values = _upgrade(values, values.pop("format", FORMAT))
-    changes = {key: COMMAND_LINE for text in overrides for key in _dotted(parse_override(text))}
-    return dict.fromkeys(_dotted(values), path.name) | changes
+    return dict.fromkeys(_dotted(values), path.name) | overridden(overrides)
+
+
+def overridden(overrides: Iterable[str]) -> dict[str, str]:
+    """Where the value of each key comes from that is set on the command line."""
+    return {key: COMMAND_LINE for text in overrides for key in _dotted(parse_override(text))}
 
 
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -83,6 +83,7 @@ TRANSFORMER = (
     *("model.encoder.kind=transformer", "model.decoder.kind=transformer", "model.encoder.inner_dim=8"),
     *("model.decoder.inner_dim=8", "model.attention.score=scaled_dot", "model.attention.heads=2"),
 )
+MELODIES = [("C4",), ("D4", "F4"), ("E4",), ("G4", "C4"), ("A4",), ("C5", "D4", "E4")]
 LINES = ("data.train=lines.txt", "data.dev=lines.txt", "data.test=lines.txt")
 KINDS = {
     "recurrent": (*PAIRS, "train.average=2", "train.sampling=0.5", "train.accumulate=2"),
@@ -114,6 +115,18 @@ ALL_KINDS = KINDS | {
     ),
     "plugin": (*PAIRS, "model.attention.score=manhattan", "model.decoder.order=luong"),
 }
+# Kinds whose source is no text: killed at random instants. Nothing else is tried on them, as above.
+MEDIA_KINDS = {
+    "picture": (
+        *("source=picture", "tokens.target=word", "picture.size=20", "picture.channels=3", "picture.blocks=2"),
+        *("data.train=scenes.tsv", "data.dev=scenes.tsv", "data.test=scenes.tsv", "model.encoder.kind=none"),
+    ),
+    "speech": (
+        *("source=speech", "tokens.target=word", "speech.front=pyramid", "speech.bands=7", "speech.width=8"),
+        *("speech.hop=0.05", "speech.band_masks=1", "speech.band_width=3", "train.ctc=0.3"),
+        *("data.train=melodies.tsv", "data.dev=melodies.tsv", "data.test=melodies.tsv"),
+    ),
+}
 NO_DECODER = ("model.decoder", "search")
 UNUSED = {  # keys that a task refuses
     "classifier": NO_DECODER,
@@ -126,7 +139,7 @@ UNUSED = {  # keys that a task refuses
 
 def settings(kind: str) -> list[str]:
     """The overrides of the recipe `reverse` for a tiny run of this kind."""
-    keys = [f"name={kind}", "data.corpus=", *SIZES, *ALL_KINDS[kind]]
+    keys = [f"name={kind}", "data.corpus=", *SIZES, *(ALL_KINDS | MEDIA_KINDS)[kind]]
     return [key for key in keys if not key.startswith(UNUSED.get(kind, ("-",)))]
 
 
@@ -142,6 +155,10 @@ def write_data(folder: Path) -> None:
     (folder / "tags.tsv").write_text("".join(f"{' '.join(row)}\tB-x I-x I-x\n" for row in sentences), encoding="utf-8")
     questions = "".join(f"{row[0]}\t{' '.join(row)}\t{row[2]}\n" for row in sentences)
     (folder / "questions.tsv").write_text(questions, encoding="utf-8")
+    scenes = [f"shapes:red-circle-{9 + 5 * place}-20-6\ta circle at {place}\n" for place in range(9)]
+    (folder / "scenes.tsv").write_text("".join(scenes), encoding="utf-8")
+    melodies = [f"tones:{number}:{'-'.join(notes)}\t{' '.join(notes)}\n" for number, notes in enumerate(MELODIES)]
+    (folder / "melodies.tsv").write_text("".join(melodies), encoding="utf-8")
 
 
 def install_plugin(folder: Path) -> None:

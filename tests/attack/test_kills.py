@@ -13,6 +13,7 @@ from common import (
     KINDS,
     LATEST,
     MANIFEST,
+    MEDIA_KINDS,
     METRICS,
     RECIPE,
     WHOLE,
@@ -32,7 +33,9 @@ from commands import Result
 
 Count = Callable[[str, object], None]
 READING = {"read", "close"}  # operations that change no file
-SOME_KINDS = pytest.mark.parametrize("kind", KINDS if WHOLE else ["recurrent", "subwords", "classifier"])
+SOME = [*KINDS] if WHOLE else ["recurrent", "subwords", "classifier"]
+SOME_KINDS = pytest.mark.parametrize("kind", SOME)
+EVERY_SOURCE = pytest.mark.parametrize("kind", [*SOME, *MEDIA_KINDS])
 ONE_KIND = pytest.mark.parametrize("kind", KINDS if WHOLE else ["transformer"])
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 LOOP, VALIDATION = "regard.training.loop", "regard.training.validation"
@@ -128,7 +131,7 @@ def test_prolonged_and_killed_at_every_operation_on_a_file(tmp_path: Path, recor
                 assert snapshot(run.parent, without=[run]) == foreign
 
 
-@SOME_KINDS
+@EVERY_SOURCE
 def test_killed_at_a_random_instant(kind: str, tmp_path: Path, record_property: Count) -> None:
     made = example(kind)
     generator = random.Random(f"instants of {kind}")

@@ -170,7 +170,7 @@ ORIENTATION = b"II*\0\x08\0\0\0\1\0\x12\1"  # of EXIF data, up to the type of th
 BOMB = zlib.compress(bytes(50_000_000))
 HOSTILE: dict[str, tuple[Callable[[], bytes], str | list[list[int]]]] = {  # content, and a sentence or the first pixels
     "no bytes": (lambda: b"", "is not a picture: it is empty; give a file in JPEG"),
-    "text": (lambda: b"two dogs in the snow\n", "is not a picture: it begins with b'two dogs in '; give"),
+    "text": (lambda: b"two dogs in the snow\n", "is not a picture: it is a text; give"),
     "only a signature": (lambda: b"\x89PNG\r\n\x1a\n", "is not a whole PNG picture"),
     "a PNG of 50,000 x 50,000": (lambda: png(50_000, 50_000, 8, 2, ROWS), TOO_LARGE),
     "a PNG of 2**31 - 1": (lambda: png(2**31 - 1, 2**31 - 1, 8, 2, ROWS), TOO_LARGE),

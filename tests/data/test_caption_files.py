@@ -22,6 +22,7 @@ from regard.tasks import Transduce
 FLICKR = "b.jpg#0\tA dog .\na.jpg#0\tA cat , asleep .\na.jpg#1\tTwo cats\n"
 NUMBERED = "b.jpg\t0\tA dog .\na.jpg\t0\tA cat , asleep .\na.jpg\t1\tTwo cats\n"
 BARS = "image_name| comment_number| comment\nb.jpg| 0| A dog .\na.jpg| 0| A cat , asleep .\na.jpg| 1   Two cats\n"
+COMMAS = 'image,caption\nb.jpg,A dog .\na.jpg,"A cat , asleep ."\na.jpg,Two cats\n'
 PAIRS = [("b.jpg", "A dog ."), ("a.jpg", "A cat , asleep ."), ("a.jpg", "Two cats")]
 COCO = {
     "info": {"year": 2017},
@@ -64,26 +65,50 @@ def pack(path: Path, files: dict[str, bytes]) -> str:
 # formats
 
 
-@pytest.mark.parametrize("content", [FLICKR, NUMBERED, BARS, COCO])
+@pytest.mark.parametrize("content", [FLICKR, NUMBERED, BARS, COMMAS, COCO])
 def test_every_published_form_gives_the_same_pairs(tmp_path: Path, content: str | dict[str, Any]) -> None:
     assert texts(write(tmp_path, content)) == PAIRS
 
 
-@pytest.mark.parametrize(("content", "first"), [(FLICKR, 1), (NUMBERED, 1), (BARS, 2), (COCO, 1)])
+@pytest.mark.parametrize(("content", "first"), [(FLICKR, 1), (NUMBERED, 1), (BARS, 2), (COMMAS, 2), (COCO, 1)])
 def test_the_origin_of_a_caption_is_its_line_or_its_number(tmp_path: Path, content: Any, first: int) -> None:
     name = write(tmp_path, content)
     assert [example.origin for example in read((name,)).examples] == [f"{name}:{first + number}" for number in range(3)]
 
 
-def test_results_csv_of_flickr30k_needs_no_columns(tmp_path: Path) -> None:
-    name = write(tmp_path, BARS, "results.csv")
+@pytest.mark.parametrize(
+    ("field", "caption"),
+    [
+        ('"A dog , and a cat ."', "A dog , and a cat ."),
+        ("A dog , and a cat .", "A dog , and a cat ."),
+        ("A dog,a cat,", "A dog,a cat,"),
+        ('"A ""big"" dog , asleep ."', 'A "big" dog , asleep .'),
+        ('"""Stop"" , says a sign"', '"Stop" , says a sign'),
+        ('"Stop" , says a "sign"', '"Stop" , says a "sign"'),
+        ('A sign says , "Stop"', 'A sign says , "Stop"'),
+        ('"A dog', '"A dog'),
+    ],
+)
+def test_captions_of_a_table_have_commas_and_quotes(tmp_path: Path, field: str, caption: str) -> None:
+    lines = ["image,caption", f"a.jpg,{field}", f'"b,1.jpg",{field}', "", 'c.jpg,""']
+    name = write(tmp_path, "\r\n".join(lines))
+    assert texts(name) == [("a.jpg", caption), ("b,1.jpg", caption)]
+    assert read((name,)).dropped == 2
+    assert texts(write(tmp_path, f'"image","caption"\na.jpg,{field}\n')) == [("a.jpg", caption)]
+
+
+@pytest.mark.parametrize("content", [BARS, COMMAS])
+def test_a_published_table_needs_no_columns(tmp_path: Path, content: str) -> None:
+    name = write(tmp_path, content, "results.csv")
     recipe = recipes.load("flickr8k_soft", [f"data.train={name}", "data.dev=", "data.test="])
-    Transduce.check_columns(recipe.data)
+    Transduce.check_columns(recipe)
     assert len(Transduce.line_reader(recipe)((name,)).examples) == 3
     table = tmp_path / "table.csv"
-    table.write_text("image,caption\na.jpg,A dog\n", "utf-8")
+    table.write_text("picture,caption\na.jpg,A dog\n", "utf-8")
     with pytest.raises(RecipeError, match=r"table\.csv has the columns"):
-        Transduce.check_columns(recipes.override(recipe, f"data.train={table}").data)
+        Transduce.check_columns(recipes.override(recipe, f"data.train={table}"))
+    with pytest.raises(RecipeError, match=r"results\.csv has the columns"):
+        Transduce.check_columns(recipes.load("reverse", [f"data.train={name}"]))
 
 
 def test_karpathys_files_have_parts(tmp_path: Path) -> None:
@@ -121,6 +146,7 @@ def test_other_files_are_pairs_or_parallel_texts(tmp_path: Path) -> None:
         (FLICKR + "c.jpg\tA bird\n", r"captions.txt:4: .*expected picture#NUMBER<TAB>caption"),
         (NUMBERED + "c.jpg\tA bird\n", r"captions.txt:4: .*expected picture<TAB>NUMBER<TAB>caption"),
         (BARS + "c.jpg A bird\n", r"captions.txt:5: .*expected picture\| NUMBER\| caption"),
+        (COMMAS + "c.jpg A bird\n", r"captions.txt:5: .*expected picture,caption"),
         ("a.jpg\t0\t \n", r"captions.txt: no caption is left of 1; the others are blank"),
         ('{"images": [', r"captions.txt:1:13: not valid JSON"),
         ('{"images":' + "[" * 100_000, r"captions.txt: not valid JSON"),
@@ -151,6 +177,8 @@ def test_a_file_of_many_values_is_refused_before_it_is_parsed(tmp_path: Path, mo
 def test_a_long_line_of_spaces_takes_no_time(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"captions.txt:2: "):
         read((write(tmp_path, BARS.split("\n")[0] + "\nx" + " " * 1_000_000 + "\n"),))
+    with pytest.raises(DataError, match=r"captions.txt:2: "):
+        read((write(tmp_path, 'image,caption\n"' + '"' * 1_000_000 + "\n"),))
 
 
 def test_coco_has_no_parts(tmp_path: Path) -> None:

@@ -64,6 +64,14 @@ def test_lines_come_back_as_they_were_written(lines, end):
     assert read_lines([content], "x") == ["first", *written]
 
 
+def test_a_file_of_another_format_is_named_and_not_to_be_converted():
+    Path("map.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
+    with pytest.raises(DataError, match=r"^map\.png is a PNG picture, and no text; give a file of texts$"):
+        load("map.png")
+    Path("words.txt").write_text("GIF89a is a format\n", encoding="utf-8")  # a text may begin like that
+    assert list(load("words.txt")) == ["GIF89a is a format"]
+
+
 @laws
 @given(st.binary())
 def test_any_bytes_give_one_line_per_newline_or_a_located_error(content):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from regard.data import store
 from regard.data.files import pairs, read_lines, split
-from regard.data.store import IntegerRows, Mapped, joined, mapped, row_lengths, take, where
+from regard.data.store import IntegerRows, Mapped, groups, joined, mapped, row_lengths, take, where
 from regard.sources import text as text_source
 from regard.types import Example
 
@@ -90,3 +90,9 @@ def test_a_tokenizer_is_cached_under_the_digest_of_all_its_texts(count):
     whole = hashlib.sha256(json.dumps([["1", "2"], "word", 7, texts]).encode()).hexdigest()
     assert text_source._digest([["1", "2"], "word", 7], texts) == whole
     assert text_source._digest([["1", "2"], "word", 7], mapped(texts, str)) == whole
+
+
+def test_groups_are_all_items_in_order_with_the_rest_in_the_last():
+    assert list(groups(iter("abcdefg"), 3)) == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+    assert list(groups([1, 2], 2)) == [[1, 2]]
+    assert list(groups([], 5)) == []

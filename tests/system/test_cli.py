@@ -14,14 +14,17 @@ import sys
 import tomllib
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 
-from commands import Result
+from commands import Result, shared_commands, user_environment
 from conftest import SCRIPT, Command
-from regard import __version__
+from regard import __version__, storage
 from regard import recipe as recipes
 from regard.analysis.doctor import EXTRAS
 from regard.attention.scores import SCORES
@@ -29,6 +32,8 @@ from regard.errors import DataError, RecipeError, StorageError
 from regard.kernels.choose import PATHS
 from regard.maps import AttentionMap
 from regard.show.maps import DRAWINGS
+from regard.storage import Run
+from regard.types import END
 
 with warnings.catch_warnings():  # typer uses names that click 8.5 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -347,7 +352,7 @@ def test_lines_that_the_model_cannot_read_are_counted_in_a_note(regard: Command,
     assert len(result.lines) == 5
     assert result.error.split("\n")[:-1] == [
         "regard: 1 of 5 lines have a tab; each is read as one text with the tab in it; for one column, use: cut -f1",
-        "regard: 3 of 5 lines have parts that are not in the vocabulary: 'ß', 'z', 'ü', '1', '\\t', ...",
+        "regard: note: 3 of 5 lines have parts that are not in the vocabulary: 'ß', 'z', 'ü', '1', '\\t', ...",
     ]
     assert regard("predict", run, "--quiet", stdin="abß\t\n".encode()).error == ""
     assert regard("predict", run, stdin=b"abc\nbed\n").error == ""
@@ -404,9 +409,45 @@ def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Comman
             "word",
         ): "data.columns names the columns of source and target, 2 in all",
         ("score", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
+        ("force", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
+        ("predict", run, "pairs.csv", "--columns", "word,upper"): "--columns names the columns of source, 1 in all",
     }
     for arguments, sentence in refusals.items():
         assert refused(regard(*arguments, folder=tables)).startswith(sentence)
+
+
+def test_a_file_with_columns_is_not_read_as_lines_unless_on_stdin(regard: Command, run: Path, tables: Path) -> None:
+    """Without data.columns or --columns, all commands name the columns that there are, and what to write."""
+    (tables / "lines.csv").write_text("abc\nbad\n", encoding="utf-8")
+    (tables / "lines.jsonl").write_text("abc\nbad\n", encoding="utf-8")
+    pairs_csv = "pairs.csv has the columns 'id', 'word', 'upper'; name"
+    source, on_stdin = "that of source with --columns SOURCE", "if its lines are texts, give it on stdin: - <"
+    both = f"{pairs_csv} those of source and target with data.columns=SOURCE,TARGET (of a run: --columns SOURCE,TARGET)"
+    refusals = {
+        ("predict", run, "pairs.csv"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("predict", run, "words.txt", "pairs.csv"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("vectors", run, "pairs.csv"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("near", run, "pairs.csv", "--text", "abc"): f"{pairs_csv} {source}; {on_stdin} pairs.csv",
+        ("predict", run, "pairs.jsonl.gz"): f"pairs.jsonl.gz has the columns 'upper', 'word'; name {source}",
+        ("predict", run, "lines.jsonl"): f"lines.jsonl is named like a file with columns; name {source}; {on_stdin}",
+        ("predict", run, "gone.csv"): "cannot find gone.csv; looked for gone.csv, ",
+        ("score", run, "pairs.csv"): both,
+        ("force", run, "pairs.csv"): both,
+    }
+    for arguments, sentence in refusals.items():
+        message = refused(regard(*arguments, folder=tables))
+        assert message.startswith(sentence), message
+    lines = regard("predict", run, "-", folder=tables, stdin=(tables / "lines.csv").read_bytes())
+    assert (lines.code, len(lines.lines)) == (0, 2)
+
+
+def test_other_commands_read_columns_too(regard: Command, run: Path, tables: Path) -> None:
+    forced = regard("force", run, "pairs.tsv", folder=tables)
+    assert regard("force", run, "pairs.csv", "--columns", "word,upper", folder=tables) == forced
+    for command, *more in (("vectors",), ("near", "--text", "abc")):
+        lines = regard(command, run, "words.txt", *more, folder=tables)
+        assert lines.code == 0, lines.error
+        assert regard(command, run, "pairs.csv", "--columns", "word", *more, folder=tables) == lines
 
 
 def test_a_run_on_columns_reads_them_again(regard: Command, tables: Path, tmp_path: Path) -> None:
@@ -598,7 +639,11 @@ def test_the_help_of_score_shows_an_escape_as_it_is_written(regard: Command) -> 
 
 def test_a_place_for_errors_that_cannot_be_written_is_refused_at_once(regard: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for place, reason in (("none/x.tsv", "No such file"), (".", "is not a file"), ("file/x.tsv", "Not a directory")):
+    for place, reason in (
+        ("none/x.tsv", "make it first: mkdir -p none"),
+        (".", "is not a file"),
+        ("file/x.tsv", "Not a directory"),
+    ):
         result = regard("score", "no-run", "--errors", place, folder=tmp_path)
         assert (result.code, result.lines) == (4, [])
         assert reason in result.error
@@ -630,7 +675,7 @@ def test_score_on_data_dev_without_a_test_set(regard: Command, tmp_path: Path) -
     (tmp_path / "dev.tsv").write_text("ab\tAB\n\tCD\nef\tEF\n", encoding="utf-8")
     settings = ("data.train=train.tsv", "data.dev=dev.tsv", *TINY, "train.updates=1")
     trained = regard("train", "dates", *settings, folder=tmp_path)
-    assert "dev.tsv: 1 pairs with an empty side dropped\n" in trained.error
+    assert "dev.tsv: 1 pair with an empty side dropped\n" in trained.error
     result = regard("score", "runs/upper", folder=tmp_path)
     assert "no test set is named; scored on the dev set, 2 pairs of dev.tsv\n" in result.error
 
@@ -744,11 +789,10 @@ def test_look_without_matplotlib_says_so_before_anything_is_written(
     (module_folder / "matplotlib.py").write_text("raise ImportError", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(module_folder), os.environ.get("PYTHONPATH", "")]))
     pictures = [part for ending in ("svg", "html", "png") for part in ("-o", f"a.{ending}")]
-    for run_name in (run, "no-such-run"):
-        message = refused(script("look", run_name, "fade", *pictures, folder=tmp_path))
-        how = "pip install 'regard[plot]', or in a clone: pip install -e '.[plot]'"
-        assert message == f"drawing a PNG needs the package matplotlib; install it with: {how}"
-        assert os.listdir(tmp_path) == ["hidden"]
+    message = refused(script("look", run, "fade", *pictures, folder=tmp_path))
+    how = "pip install 'regard[plot]', or in a clone: pip install -e '.[plot]'"
+    assert message == f"drawing a PNG needs the package matplotlib; install it with: {how}"
+    assert os.listdir(tmp_path) == ["hidden"]
 
 
 def test_look_writes_no_picture_unless_all_are_drawn(
@@ -760,12 +804,12 @@ def test_look_writes_no_picture_unless_all_are_drawn(
 
     monkeypatch.setitem(DRAWINGS, ".csv", broken)
     with pytest.raises(AssertionError):
-        cli.look(str(run), "fade", [tmp_path / "x.svg", tmp_path / "x.csv"])
+        cli.look(str(run), ["fade"], [tmp_path / "x.svg", tmp_path / "x.csv"])
     assert os.listdir(tmp_path) == []
 
 
-def test_look_refuses_an_unknown_ending_before_any_work(regard: Command, tmp_path: Path) -> None:
-    result = regard("look", "no-such-run", "fade", "-o", "x.svg", "-o", "x.svgg", folder=tmp_path)
+def test_look_refuses_an_unknown_ending_before_any_work(regard: Command, run: Path, tmp_path: Path) -> None:
+    result = regard("look", run, "fade", "-o", "x.svg", "-o", "x.svgg", folder=tmp_path)
     endings = ".svg, .png, .html, .csv, .pharaoh"
     assert refused(result) == f"unknown picture ending '.svgg'; choose from {endings}; did you mean '.svg'?"
     assert os.listdir(tmp_path) == []
@@ -791,8 +835,216 @@ def test_look_notes_the_name_of_a_file_and_unknown_parts(regard: Command, run: P
 
     how = "regard predict runs/upper pairs.tsv"
     assert notes("pairs.tsv") == f"regard: pairs.tsv is read as a text; for the lines of a file: {how}\n"
-    assert notes("abß") == "regard: the text has parts that are not in the vocabulary: 'ß'\n"
+    assert notes("abß") == "regard: note: the text has parts that are not in the vocabulary: 'ß'\n"
     assert notes("abc") == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", [("look", "abc"), ("predict", "--text", "abc"), ("near", "words.txt", "--text", "abc")]
+)
+def test_in_a_terminal_a_line_says_that_torch_and_the_run_are_loaded(
+    run: Path, tables: Path, arguments: tuple[str, ...]
+) -> None:
+    """It is there before torch is imported, and removed before the output comes."""
+    command, *others = arguments
+    start = partial(shared_commands(), command, run, *others, folder=tables, limit=60)
+    piped = start()
+    shown = start(terminals=("error",), environment={"TERM": "xterm"})
+    assert (shown.code, shown.out) == (0, piped.out)
+    assert piped.error == ""
+    first, second = shown.error.index("loading torch"), shown.error.index("loading the run")
+    assert first < second
+    assert shown.error.endswith("\x1b[1A\x1b[2K")  # up to the line, and erase it
+    if command == "predict":
+        assert start("--quiet", terminals=("error",), environment={"TERM": "xterm"}).error == ""
+
+
+BEGINS = """
+import os, sys
+from regard import console
+from regard.__main__ import main
+def begin(log, what):
+    print(what, "torch" in sys.modules, flush=True)
+    os._exit(0)
+console.ProgressLog.begin = begin
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("look", "runs/a", "abc"),
+        ("predict", "runs/a", "b.txt"),
+        ("near", "runs/a", "b.txt", "--text", "abc"),
+        ("vectors", "runs/a", "b.txt"),
+        ("score", "runs/a", "b.tsv"),
+        ("force", "runs/a", "b.tsv"),
+        ("align", "runs/a", "b.tsv"),
+        ("compare", "runs/a", "runs/b"),
+        ("train", "dates"),
+        ("train", "--resume", "runs/a"),
+        ("demo", "caption"),
+    ],
+)
+def test_a_command_says_that_torch_is_loaded_before_it_is(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Its import takes a second, on a busy machine several."""
+    Run.create(tmp_path / "runs", "a", {storage.RECIPE: recipes.to_toml(recipes.Recipe()).encode()})
+    begun = [sys.executable, "-c", BEGINS, *arguments]
+    result = subprocess.run(begun, capture_output=True, text=True, check=True, cwd=tmp_path, env=user_environment())
+    assert result.stdout == "loading torch False\n"
+
+
+REFUSES = """
+import sys
+from regard.__main__ import main
+try:
+    main()
+finally:
+    print("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("look", "nope", "abc"), "the run nope is not there"),
+        (("look", "runs/a"), "there is no text to look at"),
+        (("look", "runs/a", "x", "-o", "none/x.svg"), "none/x.svg cannot be written: there is no folder none"),
+        (("predict", "nope"), "the run nope is not there"),
+        (("near", "nope", "b.txt", "--text", "a"), "the run nope is not there"),
+        (("vectors", "nope"), "the run nope is not there"),
+        (("score", "nope"), "the run nope is not there"),
+        (("align", "nope", "b.tsv"), "the run nope is not there"),
+        (("train", "--resume", "nope"), "the run nope is not there"),
+        (("train", "runs/a"), "runs/a is a run; go on with it: "),
+        (("demo", "nope"), "unknown demo 'nope'"),
+    ],
+)
+def test_errors_in_arguments_do_not_wait_for_torch(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    Run.create(tmp_path / "runs", "a", {storage.RECIPE: recipes.to_toml(recipes.Recipe()).encode()})
+    command = [sys.executable, "-c", REFUSES, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=user_environment())
+    assert result.stderr.startswith(f"regard: {sentence}")
+    assert result.stdout == "False\n"
+
+
+def test_the_next_command_shows_an_example_of_the_run(
+    regard: Command, trained: tuple[Path, Result], tmp_path: Path
+) -> None:
+    last = trained[1].error.splitlines()[-1]
+    sources = [line.split("\t")[0] for line in pairs(200).splitlines()]
+    match = re.fullmatch(r"next: regard look runs/upper (\w+)", last)
+    assert match is not None
+    assert match[1] in sources
+    finished = regard("train", "--resume", "runs/upper", folder=trained[0])  # nothing is validated
+    assert finished.error.splitlines()[-1] == 'next: regard look runs/upper "..."'
+
+
+def test_a_run_may_be_named_without_its_folder(regard: Command, trained: tuple[Path, Result]) -> None:
+    assert (
+        regard("look", "upper", "fade", folder=trained[0]).out
+        == regard("look", "runs/upper", "fade", folder=trained[0]).out
+    )
+    resumed = regard("train", "--resume", "upper", "--quiet", folder=trained[0])
+    assert (resumed.code, resumed.lines) == (0, ["runs/upper"])
+
+
+def test_a_text_without_quotes_is_refused_with_the_command(regard: Command, trained: tuple[Path, Result]) -> None:
+    def refusal(*arguments: str) -> str:
+        return refused(regard("look", *arguments, folder=trained[0]))
+
+    quoted = "the text has spaces; put it in quotes: regard look runs/upper '14 juillet 1989'"
+    assert refusal("runs/upper", "14", "juillet", "1989") == quoted
+    assert refusal("runs/upper", "14", "--beam", "2", "juillet", "1989") == quoted
+    forgotten = "'14' is no run; is this the text? Write: regard look latest '14 juillet 1989'"
+    assert refusal("14", "juillet", "1989") == forgotten
+    near = regard("near", "runs/upper", "pairs.tsv", "--text", "14", "juillet", folder=trained[0])
+    sentence = "Error: Got unexpected extra argument (juillet); put a text of several words in quotes"
+    assert (near.code, near.error.splitlines()[-1]) == (2, sentence)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("help",), "Error: No such command 'help'; write: regard --help"),
+        (("help", "look"), "Error: No such command 'help'; write: regard look --help"),
+        (("train", "dates", "--resume"), "Error: Option '--resume' requires an argument: --resume RUN"),
+        (("near", "RUN", "FILE"), "Error: Missing option '--text'."),
+    ],
+)
+def test_wrong_arguments_are_answered_with_what_to_write(
+    regard: Command, arguments: tuple[str, ...], sentence: str
+) -> None:
+    result = regard(*arguments)
+    assert (result.code, result.out) == (2, b"")
+    first, *_, last = result.error.splitlines()
+    assert first.startswith("Usage: ")
+    assert last == sentence
+
+
+def test_regard_alone_prints_its_help_once(regard: Command) -> None:
+    result = regard()
+    assert result.code == 2
+    assert result.error == regard("--help").out.decode()
+
+
+def test_list_names_the_command_for_a_recipe(regard: Command) -> None:
+    assert refused(regard("list", "dates")) == "dates is a recipe, and no table; its values: regard show dates"
+
+
+def test_a_run_in_place_of_a_recipe_is_refused_with_both_ways_to_go_on(
+    regard: Command, trained: tuple[Path, Result]
+) -> None:
+    how = "go on with it: regard train --resume runs/upper; or train its recipe again: regard train "
+    for name in ("runs/upper", "upper", "latest"):
+        message = refused(regard("train", name, folder=trained[0]))
+        assert message == f"{name} is a run; {how}runs/upper/recipe.toml"
+
+
+def test_a_name_that_no_run_can_have_is_refused_before_data_are_read(regard: Command, tmp_path: Path) -> None:
+    result = regard("train", "dates", "name=a/b", "data.train=missing.tsv", folder=tmp_path)
+    assert refused(result).startswith("the name of a run is made of letters, digits, ")
+
+
+def test_commands_note_that_a_run_is_not_finished(regard: Command, run: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "stopped"))
+    (tmp_path / "pairs.tsv").write_text("abc\tABC\n", encoding="utf-8")
+    with Run.open(copied).training() as locked:
+        locked.prolong(recipes.override(locked.recipe(), "train.updates=1200"), 150)
+    best = min(Run.open(run).metrics()[:-1], key=lambda entry: entry["dev_loss"])["update"]
+    how = "if it was stopped, go on with: regard train --resume stopped"
+    note = f"regard: the run stopped is not finished: its weights are those of update {best} of 1,200; {how}"
+    commands = {"look": ("abc",), "predict": ("--text", "abc"), "score": ("pairs.tsv",), "force": ("pairs.tsv",)}
+    for name, arguments in commands.items():
+        result = regard(name, "stopped", *arguments, folder=tmp_path)
+        assert result.code == 0, result.error
+        assert result.error.splitlines().count(note) == 1
+        finished = regard(name, run, *arguments, folder=tmp_path)
+        assert "is not finished" not in finished.error
+    assert regard("predict", "stopped", "--text", "abc", "--quiet", folder=tmp_path).error == ""
+    (copied / storage.METRICS).unlink()  # as if it was killed before it recorded its first validation
+    shutil.rmtree(copied / storage.CHECKPOINTS)
+    killed = regard("predict", "stopped", "--text", "abc", folder=tmp_path)
+    assert (killed.code, killed.error) == (0, f"regard: the run stopped is not finished; {how}\n")
+
+
+def test_a_blank_output_gets_a_note_that_its_map_has_no_rows(regard: Command, run: Path, tmp_path: Path) -> None:
+    """The model of this run ends every output at once."""
+    copied = Path(shutil.copytree(run, tmp_path / "ending"))
+    with Run.open(copied).training() as locked:
+        weights = load_tensors(locked.read(storage.MODEL))
+        weights["decoder.out.bias"][END] = 1000.0
+        locked.replace(storage.MODEL, save_tensors(weights))
+    how = "look --target TEXT shows the map of a given output"
+    one = f"regard: the output is blank, so that its map has no rows: the model ended it at once; {how}\n"
+    two = f"regard: 2 of 3 outputs are blank, so that their maps have no rows; {how}\n"
+    looked = regard("look", copied, "abc")
+    assert (looked.code, looked.error) == (0, one)
+    assert regard("look", copied, "abc", "--target", "ABC").error == ""
+    assert regard("predict", copied, "--json", "--maps", stdin=b"abc\n\nbad\n").error == two
+    assert regard("predict", copied, "--json", "--maps", "--quiet", "--text", "abc").error == ""
+    assert regard("predict", copied, "--text", "abc").error == ""  # there is no map in it
 
 
 def test_a_latest_run_that_was_deleted_is_named_with_those_that_are_there(
@@ -805,7 +1057,8 @@ def test_a_latest_run_that_was_deleted_is_named_with_those_that_are_there(
     shutil.copytree(run, tmp_path / "runs" / "mine")
     shutil.copytree(run, tmp_path / "runs" / "dates")
     assert refused(regard("look", "latest", "abc", folder=tmp_path)) == f"{message}dates, mine"
-    assert refused(regard("look", "runs/nothing", "abc", folder=tmp_path)) == "the run runs/nothing is not there"
+    refusal = refused(regard("look", "runs/nothing", "abc", folder=tmp_path))
+    assert refusal == "the run runs/nothing is not there; runs in runs: dates, mine"
 
 
 class InProcess:
@@ -815,7 +1068,7 @@ class InProcess:
         self.capture, self.run = capture, run
 
     def look(self, **options: object) -> list[str]:
-        cli.look(str(self.run), "fade", **options)
+        cli.look(str(self.run), ["fade"], **options)
         return self.capture.readouterr().out.decode().splitlines()
 
     def force(self, file: Path, **options: object) -> list[str]:
@@ -1079,6 +1332,29 @@ def test_show_prints_a_recipe_with_meanings_and_where_values_come_from(regard: C
     ].items()
     assert all(key["meaning"] for key in keys)
     assert "did you mean 'train.updates'" in refused(regard("show", "moods", "train.update=7"))
+
+
+def test_show_prints_the_values_of_a_run_and_what_they_are_compared_with(
+    regard: Command, run: Path, tmp_path: Path
+) -> None:
+    """A run stores no origins of its values: they are the default's, those of the recipe of its name, or its own."""
+    result = regard("show", "runs/upper", "search.beam=3", folder=run.parents[1])
+    assert (result.code, result.error) == (0, ""), result.error
+    assert recipes.parse(result.out, "shown") == recipes.override(Run.open(run).recipe(), "search.beam=3")
+    keys = [json.loads(line) for line in regard("show", "latest", "--json", folder=run.parents[1]).lines]
+    origins = {entry["key"]: (entry["value"], entry["from"]) for entry in keys}
+    assert origins["train.updates"] == (150, "set for this run")
+    assert origins["data.train"] == (["pairs.tsv"], "set for this run")
+    assert origins["train.seed"] == (1, "default")
+    of_recipe = regard("train", "moods", "train.updates=1", "data.size=30", "train.device=cpu", "--runs", tmp_path)
+    assert of_recipe.code == 0, of_recipe.error
+    keys = [json.loads(line) for line in regard("show", tmp_path / "moods", "--json").lines]
+    origins = {entry["key"]: (entry["value"], entry["from"]) for entry in keys}
+    assert origins["tokens.source"] == ("word", "as in moods.toml")
+    assert origins["data.size"] == (30, "set for this run")
+    assert origins["train.seed"] == (1, "default")
+    message = refused(regard("show", "runs/uper", folder=run.parents[1]))
+    assert message == "the run runs/uper is not there; did you mean 'runs/upper'?"
 
 
 def test_a_dry_run_checks_reports_and_writes_nothing(regard: Command, tmp_path: Path, cache: Path) -> None:
@@ -1429,7 +1705,7 @@ def test_a_runs_folder_that_cannot_be_written_exits_with_4(
 
 def test_a_picture_that_cannot_be_written_exits_with_4(regard: Command, run: Path, tmp_path: Path) -> None:
     result = regard("look", run, "abc", "-o", tmp_path / "nowhere" / "x.svg")
-    assert "x.svg cannot be written: No such file or directory" in refused(result, code=4)
+    assert "x.svg cannot be written: there is no folder " in refused(result, code=4)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "source.tokens", "recipe.toml", "manifest.json"])

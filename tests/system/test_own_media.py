@@ -91,13 +91,133 @@ def test_of_a_folder_only_files_of_the_right_kind_are_read(photos: tuple[Path, l
     empty = regard("predict", "runs/mine", "nothing", folder=folder)
     empty.assert_behaved({2})
     assert "nothing has no picture in it, but nothing at all" in empty.error
-    (mixed / "cut.png").write_bytes(content[: len(content) // 2])
-    damaged = regard("predict", "runs/mine", "mixed", folder=folder)
-    damaged.assert_behaved({2})
-    assert "mixed/cut.png is not a whole PNG picture" in damaged.error
     looked = regard("look", "runs/mine", "mixed", folder=folder)
     looked.assert_behaved({2})
     assert "mixed is a folder; name a file in it" in looked.error
+
+
+def test_a_picture_that_cannot_be_read_does_not_keep_others_from_their_answers(
+    photos: tuple[Path, list[Result]], regard: Command
+) -> None:
+    folder, (_, predicted, _) = photos
+    some = folder / "some"
+    some.mkdir()
+    contents = {name: (folder / "photos" / name).read_bytes() for name in ("0.png", "1.png", "10.png")}
+    for name, content in contents.items():
+        (some / name).write_bytes(content)
+    (some / "1.png").write_bytes(contents["1.png"][:100])
+    answers = [predicted.lines[0], "", predicted.lines[2]]
+    damaged = "some/1.png is not a whole PNG picture"
+    for arguments in (["some"], [f"some/{name}" for name in contents]):
+        result = regard("predict", "runs/mine", *arguments, folder=folder)
+        result.assert_behaved({2})
+        assert result.lines == answers
+        assert f"regard: {damaged}" in result.error
+        last = "regard: 1 of 3 pictures cannot be read; each has an empty line in the output"
+        assert result.error.splitlines()[-1] == last
+    sampled = [
+        regard("predict", "runs/mine", name, "--search", "temperature=1.0", folder=folder).lines
+        for name in ("some", "photos")
+    ]
+    assert [sampled[0][0], sampled[0][2]] == [sampled[1][0], sampled[1][2]]  # of the same seeds
+    as_json = regard("predict", "runs/mine", "some", "--json", "--quiet", folder=folder)
+    objects = [json.loads(line) for line in as_json.lines]
+    assert [entry["source"] for entry in objects] == [f"some/{name}" for name in contents]
+    assert [entry["text"] for entry in objects] == answers
+    assert [entry.get("error", "").startswith(damaged) for entry in objects] == [False, True, False]
+    assert as_json.error.splitlines()[-1] == (
+        "regard: 1 of 3 pictures cannot be read; each has an empty text and the key error in the output"
+    )
+    streamed = regard("predict", "runs/mine", folder=folder, stdin=b"gone.png\nsome/0.png\n")
+    assert (streamed.code, streamed.lines) == (2, ["", answers[0]])
+    assert "regard: cannot find gone.png; looked for " in streamed.error
+    none = regard("predict", "runs/mine", "some/1.png", "gone.png", folder=folder)
+    assert (none.code, none.out, none.error.count("\n")) == (2, b"", 1)
+
+
+def test_a_list_of_pictures_is_not_a_picture(photos: tuple[Path, list[Result]], regard: Command) -> None:
+    """The sentence names the command that reads such a file."""
+    folder, _ = photos
+    (folder / "photos" / "list.txt").write_text("0.png\n1.png\n", encoding="utf-8")
+    (folder / "table.csv").write_text("picture,caption\nphotos/0.png,a\n", encoding="utf-8")
+    (folder / "prose.txt").write_text("not a list\n", encoding="utf-8")
+    score, cut = "regard score runs/mine photos/captions.tsv", "cut -f1 photos/captions.tsv"
+    captions = f"photos/captions.tsv has pictures and texts; to score the run on them, write: {score}; --list takes "
+    listed = "photos/list.txt is a list of pictures; write: regard predict runs/mine --list photos/list.txt"
+    table = "table.csv is no picture, but a table; if it has pictures and texts, write:"
+    expected = {
+        ("predict", "photos/captions.tsv"): f"{captions}names alone, such as those of: {cut}",
+        ("predict", "photos/0.png", "photos/captions.tsv"): f"{captions}names alone, such as those of: {cut}",
+        ("predict", "--list", "photos/captions.tsv"): f"{captions}names alone, such as those of: {cut}",
+        ("look", "photos/captions.tsv"): f"{captions}names alone, such as those of: {cut}",
+        ("predict", "photos/list.txt"): listed,
+        ("look", "photos/list.txt"): listed,
+        ("predict", "table.csv"): f"{table} regard score runs/mine table.csv --columns SOURCE,TARGET",
+        ("predict", "prose.txt"): "prose.txt is not a picture: it is a text; give a file in JPEG, ",
+    }
+    for (command, *arguments), sentence in expected.items():
+        result = regard(command, "runs/mine", *arguments, folder=folder)
+        result.assert_behaved({2})
+        assert result.error.startswith(f"regard: {sentence}"), result.error
+        assert (result.error.count("\n"), result.out) == (1, b"")
+    assert regard(*shlex.split(score)[1:], folder=folder).code == 0
+
+
+def test_score_names_the_file_whose_sources_are_no_pictures(photos: tuple[Path, list[Result]], regard: Command) -> None:
+    folder, _ = photos
+    (folder / "texts.tsv").write_text("14 juillet 1989\t1989-07-14\n", encoding="utf-8")
+    result = regard("score", "runs/mine", "texts.tsv", folder=folder)
+    result.assert_behaved({2})
+    assert result.error.startswith("regard: texts.tsv: there is no picture '14 juillet 1989'; pictures are read here")
+    assert result.error.endswith("; its sources name pictures, one per line\n")
+    picture = regard("score", "runs/mine", "photos/0.png", folder=folder)
+    picture.assert_behaved({2})
+    assert picture.error == "regard: photos/0.png is a PNG picture, and no text; give a file of texts\n"
+
+
+def test_texts_in_place_of_pictures_and_pictures_in_place_of_texts_are_refused(
+    photos: tuple[Path, list[Result]], tmp_path: Path, regard: Command
+) -> None:
+    folder, _ = photos
+    reads = "pictures are read here, not texts: give the name of a file"
+    expected = {
+        ("look", "runs/mine", "a red circle"): f"there is no picture 'a red circle'; {reads}",
+        ("look", "runs/mine", "circle", "--target", "a"): f"there is no picture 'circle'; {reads}",
+        ("predict", "runs/mine", "--text", "Mr. Circle"): f"there is no picture 'Mr. Circle'; {reads}",
+        ("predict", "runs/mine", "a red circle.png"): "cannot find a red circle.png; looked for ",
+        ("predict", "runs/mine", "photos/none"): "cannot find photos/none; looked for ",
+    }
+    small = ("train.updates=1", "train.validate_examples=0", "train.device=cpu")
+    sizes = ("model.encoder.dim=4", "model.decoder.dim=4", "model.embedding=4", "data.size=30", "--runs", tmp_path)
+    for recipe, noun, example in (
+        ("shapes", "picture", "shapes:red-circle-8-8-6,blue-square-40-8-7"),
+        ("tones", "recording", "tones:7:C4-E4-G4"),
+    ):
+        trained = regard("train", recipe, *small, *sizes, folder=folder)
+        assert trained.code == 0, trained.error
+        how = f"give the name of a file, or a description of the corpus {recipe}, such as {example}"
+        sentence = f"there is no {noun} 'a red circle'; {noun}s are read here, not texts: {how}\n"
+        expected["look", tmp_path / recipe, "a red circle"] = sentence
+        assert regard("predict", tmp_path / recipe, "--text", example, folder=folder).code == 0
+    assert regard("train", "dates", *small, *sizes, folder=folder).code == 0
+    run = tmp_path / "dates"
+    picture = f"is the name of a picture, but {run} reads texts; give"
+    more = "or a run that reads pictures, such as that of: regard train shapes\n"
+    expected |= {
+        ("look", run, "photos/0.png"): f"'photos/0.png' {picture} a text, {more}",
+        ("look", run, "gone.png"): f"'gone.png' {picture} a text, {more}",
+        ("look", run, "gone.JPEG", "--target", "a"): f"'gone.JPEG' {picture} a text, {more}",
+        ("predict", run, "photos/0.png"): f"'photos/0.png' {picture} a file of texts, or --text TEXT, {more}",
+        ("predict", run, "gone.wav"): f"'gone.wav' is the name of a recording, but {run} reads texts; give a file",
+    }
+    for arguments, sentence in expected.items():
+        result = regard(*arguments, folder=folder)
+        result.assert_behaved({2})
+        assert result.error.startswith(f"regard: {sentence}"), result.error
+        assert (result.error.count("\n"), result.out) == (1, b"")
+    for arguments in (("look", run, "5. May"), ("look", run, "1.1.2001"), ("look", run, "see a.png")):
+        assert regard(*arguments, folder=folder).code == 0
+    assert regard("predict", run, "--text", "gone.png", folder=folder).code == 0
 
 
 def test_hostile_pictures_get_one_sentence_that_names_the_file(

@@ -119,7 +119,7 @@ def test_without_a_window_each_line_is_a_text(tmp_path: Path) -> None:
     name = write(tmp_path / "it.txt", TEXT)
     recipe = recipe_of(f"data.train={name}", f"data.dev={name}")
     task, data, _ = learned(recipe)
-    assert LanguageModelling.examples(recipe).notes == [f"{name}: 1 blank lines dropped"] * 2  # of train and dev
+    assert LanguageModelling.examples(recipe).notes == [f"{name}: 1 blank line dropped"] * 2  # of train and dev
     assert [example.target for example in data.examples] == ["First line.", "Était-ce le second?", "third\tand last"]
     batch = task.collate(data, [2, 0])
     assert [task.source.decode(row) for row in batch.target.ids.tolist()] == ["third\tand last", "First line."]

@@ -21,19 +21,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import regard
+from published import published_tensors, random_weights
 from regard import recipe as recipes
 from regard import storage
-from regard.attention.record import record
 from regard.data.corpora import shapes
 from regard.data.corpora.shapes import render
 from regard.data.store import Shared
-from regard.device import only_shapes
 from regard.errors import CorruptError, MissingExtraError, StoppedError
-from regard.layers.efficientnet import CHANNELS, EPSILON, VARIANTS, EfficientNetLite, SameConvolution, folded
+from regard.layers.efficientnet import EPSILON, VARIANTS, EfficientNetLite, SameConvolution, folded
 from regard.maps import Grid
 from regard.recipe import Recipe
 from regard.sources import picture, pretrained
-from regard.sources.picture import FILE, FeatureBatch, Picture, PictureBatch, Pretrained
+from regard.sources.picture import FILE, Picture
+from regard.sources.picture_front import Pretrained
 from regard.sources.pretrained import PUBLISHED, Extractor, Published, parse_weights, published_weights
 from regard.storage import Run
 from regard.tasks import Transduce
@@ -53,41 +53,14 @@ SMALL = (
     *("train.validate_examples=2", "search.max_ratio=0", "search.max_extra=5"),
 )
 SCENES = [example.source for example in shapes(seed=1, size=5).train]
-
-
-def published_tensors(variant: str, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Random tensors with the names and shapes of a published file, so that features neither vanish nor saturate."""
-    generator = torch.Generator().manual_seed(3)
-    with only_shapes():
-        own = EfficientNetLite(variant).state_dict()
-    tensors: dict[str, Tensor] = {}
-    for name, like in own.items():
-        if not name.endswith(".weight"):
-            continue
-        part = name.removesuffix(".weight")
-        place, _, kind = part.rpartition(".")
-        theirs = f"_conv_{kind}" if not place else f"_{place}._{kind}_conv"
-        norms = {"stem": "_bn0", "head": "_bn1", "expand": "_bn0", "depthwise": "_bn1", "project": "_bn2"}
-        norm = f"_{place}.{norms[kind]}" if place else norms[kind]
-        fan = like[0].numel()
-        tensors[f"{theirs}.weight"] = torch.randn(like.shape, generator=generator) * (2 / fan) ** 0.5
-        channels = like.shape[0]
-        tensors[f"{norm}.weight"] = 0.8 + 0.4 * torch.rand(channels, generator=generator)
-        tensors[f"{norm}.bias"] = 0.5 * torch.randn(channels, generator=generator)
-        tensors[f"{norm}.running_mean"] = 0.3 * torch.randn(channels, generator=generator)
-        tensors[f"{norm}.running_var"] = 0.5 + torch.rand(channels, generator=generator)
-    tensors["_fc.weight"] = torch.randn(7, CHANNELS, generator=generator)
-    return {name: tensor.to(dtype) for name, tensor in tensors.items()}
-
-
-RANDOM = to_safetensors(folded(published_tensors(FRONT)))
+RANDOM = random_weights(FRONT)
 
 
 @pytest.fixture(autouse=True)
 def weights(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random weights in place of the published ones, and a cache of their own."""
     monkeypatch.setenv("REGARD_CACHE", str(tmp_path_factory.mktemp("cache")))
-    monkeypatch.setattr(picture, "published_weights", lambda front: RANDOM)
+    monkeypatch.setattr(picture, "published_weights", random_weights)
 
 
 def make_recipe(*keys: str) -> Recipe:
@@ -299,61 +272,11 @@ def test_a_mirrored_copy_of_each_picture_is_trained_on() -> None:
     assert not torch.equal(plain, mirrored)
 
 
-# Laws
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_batch_mates_change_nothing_and_recording_changes_no_bit(frozen: bool) -> None:
-    task = make_task(f"picture.frozen={str(frozen).lower()}")
-    torch.manual_seed(1)
-    model, batch = task.build().double().train(), make_batch(task)
-    assert isinstance(batch.source, FeatureBatch if frozen else PictureBatch)
-    together = model.encoder.embedding.embed(batch.source)
-    assert together.layout == Grid(2, 2)
-    for row in range(5):
-        alone = model.encoder.embedding.embed(batch.source.select(torch.tensor([row])))
-        torch.testing.assert_close(alone.vectors[0], together.vectors[row], rtol=0, atol=1e-10)
-    assert torch.equal(model.encoder.embedding.embed(batch.source.crop(3)).vectors, together.vectors[:, :3])
-    model.eval()
-    logits = model(batch).logits
-    with record(model):
-        assert torch.equal(model(batch).logits, logits)
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_stepping_retells_forward_and_gradients_reach_what_is_trained(frozen: bool) -> None:
-    task = make_task(f"picture.frozen={str(frozen).lower()}", "picture.positions=learned")
-    torch.manual_seed(1)
-    model, batch = task.build().double().eval(), make_batch(task)
-    whole = model(batch)
-    prepared = model.decoder.prepare(model.read(batch.source))
-    state = model.decoder.start(prepared)
-    for place in range(batch.target.ids.shape[1] - 1):
-        step = model.decoder.step(batch.target.ids[:, place : place + 1], state, prepared)
-        torch.testing.assert_close(step.logits[:, 0], whole.logits[:, place], rtol=0, atol=1e-10)
-        state = step.state
-    task.loss(model, batch).backward()
-    gradients = {name: parameter.grad for name, parameter in model.encoder.embedding.named_parameters()}
-    assert all(gradient is not None and gradient.abs().max() > 0 for gradient in gradients.values())
-    assert any(name.startswith("trunk.") for name in gradients) is not frozen
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_the_loss_reads_nothing_on_the_host(frozen: bool) -> None:
-    task = make_task(f"picture.frozen={str(frozen).lower()}")
-    batch = make_batch(task)
-    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
-        front = Pretrained(task.recipe.picture, 12)
-        vectors = front.embed(batch.source.map_tensors(mode.from_tensor))
-        vectors.vectors.sum().backward()
-    assert front.project.weight.grad is not None
-
-
 # Training
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_run_trains_resumes_with_the_same_bits_and_predicts_without_the_package(
+def test_a_run_is_resumed_with_the_same_bits_and_predicts_without_the_package(
     frozen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, examples in (("train", shapes(1, 12).train), ("dev", shapes(2, 3).train)):
@@ -411,6 +334,17 @@ def test_pictures_are_read_from_a_tar_file_beside_the_table(tmp_path: Path) -> N
 
 
 # Captured updates
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_loss_reads_nothing_on_the_host(frozen: bool) -> None:
+    task = make_task(f"picture.frozen={str(frozen).lower()}")
+    batch = make_batch(task)
+    with FakeTensorMode(allow_non_fake_inputs=False) as mode:
+        front = Pretrained(task.recipe.picture, 12)
+        vectors = front.embed(batch.source.map_tensors(mode.from_tensor))
+        vectors.vectors.sum().backward()
+    assert front.project.weight.grad is not None
 
 
 def test_a_table_holds_each_picture_once_and_gives_the_batch_that_collate_gives() -> None:

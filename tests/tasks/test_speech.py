@@ -1,4 +1,4 @@
-"""Speech as a source: laws of its fronts, its run file, speed perturbation, and a resumed training with SpecAugment."""
+"""Speech as a source: its fronts, features, run file and speed perturbation."""
 
 import json
 from collections.abc import Callable
@@ -11,18 +11,16 @@ from torch import Tensor
 
 import regard
 from regard import recipe as recipes
-from regard import storage
 from regard.data.corpora.tones import NOTES, render, tones
 from regard.data.features import MelSettings, change_speed, log_mel, resample
-from regard.errors import CallbackError, CorruptError, DataError, RecipeError
+from regard.errors import CorruptError, DataError, RecipeError
 from regard.maps import Frames
 from regard.recipe import Recipe
 from regard.recipe import Speech as Settings
-from regard.sources import Speech, SpeechBatch
+from regard.sources import Speech
 from regard.sources.speech import FILE, FRONTS, Scale
 from regard.storage import Run
 from regard.tasks import Transduce
-from regard.training.callbacks import Updated
 from regard.types import Example
 
 SMALL = (
@@ -45,32 +43,17 @@ def source(**settings: object) -> Speech:
     return Speech(whole, recipes.Limits(), Scale(8000, torch.zeros(12), torch.ones(12)))
 
 
-# laws of the fronts
+# the fronts; their laws are in tests/laws/test_source_laws.py
 
 
 @pytest.mark.parametrize("name", FRONTS)
-@pytest.mark.parametrize("layers", [1, 2, 3])
-def test_padding_and_other_recordings_change_nothing(name: str, layers: int) -> None:
-    torch.manual_seed(1)
-    speech = source(front=name, layers=layers)
-    front = speech.front(recipes.Model()).double()
-    items = [features(frames) for frames in (5, 1, 23, 16, 8)]
-    whole = speech.collate(items)
-    wide = torch.nn.functional.pad(whole.features, (0, 0, 0, 3 * 2**layers))
-    for row, length in zip(wide, whole.lengths.tolist(), strict=True):
-        row[length:] = float("nan")
-    wider = SpeechBatch(wide, whole.lengths, torch.nn.functional.pad(whole.mask, (0, 3)))
-    together, padded = front.embed(whole), front.embed(wider)
-    for row, item in enumerate(items):
-        alone = front.embed(speech.collate([item]))
-        size = speech.size(item)
-        assert alone.vectors.shape == (1, size, front.width)
-        assert alone.mask.all()
-        assert together.mask[row].sum() == size
-        for other in (together, padded):
-            assert torch.allclose(other.vectors[row, :size], alone.vectors[0], atol=1e-12)
-            assert (other.vectors[row, size:] == 0).all()
-    assert together.layout == Frames(speech.seconds)
+def test_the_vectors_of_padding_are_zero(name: str) -> None:
+    speech = source(front=name, layers=2)
+    batch = speech.collate([features(frames) for frames in (5, 1, 23)])
+    vectors, mask, layout = speech.front(recipes.Model()).embed(batch)
+    assert mask.sum(1).tolist() == [2, 1, 6]
+    assert torch.equal(vectors.any(-1), mask)
+    assert layout == Frames(speech.seconds)
 
 
 @pytest.mark.parametrize("name", FRONTS)
@@ -86,31 +69,13 @@ def test_a_position_comes_from_the_frames_of_its_time(name: str) -> None:
         assert moved.nonzero().flatten().tolist() == [5]
 
 
-@pytest.mark.parametrize("name", FRONTS)
-def test_junk_behind_the_lengths_reaches_no_gradient(name: str) -> None:
-    speech = source(front=name)
-    front = speech.front(recipes.Model())
-    batch = speech.collate([features(5), features(23)])
-    junk = batch.features.clone()
-    junk[0, 5:] = float("inf")
-    front.embed(replace(batch, features=junk)).vectors.sum().backward()
-    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in front.parameters())
-
-
-def test_a_batch_is_cropped_selected_and_as_long_as_its_longest_recording() -> None:
+def test_a_batch_is_as_long_as_its_longest_recording() -> None:
     speech = source(layers=2)
     batch = speech.collate([features(9), features(20)])
     assert batch.features.shape == (2, 20, 12)
     assert batch.lengths.tolist() == [9, 20]
     assert batch.mask.sum(1).tolist() == [3, 5]
     assert batch.features.dtype == torch.half
-    cropped = batch.crop(3)
-    assert cropped.features.shape == (2, 12, 12)
-    assert cropped.lengths.tolist() == [9, 12]
-    assert cropped.mask.shape == (2, 3)
-    chosen = batch.select(torch.tensor([1]))
-    assert torch.equal(chosen.features, batch.features[1:])
-    assert chosen.to(torch.device("cpu")).lengths.tolist() == [20]
 
 
 @pytest.mark.parametrize("hop", [0.001, 0.0025, 0.01, 0.1])
@@ -120,20 +85,6 @@ def test_the_labels_of_positions_are_different_times(hop: float, layers: int) ->
     labels = speech.labels(features(1000))
     assert len(set(labels)) == len(labels) == speech.size(features(1000))
     assert float(labels[-1]) == pytest.approx((len(labels) - 1) * speech.seconds, abs=0.005)
-
-
-@pytest.mark.parametrize("name", FRONTS)
-@pytest.mark.parametrize("encoder", ["recurrent", "transformer", "gnmt", "none"])
-def test_every_encoder_reads_every_front(name: str, encoder: str) -> None:
-    recipe = small(f"speech.front={name}", f"model.encoder.kind={encoder}", "model.encoder.dim=12", "data.size=6")
-    Transduce.check(recipe)
-    examples = Transduce.examples(recipe).train
-    task = Transduce.learn(recipe, examples)
-    model, data = task.build(), task.encode(examples)
-    loss = task.loss(model, task.collate(data, range(6)))
-    loss.backward()
-    assert loss.isfinite()
-    assert all(parameter.grad is not None for parameter in model.encoder.parameters())
 
 
 def test_masks_are_drawn_in_training_only_and_by_the_state_of_the_generator() -> None:
@@ -283,31 +234,6 @@ def test_training_from_a_run_takes_its_scale(run: Run, tmp_path: Path) -> None:
     assert again.read(FILE) == run.read(FILE)
     with pytest.raises(RecipeError, match=r"has another number of mel bands than 9; choose speech\.bands=12"):
         regard.train(small(*keys, "speech.bands=9"), runs=tmp_path, quiet=True)
-
-
-STATES = (
-    *("speech.time_masks=1", "speech.band_masks=1", "speech.band_width=5", "speech.speed=0.1", "train.updates=5"),
-    *("train.validate=2", "model.encoder.dropout=0.1", "data.size=8"),
-)
-
-
-class Stop(regard.Callback):
-    """Stops a training after an update."""
-
-    def on_update(self, event: Updated) -> None:
-        assert event.update < 3
-
-
-@pytest.mark.parametrize("name", FRONTS)
-def test_a_stopped_training_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
-    from regard.training import resume
-
-    recipe = small(*STATES, f"speech.front={name}")
-    whole = regard.train(recipe, runs=tmp_path / "whole", quiet=True)
-    with pytest.raises(CallbackError):
-        regard.train(recipe, runs=tmp_path / "stopped", quiet=True, callbacks=[Stop()])
-    resumed = resume(next((tmp_path / "stopped").glob("tones")), quiet=True)
-    assert resumed.read(storage.MODEL) == whole.read(storage.MODEL)
 
 
 def test_hostile_sources_are_refused_by_name(run: Run, tmp_path: Path) -> None:

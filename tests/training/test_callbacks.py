@@ -23,7 +23,7 @@ from regard.recipe import Recipe, Train
 from regard.storage import MODEL, Run
 from regard.training import Callback
 from regard.training.callbacks import Ended, Started, Updated, Validated
-from regard.training.session import Progress
+from regard.training.session import Clock, Progress
 from regard.training.tensorboard import TensorBoard
 
 UPDATES, VALIDATE = 5, 2
@@ -229,6 +229,31 @@ def test_the_seconds_of_a_resumed_run_are_those_of_all_its_parts(tmp_path: Path)
     assert times[-1] > 0.3
 
 
+def test_the_speed_of_a_resumed_run_is_that_of_all_its_parts(tmp_path: Path) -> None:
+    """Tokens before a stop between two validations count with the time that they took."""
+    with pytest.raises(CallbackError):
+        regard.train(
+            tiny("train.validate=5"), runs=tmp_path, quiet=True, callbacks=[Slow(), Failing("on_update", UPDATES - 1)]
+        )
+    stopped = Progress.of(Run.open(tmp_path / "tiny").own_checkpoints()[0], tiny().train)
+    assert stopped.interval > 0.1 * (UPDATES - 1)
+    recorder = Recorder()
+    run = regard.resume(tmp_path / "tiny", quiet=True, callbacks=[recorder])
+    [updated], [validated] = recorder.of(Updated), recorder.of(Validated)
+    tokens = 2 * stopped.tokens  # one more update has fewer than all before it
+    assert updated.tokens_per_second < tokens / stopped.interval
+    assert validated.tokens_per_second < tokens / stopped.interval
+    assert run.metrics()[0]["tokens_per_second"] == validated.tokens_per_second
+
+
+def test_a_validation_ends_the_time_that_speed_is_measured_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.perf_counter", lambda: 7.0)
+    clock = Clock(interval=5.0, interval_before=3.0)
+    assert clock.rate(100) == 20.0
+    clock.start_interval()
+    assert clock.interval_seconds() == 0.0
+
+
 def test_without_a_terminal_the_lines_about_updates_have_the_time_so_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,6 +284,13 @@ def test_a_checkpoint_of_an_older_version_has_no_gradient_norms() -> None:
     assert counters(metrics_size=9, norms=1.5, normed=1).mean_norm() == 1.5
     with pytest.raises(CorruptError, match="normed is None"):
         counters(metrics_size=9, norms=1.5)
+
+
+def test_a_checkpoint_of_an_older_version_has_an_estimated_time_since_the_last_validation() -> None:
+    assert counters(metrics_size=9, seconds=6.0).interval == 2.0  # one of three updates
+    assert counters(metrics_size=9, seconds=6.0, interval=0.5).interval == 0.5
+    with pytest.raises(CorruptError, match=r"interval is -1\.0"):
+        counters(metrics_size=9, interval=-1.0)
 
 
 # TensorBoard

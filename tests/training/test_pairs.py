@@ -55,14 +55,23 @@ def test_pairs_train_as_a_file_of_them_does(tmp_path: Path, capsys: pytest.Captu
     data = of_pairs.recipe().data
     assert (data.corpus, data.train, data.dev, data.test) == ("", (PAIRS,), (), ())
     printed = capsys.readouterr().err
-    assert "pairs given in Python: 1 pairs with an empty side dropped\n" in printed
-    assert "no data.dev given: 1 pairs split off for it\n" in printed
+    assert "pairs given in Python: 1 pair with an empty side dropped\n" in printed
+    assert "no data.dev given: 1 pair split off for it\n" in printed
     frame = {"id": range(10), "from": [row[0] for row in ROWS], "to": [row[1] for row in ROWS]}
     again = regard.train(tiny(), "data.columns=from,to", pairs=frame, dev=ROWS[:2], runs=tmp_path, quiet=True)
     assert again.recipe().data.dev == (DEV,)
     assert '"examples": 10' in again.read(storage.DATA).decode()
     with pytest.raises(DataError, match=r"^the pairs given in Python are not stored in the run; write them to a file"):
         regard.load(of_pairs).task.examples(of_pairs.recipe())
+
+
+def test_a_training_on_very_few_pairs_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    regard.train(tiny("train.updates=1"), runs=tmp_path, pairs=ROWS[:1], dev=ROWS[1:2])
+    printed = capsys.readouterr().err
+    assert "1 pair to learn from, 1 dev pair\n" in printed
+    assert "warning: only 1 pair to learn from; the model will hardly answer others\n" in printed
+    regard.train(tiny("train.updates=1"), runs=tmp_path, pairs=ROWS, dev=ROWS[1:2])
+    assert "warning" not in capsys.readouterr().err
 
 
 class Failing(regard.Callback):

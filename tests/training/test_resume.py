@@ -28,7 +28,7 @@ from regard.tasks import Transduce
 from regard.training import environment, loop, resume, stopping, train, validation
 from regard.training.engine import eager
 from regard.training.session import OPTIMIZER
-from regard.training.stopping import HEARD, Stopper
+from regard.training.stopping import Stopper, answer_to
 
 WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
 CHECKS = 15  # of a run: one before each of 8 updates, one for each of 2 dev batches of 3 validations, one at the end
@@ -264,7 +264,7 @@ def test_a_slow_update_is_abandoned_within_two_seconds_and_nothing_is_lost(
         with pytest.raises(StoppedError, match=f"stopped by SIGINT; {saved} updates are saved; go on with"):
             train(recipe, runs=tmp_path)
     assert time.monotonic() - sent[0] < 2
-    assert HEARD in capsys.readouterr().err
+    assert answer_to(signal.SIGINT) in capsys.readouterr().err
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
     assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
     assert outcomes.of(resume(tmp_path / "tiny", quiet=True)) == uninterrupted
@@ -651,3 +651,8 @@ def test_a_run_from_before_split_seed_keeps_its_dev_part(recipe: Recipe, tmp_pat
     resume(run, "train.updates=9", quiet=True)  # which refuses other data than before
     assert run.finished()
     assert "split_seed = 3" in run.read(storage.RECIPE).decode()
+
+
+def test_the_answer_to_a_signal_is_in_the_words_of_who_sent_it() -> None:
+    assert answer_to(signal.SIGINT) == "stopping; Ctrl-C once more stops at once"
+    assert answer_to(signal.SIGTERM) == "stopping; a signal once more stops at once"

@@ -20,7 +20,8 @@ from regard import storage, training
 from regard.analysis import significance
 from regard.console import ProgressLog, current_log
 from regard.data.batching import length_array
-from regard.errors import CorruptError, DataError, RecipeError
+from regard.data.records import DEV, PAIRS
+from regard.errors import CorruptError, DataError, RecipeError, quantity
 from regard.metrics import Measured, Outcome, better
 from regard.predict import Predictor, load
 from regard.recipe import Recipe
@@ -307,7 +308,7 @@ def _entrants(arguments: Sequence[Recipe | Run | str | Path]) -> list[Entrant]:
 
 def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str]) -> Entrant:
     """One entrant; `everyone` are the overrides of all recipes, `own` those of this one."""
-    if not isinstance(what, Recipe | Run) and Run.at(Path(what)):
+    if not isinstance(what, Recipe | Run) and _names_run(what):
         what = Run.open(what)
     if isinstance(what, Run):
         if own:
@@ -324,6 +325,11 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
     changes = [text for text in own if not text.startswith("name=")]
     brief = [] if len(changes) < len(own) else [re.sub(r"^[^=]*\.", "", text) for text in changes]  # a.b=c: b=c
     return Entrant(" ".join([recipe.name, *brief]), " ".join([recipe.name, *changes]), recipe, None)
+
+
+def _names_run(what: str | Path) -> bool:
+    """Whether this is a run; the name of a recipe is one only if its folder is here, and not if it is in runs/."""
+    return Run.at(Path(what).absolute() if str(what) in recipes.names() else Path(what))
 
 
 def _named(entrants: Sequence[Entrant]) -> dict[str, Entrant]:
@@ -370,19 +376,30 @@ def _judging(named: dict[str, Entrant], data: tuple[str, ...], read: Read) -> tu
     noun = task_class(first.recipe.task).noun
     if data:
         examples = task_class(first.recipe.task).reader(first.recipe)(data).examples
-        return examples, f"{len(examples):,} {noun}s of {' and '.join(data)}"
-    part, examples = _unseen(read(_source(first.recipe)))
+        return examples, f"{quantity(len(examples), noun)} of {' and '.join(data)}"
+    part, examples = _unseen(name, first.recipe, read)
     for other, entrant in others:
-        if _texts(_unseen(read(_source(entrant.recipe)))[1]) != _texts(examples):
+        if _texts(_unseen(other, entrant.recipe, read)[1]) != _texts(examples):
             raise DataError(f"{name} and {other} have different {part} sets; give one for all with --data FILE")
     files = first.recipe.data.test if part == "test" else first.recipe.data.dev
     origin = " and ".join(files or first.recipe.data.train) or first.recipe.data.corpus
-    return examples, f"{len(examples):,} {part} {noun}s of {origin}"
+    return examples, f"{quantity(len(examples), f'{part} {noun}')} of {origin}"
 
 
-def _unseen(examples: Examples) -> tuple[str, Sequence[Example]]:
-    """The test set and its name, or the dev set if there is no test set."""
-    return ("test", examples.test) if examples.test else ("dev", examples.dev)
+def _unseen(name: str, recipe: Recipe, read: Read) -> tuple[str, Sequence[Example]]:
+    """The test set and its name, or the dev set if there is no test set.
+
+    A run does not store pairs that were given in Python: of such a run, only what its recipe names as files is read.
+    """
+    data = recipe.data
+    if PAIRS not in data.train:
+        examples = read(_source(recipe))
+        return ("test", examples.test) if examples.test else ("dev", examples.dev)
+    files = data.test or data.dev
+    if not files or DEV in files:
+        how = "give those to compare on: --data FILE.tsv"
+        raise DataError(f"{name} was trained on examples given in Python, which a run does not store; {how}")
+    return "test" if data.test else "dev", task_class(recipe.task).reader(recipe)(files).examples
 
 
 def _texts(examples: Sequence[Example]) -> list[tuple[str, str]]:

@@ -136,7 +136,8 @@ class Alibi(Positions):
 
     def __init__(self, *, dim: int, heads: int, longest: int, causal: bool) -> None:
         super().__init__(dim=dim, heads=heads, longest=longest, causal=causal)
-        slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
+        numbers = torch.arange(1, heads + 1)
+        slopes = numbers.float() if numbers.is_meta else 2.0 ** (-8.0 * numbers / heads)  # see `only_shapes`
         self.register_buffer("slopes", slopes, persistent=False)
 
     def bias(self, queries: int, keys: int, start: int) -> Float[Tensor, "heads queries keys"]:
@@ -147,6 +148,8 @@ class Alibi(Positions):
 
 def rotations(positions: Int[Tensor, " time"], width: int) -> Float[Tensor, "2 time part"]:
     """Cosines and signed sines of a rotation: x' = x * cosine + (x with each pair swapped) * sine."""
+    if positions.is_meta:  # a model without memory, see `only_shapes`
+        return positions.new_empty(2, len(positions), width + width % 2, dtype=torch.float64)
     angles = _angles(positions, width)
     sine, cosine = angles.sin(), angles.cos()
     signed = torch.stack([-sine, sine], dim=-1)
@@ -155,6 +158,8 @@ def rotations(positions: Int[Tensor, " time"], width: int) -> Float[Tensor, "2 t
 
 def sinusoids(positions: Int[Tensor, " time"], dim: int) -> Float[Tensor, "time dim"]:
     """Interleaved sines and cosines, in float64 because angles of far positions are large numbers."""
+    if positions.is_meta:  # a model without memory, see `only_shapes`
+        return positions.new_empty(len(positions), dim, dtype=torch.float64)
     angles = _angles(positions, dim)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[:, :dim]
 

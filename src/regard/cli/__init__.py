@@ -1,6 +1,7 @@
 """The command line: one short file for each command. Slow imports are inside functions, so that --help is fast."""
 
 import re
+import shlex
 import signal
 import sys
 from contextlib import suppress
@@ -12,7 +13,7 @@ import typer
 from regard import __version__
 from regard.cli.align import align
 from regard.cli.compare import compare
-from regard.cli.core import Command, note, say
+from regard.cli.core import Command, UsageError, note, say
 from regard.cli.data import data
 from regard.cli.demo import demo
 from regard.cli.doctor import doctor
@@ -27,10 +28,10 @@ from regard.cli.show import show
 from regard.cli.train import train
 from regard.cli.vectors import vectors
 
-UsageError: Any = typer.BadParameter.__base__  # of click, which some versions of typer have a copy of
 INTERRUPTED = 130  # the exit code that typer gives KeyboardInterrupt
 CLOSED_PIPE = 128 + signal.SIGPIPE  # the exit code if the reader of stdout has closed it, as `| head -3` does
 WITH_OVERRIDES = ("train", "compare", "data", "show")  # commands that take KEY=VALUE
+WITH_TEXT = ("near",)  # commands with a --text, and no more words after their last argument
 _DEBUGGING: ContextVar[bool] = ContextVar("_DEBUGGING", default=False)  # whether --debug was given
 
 app = typer.Typer(
@@ -91,17 +92,32 @@ def main() -> NoReturn:
 
 
 def _show_usage(error: Any) -> None:
-    """Print what is wrong with the arguments, as click does; but a suggestion once, and one for keys of recipes."""
+    """Print what is wrong with the arguments, as click does; but a suggestion once, and hints at what to write."""
     message = re.sub(r"( Did you mean [^?]*\?)\1", r"\1", error.format_message())  # click and typer add it both
-    if error.ctx is not None:
+    if error.ctx is None:
+        say(f"Error: {message}")
+    elif message == error.ctx.get_help():  # of `regard` alone, for which click raises the help as an error
+        print(message, file=sys.stderr)
+    else:
         print(error.ctx.get_usage(), file=sys.stderr)
         print(f"Try '{error.ctx.command_path} --help' for help.\n", file=sys.stderr)
-        if error.ctx.command.name in WITH_OVERRIDES and hasattr(error, "option_name"):
-            from regard.recipe import suggestion_for_option
+        hint = _hint(error)
+        say(f"Error: {message.rstrip('.') if hint else message}{hint}")
 
-            if suggestion := suggestion_for_option(error.option_name):
-                message = message.rstrip(".") + suggestion
-    say(f"Error: {message}")
+
+def _hint(error: Any) -> str:
+    """The end of a message about wrong arguments, with what to write instead; empty if that is not known."""
+    context, option = error.ctx, getattr(error, "option_name", "")
+    if option in (own := {name: parameter for parameter in context.command.params for name in parameter.opts}):
+        return f": {option} {own[option].metavar}" if own[option].metavar else ""
+    if option and context.command.name in WITH_OVERRIDES:
+        from regard.recipe import suggestion_for_option
+
+        return suggestion_for_option(option)
+    if context.parent is None and sys.argv[1:2] == ["help"]:
+        return f"; write: {shlex.join(['regard', *sys.argv[2:3], '--help'])}"
+    is_extra = type(error) is UsageError  # other mistakes have classes of their own
+    return "; put a text of several words in quotes" if is_extra and context.command.name in WITH_TEXT else ""
 
 
 def _report(error: Exception | KeyboardInterrupt) -> int:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, Quiet, RunPath, note, to_json, write_beside, write_line
+from regard.cli.core import Json, Quiet, RunPath, note, note_unfinished, to_json, write_beside, write_line
 
 FILES = "A TSV of source, target and links; or `source ||| target` lines, and links; or a file for each."
 
@@ -24,7 +24,9 @@ def align(
     write the given targets.
     """
     from regard.console import ProgressLog
+    from regard.storage import Run
 
+    Run.open(run)  # an error before torch is loaded
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
         from regard.analysis.forced import align
@@ -32,7 +34,9 @@ def align(
         from regard.predict import load
 
         gold_links = gold(tuple(files), first)
-        measured = align(load(run), gold_links)
+        predictor = load(run)
+        measured = align(predictor, gold_links)
+    note_unfinished(predictor.run, quiet=quiet)
     if gold_links.skipped and not quiet:
         note(f"{gold_links.skipped:,} links to words that do not exist were left out")
     if as_json:

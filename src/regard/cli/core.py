@@ -2,8 +2,9 @@
 
 import json
 import os
+import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
@@ -20,9 +21,12 @@ from regard.visible import ENCODING_ERRORS, WITHIN_LINES, is_terminal, make_visi
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
     from regard.recipe import Recipe
+    from regard.storage import Run
     from regard.tasks import AnyTask
 
+UsageError: Any = typer.BadParameter.__base__  # of click, which some versions of typer have a copy of
 STDIN = "-"  # the name of stdin in place of a file
+PACKED = (".gz", ".parquet")  # endings of files whose bytes are no lines of text
 CHUNK = 2000  # lines that are computed and printed at a time
 # Python decodes bytes of the command line that are not UTF-8 to these; they have no encoding, in JSON an escape.
 SURROGATES = range(0xD800, 0xE000)
@@ -42,6 +46,14 @@ class Command(TyperCommand):
                 if isinstance(info, ArgumentInfo):
                     parameter.help = info.help
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; every error about them gets the context, which click leaves out of some."""
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
     def format_arguments(self, ctx: Any, formatter: Any) -> None:
         """Print nothing: typer lists the arguments with the options, and click 8.5 would list them a second time."""
 
@@ -53,7 +65,7 @@ Inputs = Annotated[
     list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one per line; - or nothing is stdin.")
 ]
 RunPath = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run directory, such as runs/dates; latest is the last one in runs.")
+    str, typer.Argument(metavar="RUN", help="A run in the folder runs, or its path; latest is the last one there.")
 ]
 Runs = Annotated[Path, typer.Option(help="The folder for run directories.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line on stdout.")]
@@ -62,23 +74,17 @@ Columns = Annotated[str | None, typer.Option(metavar="NAME,...", help=COLUMNS)]
 Beam = Annotated[int | None, typer.Option(min=1, help="Width of the beam; 1 is greedy.  [default: as the recipe says]")]
 
 
-def read_batches(names: list[str] | None, columns: Sequence[str] = ()) -> Iterable[Sequence[str]]:
+def read_batches(task: "AnyTask", names: list[str] | None, columns: str | None = None) -> Iterable[Sequence[str]]:
     """The lines of all files, `CHUNK` at a time; those of stdin (`-`, or no names) as they come, see `stream_stdin`.
 
     All files are read before the first batch, so that their errors come before the first output. A file with named
-    columns is read by `columns`, if there are any: a text for each record.
+    columns gives a text for each record, see `input_reader`.
     """
-    from regard.data import records
-    from regard.data.files import load, stream_stdin
-    from regard.data.store import joined, mapped
+    from regard.data.files import stream_stdin
+    from regard.data.store import joined
 
-    def texts(name: str) -> Sequence[str]:
-        if not columns or not records.ending(name):
-            return load(name)
-        return mapped(records.read(name, columns).all_fields(), records.source_of)
-
-    names = names or [STDIN]
-    loaded = {name: texts(name) for name in names if name != STDIN}
+    read, names = input_reader(task, columns), names or [STDIN]
+    loaded = {name: read(name) for name in names if name != STDIN}
     if STDIN not in names:
         return in_chunks(joined([loaded[name] for name in names]))
 
@@ -89,12 +95,58 @@ def read_batches(names: list[str] | None, columns: Sequence[str] = ()) -> Iterab
     return stream()
 
 
-def read_texts(names: list[str] | None) -> Sequence[str]:
-    """The lines of all files; the name `-` is stdin, which is also read if there are no names."""
-    from regard.data.files import load, read_stdin
+def read_texts(task: "AnyTask", names: list[str] | None, columns: str | None = None) -> Sequence[str]:
+    """The texts of all files; the name `-` is stdin, which is also read if there are no names."""
+    from regard.data.files import read_stdin
     from regard.data.store import joined
 
-    return joined([read_stdin() if name == STDIN else load(name) for name in names or [STDIN]])
+    read = input_reader(task, columns)
+    return joined([read_stdin() if name == STDIN else read(name) for name in names or [STDIN]])
+
+
+def input_reader(task: "AnyTask", columns: str | None) -> Callable[[str], Sequence[str]]:
+    """Returns the function that reads the inputs in a file: its lines, or its records if it has named columns.
+
+    The columns are those of --columns, or of the recipe without that of the target. If a file has columns and neither
+    names any, it is refused: its lines are hardly texts.
+    """
+    from regard.data import records
+    from regard.data.files import load
+    from regard.data.paths import find
+    from regard.data.store import mapped
+
+    own, roles = task.recipe.data.columns, task.columns[:-1] or task.columns  # the last is the target, if not the only
+    chosen = split_columns(columns) or own[:-1] or own
+    if columns is not None and len(chosen) != len(roles):
+        named = records.list_names(chosen)
+        raise RecipeError(f"--columns names the columns of {' and '.join(roles)}, {len(roles)} in all, not {named}")
+
+    def read(name: str) -> Sequence[str]:
+        if not records.ending(name):
+            return load(name)
+        if chosen:
+            return mapped(records.read(name, chosen).all_fields(), records.source_of)
+        find(name)  # an error if it is not there
+        try:
+            there = f"has the columns {records.list_names(records.column_names(name))}"
+        except DataError:  # it may hold lines all the same
+            there = "is named like a file with columns"
+        those = "that" if len(roles) == 1 else "those"
+        how = f"name {those} of {' and '.join(roles)} with --columns {','.join(roles).upper()}"
+        lines = f"; if its lines are texts, give it on stdin: - < {shlex.quote(name)}"
+        raise RecipeError(f"{name} {there}; {how}{'' if name.lower().endswith(PACKED) else lines}")
+
+    return read
+
+
+def check_columns(columns: str | None, names: Sequence[str]) -> None:
+    """Raise RecipeError if --columns is given with inputs that have none: lines of a file or of stdin, or texts."""
+    if columns is None:
+        return
+    from regard.data.records import ending  # imports torch, of which the commands say so
+
+    if not (names and all(map(ending, names))):
+        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
 
 
 def split_columns(columns: str | None) -> tuple[str, ...]:
@@ -109,13 +161,79 @@ def with_columns(task: "AnyTask", names: tuple[str, ...], columns: str | None) -
     """The recipe of a task to read these files with references, by --columns if they have named columns."""
     from regard.data.records import has_columns
 
-    recipe = task.recipe
-    data = replace(recipe.data, train=(), dev=(), test=names, columns=split_columns(columns) or recipe.data.columns)
+    data, chosen = task.recipe.data, split_columns(columns)
+    recipe = replace(task.recipe, data=replace(data, train=(), dev=(), test=names, columns=chosen or data.columns))
     if any(map(has_columns, names)):
-        task.check_columns(data)
+        task.check_columns(recipe)
     elif columns is not None:
         raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
-    return replace(recipe, data=data)
+    return recipe
+
+
+def check_no_medium(run: str, task: "AnyTask", name: str, instead: str) -> None:
+    """Raise RecipeError if a run that reads texts is given the name of a picture or a recording.
+
+    A name with a space in it is one only if there is such a file: a text may end like one.
+    """
+    from regard.data.media import kind_by_names
+    from regard.tasks.transduce import HINTS
+
+    kind = kind_by_names([name])
+    if kind and not task.reads_files and (len(name.split()) == 1 or os.path.isfile(name)):
+        nouns, recipe = HINTS[kind]
+        which = f"{shown(name)} is the name of a {nouns.removesuffix('s')}"
+        how = f"give {instead}, or a run that reads {nouns}, such as that of: regard train {recipe}"
+        raise RecipeError(f"{which}, but {shlex.quote(run)} reads texts; {how}")
+
+
+def check_no_list(run: str, task: "AnyTask", name: str) -> None:
+    """Raise RecipeError if a file that should be a picture or a recording is a list of some, alone or with texts."""
+    from regard.data.files import load
+    from regard.data.paths import find
+    from regard.data.records import ending
+
+    try:
+        if not find(name).is_file() or task.is_medium(name):
+            return
+        lines = [] if ending(name) else load(name)
+    except DataError:  # it is not there, or no text
+        return
+    quoted, noun = shlex.quote(name), task.noun_of_input
+    score = f"regard score {shlex.quote(run)} {quoted}"
+    if ending(name):
+        columns = "" if task.recipe.data.columns else f" --columns {','.join(task.columns).upper()}"
+        raise RecipeError(f"{name} is no {noun}, but a table; if it has {noun}s and texts, write: {score}{columns}")
+    first = next((line for line in lines if line.strip()), "")
+    if _has_texts(task, first, name):
+        raise RecipeError(f"{name} has {noun}s and texts; {_how_to_use(score, quoted)}")
+    if _is_named(task, first, name):
+        raise RecipeError(f"{name} is a list of {noun}s; write: regard predict {shlex.quote(run)} --list {quoted}")
+
+
+def check_names_alone(run: str, task: "AnyTask", name: str, lines: Sequence[str]) -> None:
+    """Raise RecipeError if a file of --list has texts beside the names of pictures or recordings."""
+    first = next((line for line in lines if line.strip()), "")
+    if _has_texts(task, first, name):
+        score = f"regard score {shlex.quote(run)} {shlex.quote(name)}"
+        raise RecipeError(f"{name} has {task.noun_of_input}s and texts; {_how_to_use(score, shlex.quote(name))}")
+
+
+def _has_texts(task: "AnyTask", line: str, name: str) -> bool:
+    """Whether a line of a file has the name of a picture or a recording, and a text after a tab."""
+    first, tab, _ = line.partition("\t")
+    return bool(tab) and not _is_named(task, line, name) and _is_named(task, first, name)
+
+
+def _is_named(task: "AnyTask", source: str, name: str) -> bool:
+    """Whether a line of a file is the name of a picture or a recording that is there, or ends like one."""
+    from regard.data.media import kind_by_names
+    from regard.data.paths import is_there
+
+    return bool(source.strip()) and (is_there(task.locate(source, name)) or kind_by_names([source]) != "")
+
+
+def _how_to_use(score: str, name: str) -> str:
+    return f"to score the run on them, write: {score}; --list takes names alone, such as those of: cut -f1 {name}"
 
 
 def check_utf8(text: str, name: str) -> None:
@@ -234,6 +352,25 @@ def write_command(heading: str, command: str) -> None:
 def note(text: object) -> None:
     """Print a sentence on stderr, after the program's name."""
     say(f"regard: {text}")
+
+
+def note_unfinished(run: "Run", *, quiet: bool = False) -> None:
+    """Print a note if the training of a run is not finished: its weights are those of an earlier update."""
+    if quiet or run.finished():
+        return
+    from regard.training import how_to_resume, update_of_weights
+
+    update, updates = update_of_weights(run), run.recipe().train.updates
+    weights = "" if update is None else f": its weights are those of update {update:,} of {updates:,}"
+    note(f"the run {run.path} is not finished{weights}; if it was stopped, go on with: {how_to_resume(run)}")
+
+
+def blank_note(blank: int, outputs: int) -> str:
+    """The note about outputs without tokens, whose maps have no rows."""
+    how = "look --target TEXT shows the map of a given output"
+    if outputs == 1:
+        return f"the output is blank, so that its map has no rows: the model ended it at once; {how}"
+    return f"{blank:,} of {outputs:,} outputs are blank, so that their maps have no rows; {how}"
 
 
 def cut_note(cut: int, outputs: int) -> str:

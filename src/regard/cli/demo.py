@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.core import Json, Quiet, Runs, print_map, write_beside, write_line
+from regard.errors import pick
 
 WHAT = "dates (text to text), caption (pictures to text) or transcribe (recordings to text)."
 
@@ -24,18 +25,25 @@ def demo(
     `transcribe` writes the notes of melodies, each in less than two minutes.
     """
     from regard.cli.demonstration import DEMOS, demonstrate, own_command
+    from regard.console import ProgressLog
 
-    result = demonstrate(runs, what, quiet=quiet)
+    demo = pick(DEMOS, what, "demo")
+    with ProgressLog(quiet=quiet) as log:
+        log.begin("loading torch")
+        result = demonstrate(runs, demo, quiet=quiet)
     run, seconds = str(result.run.path), result.run.metrics()[-1]["train_seconds"]
     if as_json:
         content = {"run": run, "train_seconds": seconds, "examples": result.examples}
         write_line(json.dumps(content | result.quality.values))
         return
+    if demo.sources:
+        write_beside("", demo.sources)
+        write_line("")
     for prediction in result.shown:
         write_beside("", f"{prediction.source} -> {prediction.text}")
     assert result.shown[0].map is not None
     write_line("")
-    write_beside("", f"The attention map of the first one ({DEMOS[what].reading}):")
+    write_beside("", f"The attention map of the first one ({demo.reading}):")
     write_line("")
     print_map(result.shown[0].map)
     write_line("")
@@ -46,4 +54,4 @@ def demo(
     page, *others = result.maps
     write_line("")
     write_beside("", f"The map as a page for the browser: {run}/{page} (also {', '.join(others)})")
-    write_beside("", f"Another map: {own_command()} look {shlex.quote(run)} {shlex.quote(DEMOS[what].another)}")
+    write_beside("", f"Another map: {own_command()} look {shlex.quote(run)} {shlex.quote(demo.another)}")

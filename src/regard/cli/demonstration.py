@@ -5,18 +5,14 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from regard import storage
-from regard.analysis.grounding import grounding
-from regard.analysis.timing import timing
-from regard.errors import MissingExtraError, pick
-from regard.maps import AttentionMap
-from regard.predict import Predictor, load
-from regard.show import maps
+from regard.errors import MissingExtraError
 from regard.storage import Run
-from regard.training import train
-from regard.types import Example, Prediction
+
+if TYPE_CHECKING:  # they import torch, which takes a while: `regard demo` says so before
+    from regard.predict import Predictor
+    from regard.types import Example, Prediction
 
 
 class Quality(NamedTuple):
@@ -30,10 +26,11 @@ class Demo(NamedTuple):
     """What a demo trains, measures and shows."""
 
     recipe: str
-    measure: Callable[[Predictor, Sequence[Example]], Quality]
+    measure: "Callable[[Predictor, Sequence[Example]], Quality]"
     first: str  # of the groups of test examples, the one whose map is drawn
     reading: str  # what its map shows, in words
     another: str  # an input to look at next
+    sources: str = ""  # what the names of sources mean, if they are no texts
 
 
 class Demonstration(NamedTuple):
@@ -42,13 +39,15 @@ class Demonstration(NamedTuple):
     run: Run
     examples: int  # of the test set
     quality: Quality
-    shown: list[Prediction]  # one test example of each group; the map of the first is drawn
+    shown: "list[Prediction]"  # one test example of each group; the map of the first is drawn
     maps: list[str]  # the names of the files of that map, in the run
 
 
-def demonstrate(runs: str | Path, name: str = "dates", *, quiet: bool = False) -> Demonstration:
+def demonstrate(runs: str | Path, demo: Demo, *, quiet: bool = False) -> Demonstration:
     """Train the recipe of a demo, score it on unseen examples, and write the attention map of one of them."""
-    demo = pick(DEMOS, name, "demo")
+    from regard.predict import load
+    from regard.training import train
+
     run = train(demo.recipe, runs=runs, quiet=quiet)
     predictor = load(run)
     test = predictor.task.examples(run.recipe()).test
@@ -56,11 +55,10 @@ def demonstrate(runs: str | Path, name: str = "dates", *, quiet: bool = False) -
     longest = {example.group: example.source for example in sorted(test, key=lambda example: len(example.source))}
     shown = predictor.predict([longest.pop(demo.first)])
     shown += predictor.predict(list(longest.values()))
-    assert shown[0].map is not None
-    return Demonstration(run, len(test), quality, shown, write_maps(run.path, shown[0].map))
+    return Demonstration(run, len(test), quality, shown, write_maps(run.path, shown[0]))
 
 
-def _measure_dates(predictor: Predictor, test: Sequence[Example]) -> Quality:
+def _measure_dates(predictor: "Predictor", test: "Sequence[Example]") -> Quality:
     scored = predictor.score(test)
     value, groups = scored.measured.value, scored.groups
     languages = ", ".join(f"{group} {share:.3f}" for group, share in groups.items())
@@ -68,7 +66,9 @@ def _measure_dates(predictor: Predictor, test: Sequence[Example]) -> Quality:
     return Quality({"exact_match": value, "exact_match_by_language": groups}, sentences)
 
 
-def _measure_captions(predictor: Predictor, test: Sequence[Example]) -> Quality:
+def _measure_captions(predictor: "Predictor", test: "Sequence[Example]") -> Quality:
+    from regard.analysis.grounding import grounding
+
     value, attention = predictor.score(test).measured.value, grounding(predictor, test)
     sentences = [
         f"The heaviest cell of a noun shows its object: {attention.share:.4f} of {attention.words:,} nouns "
@@ -78,7 +78,9 @@ def _measure_captions(predictor: Predictor, test: Sequence[Example]) -> Quality:
     return Quality({"exact_match": value, "right_cells": attention.share, "nouns": attention.words}, sentences)
 
 
-def _measure_transcripts(predictor: Predictor, test: Sequence[Example]) -> Quality:
+def _measure_transcripts(predictor: "Predictor", test: "Sequence[Example]") -> Quality:
+    from regard.analysis.timing import timing
+
     value, times = predictor.score(test).measured.value, timing(predictor, test)
     sentences = [
         f"Time of a note, read from the map: {times.seconds:.3f} s from its onset (median), "
@@ -99,6 +101,8 @@ DEMOS = {
         "3 objects",
         "for each word, the weights of the cells of the picture",
         "shapes:red-circle-8-8-6,blue-square-40-8-7",
+        "The sources are pictures. Their names list the objects: COLOUR-SHAPE-ACROSS-DOWN-RADIUS, in pixels. The model "
+        "reads the pixels, not the names:",
     ),
     "transcribe": Demo(
         "tones",
@@ -106,16 +110,20 @@ DEMOS = {
         "6",
         "for each note, the weights of the times of the recording",
         "tones:7:C4-E4-G4",
+        "The sources are recordings. Their names have a number, from which timbre and noise are drawn, and the notes "
+        "that are played. The model reads the sound, not the names:",
     ),
 }
 
 
-def write_maps(folder: Path, attention: AttentionMap) -> list[str]:
-    """Write a map in every format whose package is installed; returns the names of the files, the page first."""
+def write_maps(folder: Path, prediction: "Prediction") -> list[str]:
+    """Write its map in every format whose package is installed; returns the names of the files, the page first."""
+    from regard.show import maps
+
     names = []
     for suffix in sorted(maps.DRAWINGS, key=lambda suffix: suffix != ".html"):
         try:
-            storage.write(folder / f"map{suffix}", maps.draw(attention, suffix))
+            prediction.save(folder / f"map{suffix}")
         except MissingExtraError:
             continue
         names.append(f"map{suffix}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli import core
-from regard.cli.core import Json, Quiet, RunPath, note, one_line, say, to_json, write_lines
+from regard.cli.core import Columns, Json, Quiet, RunPath, note, one_line, say, to_json, write_lines
 from regard.cli.maps import All, Head, Layer, Out, Pieces, Scale, SiteName, check_files, choose, choose_all
 from regard.errors import DataError
 from regard.visible import is_terminal
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from regard.storage import GrowingFile
     from regard.types import Example, Prediction
 
-FILES = typer.Argument(metavar="FILE...", help="Pairs, as data.test: a TSV of source and target.")
+FILES = typer.Argument(metavar="FILE...", help="Pairs, as data.test: a TSV or CSV of source and target.")
 TOKENS = "Print a line for each token: the pair's number, the log-probability and the token."
 MOST_FILES = 1000  # that one -o writes
 CHUNK = 500  # pairs that are computed and printed at a time
@@ -32,6 +32,7 @@ TITLE = 60  # letters of a pair in the list of pairs on a page
 def force(
     run: RunPath,
     files: Annotated[list[str], FILES],
+    columns: Columns = None,
     out: Out = None,
     site: SiteName = None,
     layer: Layer = None,
@@ -53,14 +54,16 @@ def force(
     """
     from regard.console import ProgressLog, counted, unwatched
 
-    check_files(out or [], all_maps=all_maps, scale=scale)
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
         from regard.analysis.forced import force
         from regard.predict import load
 
+        check_files(out or [], all_maps=all_maps, scale=scale)
         predictor = load(run)
-        examples, dropped = predictor.task.reader(predictor.task.recipe)(tuple(files))
+        recipe = core.with_columns(predictor.task, tuple(files), columns)
+        examples, dropped = predictor.task.reader(recipe)(tuple(files))
+    core.note_unfinished(predictor.run, quiet=quiet)
     drawings = [Drawing(path, len(examples), ", ".join(files), pieces, scale) for path in out or []]
     if drawings:  # a name that is taken is an error before the work begins
         paths = [path for drawing in drawings for path in drawing.paths]

@@ -16,9 +16,12 @@ def list_tables(what: Annotated[str | None, TABLE] = None, as_json: Json = False
     The other tables have the values of recipe keys, such as the scores of attention.
     """
     from regard import plugins
+    from regard import recipe as recipes
     from regard.catalogue import tables
-    from regard.errors import pick
+    from regard.errors import RecipeError, pick
 
+    if what in recipes.names() and what not in tables():
+        raise RecipeError(f"{what} is a recipe, and no table; its values: regard show {what}")
     chosen = {what: pick(tables(), what, "table")} if what else tables()
     if as_json:
         write_line(to_json({name: table.lines() for name, table in chosen.items()}))

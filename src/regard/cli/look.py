@@ -1,8 +1,9 @@
 """`regard look`: the attention map of one input, or all its maps."""
 
 import math
-import os.path
+import os
 import shlex
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +13,13 @@ from regard.cli.core import (
     Beam,
     Json,
     RunPath,
+    check_no_list,
+    check_no_medium,
     check_outputs,
     check_utf8,
     input_files,
     note,
+    note_unfinished,
     one_line,
     print_map,
     say,
@@ -39,6 +43,7 @@ from regard.cli.maps import (
 from regard.cli.predict import Notes
 from regard.cli.series import MapChoice, look_at_series
 from regard.errors import RecipeError, shown
+from regard.visible import is_terminal
 
 if TYPE_CHECKING:
     from regard.predict import Predictor
@@ -50,7 +55,7 @@ TARGET = "Show the map of this output, which the model is forced to write."
 
 def look(
     run: RunPath,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help=SOURCE)] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=SOURCE)] = None,
     out: Out = None,
     beam: Beam = None,
     site: SiteName = None,
@@ -76,49 +81,62 @@ def look(
     of times, mean and quantiles.
     """
     from regard import storage
-    from regard.analysis.forced import force
-    from regard.predict import load
-    from regard.show.html import PLACES, html_of_several
-    from regard.show.maps import draw
+    from regard.console import ProgressLog
 
-    if text is None:
-        raise RecipeError(_how_to_give_both(run))
-    check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
-    if out:
-        check_outputs(out, input_files(run))
+    text = _one_text(run, words or [])
     check_utf8(text, "TEXT")
     check_utf8(target or "", "--target")
     if target is not None and beam is not None:
         raise RecipeError("--beam is for a search, but --target gives the output; leave one of them out")
-    predictor = load(run)
-    if predictor.task.recipe.task == "forecast":
-        if target is not None or beam is not None or pieces:
-            raise RecipeError(
-                "this run forecasts a series: --target, --beam and --pieces are for texts; leave them out"
-            )
-        chosen_maps = MapChoice(site, layer, head, all_maps, matrix, scale)
-        look_at_series(predictor, text, out or [], chosen_maps, as_json=as_json)
-        return
+    storage.Run.open(run)  # errors before torch is loaded
+    if out:
+        check_outputs(out, input_files(run))
+        for path in out:
+            storage.check_place(path)
+    with ProgressLog(quiet=not is_terminal(sys.stderr)) as log:
+        log.begin("loading torch")
+        from regard.analysis.forced import force
+        from regard.predict import load
+        from regard.show.html import PLACES, html_of_several
+        from regard.show.maps import draw
 
-    def answer(all_maps: bool) -> "Prediction":
-        if target is not None:
-            return force(predictor, [(text, target)], all_maps=all_maps)[0]
-        return predictor.predict([text], beam=beam, all_maps=all_maps)[0]
+        check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
+        log.begin("loading the run")
+        predictor = load(run)
+        if predictor.task.recipe.task == "forecast":
+            if target is not None or beam is not None or pieces:
+                raise RecipeError(
+                    "this run forecasts a series: --target, --beam and --pieces are for texts; leave them out"
+                )
+            chosen_maps = MapChoice(site, layer, head, all_maps, matrix, scale)
+            look_at_series(predictor, text, out or [], chosen_maps, as_json=as_json)
+            return
+        if predictor.task.reads_files:
+            check_no_list(run, predictor.task, text)
+        else:
+            check_no_medium(run, predictor.task, text, "a text")
 
-    prediction = answer(all_maps or (site, layer, head) != (None, None, None))
-    if prediction.map is None and prediction.maps is None:  # a language model, for example, has no map of its own
-        prediction = answer(all_maps=True)
-    if all_maps:
-        chosen = choose_all(prediction, site, layer, head)
-        if matrix:
-            chosen = {place: attention.without_view() for place, attention in chosen.items()}
-        shown_maps = list(chosen.values())
-        drawings = [(path, html_of_several(chosen, PLACES, prediction.title, scale)) for path in out or []]
-    else:
-        attention = choose(prediction, site, layer, head)
-        shown_maps = [attention.without_view() if matrix else attention]
-        draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale)
-        drawings = [(path, draw_as(path.suffix)) for path in out or []]
+        def answer(all_maps: bool) -> "Prediction":
+            if target is not None:
+                return force(predictor, [(text, target)], all_maps=all_maps)[0]
+            return predictor.predict([text], beam=beam, all_maps=all_maps)[0]
+
+        prediction = answer(all_maps or (site, layer, head) != (None, None, None))
+        if prediction.map is None and prediction.maps is None:  # a language model, for example, has no map of its own
+            prediction = answer(all_maps=True)
+        log.begin("drawing")
+        if all_maps:
+            chosen = choose_all(prediction, site, layer, head)
+            if matrix:
+                chosen = {place: attention.without_view() for place, attention in chosen.items()}
+            shown_maps = list(chosen.values())
+            drawings = [(path, html_of_several(chosen, PLACES, prediction.title, scale)) for path in out or []]
+        else:
+            attention = choose(prediction, site, layer, head)
+            shown_maps = [attention.without_view() if matrix else attention]
+            draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale)
+            drawings = [(path, draw_as(path.suffix)) for path in out or []]
+    note_unfinished(predictor.run)
     for sentence in _notes(predictor, run, prediction):
         note(sentence)
     for path, content in drawings:  # only after all are drawn without an error
@@ -138,16 +156,21 @@ def look(
         print_map(attention, pieces=pieces, scale=scale)
 
 
-def _how_to_give_both(argument: str) -> str:
-    """The message if there is one argument, which is a run or, if the run was forgotten, the text."""
+def _one_text(run: str, words: list[str]) -> str:
+    """The text; RecipeError if there is none, if the run was forgotten, or if several words are not in quotes."""
     from pathlib import Path
 
     from regard.storage import Run
 
-    if Run.at(Path(argument)):
-        return f"there is no text to look at; write: regard look {shlex.quote(argument)} TEXT"
-    how = f"regard look latest {shlex.quote(argument)}"
-    return f"{shown(argument)} is no run; is this the text? Write: {how}"
+    if len(words) == 1:
+        return words[0]
+    if not Run.at(Path(run)) and (not words or os.sep not in run):
+        text = " ".join([run, *words])
+        raise RecipeError(f"{shown(run)} is no run; is this the text? Write: regard look latest {shlex.quote(text)}")
+    if not words:
+        raise RecipeError(f"there is no text to look at; write: regard look {shlex.quote(run)} TEXT")
+    how = f"regard look {shlex.quote(run)} {shlex.quote(' '.join(words))}"
+    raise RecipeError(f"the text has spaces; put it in quotes: {how}")
 
 
 def _notes(predictor: "Predictor", run: str, prediction: "Prediction") -> list[str]:
@@ -156,7 +179,7 @@ def _notes(predictor: "Predictor", run: str, prediction: "Prediction") -> list[s
     if predictor.task.recipe.source == "text" and os.path.isfile(text):
         how = f"regard predict {shlex.quote(run)} {shlex.quote(text)}"
         return [f"{text} is read as a text; for the lines of a file: {how}"]
-    notes = Notes(predictor.task)
+    notes = Notes(predictor.task, with_maps=True)
     notes.add(prediction)
     return notes.sentences(1)
 

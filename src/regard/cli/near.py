@@ -1,10 +1,24 @@
 """`regard near`: the lines of a file that are nearest to a text."""
 
+import sys
 from typing import Annotated
 
 import typer
 
-from regard.cli.core import Json, RunPath, check_utf8, note, one_line, read_texts, to_json, write_line
+from regard.cli.core import (
+    Columns,
+    Json,
+    RunPath,
+    check_columns,
+    check_utf8,
+    note,
+    note_unfinished,
+    one_line,
+    read_texts,
+    to_json,
+    write_line,
+)
+from regard.visible import is_terminal
 
 
 def near(
@@ -12,6 +26,7 @@ def near(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Texts to search, one per line; - is stdin.")],
     text: Annotated[str, typer.Option("--text", help="The text to compare the lines with.")],
     count: Annotated[int, typer.Option(min=1, help="How many lines to print.")] = 5,
+    columns: Columns = None,
     as_json: Json = False,
 ) -> None:
     """Print the lines that are nearest to a text.
@@ -19,11 +34,21 @@ def near(
     It prints cosine, line number and line. Tokens that are not in the run's vocabulary all count as the same token;
     those of --text are named on stderr.
     """
-    from regard.analysis.vectors import near, unknown
-    from regard.predict import load
+    from regard.console import ProgressLog
+    from regard.storage import Run
 
     check_utf8(text, "--text")
-    predictor, lines = load(run), read_texts([file])
+    check_columns(columns, [file])
+    Run.open(run)  # an error before torch is loaded
+    with ProgressLog(quiet=not is_terminal(sys.stderr)) as log:
+        log.begin("loading torch")
+        from regard.analysis.vectors import near, unknown
+        from regard.predict import load
+
+        log.begin("loading the run")
+        predictor = load(run)
+    note_unfinished(predictor.run)
+    lines = read_texts(predictor.task, [file], columns)
     nearest = near(predictor, text, lines, count)
     if missing := unknown(predictor, text):
         note(f"the vocabulary does not hold these tokens of --text: {', '.join(missing)}")

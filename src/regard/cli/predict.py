@@ -3,15 +3,17 @@
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from regard.cli import core
 from regard.cli.core import STDIN, Beam, Columns, Inputs, Json, Quiet, RunPath
 from regard.cli.series import forecast_files
-from regard.errors import DataError, RecipeError, shown
+from regard.errors import DataError, RecipeError, plural, quantity, shown
 from regard.visible import is_terminal
 
 if TYPE_CHECKING:
@@ -54,71 +56,120 @@ def predict(
     If the run forecasts series, a file is a CSV of series. The output is a CSV with mean and quantiles of each step;
     --json has the sample paths, too.
 
+    A picture or a recording that cannot be read gets an empty line, a sentence on stderr says why, and the exit code is
+    2. If none can be read, nothing is printed.
+
     A line of more than 5,000 tokens (or data.max_length, if that is more) gets an empty line, and a note on stderr.
 
     A line end within an output is printed as an escape, such as \n or \u2028; --json keeps the text unchanged.
     """
-    from regard.console import track
-    from regard.predict import load
+    from regard.console import ProgressLog, track
     from regard.recipe import parse_override
+    from regard.storage import Run
 
     if n_best > 1 and not as_json:
         raise RecipeError("--n-best adds further outputs to JSON; add --json, or leave it out for the best alone")
     if maps and not as_json:
         raise RecipeError("--maps adds attention maps to JSON; add --json, or write: regard look RUN TEXT")
     _check_inputs(inputs, text, lists, columns)
-    predictor = load(run)
+    Run.open(run)  # an error before torch is loaded
+    with ProgressLog(quiet=quiet or not is_terminal(sys.stderr)) as log:
+        log.begin("loading torch")
+        from regard.predict import load
+
+        log.begin("loading the run")
+        predictor = load(run)
+    core.note_unfinished(predictor.run, quiet=quiet)
     if predictor.task.recipe.task == "forecast":
         _check_series(text, lists, beam, n_best, search)
         forecast_files(predictor, inputs or [], columns, seed, as_json=as_json, maps=maps, quiet=quiet)
         return
     if predictor.task.reads_files:
-        batches = _named_files(predictor.task, inputs, text, lists, quiet=quiet)
+        batches = _named_files(run, predictor.task, inputs, text, lists, quiet=quiet)
     else:
-        _check_texts(run, inputs, lists)
-        own = predictor.task.recipe.data.columns
-        chosen = core.split_columns(columns) or own[:-1] or own  # the last is the target, unless it is a text alone
-        batches = core.in_chunks(text) if text else core.read_batches(inputs, chosen)
+        _check_texts(run, predictor.task, inputs, lists)
+        batches = core.in_chunks(text) if text else core.read_batches(predictor.task, inputs, columns)
     if not (quiet or text or lists) and STDIN in (inputs or [STDIN]) and is_terminal(sys.stdin):
         what = "the name of a file" if predictor.task.reads_files else "a text"
         core.say(f"type {what} on each line; Ctrl-D ends")
     settings = dict(item for assignment in search or [] for item in parse_override(assignment).items())
-    notes, number = Notes(predictor.task), 0
+    notes, number, unreadable = Notes(predictor.task, with_maps=maps), 0, 0
+    is_known = isinstance(batches, Sequence)  # all inputs, and not those of stdin
     for batch in track(batches, "predicting", quiet=quiet):
-        answers = predictor.predict(batch, beam=beam, n_best=n_best, search=settings, seed=seed + number)
-        for answer in answers:
+        ask = partial(predictor.predict, beam=beam, n_best=n_best, search=settings, seed=seed + number)
+        answered = _answer(predictor.task, batch, ask, one_must_be_readable=is_known and not number)
+        for answer, problem in answered:
             number += 1
-            if not answer.text and predictor.task.too_long(answer.source):
+            if problem:
+                unreadable += 1
+                core.note(problem)
+            elif not answer.text and predictor.task.too_long(answer.source):
                 most = f"more than {predictor.task.longest:,} tokens"
                 core.note(f"line {number:,} has {most}; it is answered with an empty line")
             elif not quiet:
                 notes.add(answer)
         if maps:  # not at once: the maps of a batch as text may take gigabytes
-            for answer in answers:
-                core.write_line(core.to_json(answer.to_dict(maps=True)))
+            for one in answered:
+                core.write_line(one.to_json(maps=True))
         elif as_json:
-            core.write_lines([core.to_json(answer.to_dict(maps=False)) for answer in answers])
+            core.write_lines([one.to_json(maps=False) for one in answered])
         else:
-            core.write_lines([core.one_line(answer.text) for answer in answers])
+            core.write_lines([core.one_line(answer.text) for answer, _ in answered])
         print(end="", flush=True)
     for sentence in notes.sentences(number):
         core.note(sentence)
+    if unreadable:
+        line = "an empty text and the key error" if as_json else "an empty line"
+        nouns = plural(predictor.task.noun_of_input)
+        raise DataError(f"{unreadable:,} of {number:,} {nouns} cannot be read; each has {line} in the output")
+
+
+class Answered(NamedTuple):
+    """The answer to an input; a blank one if it cannot be read, and the reason."""
+
+    prediction: "Prediction"
+    problem: str = ""
+
+    def to_json(self, *, maps: bool) -> str:
+        """The line of --json."""
+        return core.to_json(self.prediction.to_dict(maps=maps) | ({"error": self.problem} if self.problem else {}))
+
+
+def _answer(
+    task: "AnyTask",
+    inputs: Sequence[str],
+    ask: "Callable[[Sequence[str]], list[Prediction]]",
+    *,
+    one_must_be_readable: bool,
+) -> list[Answered]:
+    """The answers to inputs; those that cannot be read, such as damaged pictures, do not keep the others from theirs.
+
+    If all are so, and `one_must_be_readable`, the error of the first is raised: then nothing is printed.
+    """
+    try:
+        return [Answered(prediction) for prediction in ask(inputs)]
+    except DataError:
+        problems = [task.problem_of(source) for source in inputs]
+        if not any(problems) or (one_must_be_readable and all(problems)):
+            raise
+    predictions = ask(["" if problem else source for source, problem in zip(inputs, problems, strict=True)])
+    return [
+        Answered(replace(prediction, source=source), problem)
+        for source, prediction, problem in zip(inputs, predictions, problems, strict=True)
+    ]
 
 
 def _check_inputs(
     inputs: list[str] | None, texts: list[str] | None, lists: list[str] | None, columns: str | None
 ) -> None:
     """Refuse inputs that cannot be meant, whatever the run reads: files and texts, columns of lines."""
-    from regard.data.records import ending
-
     if texts and (inputs or lists):
         raise RecipeError("give files or --text, not both")
     for text in texts or []:
         core.check_utf8(text, "--text")
     if "" in (inputs or []):
         raise RecipeError('the name of a file is empty; an empty text is given as --text ""')
-    if columns is not None and not all(map(ending, inputs or [""])):
-        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
+    core.check_columns(columns, inputs or [])
 
 
 def _check_series(
@@ -131,7 +182,7 @@ def _check_series(
             raise RecipeError(f"{option} is not for runs that forecast series; leave it out, and give a CSV file")
 
 
-def _check_texts(run: str, inputs: list[str] | None, lists: list[str] | None) -> None:
+def _check_texts(run: str, task: "AnyTask", inputs: list[str] | None, lists: list[str] | None) -> None:
     """Refuse inputs that a run which reads texts cannot have: lists of files, a text in place of a file."""
     from regard.data.paths import is_there
 
@@ -140,6 +191,7 @@ def _check_texts(run: str, inputs: list[str] | None, lists: list[str] | None) ->
             f"--list is for runs that read recordings or pictures; {run} reads texts: give the file itself"
         )
     for name in inputs or []:
+        core.check_no_medium(run, task, name, "a file of texts, or --text TEXT")
         if name != STDIN and _looks_like_text(name) and not is_there(name):
             text = shlex.quote(name) if len(name) <= LONGEST_QUOTED else "TEXT"
             how = f"regard predict {shlex.quote(run)} --text {text}"
@@ -147,7 +199,13 @@ def _check_texts(run: str, inputs: list[str] | None, lists: list[str] | None) ->
 
 
 def _named_files(
-    task: "AnyTask", inputs: list[str] | None, texts: list[str] | None, lists: list[str] | None, *, quiet: bool
+    run: str,
+    task: "AnyTask",
+    inputs: list[str] | None,
+    texts: list[str] | None,
+    lists: list[str] | None,
+    *,
+    quiet: bool,
 ) -> Iterable[Sequence[str]]:
     """The names of files that are inputs themselves: arguments, lines of lists, otherwise lines of stdin."""
     from regard.data.files import load
@@ -155,8 +213,14 @@ def _named_files(
     if STDIN in (inputs or []) and (len(inputs or []) > 1 or lists):
         raise RecipeError("- reads names from stdin; give it alone, without other files")
     if not (texts or lists) and inputs in (None, [], [STDIN]):
-        return core.read_batches(None)
-    listed = [task.locate(line, name) if line.strip() else "" for name in lists or [] for line in load(name)]
+        return core.read_batches(task, None)
+    listed = []
+    for name in lists or []:
+        lines = load(name)
+        core.check_names_alone(run, task, name, lines)
+        listed += [task.locate(line, name) if line.strip() else "" for line in lines]
+    for name in inputs or []:
+        core.check_no_list(run, task, name)
     named = [file for name in inputs or [] for file in _files_of(task, name, quiet=quiet)]
     return core.in_chunks([*(texts or named), *listed])
 
@@ -171,7 +235,7 @@ def _files_of(task: "AnyTask", name: str, *, quiet: bool) -> list[str]:
         raise DataError(f"{name} has no {task.noun_of_input} in it, but {files}; name another folder, or a file")
     if not quiet:
         skipped = f"; {others:,} other {'entry' if others == 1 else 'entries'} skipped" if others else ""
-        core.note(f"{name}: {len(names):,} {task.noun_of_input}s, sorted by name{skipped}")
+        core.note(f"{name}: {quantity(len(names), task.noun_of_input)}, sorted by name{skipped}")
     return names
 
 
@@ -181,11 +245,11 @@ def _looks_like_text(name: str) -> bool:
 
 
 class Notes:
-    """Counts lines that a model cannot read as they are meant, and outputs that were cut, for notes after all."""
+    """Counts lines that a model cannot read as they are meant, cut outputs, and maps without rows, for notes."""
 
-    def __init__(self, task: "AnyTask") -> None:
-        self._task = task
-        self._tabs = self._lacking = self._cut = self._divided = self._parts = 0
+    def __init__(self, task: "AnyTask", *, with_maps: bool) -> None:
+        self._task, self._with_maps = task, with_maps
+        self._tabs = self._lacking = self._cut = self._divided = self._parts = self._blank = 0
         self._unknown: dict[str, None] = {}  # the first unknown parts, in their order
 
     def add(self, answer: "Prediction") -> None:
@@ -194,6 +258,7 @@ class Notes:
         unknown = self._task.unknown_parts(text)
         self._lacking += bool(unknown)
         self._cut += not answer.finished
+        self._blank += self._with_maps and answer.map is not None and not answer.map.rows
         self._divided += bool(answer.cuts)
         self._parts += len(answer.cuts) + bool(answer.cuts)
         self._tabs += "\t" in text and len(self._task.columns) <= 2  # with more, tabs separate the fields of a source
@@ -210,9 +275,11 @@ class Notes:
         if self._lacking:
             have = "the text has" if lines == 1 else f"{self._lacking:,} of {lines:,} lines have"
             named = ", ".join(map(shown, [*self._unknown][:LISTED])) + (", ..." if len(self._unknown) > LISTED else "")
-            sentences.append(f"{have} parts that are not in the vocabulary: {named}")
+            sentences.append(f"note: {have} parts that are not in the vocabulary: {named}")
         if self._divided:
             sentences.append(core.parts_note(self._task, self._divided, self._parts, lines))
+        if self._blank:
+            sentences.append(core.blank_note(self._blank, lines))
         if self._cut:
             sentences.append(core.cut_note(self._cut, lines))
         return sentences

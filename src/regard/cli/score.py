@@ -10,7 +10,7 @@ import typer
 
 from regard.cli import core
 from regard.cli.core import Beam, Columns, Json, Quiet, RunPath, note, say, to_json, write_beside, write_line
-from regard.errors import DataError
+from regard.errors import DataError, plural, quantity
 from regard.visible import ENCODING_ERRORS
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def score(
         core.check_outputs([errors], [*core.found_files(files or ()), *core.input_files(run)])
         core.check_outside_runs(errors)
         storage.check_place(errors)
+    storage.Run.open(run)  # an error before torch is loaded
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
         from regard.analysis import alignment, mistakes
@@ -62,6 +63,7 @@ def score(
         scored = predictor.score(examples, metric=metric, beam=beam)
         baselines = predictor.task.baselines(examples)
         wrong = mistakes.find(predictor.task, scored) if errors is not None else None
+    core.note_unfinished(predictor.run, quiet=quiet)
     if errors is not None and wrong is not None:
         storage.write(errors, to_tsv(wrong.rows()))
     cut = sum(not answer.finished for answer in scored.answers)
@@ -108,8 +110,17 @@ def _examples(
     if files or columns is not None:
         recipe = core.with_columns(task, named, columns)
     if _trained_on(predictor, named):
-        log.warn(f"{' and '.join(named)}: the run was trained on this; the score says little about other {task.noun}s")
-    return task.reader(recipe)(named).examples if named else task.examples(recipe).test
+        log.warn(
+            f"{' and '.join(named)}: the run was trained on this; the score says little about other {plural(task.noun)}"
+        )
+    if not named:
+        return task.examples(recipe).test
+    examples = task.reader(recipe)(named).examples
+    if files and task.reads_files and (problem := task.problem_of(examples[0].source)):
+        raise DataError(
+            f"{' and '.join(files)}: {problem}; its sources name {plural(task.noun_of_input)}, one per line"
+        )
+    return examples
 
 
 def _trained_on(predictor: "Predictor", names: tuple[str, ...]) -> bool:
@@ -143,7 +154,7 @@ def _dev(predictor: "Predictor", log: "ProgressLog") -> "Sequence[Example]":
             names = " and ".join(data.train)
             raise DataError(f"{names} has changed since {run.path} was trained, and so has its dev part; {how}")
         dev, origin = examples.dev, "split off from data.train"
-    log.say(f"no test set is named; scored on the dev set, {len(dev):,} {task.noun}s {origin}")
+    log.say(f"no test set is named; scored on the dev set, {quantity(len(dev), task.noun)} {origin}")
     return dev
 
 

@@ -51,7 +51,7 @@ def read(predictor: "Predictor", names: list[str], columns: str | None, *, quiet
         raise RecipeError("this run forecasts series: give a CSV file, such as series.csv")
     chosen = core.split_columns(columns) or task.recipe.data.columns
     recipe = replace(task.recipe, data=replace(task.recipe.data, columns=chosen))
-    task.check_columns(recipe.data)
+    task.check_columns(recipe)
     series, notes = task.read_series(recipe, names)
     if not quiet:
         for sentence in notes:

@@ -1,30 +1,49 @@
-"""`regard show`: all values of a recipe, what they mean and where they come from."""
+"""`regard show`: all values of a recipe or of a run, what they mean and where they come from."""
 
 import dataclasses
 import sys
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from regard.cli.core import RECIPE, Json, Overrides, stdout_width, to_json, write_line
+import typer
+
+from regard.cli.core import Json, Overrides, stdout_width, to_json, write_line
 from regard.visible import is_terminal
 
+if TYPE_CHECKING:
+    from regard.recipe import Recipe
+    from regard.storage import Run
+
+RECIPE_OR_RUN = typer.Argument(
+    metavar="RECIPE_OR_RUN", help="A name from `regard list`, a .toml file, or a run directory, such as runs/dates."
+)
+OF_RUN = "set for this run"  # where a value comes from that neither the default nor a recipe of regard has
 WIDTH = 100  # columns of a comment, if it is not printed in a terminal
 
 
-def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: Json = False) -> None:
-    """Print every value of a recipe.
+def show(recipe_or_run: Annotated[str, RECIPE_OR_RUN], overrides: Overrides = None, as_json: Json = False) -> None:
+    """Print every value of a recipe, or of a run.
 
     Each has its meaning and where it comes from; the output is a recipe that can be trained, too. Sections of other
-    tasks than that of the recipe are left out.
+    tasks than that of the recipe are left out. A run stores its values, but not where they came from: they are compared
+    with the defaults, and with regard's recipe of the same name.
     """
     from regard import catalogue
     from regard import recipe as recipes
     from regard.console import wrapped
 
-    settings, meanings = recipes.load(recipe, overrides or [], recipes.COMMAND_LINE), catalogue.meanings()
-    origins = recipes.origins(recipe, overrides or [])
+    run = _run(recipe_or_run)
+    if run is None:
+        settings = recipes.load(recipe_or_run, overrides or [], recipes.COMMAND_LINE)
+        origins = recipes.origins(recipe_or_run, overrides or [])
+    else:
+        settings, origins = run.recipe(), _origins(run.recipe(), overrides or [])
+        for text in overrides or []:
+            settings = recipes.override(settings, text, recipes.COMMAND_LINE)
+    meanings = catalogue.meanings()
     width = stdout_width() or WIDTH
     others = {*recipes.TASK_SECTIONS} - {settings.task}
 
@@ -54,6 +73,35 @@ def show(recipe: Annotated[str, RECIPE], overrides: Overrides = None, as_json: J
                     write_line(line)
         if unset:
             comment(f"as model.attention: {', '.join(unset)}")
+
+
+def _run(name: str) -> "Run | None":
+    """The run of that name; None if it is a recipe. A path that is neither is refused as a run."""
+    from regard import recipe as recipes
+
+    path = Path(name)
+    if name in recipes.names() or path.suffix == ".toml":
+        return None
+    from regard.storage import Run  # imports numpy, which a recipe does not need
+
+    return Run.open(path) if len(path.parts) > 1 or Run.at(path) else None
+
+
+def _origins(recipe: "Recipe", overrides: list[str]) -> dict[str, str]:
+    """Where the values of a run's recipe seem to come from: those that are not the default, and those of overrides."""
+    from regard import recipe as recipes
+
+    origins = dict.fromkeys(recipes.changed(recipe), OF_RUN)
+    if recipe.name in recipes.names():
+        named = recipes.load(recipe.name)
+        theirs, own = (
+            {f"{section}.{key}" if section else key: value for section, key, value in _keys(settings, "")}
+            for settings in (named, recipe)
+        )
+        origins |= {
+            key: f"as in {origin}" for key, origin in recipes.origins(recipe.name).items() if theirs[key] == own[key]
+        }
+    return origins | recipes.overridden(overrides)
 
 
 def _assignment(key: str, value: Any, width: int) -> list[str]:

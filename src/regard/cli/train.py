@@ -10,6 +10,7 @@ import typer
 from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs, write_line
 from regard.errors import RecipeError
 
+LONGEST_SOURCE = 80  # characters of a source that the suggested command repeats
 EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
 TENSORBOARD = typer.Option(metavar="FOLDER", help="Write curves for TensorBoard there, in a folder named as the run.")
 DRY_RUN = typer.Option("--dry-run", help="Check recipe and data and say what would be trained; write nothing.")
@@ -40,6 +41,7 @@ def train(
     from regard import recipe as recipes
     from regard.console import ProgressLog, announcement
     from regard.data.paths import are_large
+    from regard.storage import Run
 
     if exact and resume is None:
         raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
@@ -50,18 +52,23 @@ def train(
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     if dry_run and resume is not None:
         raise RecipeError("--dry-run is for new runs; write: regard train RECIPE --dry-run")
+    if recipe is not None:
+        _check_no_run(recipe)
+    if resume is not None:
+        Run.open(resume)  # an error before torch is loaded
     settings = None if recipe is None else recipes.load(recipe, overrides or [], recipes.COMMAND_LINE)
     with ProgressLog(quiet=quiet) as log:
         if settings is not None and are_large(settings.data.train):
             log.announce(announcement(settings))
         log.begin("loading torch")
         from regard import training
-        from regard.storage import Run
         from regard.tasks import task_class
+        from regard.training.report import FirstSource
         from regard.training.tensorboard import TensorBoard
 
-        callbacks = [] if tensorboard is None else [TensorBoard(tensorboard)]
-        for board in callbacks:
+        boards, first = [] if tensorboard is None else [TensorBoard(tensorboard)], FirstSource()
+        callbacks = [*boards, first]
+        for board in boards:
             board.check_runs(runs if resume is None else Run.open(resume).path.parent)
         if settings is not None and dry_run:
             found = training.preview(settings, quiet=quiet)
@@ -81,4 +88,20 @@ def train(
     if not quiet:
         quoted = shlex.quote(str(run.path))
         shows = task_class(run.recipe().task).shows
-        log.say(f'next: regard look {quoted} "..."' if shows else f"next: regard predict {quoted} FILE")
+        is_short = first.source.strip() and len(first.source) <= LONGEST_SOURCE
+        source = shlex.quote(first.source) if is_short else '"..."'
+        log.say(f"next: regard look {quoted} {source}" if shows else f"next: regard predict {quoted} FILE")
+
+
+def _check_no_run(recipe: str) -> None:
+    """Raise RecipeError if a run is given in place of a recipe."""
+    from regard import recipe as recipes
+    from regard.storage import Run
+    from regard.storage.runs import RECIPE, resume_command
+
+    path = Path(recipe)
+    if recipe in recipes.names() or path.suffix == ".toml" or not Run.at(path):
+        return
+    path = Run.open(path).path
+    again = f"regard train {shlex.quote(str(path / RECIPE))}"
+    raise RecipeError(f"{recipe} is a run; go on with it: {resume_command(path)}; or train its recipe again: {again}")

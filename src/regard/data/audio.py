@@ -16,6 +16,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.data import formats
 from regard.data.files import LIMITS
 from regard.errors import DataError, MissingExtraError, shown
 from regard.recipe import Limits
@@ -80,8 +81,8 @@ def decode(content: bytes, name: str, limits: Limits = LIMITS) -> Recording:
         return _decode_wave(wave, name, limits)
     kind = _kind(content)
     if not kind:
-        begins = f"begins with {shown(content[:8])}" if content else "is empty"
-        raise DataError(f"{name} is no recording that can be read: it {begins}; give WAV, FLAC, Ogg or MP3")
+        what = formats.describe(content)
+        raise DataError(f"{name} is no recording that can be read: it is {what}; give WAV, FLAC, Ogg or MP3")
     return _decode_with_soundfile(content, name, kind, limits)
 
 

@@ -31,16 +31,27 @@ NEEDED |= {"filename", "filepath", "split", "sentences", "raw"}
 SPLITS = {"train": ("train", "restval"), "dev": ("val",), "val": ("val",), "test": ("test",)}  # of Karpathy, by part
 
 
+QUOTED = re.compile(r'"((?:[^"]|"")*+)"')  # a field of CSV in quotes; a quote in it is doubled
+
+
+def _unquoted(field: str) -> str:
+    """The text of a field of CSV; one whose quotes are not those of CSV is taken as it is."""
+    match = QUOTED.fullmatch(field)
+    return field if match is None else match[1].replace('""', '"')
+
+
 class LineFormat(NamedTuple):
     """A format with one caption on each line."""
 
     first: re.Pattern[str]  # the beginning of the first line with text
     line: re.Pattern[str]  # every line; its groups are the picture and the caption
     expected: str  # for messages
-    has_header: bool = False
+    has_header: bool = False  # whether the first line names the columns; such a file may be called .csv
+    field: Callable[[str], str] = str  # the text of a group of `line`
 
 
-# The formats of lines. In Flickr30k's results.csv, one line lacks its second bar.
+# The formats of lines. In Flickr30k's results.csv, one line lacks its second bar. In Flickr8k's captions.txt, a caption
+# with commas may be in quotes or not, so all after the first comma is the caption.
 FORMATS = {
     "flickr": LineFormat(
         re.compile(r"[^\t]+\.\w+#\d+\t"),
@@ -57,6 +68,13 @@ FORMATS = {
         re.compile(r"([^|]++)\|\s*+\d++\s*+(?:\|\s*+)?(.*)"),
         "picture| NUMBER| caption",
         has_header=True,
+    ),
+    "commas": LineFormat(
+        re.compile(r'"?image"?,"?caption"?\s*$'),
+        re.compile(r'("(?:[^"]|"")++"|[^,"]++),(.*)'),
+        "picture,caption",
+        has_header=True,
+        field=_unquoted,
     ),
 }
 
@@ -82,9 +100,9 @@ def read(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
 
 
 def is_table(name: str, limits: Limits = LIMITS) -> bool:
-    """Whether a file whose name ends as that of a table has captions in one of the formats, as results.csv has."""
+    """Whether a file whose name ends as that of a table has captions in a format with a header, as results.csv."""
     start = next((line for line in load(name, limits) if line.strip()), "")
-    return bool(FORMATS["bars"].first.match(start))
+    return any(format.has_header and format.first.match(start) for format in FORMATS.values())
 
 
 def _captions(name: str, lines: Lines) -> Sequence[Example] | None:
@@ -106,7 +124,7 @@ def _from_lines(name: str, lines: Lines, format: LineFormat) -> StoredExamples:
             if not line.strip():
                 return "", ""
             raise DataError(f"{name}:{index + 1}: {shown(line)}, expected {format.expected}")
-        return match[1].rstrip(), match[2]
+        return format.field(match[1]).rstrip(), format.field(match[2])
 
     numbers = np.arange(int(format.has_header), len(lines), dtype=np.int32)
     return StoredExamples(numbers, texts, lambda index: f"{name}:{index + 1}")

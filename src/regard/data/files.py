@@ -18,7 +18,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from regard.console import counted
-from regard.data import store
+from regard.data import formats, store
 from regard.data.batching import shuffled
 from regard.data.paths import find
 from regard.data.store import Indices, Integers, Lines, StoredExamples, Texts, joined, offset_type, take, where
@@ -111,7 +111,11 @@ def _check_utf8(
     try:
         decoder.decode(content[start:], final)
     except UnicodeDecodeError as error:
-        raise DataError(_not_utf8(content, start - pending + error.start, name, first)) from None
+        raise NotUtf8Error(_not_utf8(content, start - pending + error.start, name, first)) from None
+
+
+class NotUtf8Error(DataError):
+    """Bytes that are not UTF-8."""
 
 
 def _not_utf8(content: bytearray, position: int, name: str, first: int) -> str:
@@ -142,7 +146,14 @@ def _line_starts(content: bytearray, newlines: int, *, has_mark: bool) -> Intege
 
 def load(name: str, limits: Limits = LIMITS) -> Lines:
     """The lines of a file, plain or gzip."""
-    lines = read_lines(counted(_content(name, limits), reading(name), size=1), name, limits)
+    pieces = iter(_content(name, limits))
+    start = next(pieces, b"")
+    try:
+        lines = read_lines(counted(chain([start], pieces), reading(name), size=1), name, limits)
+    except NotUtf8Error as error:
+        if other := formats.name_of(start):
+            raise DataError(f"{name} is {other}, and no text; give a file of texts") from error
+        raise
     if not lines:
         raise DataError(f"{name} is empty; give a file with at least one line")
     return lines

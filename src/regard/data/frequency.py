@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,43 +27,86 @@ THURSDAY = 3  # the weekday of day 0 of numpy, 1 January 1970, counted from Mond
 class Unit(NamedTuple):
     """A unit of time, and what models use of it."""
 
-    names: tuple[str, ...]  # besides its own, and its own with an s
-    seconds: int  # of a unit that is always as long, else 0
-    months: int  # of a unit that is a number of months, else 0
-    seasons: tuple[int, ...]  # cycles in units, the preferred one first
-    lags: tuple[tuple[int, int], ...]  # cycles in units, and how many of each are looked back
-    features: tuple[str, ...]  # entries of FEATURES
-    label: str  # the unit of numpy that the text of a time ends at
+    names: tuple[str, ...] = ()  # besides its own, and its own with an s
+    seconds: int = 0  # if it is always as long
+    months: int = 0  # if it is a number of months
+    seasons: tuple[int, ...] = ()  # cycles in units, the preferred one first
+    lags: tuple[tuple[int, int], ...] = ()  # cycles in units, and how many of each are looked back
+    features: tuple[str, ...] = ()  # entries of FEATURES
+    label: str = ""  # the unit of numpy that the text of a time ends with
 
 
 DATE = ("day_of_week", "day_of_month", "day_of_year")
 UNITS: dict[str, Unit] = {
     "second": Unit(
-        ("s", "S", "sec", "secs"),
-        *(1, 0, (HOUR, MINUTE), ((60, 3), (3600, 1))),
-        ("second_of_minute", "minute_of_hour", "hour_of_day"),
-        "s",
+        names=("s", "S", "sec", "secs"),
+        seconds=1,
+        seasons=(HOUR, MINUTE),
+        lags=((MINUTE, 3), (HOUR, 1)),
+        features=("second_of_minute", "minute_of_hour", "hour_of_day"),
+        label="s",
     ),
     "minute": Unit(
-        ("min", "mins", "T"),
-        *(MINUTE, 0, (1440, 60), ((60, 3), (1440, 7))),
-        ("minute_of_hour", "hour_of_day", *DATE),
-        "m",
+        names=("min", "mins", "T"),
+        seconds=MINUTE,
+        seasons=(1440, 60),
+        lags=((60, 3), (1440, 7)),
+        features=("minute_of_hour", "hour_of_day", *DATE),
+        label="m",
     ),
-    "hour": Unit(("h", "H", "hr", "hourly"), HOUR, 0, (24, 168), ((24, 7), (168, 4)), ("hour_of_day", *DATE), "m"),
-    "day": Unit(("d", "D", "daily"), DAY, 0, (7,), ((7, 4), (30, 1), (365, 1)), DATE, "D"),
-    "business_day": Unit(("b", "B", "business day"), 0, 0, (5,), ((5, 4), (21, 1), (261, 1)), DATE, "D"),
-    "week": Unit(("w", "W", "weekly"), WEEK, 0, (52,), ((13, 1), (52, 2)), ("day_of_month", "day_of_year"), "D"),
+    "hour": Unit(
+        names=("h", "H", "hr", "hourly"),
+        seconds=HOUR,
+        seasons=(24, 168),
+        lags=((24, 7), (168, 4)),
+        features=("hour_of_day", *DATE),
+        label="m",
+    ),
+    "day": Unit(
+        names=("d", "D", "daily"),
+        seconds=DAY,
+        seasons=(7,),
+        lags=((7, 4), (30, 1), (365, 1)),
+        features=DATE,
+        label="D",
+    ),
+    "business_day": Unit(
+        names=("b", "B", "business day"),
+        seasons=(5,),
+        lags=((5, 4), (21, 1), (261, 1)),
+        features=DATE,
+        label="D",
+    ),
+    "week": Unit(
+        names=("w", "W", "weekly"),
+        seconds=WEEK,
+        seasons=(52,),
+        lags=((13, 1), (52, 2)),
+        features=("day_of_month", "day_of_year"),
+        label="D",
+    ),
     "month": Unit(
-        ("M", "ME", "MS", "BM", "BME", "BMS", "mo", "monthly"), 0, 1, (12,), ((12, 3),), ("month_of_year",), "M"
+        names=("M", "ME", "MS", "BM", "BME", "BMS", "mo", "monthly"),
+        months=1,
+        seasons=(12,),
+        lags=((12, 3),),
+        features=("month_of_year",),
+        label="M",
     ),
     "quarter": Unit(
-        ("q", "Q", "QE", "QS", "BQ", "BQE", "BQS", "quarterly"), 0, 3, (4,), ((4, 3),), ("month_of_year",), "M"
+        names=("q", "Q", "QE", "QS", "BQ", "BQE", "BQS", "quarterly"),
+        months=3,
+        seasons=(4,),
+        lags=((4, 3),),
+        features=("month_of_year",),
+        label="M",
     ),
     "year": Unit(
-        ("y", "Y", "YE", "YS", "A", "AS", "BA", "BAS", "BY", "BYE", "BYS", "yearly", "annual"), 0, 12, (), (), (), "Y"
+        names=("y", "Y", "YE", "YS", "A", "AS", "BA", "BAS", "BY", "BYE", "BYS", "yearly", "annual"),
+        months=12,
+        label="Y",
     ),
-    "step": Unit((), 0, 0, (), (), (), ""),
+    "step": Unit(),
 }
 LARGER = {  # a unit, and how many of the one before it make one
     "second": ("minute", 60),
@@ -189,7 +232,7 @@ class Frequency:
             days = np.busday_offset(day, steps, roll="forward")
         return days.astype("datetime64[s]") + (first - day)
 
-    def positions(self, times: Times, starts: Times) -> Positions:
+    def positions(self, times: NDArray[Any], starts: NDArray[Any]) -> Positions:
         """The number of steps from each start to each time; -1 where a time is before its start, or between steps.
 
         For steps of months a time stands for its month, whatever the day, because files name the first day, the last
@@ -268,9 +311,8 @@ def _months(days: Times, pairs: Positions, seconds: int) -> int:
     if not is_same_day and not (np.diff(days).astype(np.int64)[pairs] % 7).any():
         return 0
     differences = np.diff(days.astype("datetime64[M]")).astype(np.int64)[pairs]
-    if not differences.all():
-        return 0
-    months = _step(differences)
+    differences = differences[differences > 0]  # two days of one month will have the same position
+    months = _step(differences) if len(differences) else 0
     return months if abs(seconds / DAY - months * MONTH) <= MONTH_ERROR else 0
 
 

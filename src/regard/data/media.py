@@ -55,13 +55,25 @@ def files_in(folder: str, recognises: Callable[[bytes], bool]) -> Folder:
     except OSError as error:
         raise DataError(f"{folder} cannot be read ({error.strerror}); check its permissions") from error
     names = [name for name in (os.path.join(folder, entry) for entry in entries) if os.path.isfile(name)]
-    chosen = [name for name in names if recognises(_start(name))]
+    chosen = [name for name in names if is_medium(name, recognises)]
     return Folder(chosen, len(entries) - len(chosen))
+
+
+def is_medium(name: str, recognises: Callable[[bytes], bool]) -> bool:
+    """Whether the first bytes of a file are recognised."""
+    return recognises(_start(name))
 
 
 def _start(name: str) -> bytes:
     with opened(name) as (handle, _):
         return os.read(handle, SIGNATURE)
+
+
+def is_text(source: str) -> bool:
+    """Whether a source is more likely a text than the name of a file: words, without a slash or an ending of media."""
+    if "/" in source or kind_by_names([source]):
+        return False
+    return len(source.split()) > 1 or "." not in source
 
 
 def kind_by_names(sources: list[str]) -> str:

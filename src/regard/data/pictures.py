@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from regard.data import formats
 from regard.data.archives import StoredFiles
 from regard.data.corpora.shapes import PREFIX, render
 from regard.data.files import LIMITS
@@ -84,9 +85,8 @@ def decode(content: bytes, name: str, limits: Limits = LIMITS) -> Pixels:
         raise MissingExtraError("Pillow", "vision", f"reading the picture {name}") from error
     kind = _kind(content)
     if not kind:
-        begins = f"begins with {shown(content[:12])}" if content else "is empty"
         known = ", ".join(dict.fromkeys((*SIGNATURES.values(), "WebP")))
-        raise DataError(f"{name} is not a picture: it {begins}; give a file in {known}")
+        raise DataError(f"{name} is not a picture: it is {formats.describe(content)}; give a file in {known}")
     with _refusing_damage(name, f"{kind} picture", limits), Image.open(io.BytesIO(content), formats=[kind]) as image:
         return _from_image(image, name, limits)  # until now only the header was read
 

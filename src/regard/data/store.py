@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from operator import eq, itemgetter
 from typing import Any, TypeVar, overload
 
@@ -135,6 +135,13 @@ def joined(parts: Sequence[Sequence[Item]]) -> Sequence[Item]:
 def where(items: Iterable[Item], condition: Callable[[Item], bool]) -> Integers:
     """The indices of the items that fulfil a condition."""
     return np.asarray(array(LONG, (index for index, item in enumerate(items) if condition(item))))
+
+
+def groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in order, `size` at a time; the last group may have fewer."""
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        yield group
 
 
 @overload

@@ -1,7 +1,8 @@
 """Sources: kinds of input, which turn `Example.source` into batches, and batches into vectors."""
 
 from regard.sources.core import AnySource, Front, Source, SourceBatch, Vectors
-from regard.sources.picture import Picture, PictureBatch
+from regard.sources.picture import Picture
+from regard.sources.picture_front import PictureBatch
 from regard.sources.speech import Speech, SpeechBatch
 from regard.sources.text import Text, TokenEmbedding, token_embedding
 

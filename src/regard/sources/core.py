@@ -4,7 +4,7 @@ A new kind of source is one file with a subclass of `Source` and its `Front`, an
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -84,6 +84,7 @@ class Source(ABC, Generic[Item]):
     reads_files: ClassVar[bool] = False  # whether a source is the name of a file, such as a recording, and not a text
     is_sequence: ClassVar[bool] = True  # whether its positions are in an order that a target may follow, as CTC needs
     noun: ClassVar[str] = "text"  # the word for one source in messages
+    descriptions: ClassVar[Mapping[str, str]] = {}  # corpora whose sources are descriptions, not files; one of each
 
     @staticmethod
     @abstractmethod

@@ -18,7 +18,8 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from regard.device import map_on_threads, only_shapes, uses_threads
+from regard.data.store import groups
+from regard.device import map_on_threads, only_shapes
 from regard.errors import CorruptError, MissingExtraError, pick
 from regard.layers.efficientnet import EfficientNetLite, folded
 from regard.storage import cached
@@ -111,11 +112,11 @@ class Extractor:
 
     def features(self, pictures: Sequence[Image]) -> list[Float16[Tensor, "cells channels"]]:
         """The features of each picture, row by row."""
-        if uses_threads(self.device):
+        if self.device.type == "cpu":
             return list(map_on_threads(lambda picture: self._compute(picture[None])[0], pictures))
         exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
         with exact, torch.no_grad():
-            return [row for group in _groups(pictures) for row in self._on_gpu(group)]
+            return [row for group in groups(pictures, BATCH) for row in self._on_gpu(group)]
 
     def _on_gpu(self, pictures: Sequence[Image]) -> list[Tensor]:
         filled = torch.zeros(BATCH, *pictures[0].shape, dtype=torch.uint8)
@@ -125,7 +126,3 @@ class Extractor:
     def _compute(self, pixels: UInt8[Tensor, "batch 3 size size"]) -> Float16[Tensor, "batch cells channels"]:
         features: Tensor = self.layers(pixels)
         return features.flatten(1, 2).half()
-
-
-def _groups(pictures: Sequence[Image]) -> list[Sequence[Image]]:
-    return [pictures[start : start + BATCH] for start in range(0, len(pictures), BATCH)]

@@ -4,9 +4,9 @@ import json
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,7 +37,7 @@ SPEED = re.compile(r"speed:([0-9]\.[0-9]+):(.+)", re.DOTALL)  # a varied recordi
 QUIET = 0.2  # seconds whose power is averaged to find a silence to cut at
 COUNTED = 10  # recordings that progress counts at a time
 
-Features = Float[Tensor, "frames bands"]
+Features = Float[Tensor, "_ bands"]  # each recording has its own number of frames
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,7 @@ class Speech(Source[Features]):
 
     reads_files = True
     noun = "recording"
+    descriptions: ClassVar[Mapping[str, str]] = {"tones": "tones:7:C4-E4-G4"}
 
     def __init__(self, settings: Settings, limits: Limits, scale: Scale) -> None:
         self.settings, self.scale = settings, scale

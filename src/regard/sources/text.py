@@ -123,7 +123,7 @@ def build_tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origi
 def _digest(settings: list[Any], texts: Sequence[str]) -> str:
     """The SHA-256 of JSON of a list: the settings, and a list of the texts at its end; some texts at a time."""
     sha256 = hashlib.sha256((json.dumps(settings)[:-1] + ", [").encode())
-    for start in counted(range(0, len(texts), BLOCK), "digest of the texts", size=1):
+    for start in counted(range(0, len(texts), BLOCK), "computing a checksum of the texts", size=1):
         separator = ", " if start else ""
         sha256.update((separator + json.dumps([*texts[start : start + BLOCK]])[1:-1]).encode())
     sha256.update(b"]]")

@@ -13,6 +13,7 @@ import itertools
 import os
 import re
 import secrets
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -107,7 +108,7 @@ def _name_new(partial: Path, path: Path) -> None:
 def check_new(path: Path) -> None:
     """Raise StorageError if no new file can have this path: its folder is missing, or something has the name."""
     with write_errors(path):
-        os.stat(os.path.join(path.parent, "."))  # an error too if it is a file
+        _check_folder(path)
         if not _is_free(path):
             raise StorageError(_taken(path))
 
@@ -119,9 +120,18 @@ def _taken(path: Path) -> str:
 def check_place(path: Path) -> None:
     """Raise StorageError if no file can have this path: its folder is missing, or something else has the name."""
     with write_errors(path):
-        os.stat(os.path.join(path.parent, "."))  # an error too if it is a file
+        _check_folder(path)
         if not _is_free(path) and not stat.S_ISREG(os.lstat(path).st_mode):
             raise StorageError(f"{path} is there and is not a file (a link, a folder or a device); choose another name")
+
+
+def _check_folder(path: Path) -> None:
+    """Raise an error if the folder of a file is missing, or is a file."""
+    try:
+        os.stat(os.path.join(path.parent, "."))
+    except FileNotFoundError:
+        how = f"make it first: mkdir -p {shlex.quote(str(path.parent))}"
+        raise StorageError(f"{path} cannot be written: there is no folder {path.parent}; {how}") from None
 
 
 def replace_link(path: Path, target: str, owner: str) -> None:

@@ -1,4 +1,4 @@
-"""The symbolic link `latest` in a folder of runs: it points to the run that was created there last."""
+"""Names of runs: the symbolic link `latest` to the run that was created last, and names without their folder."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from regard.storage import files
 
 LATEST = "latest"
-RUNS = Path("runs")  # the folder that `latest` alone is looked for in
+RUNS = Path("runs")  # the folder that `latest`, and every other name alone, is looked for in
 
 
 def point_to(run: Path, owner: str, is_run: Callable[[Path], bool]) -> None:
@@ -44,11 +44,20 @@ def _points_to_a_run(link: Path, is_run: Callable[[Path], bool]) -> bool:
 
 
 def resolve(path: Path) -> Path:
-    """The path of a run; for a link `latest`, that of the run it points to now."""
-    if path == Path(LATEST) and not os.path.lexists(path):
-        path = RUNS / LATEST
+    """The path of a run; for a link `latest`, that of the run it points to now.
+
+    A name without a folder that is not there stands for the run of that name in `RUNS`.
+    """
+    is_in_runs = path.name == LATEST or os.path.lexists(RUNS / path)
+    if is_name(path) and not os.path.lexists(path) and is_in_runs:
+        path = RUNS / path
     target = _target(path) if path.name == LATEST else ""
     return path.with_name(target) if target else path
+
+
+def is_name(path: Path) -> bool:
+    """Whether a path is a name alone, without a folder."""
+    return len(path.parts) == 1
 
 
 def _target(link: Path) -> str:

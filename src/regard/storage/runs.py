@@ -214,9 +214,7 @@ class Run(Folder):
 
         The link `latest` beside it points to it then, unless something else has that name: see `latest_obstacle`.
         """
-        if not NAME.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
-            letters = f"letters, digits, '.', '_', '+' and '-', at most {LONGEST_NAME} bytes"
-            raise RecipeError(f"the name of a run is made of {letters}, not {shown(name)}")
+        check_name(name)
         new = secrets.token_hex(8)
         with write_errors(parent / name):
             parent.mkdir(parents=True, exist_ok=True)
@@ -248,20 +246,15 @@ class Run(Folder):
     def open(path: str | Path) -> "Run":
         """The run in an existing run directory; raises DataError if there is none.
 
-        A link `latest` is resolved once: the run stays the same if the link changes.
+        A name alone, such as `dates`, is looked for in the folder `runs`, too. A link `latest` is resolved once: the
+        run stays the same if the link changes.
         """
         if not str(path):
             raise DataError("the name of a run is empty; name a run directory, such as runs/dates")
         named, path = Path(path), latest.resolve(Path(path))
         if not Run.at(path):
             with read_errors(path):
-                siblings = sorted(manifest.parent for manifest in path.parent.glob(f"*/{MANIFEST}"))
-            why = f"holds no run (no {MANIFEST})" if path.is_dir() else "is not there"
-            if named.name == latest.LATEST != path.name:
-                there = ", ".join(run.name for run in siblings[:MOST_LISTED]) or "none"
-                link = path.with_name(latest.LATEST)
-                raise DataError(f"{link} points to {path}, which {why}; runs there: {there}")
-            raise DataError(f"the run {path} {why}{did_you_mean(str(path), map(str, siblings))}")
+                raise DataError(_why_no_run(named, path))
         return Run(path)
 
     @property
@@ -605,6 +598,45 @@ def _is_run(path: Path) -> bool:
         return files.is_folder(path) and Folder(path).has_file(RECIPE)
     except (StorageError, CorruptError):
         return False
+
+
+def check_name(name: str) -> None:
+    """Raise RecipeError if a new run cannot have this name."""
+    if not NAME.fullmatch(name) or len(name.encode()) > LONGEST_NAME:
+        letters = f"letters, digits, '.', '_', '+' and '-', at most {LONGEST_NAME} bytes"
+        raise RecipeError(f"the name of a run is made of {letters}, not {shown(name)}")
+
+
+def _why_no_run(named: Path, path: Path) -> str:
+    """Why there is no run at a path, which was given as `named`, and which runs there are instead."""
+    if path.is_file():
+        around = next((folder for folder in path.parents if Run.at(folder)), None)
+        return f"{path} is a file; name the folder of a run" + (f": {around}" if around else "")
+    if inside := _runs_in(path):
+        return f"{path} is a folder of runs: {_names(inside)}; name one of them, such as {inside[0]}"
+    why, siblings = f"holds no run (no {MANIFEST})" if path.is_dir() else "is not there", _runs_in(path.parent)
+    if named.name == latest.LATEST != path.name:
+        return (
+            f"{path.with_name(latest.LATEST)} points to {path}, which {why}; runs there: {_names(siblings) or 'none'}"
+        )
+    folder, near = path.parent, did_you_mean(str(path), map(str, siblings))
+    if latest.is_name(path) and not near and (in_runs := _runs_in(latest.RUNS)):
+        folder, siblings = latest.RUNS, in_runs
+        same = folder / path if folder / path in siblings else None  # beside something else that has this name
+        near = f"; did you mean '{same}'?" if same else did_you_mean(str(path), [run.name for run in siblings])
+    others = f"; runs in {folder}: {_names(siblings)}" if siblings else ""
+    return f"the run {path} {why}{near or others}"
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The run directories in a folder, sorted by name; without links `latest`."""
+    runs = (manifest.parent for manifest in folder.glob(f"*/{MANIFEST}"))
+    return sorted(run for run in runs if run.name != latest.LATEST or not run.is_symlink())
+
+
+def _names(runs: Sequence[Path]) -> str:
+    """The names of runs; of many, the first ones."""
+    return ", ".join([run.name for run in runs[:MOST_LISTED]] + ["..."] * (len(runs) > MOST_LISTED))
 
 
 def _newest_first(checkpoints: list[Checkpoint]) -> list[Checkpoint]:

@@ -32,13 +32,13 @@ from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Fields, Given
 from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
 from regard.device import only_shapes
-from regard.errors import DataError, RecipeError, TooLargeError, pick
+from regard.errors import DataError, RecipeError, TooLargeError, pick, quantity
 from regard.kernels import cross_entropy as kernels
 from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout, SourceView
 from regard.metrics import CLOSEST, METRICS, MULTI_REFERENCE, Measured, Outcome, companions
 from regard.models import sites
 from regard.models.letters import Spelled
-from regard.recipe import Data, Limits, Model, Recipe, Search, Train
+from regard.recipe import Limits, Model, Recipe, Search, Train
 from regard.sources import Text
 from regard.storage import Run
 from regard.types import PAD, SPECIALS, UNKNOWN, Batch, Example, Padded, Prediction, Vocabulary
@@ -77,7 +77,7 @@ class Examples(NamedTuple):
         digests = {}
         for name, examples in (("train", self.train), ("dev", self.dev)):
             sha256 = hashlib.sha256()
-            for texts in counted(store.texts(examples), "digest of the data"):
+            for texts in counted(store.texts(examples), "computing a checksum of the data"):
                 sha256.update(json.dumps(texts).encode())
             digests[name] = {"examples": len(examples), "sha256": sha256.hexdigest()}
         return json.dumps(digests, indent=1).encode()
@@ -217,8 +217,9 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return not any(key == ignored or key.startswith(ignored + ".") for ignored in cls.ignores)
 
     @classmethod
-    def check_columns(cls, data: Data) -> None:
+    def check_columns(cls, recipe: Recipe) -> None:
         """Refuse data.columns without files that have named columns, such files without it, and too many or too few."""
+        data = recipe.data
         tables = [name for name in (*data.train, *data.dev, *data.test) if records.has_columns(name)]
         roles = " and ".join(cls.columns)
         if data.columns and not tables:
@@ -227,10 +228,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
             named = records.list_names(data.columns)
             raise RecipeError(f"data.columns names the columns of {roles}, {len(cls.columns)} in all, not {named}")
         for name in tables:
-            if not data.columns and records.ending(name) and not cls.has_own_format(name, data.limits):
+            if not data.columns and records.ending(name) and not cls.has_own_format(recipe, name):
                 there = records.list_names(records.column_names(name, data.limits))
                 chosen = ",".join(cls.columns).upper()
-                how = f"data.columns={chosen} (in regard score with --columns {chosen})"
+                how = f"data.columns={chosen} (of a run: --columns {chosen})"
                 raise RecipeError(f"{name} has the columns {there}; name those of {roles} with {how}")
 
     @classmethod
@@ -256,8 +257,8 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         return records.source_of(fields[:-1]), fields[-1]
 
     @classmethod
-    def has_own_format(cls, name: str, limits: Limits) -> bool:
-        """Whether a file that looks like a table has a format that is read without data.columns; by default none."""
+    def has_own_format(cls, recipe: Recipe, name: str) -> bool:
+        """Whether `line_reader` reads a file that looks like a table, so that it needs no data.columns."""
         return False
 
     @classmethod
@@ -289,19 +290,18 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         check_found(recipe, names)
         test = read(data.test).examples if data.test else []
         dev, lacking = read(data.dev) if data.dev else Loaded([], 0)
-        what = f"{cls.noun}s with an empty side"
-        notes = describe_dropped(data.dev, lacking, what)
+        notes = describe_dropped(data.dev, lacking, cls.noun, " with an empty side")
         if not data.train:
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
             return Examples(splits.train, dev or splits.dev, test or splits.test, notes)
         train, dropped = read(data.train)
-        notes = [*describe_dropped(data.train, dropped, what), *notes]
+        notes = [*describe_dropped(data.train, dropped, cls.noun, " with an empty side"), *notes]
         if dev:
             return Examples(train, dev, test, notes)
         part = files.split(train, data.split_seed)
-        notes.append(f"no data.dev given: {len(part.dev):,} {cls.noun}s split off for it")
+        notes.append(f"no data.dev given: {quantity(len(part.dev), cls.noun)} split off for it")
         return Examples(part.train, part.dev, test, notes)
 
     @classmethod
@@ -477,6 +477,14 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         """The longest duration of a recording in training, data.max_length; only if the task reads recordings."""
         raise NotImplementedError(f"the task {self.recipe.task} reads no recordings")
 
+    def is_medium(self, name: str) -> bool:
+        """Whether a file has a format that inputs have, by its first bytes; only if the task `reads_files`."""
+        raise NotImplementedError(f"the task {self.recipe.task} reads no files")
+
+    def problem_of(self, source: str) -> str:
+        """Why an input cannot be read, such as a damaged picture; empty if it can, as all texts can."""
+        return ""
+
     def files_in(self, folder: str) -> media.Folder:
         """The files of a folder that can be inputs; only if the task `reads_files`."""
         raise NotImplementedError(f"the task {self.recipe.task} reads no files")
@@ -575,9 +583,9 @@ def rows_of(vocabulary: Vocabulary, *names: str) -> dict[str, Vocabulary]:
     return dict.fromkeys(names, vocabulary)
 
 
-def describe_dropped(names: Sequence[str], dropped: int, what: str) -> list[str]:
-    """The note about examples of these files that are dropped; none if none are."""
-    return [f"{' and '.join(names)}: {dropped:,} {what} dropped"] if dropped else []
+def describe_dropped(names: Sequence[str], dropped: int, noun: str, why: str = "") -> list[str]:
+    """The note about examples of these files that are dropped; none if none are. `noun` is the word for one."""
+    return [f"{' and '.join(names)}: {quantity(dropped, noun)}{why} dropped"] if dropped else []
 
 
 def position_limit(model: Model) -> float:
@@ -695,7 +703,7 @@ def evenly(items: Sequence[Item], count: int) -> Sequence[Item]:
 def by_source(examples: Sequence[Example]) -> list[list[Example]]:
     """Groups examples of equal source (and group), in the order of the first example of each."""
     sets: dict[tuple[str, str], list[Example]] = {}
-    for example in counted(examples, "grouping by source"):
+    for example in counted(examples, "joining examples of the same source"):
         sets.setdefault((example.source, example.group), []).append(example)
     return list(sets.values())
 

@@ -15,17 +15,20 @@ from torch import Tensor
 
 from regard.attention.record import Recording
 from regard.console import counted
-from regard.data import series_files
+from regard.data import series_files, series_given
 from regard.data.batching import Lengths
 from regard.data.corpora import CORPORA
+from regard.data.corpora.waves import PREFIX as WAVES
+from regard.data.corpora.waves import wave
 from regard.data.files import Loaded
 from regard.data.frequency import Frequency
 from regard.data.media import Medium
 from regard.data.needs import check_found
-from regard.data.records import NOTHING_GIVEN, Given
+from regard.data.records import NOTHING_GIVEN, PAIRS, Given
 from regard.data.series import Series, continued
-from regard.data.series_files import Columns, LoadedSeries
+from regard.data.series_files import Reading
 from regard.data.store import Indices
+from regard.data.tables import Columns, LoadedSeries
 from regard.data.windows import SCALINGS, Panel, Standard, Windows, WindowShape, count_features
 from regard.device import only_shapes
 from regard.errors import CorruptError, DataError, RecipeError, did_you_mean, pick, shown
@@ -36,8 +39,8 @@ from regard.models import DECODER_SELF, forecaster, sites
 from regard.models.baselines import BASELINES
 from regard.models.forecaster import Forecaster
 from regard.models.likelihoods import LIKELIHOODS, series_key, uniform_numbers
-from regard.recipe import Data, Recipe, Search
 from regard.recipe import Forecast as Settings
+from regard.recipe import Recipe, Search
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import Axes, Encoded, Examples, Scored, Task
@@ -272,28 +275,28 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                 f"forecast.scaling = standard subtracts the mean, but forecast.likelihood = {settings.likelihood} is "
                 f"of {likelihood.support}; choose forecast.scaling = mean"
             )
-        if settings.frequency:
-            Frequency.parse(settings.frequency)
+        reading_of(recipe)
+        pick(dict.fromkeys(("", *series_files.FORMATS)), settings.format, "format of series")
         lags = (1,) if settings.lags == CALENDAR else parse_lags(settings.lags)
         with only_shapes():  # fails if sizes do not fit
             forecaster.build(recipe.model, settings.likelihood, window_shape(recipe, lags), features=1, categories=())
 
     @classmethod
-    def check_columns(cls, data: Data) -> None:
+    def check_columns(cls, recipe: Recipe) -> None:
         """Refuse data.columns unless it names three; which columns a file has is known when it is read."""
-        if data.columns and len(data.columns) != len(cls.columns):
-            named = ", ".join(data.columns)
+        if recipe.data.columns and len(recipe.data.columns) != len(cls.columns):
+            named = ", ".join(recipe.data.columns)
             raise RecipeError(f"data.columns names the columns of series, time and value, three in all, not {named}")
 
     @classmethod
-    def read_series(cls, recipe: Recipe, names: Sequence[str]) -> LoadedSeries:
-        """Reads all series of some files, as the recipe names their format, columns and frequency."""
-        settings, roles = recipe.forecast, recipe.data.columns or ("", "", "")
-        columns = Columns(roles[0], roles[1], roles[2], settings.known, settings.past, settings.categories)
-        frequency = Frequency.parse(settings.frequency) if settings.frequency else None
-        start = parse_start(settings.start) if settings.start else None
+    def read_series(cls, recipe: Recipe, names: Sequence[str], given: Given = NOTHING_GIVEN) -> LoadedSeries:
+        """Reads all series of some files, or of what is `given` in Python, as the recipe names columns and so on."""
+        how, settings = reading_of(recipe), recipe.forecast
         parts = [
-            series_files.read(name, settings.format, columns, frequency, start, recipe.data.limits) for name in names
+            series_given.given(given[name], how, name)
+            if name in given
+            else series_files.read(name, settings.format, how, recipe.data.limits)
+            for name in names
         ]
         loaded = [each for part in parts for each in part.series]
         first: dict[str, Series] = {}
@@ -317,8 +320,8 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                 raise RecipeError("nothing to learn from: give data.train=FILE.csv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
             return Examples(splits.train, splits.dev, splits.test, [])
-        check_found(recipe, [*data.train, *data.test])
-        series, notes = cls.read_series(recipe, data.train)
+        check_found(recipe, [name for name in (*data.train, *data.test) if name != PAIRS])
+        series, notes = cls.read_series(recipe, data.train, given)
         whole = {each.name: each for each in series}
         if data.test:
             later, later_notes = cls.read_series(recipe, data.test)
@@ -508,8 +511,10 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         if isinstance(value, Series):
             return Medium(value.name, value)
         frequency = self.frequency if self.frequency.has_calendar else None
-        (series,) = series_files.given(value, frequency=frequency, name=name).series
-        return Medium(series.name, series)
+        series, _ = series_given.given(value, reading_of(self.recipe)._replace(frequency=frequency), name)
+        if len(series) != 1:
+            raise DataError(f"{name} has {len(series):,} series; give them one by one")
+        return Medium(series[0].name, series[0])
 
     @torch.no_grad()
     def answer(
@@ -542,6 +547,9 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         if text.lstrip().startswith("{"):
             series = Series.from_text(text)
             return Known(series, len(series))
+        if text.startswith(WAVES):
+            series = wave(text)
+            return Known(series, len(series) - self.shape.horizon)
         examples = self.examples(self.recipe)
         for part in (examples.test, examples.dev):
             for example in reversed(part):
@@ -722,6 +730,14 @@ def cut(series: Series, end: int | None, settings: Settings) -> Cut:
         [series.upto(known)] if dev > horizon else [],
         [series.upto(start + horizon) for start in starts],
     )
+
+
+def reading_of(recipe: Recipe) -> Reading:
+    """How files are read: by their columns, frequency and start."""
+    settings, roles = recipe.forecast, recipe.data.columns or ("", "", "")
+    columns = Columns(roles[0], roles[1], roles[2], settings.known, settings.past, settings.categories)
+    frequency = Frequency.parse(settings.frequency) if settings.frequency else None
+    return Reading(columns, frequency, parse_start(settings.start) if settings.start else None)
 
 
 def parse_start(text: str) -> np.datetime64:

@@ -20,7 +20,7 @@ from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
 from regard.data.records import NOTHING_GIVEN, Fields, Given
 from regard.data.store import Indices, IntegerRows, Mapped, Texts, joined, take, where
-from regard.errors import DataError, RecipeError
+from regard.errors import DataError, RecipeError, quantity
 from regard.kernels.choose import pause_observers
 from regard.maps import AttentionMaps
 from regard.metrics import METRICS, Cost, Outcome
@@ -157,13 +157,17 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
             convert = _ended if window else list
             return Examples(convert(train), convert(dev), convert(test), notes)
         train, dropped = read(data.train)
-        notes = core.describe_dropped(data.train, dropped, "blank lines")
+        notes = core.describe_dropped(data.train, dropped, "blank line")
         test = read(data.test).examples if data.test else []
         if data.dev:
             dev, dropped = read(data.dev)
-            return Examples(train, dev, test, [*notes, *core.describe_dropped(data.dev, dropped, "blank lines")])
+            return Examples(train, dev, test, [*notes, *core.describe_dropped(data.dev, dropped, "blank line")])
         train, dev = _last_tenth(train) if window else _some_lines(train, data.split_seed)
-        part = f"the last tenth, {_characters(dev):,} characters, is" if window else f"{len(dev):,} lines are"
+        part = (
+            f"the last tenth, {_characters(dev):,} characters, is"
+            if window
+            else f"{quantity(len(dev), 'line')} {'is' if len(dev) == 1 else 'are'}"
+        )
         return Examples(train, dev, test, [*notes, f"no data.dev given: {part} split off for it"])
 
     @classmethod

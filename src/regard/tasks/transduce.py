@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -35,7 +36,7 @@ from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout, SourceView
 from regard.metrics import MULTI_REFERENCE
 from regard.models import CROSS, DECODER_SELF, ENCODER_SELF, Seq2Seq
 from regard.models.ctc import least_positions
-from regard.recipe import Limits, Recipe, Search, Tokens, Train
+from regard.recipe import Recipe, Search, Tokens, Train
 from regard.sources import SOURCES, AnySource, Source, Text
 from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
@@ -98,6 +99,18 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def longest_in_seconds(self) -> float:
         """The longest duration of a recording in training, as data.max_length limits it."""
         return self.inputs.time(self.longest_trained)
+
+    def is_medium(self, name: str) -> bool:
+        """Whether a file has a format that inputs have, by its first bytes."""
+        return media.is_medium(name, self.inputs.recognises)
+
+    def problem_of(self, source: str) -> str:
+        """Why an input cannot be read, such as a damaged picture; empty if it can."""
+        try:
+            self.parts([source])
+        except DataError as error:
+            return str(error)
+        return ""
 
     def files_in(self, folder: str) -> media.Folder:
         """The files of a folder that can be inputs, by their first bytes."""
@@ -169,9 +182,10 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return _normalized(located if kind.reads_files else read, recipe.data.normalize)
 
     @classmethod
-    def has_own_format(cls, name: str, limits: Limits) -> bool:
-        """Whether a file is Flickr30k's results.csv, whose captions are read as they are."""
-        return name.endswith(".csv") and captions.is_table(name, limits)
+    def has_own_format(cls, recipe: Recipe, name: str) -> bool:
+        """Whether a file is a published table of captions, such as Flickr30k's results.csv, for pictures."""
+        kind = plugins.pick(SOURCES, recipe.source, "source", Source)
+        return kind.reads_files and name.endswith(".csv") and captions.is_table(name, recipe.data.limits)
 
     @classmethod
     def line_reader(cls, recipe: Recipe) -> Callable[[tuple[str, ...]], Loaded]:
@@ -230,10 +244,13 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def encode(self, examples: Sequence[Example]) -> Pairs:
         """Encodes all examples."""
-        sources = self.inputs.encode_all(store.sources(examples))
         targets = IntegerRows.of(map(self.target.encode, counted(store.targets(examples), "encoding targets")))
-        distinct = sources.distinct if isinstance(sources, Shared) else sources
-        sizes = np.fromiter(map(self.inputs.size, counted(distinct, "measuring sources")), np.int32, len(distinct))
+        with self._explaining_texts(store.sources(examples)):
+            sources = self.inputs.encode_all(store.sources(examples))
+            distinct = sources.distinct if isinstance(sources, Shared) else sources
+            sizes = np.fromiter(
+                map(self.inputs.size, counted(distinct, "measuring lengths of sources")), np.int32, len(distinct)
+            )
         return Pairs(examples, sources, targets, sizes[sources.numbers] if isinstance(sources, Shared) else sizes)
 
     def describe(self, data: Pairs, dev: Pairs) -> Iterator[str]:
@@ -382,12 +399,35 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def parts(self, texts: Sequence[str]) -> list[Part]:
         """The encoded parts of all inputs that are not blank: one each, unless it is too long and can be cut."""
         places = [place for place, text in enumerate(texts) if text.strip()]
-        items = self.inputs.encode_inputs([texts[place] for place in places])
+        with self._explaining_texts(texts):
+            items = self.inputs.encode_inputs([texts[place] for place in places])
         return [
             Part(place, start, item, whole)
             for place, whole in zip(places, items, strict=True)
             for start, item in self.inputs.split(whole, self.longest_trained)
         ]
+
+    @contextmanager
+    def _explaining_texts(self, sources: Iterable[str]) -> Iterator[None]:
+        """In the block, if sources are files, the error about one that is a text says what to give in its place."""
+        try:
+            yield
+        except DataError as error:
+            text = next((source for source in sources if self._is_text(source)), None)
+            if text is None:
+                raise
+            noun, data = self.noun_of_input, self.recipe.data
+            corpus = "" if data.train else data.corpus
+            described = self.inputs.descriptions.get(corpus, "")
+            other = f", or a description of the corpus {corpus}, such as {described}" if described else ""
+            how = f"give the name of a file{other}"
+            raise DataError(f"there is no {noun} {shown(text)}; {noun}s are read here, not texts: {how}") from error
+
+    def _is_text(self, source: str) -> bool:
+        """Whether a source that should be the name of a file is a text."""
+        is_described = source.partition(":")[0] in self.inputs.descriptions
+        is_named = isinstance(source, media.Medium) or is_described or not media.is_text(source)
+        return self.reads_files and bool(source.strip()) and not is_named and not is_there(source)
 
     def _search(
         self, model: Seq2Seq, parts: Sequence[Part], settings: Search, n_best: int, seed: int

@@ -20,7 +20,7 @@ from regard.errors import CallbackError, CorruptError, DataError, RecipeError, S
 from regard.kernels.choose import capturable
 from regard.recipe import Data, Recipe, Train
 from regard.storage import Checkpoint, Run
-from regard.storage.runs import resume_command
+from regard.storage.runs import check_name, resume_command
 from regard.tasks import AnyTask, task_class, task_of
 from regard.tasks.core import Encoded, Examples
 from regard.training import engine, environment, prolonging
@@ -234,7 +234,7 @@ def _given_again(run: Run, data: Data, pairs: Any, dev: Any) -> Given:
     """The examples given in Python to resume a run; refuses those that its recipe does not name, and missing ones."""
     given = {name: rows for name, rows in ((PAIRS, pairs), (DEV, dev)) if rows is not None}
     if missing := {*data.train, *data.dev} & {PAIRS, DEV} - given.keys():
-        how = f"give the same again, in Python: {_how_to_resume(run, data)}"
+        how = f"give the same again, in Python: {how_to_resume(run)}"
         raise DataError(f"the run {run.path} does not store its {max(missing)}; {how}")
     if unused := given.keys() - {*data.train, *data.dev}:
         raise RecipeError(f"the run {run.path} was not trained on {max(unused)}; leave them out")
@@ -257,11 +257,12 @@ def _training(run: Run) -> Iterator[Run]:
 
 def _saved(run: Run) -> str:
     """The end of an error message about a run that can be resumed."""
-    return f"{run.newest_update():,} updates are saved; go on with: {_how_to_resume(run, run.recipe().data)}"
+    return f"{run.newest_update():,} updates are saved; go on with: {how_to_resume(run)}"
 
 
-def _how_to_resume(run: Run, data: Data) -> str:
+def how_to_resume(run: Run) -> str:
     """The command that resumes a run; for one that was trained on pairs given in Python, the call."""
+    data = run.recipe().data
     if PAIRS not in data.train:
         return resume_command(run.path)
     return f"regard.resume({str(run.path)!r}, pairs=...{', dev=...' if DEV in data.dev else ''})"
@@ -276,8 +277,9 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     task.check_metric(recipe.metric)
     pick(SCHEDULES, recipe.train.schedule, "schedule")
     if not stored:
+        check_name(recipe.name)
         task.check_keys(recipe)
-        task.check_columns(recipe.data)
+        task.check_columns(recipe)
     if recipe.train.new_vocabulary and not recipe.train.start_from:
         raise RecipeError("train.new_vocabulary is for train.start_from=RUN, which is not set; leave it out")
     task.check(recipe)
@@ -492,7 +494,7 @@ def fit(
     The weights of the best validation (train.best_by) are stored in the run, or the last ones if train.keep = last.
     """
     settings, progress = task.recipe.train, session.progress
-    session.clock = Clock(before=progress.seconds)
+    session.clock = Clock(before=progress.seconds, interval_before=progress.interval)
     running = engine.choose(task, session, data)
     batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
     part = part_of(task, dev.examples)
@@ -519,8 +521,10 @@ def fit(
 
 def _save(run: Run, session: Session) -> None:
     """Save a checkpoint."""
-    session.progress.metrics_size, session.progress.seconds = run.metrics_size(), session.clock.seconds()
-    run.save(session.progress.update, session.files())
+    progress, clock = session.progress, session.clock
+    progress.metrics_size = run.metrics_size()
+    progress.seconds, progress.interval = clock.seconds(), clock.interval_seconds()
+    run.save(progress.update, session.files())
 
 
 def _updated(settings: Train, session: Session) -> Updated:

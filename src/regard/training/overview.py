@@ -7,9 +7,12 @@ from torch import nn
 
 from regard import device as devices
 from regard.data.batching import sorted_batches
+from regard.errors import quantity
 from regard.recipe import Train
 from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
+
+FEW, SHORT = 10, 1000  # examples, and their tokens in all: with fewer of both, a line warns
 
 
 def overview(
@@ -19,10 +22,12 @@ def overview(
 
     Precision: what `auto` chose, and that forced bfloat16 may be slow; nothing is printed for float32.
     """
-    settings, noun = task.recipe.train, task.noun
+    settings, learned = task.recipe.train, quantity(len(data.examples), task.noun)
     too_long = examples - len(data.examples)
     dropped = f" ({too_long:,} over {task.recipe.data.max_length} tokens dropped)" if too_long else ""
-    yield f"{len(data.examples):,} {noun}s to learn from{dropped}, {len(dev.examples):,} dev {noun}s"
+    yield f"{learned} to learn from{dropped}, {quantity(len(dev.examples), f'dev {task.noun}')}"
+    if len(data.examples) < FEW and sum(map(sum, data.lengths())) < SHORT:
+        yield f"warning: only {learned} to learn from; the model will hardly answer others"
     yield from task.describe(data, dev)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     parts = [f"{parameters:,} parameters on {device}"]

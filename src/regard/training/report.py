@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from regard.console import ProgressLog, Work, duration
+from regard.errors import quantity
 from regard.recipe import Recipe
 from regard.training.callbacks import Callback, Ended, Sample, Started, Updated, Validated
 from regard.training.estimate import Estimate, describe
@@ -63,7 +64,7 @@ class Report(Callback):
         yield f"update {event.update:,} of {event.updates:,}: {', '.join(times)}"
         numbers = [f"loss {event.loss:.4f}", f"dev loss {event.dev_loss:.4f}"]
         if event.value is not None:
-            numbers.append(f"{event.metric} {event.value:.4f} (of {event.examples:,} dev {_plural('example', event)})")
+            numbers.append(f"{event.metric} {event.value:.4f} (of {quantity(event.examples, 'dev example')})")
         if event.gradient_norm is not None:
             numbers.append(f"gradient norm {event.gradient_norm:.3g}")
         if event.reward is not None:
@@ -94,12 +95,19 @@ class Report(Callback):
             self.log.say(f"learned in {event.seconds:.1f} s{parts}; {score}")
 
 
+class FirstSource(Callback):
+    """Keeps the source of the first sample of a training, as an input to try the run with."""
+
+    def __init__(self) -> None:
+        self.source = ""
+
+    def on_validation(self, event: Validated) -> None:
+        """Keep the source of the first sample, once."""
+        self.source = self.source or next((sample.source for sample in event.samples), "")
+
+
 def _speed(tokens_per_second: float) -> str:
     return f"{tokens_per_second:,.0f} tokens/s"
-
-
-def _plural(noun: str, event: Validated) -> str:
-    return noun if event.examples == 1 else f"{noun}s"
 
 
 def describe_sample(sample: Sample) -> str:

@@ -41,6 +41,7 @@ class Progress:
     rewards: float = 0.0  # summed rewards since the last validation
     rewarded: int = 0  # outputs whose reward is in that sum
     validations: int = 0  # validations so far, also one that is not done yet: each has a snapshot for train.average
+    interval: float = 0.0  # seconds of training since the last validation, in all processes: those of `tokens`
 
     @staticmethod
     def of(checkpoint: Checkpoint, settings: Train) -> "Progress":
@@ -53,6 +54,8 @@ class Progress:
         for name in ("seconds", "rewards"):  # nor these
             stored.setdefault(name, 0.0)
         stored.setdefault("rewarded", 0)
+        has_interval = "interval" in stored  # nor this, which is estimated below
+        stored.setdefault("interval", 0.0)
         for counter in fields(Progress):
             value = stored.get(counter.name)
             if type(value) is not counter.type or not (0 <= value < 1 << 63 if type(value) is int else value == value):
@@ -60,18 +63,22 @@ class Progress:
         if unknown := stored.keys() - {counter.name for counter in fields(Progress)}:
             raise CorruptError(f"{path} is damaged: it has an unknown counter {shown(min(unknown))}")
         progress = Progress(**stored)
-        if not 0.0 <= progress.seconds < math.inf:
-            raise CorruptError(f"{path} is damaged: seconds is {progress.seconds}")
+        for name, seconds in (("seconds", progress.seconds), ("interval", progress.interval)):
+            if not 0.0 <= seconds < math.inf:
+                raise CorruptError(f"{path} is damaged: {name} is {seconds}")
         if progress.update != checkpoint.update:
             raise CorruptError(f"{checkpoint.path} is damaged: it holds update {progress.update:,}")
         if progress.validated > progress.update or (progress.validated < progress.update and not progress.tokens):
             raise CorruptError(f"{path} is damaged: its counters do not fit together")
+        if not has_interval:  # by the mean time of an update
+            progress.interval = progress.seconds * (progress.update - progress.validated) / max(1, progress.update)
         return progress
 
     def begin_interval(self) -> None:
         """A validation is done: begin the sums anew."""
         self.validated, self.total, self.tokens, self.norms, self.normed = self.update, 0.0, 0, 0.0, 0
         self.rewards, self.rewarded = 0.0, 0
+        self.interval = 0.0
 
     def mean_loss(self) -> float:
         """The mean loss for each target token since the last validation."""
@@ -93,10 +100,15 @@ class Clock:
     began: float = field(default_factory=time.perf_counter)
     interval: float = field(default_factory=time.perf_counter)
     before: float = 0.0  # seconds of training in earlier processes, if the run is resumed
+    interval_before: float = 0.0  # those since the last validation: its tokens are counted over all processes, too
 
     def start_interval(self) -> None:
         """Begin a new interval for `rate`, after a validation."""
-        self.interval = time.perf_counter()
+        self.interval, self.interval_before = time.perf_counter(), 0.0
+
+    def interval_seconds(self) -> float:
+        """Seconds of training since the last validation, with those of earlier processes."""
+        return self.interval_before + time.perf_counter() - self.interval
 
     def seconds(self) -> float:
         """Seconds of training so far, with those of earlier processes."""
@@ -104,7 +116,7 @@ class Clock:
 
     def rate(self, tokens: int) -> float:
         """Tokens per second, for this number of tokens since the last validation; 0 if the clock stood still."""
-        seconds = time.perf_counter() - self.interval
+        seconds = self.interval_seconds()
         return tokens / seconds if seconds > 0 else 0.0
 
 

@@ -16,7 +16,6 @@ from regard.errors import StoppedError
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 GRACE, RETRY = 1.0, 0.1  # seconds until undoable work is abandoned, and between further attempts
 LARGE = 1 << 16  # elements of a parameter from which on its gradient may take long
-HEARD = "stopping; a signal once more stops at once"
 
 
 class Stopper:
@@ -115,7 +114,7 @@ class Stopper:
             self.hurried = True
             raise StoppedError(number)
         self._signal = number
-        self._saying = threading.Thread(target=self.say, args=(HEARD,))  # this thread may be inside a print
+        self._saying = threading.Thread(target=self.say, args=(answer_to(number),))  # this thread may be inside a print
         self._saying.start()
         self._set_alarm(self._abandon, GRACE, RETRY)
 
@@ -131,6 +130,11 @@ class Stopper:
             signal.setitimer(signal.ITIMER_REAL, 0)
             assert self._signal is not None
             raise StoppedError(self._signal)
+
+
+def answer_to(number: int) -> str:
+    """The message at the first signal, in the words of those who pressed keys or sent it."""
+    return f"stopping; {'Ctrl-C' if number == signal.SIGINT else 'a signal'} once more stops at once"
 
 
 def _hear(parameter: Tensor) -> None:

@@ -92,6 +92,18 @@ def cost_of(recipe: Recipe, dev_loss: float, value: float | None) -> float:
     return -value if better(recipe.metric) == "higher is better" else value
 
 
+def update_of_weights(run: Run) -> int | None:
+    """The update whose weights a run stores: that of the best validation, or of the last one if train.keep = last.
+
+    None if no validation is recorded: a process may be killed after it has stored the weights.
+    """
+    recipe, metric = run.recipe(), f"dev_{run.recipe().metric}"
+    validations = [entry for entry in run.metrics() if "update" in entry]
+    if recipe.train.keep == "best" and validations:
+        validations = [min(validations, key=lambda entry: cost_of(recipe, entry["dev_loss"], entry.get(metric)))]
+    return int(validations[-1]["update"]) if validations else None
+
+
 def check_best(recipe: Recipe) -> None:
     """Refuse a train.best_by that is not known, or whose metric would not be computed."""
     pick(dict.fromkeys(BEST_BY), recipe.train.best_by, "value of train.best_by")

@@ -12,6 +12,7 @@ from regard.data.corpora.sentences import sentences
 from regard.data.corpora.shapes import shapes
 from regard.data.corpora.titles import titles
 from regard.data.corpora.tones import tones
+from regard.data.corpora.waves import waves
 
 CORPORA: dict[str, Corpus] = {
     "dates": dates,
@@ -26,4 +27,5 @@ CORPORA: dict[str, Corpus] = {
     "titles": titles,
     "shapes": shapes,
     "tones": tones,
+    "waves": waves,
 }
