@@ -103,14 +103,16 @@ def look(
         check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
         log.begin("loading the run")
         predictor = load(run)
-        if predictor.task.recipe.task == "forecast":
-            if target is not None or beam is not None or pieces:
-                raise RecipeError(
-                    "this run forecasts a series: --target, --beam and --pieces are for texts; leave them out"
-                )
-            chosen_maps = MapChoice(site, layer, head, all_maps, matrix, scale)
-            look_at_series(predictor, text, out or [], chosen_maps, as_json=as_json)
-            return
+    if predictor.task.recipe.task == "forecast":
+        if target is not None or beam is not None or pieces:
+            raise RecipeError(
+                "this run forecasts a series: --target, --beam and --pieces are for texts; leave them out"
+            )
+        chosen_maps = MapChoice(site, layer, head, all_maps, matrix, scale)
+        look_at_series(predictor, text, out or [], chosen_maps, as_json=as_json)
+        return
+    with ProgressLog(quiet=not is_terminal(sys.stderr)) as log:
+        log.begin("looking")
         if predictor.task.reads_files:
             check_no_list(run, predictor.task, text)
         else:
