@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 RUNS = "soft:1,soft:2,soft:3,static:1,hard:1,transformer:1"
 METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "cider_d", "rouge_l")
-TITLES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "CIDEr-D", "ROUGE-L", "dev BLEU-4", "seconds")
+TITLES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "CIDEr-D", "ROUGE-L", "dev BLEU-1", "dev BLEU-4", "seconds")
 SHARES = {"bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l"}  # printed in percent, as in papers
 
 Result = dict[str, Any]  # the scores of a run, and what it is
@@ -83,15 +83,17 @@ def train_and_score(run: Training, part: str, out: Path, overrides: list[str], s
     stored = regard.train(recipe, runs=out)
     seconds = time.perf_counter() - start
     predictor = regard.load(stored)
-    examples = getattr(predictor.task.examples(recipe), part)
+    examples = predictor.task.examples(recipe)
+    with predictor.running():
+        dev = predictor.task.measure(predictor.model, examples.dev, "bleu_4", recipe.search)
     for search in ["", *searches]:
         searched = recipe
         for key in filter(None, search.split(",")):
             searched = recipes.override(searched, f"search.{key}")
         with predictor.running():
-            scored = predictor.task.measure(predictor.model, examples, "bleu_4", searched.search)
+            scored = predictor.task.measure(predictor.model, getattr(examples, part), "bleu_4", searched.search)
         result = run._asdict() | {"search": search, "run": str(stored.path), "seconds": seconds}
-        result["dev_bleu_4"] = stored.metrics()[-1]["bleu_4"]
+        result["dev_bleu_1"], result["dev_bleu_4"] = dev.others["bleu_1"].value, dev.measured.value
         result["words"] = statistics.fmean(len(answer.text.split()) for answer in scored.answers)
         for metric, measured in {"bleu_4": scored.measured, **scored.others}.items():
             result[metric], result[f"{metric}_signature"] = measured
@@ -121,7 +123,8 @@ def label(result: Result, *, with_seed: bool = True) -> str:
 
 def row(result: Result) -> str:
     cells = [f"{100 * result[metric]:.2f}" if metric in SHARES else f"{result[metric]:.3f}" for metric in METRICS]
-    return " | ".join([*cells, f"{100 * result['dev_bleu_4']:.2f}", f"{result['seconds']:.0f}"])
+    dev = [f"{100 * result[metric]:.2f}" for metric in ("dev_bleu_1", "dev_bleu_4")]
+    return " | ".join([*cells, *dev, f"{result['seconds']:.0f}"])
 
 
 def table(results: list[Result]) -> str:
@@ -133,7 +136,7 @@ def table(results: list[Result]) -> str:
     for name, group in groups.items():
         lines += [f"| {label(result)} | {row(result)} |" for result in group]
         if len(group) > 1:
-            keys = (*METRICS, "dev_bleu_4", "seconds")
+            keys = (*METRICS, "dev_bleu_1", "dev_bleu_4", "seconds")
             mean = {key: statistics.fmean(result[key] for result in group) for key in keys}
             lines.append(f"| {name} mean of {len(group)} | {row(mean)} |")
     return "\n".join(lines)

@@ -76,6 +76,30 @@ class SeriesView:
     mean: Float[Tensor, " horizon"]
     observed: Float[Tensor, " horizon"] | None = None  # what came after the history, if it is known; NaN where not
 
+    def show(self) -> None:
+        """Print the forecast as text, with the width and the colours of the terminal."""
+        from regard.show.terminal import drawing_of_series
+
+        sys.stdout.write(drawing_of_series(self))
+
+    def save(self, path: str | Path, title: str = "") -> Path:
+        """Write the forecast to a file: .html, .svg, .png, or as a table .csv; returns the path."""
+        from regard.show.forecasts import save
+
+        return save(self, path, title)
+
+    def _repr_html_(self, title: str = "") -> str:
+        """The interactive page that a notebook shows for this object."""
+        from regard.show.html import framed
+
+        return framed(self, title)
+
+    def _repr_svg_(self) -> str:
+        """The picture that a notebook shows for this object if it shows no HTML."""
+        from regard.show.forecasts import svg
+
+        return svg(self).decode()
+
 
 SourceView = PictureView | Spectrogram | SeriesView
 
@@ -107,7 +131,7 @@ class AttentionMap:
     columns: tuple[str, ...]
     layout: Layout = TEXT
     place: Place | None = field(default=None, compare=False)  # of the maps in `AttentionMaps`
-    # Loads the picture or the recording that the map is drawn on: a function, because many of them would fill memory.
+    # Loads the picture, recording or series that the map is drawn on: a function, because many would fill memory.
     view: Callable[[], SourceView | None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -188,7 +212,7 @@ class AttentionMap:
         return dataclasses.replace(self, weights=weights, rows=rows.labels, columns=columns.labels)
 
     def without_view(self) -> "AttentionMap":
-        """The same map without its picture or recording, so that it is drawn as a matrix of weights."""
+        """The same map without its picture, recording or series, so that it is drawn as a matrix of weights."""
         return dataclasses.replace(self, view=None)
 
     def show(self, *, pieces: bool = False, scale: str | None = None) -> None:
@@ -206,8 +230,9 @@ class AttentionMap:
         .svg and .png merge sub-words to words, as `words` does, unless `pieces` is True; .html has both, .csv the
         pieces, .pharaoh the words. The darkest shade is the weight 1, so that pictures are comparable; with `scale`
         "map" or "row" it is the largest weight of the map, or of each row. A map over a picture is drawn on it, one
-        panel for each word, and one over a recording above its spectrogram; unless given, their scales are "row" and
-        "map". `without_view().save(...)` draws the matrix of such a map.
+        panel for each word, one over a recording above its spectrogram, and one over a series below its forecast;
+        unless given, their scales are "row", "map" and "map". `without_view().save(...)` draws the matrix of such a
+        map.
         """
         from regard.show.maps import save  # imported here, because `show` imports this module
 

@@ -410,7 +410,11 @@ def print_map(attention: "AttentionMap", *, pieces: bool = False, scale: str | N
     """
     from regard.show.terminal import drawing
 
-    text = drawing(attention if pieces else attention.words(), scale)
+    print_drawing(drawing(attention if pieces else attention.words(), scale))
+
+
+def print_drawing(text: str) -> None:
+    """Print a drawing of `show.terminal` on stdout."""
     if is_terminal(sys.stdout):
         print(text, end="", file=unguarded(sys.stdout))  # its colours are ours, its labels are visible already
     elif sys.stdout is not None:

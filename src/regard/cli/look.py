@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,17 +26,30 @@ from regard.cli.core import (
     to_json,
     write_line,
 )
-from regard.cli.maps import All, Head, Layer, Matrix, Out, Pieces, Scale, SiteName, check_files, choose, choose_all
+from regard.cli.maps import (
+    All,
+    Head,
+    Layer,
+    Matrix,
+    Out,
+    Pieces,
+    Scale,
+    SiteName,
+    check_files,
+    choose,
+    choose_all,
+    maps_to_dict,
+)
 from regard.cli.predict import Notes
+from regard.cli.series import MapChoice, look_at_series
 from regard.errors import RecipeError, shown
 from regard.visible import is_terminal
 
 if TYPE_CHECKING:
-    from regard.maps import AttentionMap
     from regard.predict import Predictor
     from regard.types import Prediction
 
-SOURCE = "The source: a text, or the name of a picture or a recording."
+SOURCE = "The source: a text, or the name of a picture, a recording or a series."
 TARGET = "Show the map of this output, which the model is forced to write."
 
 
@@ -62,6 +75,10 @@ def look(
     their rows averaged. .html shows both, .csv the pieces. A map over a picture is a filmstrip: the picture under the
     weights of each word. A map over a recording stands above its spectrogram, with the time of each word. The terminal
     needs 256 colours for both; else it shows the weights as a matrix.
+
+    If the run forecasts series, TEXT is the name of one in its data. The picture has its history and the forecast with
+    intervals; the map below, if the model has attention, shows which past values each step attends to. .csv is a table
+    of times, mean and quantiles.
     """
     from regard import storage
     from regard.console import ProgressLog
@@ -86,6 +103,16 @@ def look(
         check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
         log.begin("loading the run")
         predictor = load(run)
+    if predictor.task.recipe.task == "forecast":
+        if target is not None or beam is not None or pieces:
+            raise RecipeError(
+                "this run forecasts a series: --target, --beam and --pieces are for texts; leave them out"
+            )
+        chosen_maps = MapChoice(site, layer, head, all_maps, matrix, scale)
+        look_at_series(predictor, text, out or [], chosen_maps, as_json=as_json)
+        return
+    with ProgressLog(quiet=not is_terminal(sys.stderr)) as log:
+        log.begin("looking")
         if predictor.task.reads_files:
             check_no_list(run, predictor.task, text)
         else:
@@ -119,7 +146,7 @@ def look(
         if not as_json:
             say(f"written: {path}")
     if as_json:
-        write_line(to_json(prediction.to_dict() | _to_dict(shown_maps, all_maps=all_maps)))
+        write_line(to_json(prediction.to_dict() | maps_to_dict(shown_maps, all_maps=all_maps)))
         return
     write_line(one_line(prediction.text) + _probability(predictor, prediction))
     if all_maps and out:  # the page shows them; in the terminal they would be hundreds of lines
@@ -165,14 +192,3 @@ def _probability(predictor: "Predictor", prediction: "Prediction") -> str:
 
     is_label = isinstance(predictor.task, Classify) and prediction.text
     return f"  (probability {math.exp(prediction.score):.2f})" if is_label else ""
-
-
-def _to_dict(shown_maps: "list[AttentionMap]", *, all_maps: bool) -> dict[str, Any]:
-    """What --json adds to a prediction: the chosen map with its place in the model; with --all, a list of all."""
-    contents = [
-        attention.place._asdict()
-        | {"rows": attention.rows, "source_tokens": attention.columns, "attention": attention.weights.tolist()}
-        for attention in shown_maps
-        if attention.place is not None
-    ]
-    return {"maps": contents} if all_maps else dict(*contents)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,12 @@ OUT = "Also write a file: .html, .svg, .png, .csv or .pharaoh; may be repeated."
 SITE = "decoder.cross_attention, decoder.self_attention, encoder.self_attention or classify.pooling.  "
 SITE += "[default: the first of them that the model has, of a classifier its pooling]"
 SCALE = "The darkest shade: weight 1 (one), the largest weight of the map, or of each row.  "
-SCALE += "[default: one; in the terminal map, if all weights are below 0.3; on a picture row, on a recording map]"
-MATRIX = "Show the weights of a picture or a recording as a matrix, not on the picture or above the spectrogram."
+SCALE += (
+    "[default: one; in the terminal map, if all weights are below 0.3; on a picture row, on a recording or series map]"
+)
+MATRIX = (
+    "Show the weights of a picture, recording or series as a matrix, not with the picture, spectrogram or forecast."
+)
 Out = Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)]
 SiteName = Annotated[str | None, typer.Option("--site", help=SITE)]
 Layer = Annotated[int | None, typer.Option(min=1, help="The layer, counted from 1.  [default: the last]")]
@@ -72,3 +76,14 @@ def _stack(prediction: "Prediction") -> "AttentionMaps":
             "attention pooling), or a language model wrote more than its window"
         )
     return prediction.maps
+
+
+def maps_to_dict(shown_maps: "Sequence[AttentionMap]", *, all_maps: bool) -> dict[str, Any]:
+    """What --json adds to a prediction: the chosen map with its place in the model; with --all, a list of all."""
+    contents = [
+        attention.place._asdict()
+        | {"rows": attention.rows, "source_tokens": attention.columns, "attention": attention.weights.tolist()}
+        for attention in shown_maps
+        if attention.place is not None
+    ]
+    return {"maps": contents} if all_maps else dict(*contents)

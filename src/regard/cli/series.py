@@ -1,15 +1,17 @@
-"""The part of `regard predict` for runs of task = forecast: the series of files, and forecasts as CSV or JSON."""
+"""The parts of `regard predict` and `regard look` for runs of task = forecast: CSV or JSON, and pictures."""
 
 import csv
 import io
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from regard.cli import core
+from regard.cli import core, maps
 from regard.errors import RecipeError
 
 if TYPE_CHECKING:
     from regard.data.series import Series
+    from regard.maps import AttentionMap
     from regard.predict import Predictor
     from regard.tasks import Forecast
 
@@ -21,13 +23,15 @@ def forecast_files(
 ) -> None:
     """Print the forecast of what comes after each series of the files: CSV with a row per step, or JSON lines."""
     from regard.console import track
+    from regard.tasks import Forecast
 
     series = read(predictor, names, columns, quiet=quiet)
     groups = [series[start : start + AT_ONCE] for start in range(0, len(series), AT_ONCE)]
     if not as_json:
         core.write_line(_row(header()))
     for group in track(groups, "forecasting", quiet=quiet):
-        for forecast in cast("list[Forecast]", predictor.predict(group, seed=seed)):
+        for forecast in predictor.predict(group, seed=seed):
+            assert isinstance(forecast, Forecast)
             if as_json:
                 core.write_line(core.to_json(forecast.to_dict(maps=maps)))
             else:
@@ -76,3 +80,80 @@ def _row(fields: list[str]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow([core.one_line(field) for field in fields])
     return line.getvalue()
+
+
+class MapChoice(NamedTuple):
+    """The options of `regard look` that choose maps, and say how they are drawn."""
+
+    site: str | None
+    layer: int | None
+    head: int | None
+    all_maps: bool
+    matrix: bool
+    scale: str | None
+
+
+def look_at_series(predictor: "Predictor", name: str, out: Sequence[Path], choice: MapChoice, *, as_json: bool) -> None:
+    """Print the forecast of a series in the data, its picture and its map, and write them to files."""
+    from regard import storage
+    from regard.show.steps import summary
+    from regard.show.terminal import drawing_of_series
+    from regard.tasks import Forecast
+
+    several = choice.all_maps or (choice.site, choice.layer, choice.head) != (None, None, None)
+    forecast = predictor.predict([name], all_maps=several)[0]
+    assert isinstance(forecast, Forecast)
+    chosen = _chosen(forecast, choice)
+    drawings = [(path, _drawn(forecast, chosen, path.suffix.lower(), choice)) for path in out]
+    for path, content in drawings:  # only after all are drawn without an error
+        storage.write(path, content)
+        if not as_json:
+            core.say(f"written: {path}")
+    if as_json:
+        added = maps.maps_to_dict([*chosen.values()], all_maps=choice.all_maps)
+        core.write_line(core.to_json(forecast.to_dict() | added))
+        return
+    core.write_line(core.one_line(forecast.title))
+    core.write_lines([core.one_line(line) for line in summary(forecast.map, forecast.view())])
+    if not chosen:
+        core.write_line("")
+        core.print_drawing(drawing_of_series(forecast.view()))
+    for attention in [] if choice.all_maps and out else chosen.values():  # the page shows them all
+        core.write_line("")
+        if several:
+            core.write_line(str(attention.place))
+        core.print_map(attention, scale=choice.scale)
+
+
+def _chosen(forecast: "Forecast", choice: MapChoice) -> "dict[tuple[str, ...], AttentionMap]":
+    """The maps to be shown, by their place; none if the model has no attention."""
+    site, layer, head, all_maps, matrix, _ = choice
+    if forecast.map is None:
+        if choice != (None, None, None, False, False, None):
+            raise RecipeError(
+                "there is no map: this run forecasts without attention (model.decoder.order = none); leave out --site, "
+                "--layer, --head, --all, --matrix and --scale"
+            )
+        return {}
+    if all_maps:
+        chosen = maps.choose_all(forecast, site, layer, head)
+    else:
+        attention = maps.choose(forecast, site, layer, head)
+        chosen = {attention.place.names() if attention.place else (): attention}
+    return {place: own.without_view() for place, own in chosen.items()} if matrix else chosen
+
+
+def _drawn(
+    forecast: "Forecast", chosen: "dict[tuple[str, ...], AttentionMap]", ending: str, choice: MapChoice
+) -> bytes:
+    """The content of a file: the forecast with its map or maps; .csv is the table of the forecast, not of a matrix."""
+    from regard.show import forecasts
+    from regard.show.html import PLACES, html_of_several
+    from regard.show.maps import draw
+
+    if not chosen or (ending == ".csv" and not choice.matrix):
+        return forecasts.draw(forecast.view(), ending, forecast.title)
+    if choice.all_maps:
+        return html_of_several(chosen, PLACES, forecast.title, choice.scale)
+    (attention,) = chosen.values()
+    return draw(attention, ending, forecast.title, scale=choice.scale)

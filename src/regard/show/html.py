@@ -14,7 +14,18 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from regard.errors import RecipeError
-from regard.maps import AttentionMap, AttentionMaps, Frames, Grid, Layout, PictureView, SourceView
+from regard.maps import (
+    AttentionMap,
+    AttentionMaps,
+    Frames,
+    Grid,
+    Layout,
+    PictureView,
+    SeriesView,
+    SourceView,
+    Steps,
+)
+from regard.show import steps
 from regard.show.labels import MOST_CHARACTERS, make_visible, shown
 from regard.show.large import DOTS, Axis, Pooled, has_many_cells, pool, pool_again
 from regard.show.scale import check_scale, darkest, tops
@@ -24,10 +35,11 @@ VIEWER = ("viewer.html", "viewer.css", "viewer.js")
 LETTERS = 200_000  # maximum letters of all labels of one map, or of a page of several maps; longer labels are cut
 NUMBERS = 7_000_000  # maximum bytes of all weights of a page of several maps; maps with more are pooled
 VIEW_BYTES = 2_400_000  # maximum bytes of the pixels of all pictures and spectrograms of a page
+TICKS = 110  # characters of the labels of a time axis, at most
 MOST_MAPS = 10_000  # of one page
 PLACES = ("Site", "Layer", "Head")  # what can be chosen of all maps of one output
 SIDES = [DOTS, *(round(DOTS / 2 ** (half / 2)) for half in range(1, 18))]  # dots on a side that are tried in turn
-TALLEST = 760  # height of the page in a notebook, in pixels
+TALLEST, LOWEST = 760, 520  # height of the page of a map and of a forecast without one in a notebook, in pixels
 
 
 def html(attention: AttentionMap, title: str = "", scale: str | None = None) -> bytes:
@@ -43,6 +55,13 @@ def html(attention: AttentionMap, title: str = "", scale: str | None = None) -> 
     for content, own in zip(maps, units.values(), strict=True):
         content |= _on_view(Drawn.of(own), pool(own), 0, scale)
     return _page(title, {"maps": maps, "views": [_view_content(view, VIEW_BYTES)]})
+
+
+def html_of_series(view: SeriesView, title: str = "") -> bytes:
+    """A forecast without a map as an interactive page: history and fan, with the numbers of each step."""
+    times = view.times[len(view.history) :]
+    attention = AttentionMap(torch.zeros(len(times), 0), times, (), Steps(), view=lambda: view)  # attends to nothing
+    return html(attention, title or view.name)
 
 
 def html_of_all(maps: AttentionMaps, title: str = "", scale: str | None = None) -> bytes:
@@ -185,19 +204,25 @@ def _page(title: str, content: dict[str, Any]) -> bytes:
     return page.format(policy=policy, title=safe_title, style=style, content=safe_content, script=script).encode()
 
 
-def framed(attention: AttentionMap | AttentionMaps, title: str = "") -> str:
+def framed(attention: AttentionMap | AttentionMaps | SeriesView, title: str = "") -> str:
     """The interactive page inside a notebook: an iframe that holds the page, so that no server or file is needed.
 
     Its sandbox lets the page's own script run, but gives it no access to the notebook.
     """
-    if isinstance(attention, AttentionMap):
-        page, shown_map = html(attention, title), attention
+    if isinstance(attention, SeriesView):
+        page, height = html_of_series(attention, title), LOWEST
+    elif isinstance(attention, AttentionMap):
+        page, height = html(attention, title), _height(attention)
     else:
-        page, shown_map = html_of_all(attention, title), attention.pick()
-    height = TALLEST if shown_map.view is not None else min(TALLEST, 440 + 32 * len(shown_map.rows))
+        page, height = html_of_all(attention, title), _height(attention.pick())
     style = f"width: 100%; height: {height}px; border: 0"
     frame = f'<iframe sandbox="allow-scripts" style="{style}" title="attention map"'
     return f'{frame} srcdoc="{escape(page.decode())}"></iframe>'
+
+
+def _height(attention: AttentionMap) -> int:
+    """The height of a map's page in a notebook."""
+    return TALLEST if attention.view is not None else min(TALLEST, 440 + 32 * len(attention.rows))
 
 
 def _content(name: str, attention: AttentionMap, scale: str) -> dict[str, Any]:
@@ -273,24 +298,58 @@ def _on_view(drawn: Drawn, pooled: Pooled, number: int, scale: str | None) -> di
     if isinstance(layout, Grid):
         top = _numbers(tops(pooled.weights, scale or "row").squeeze(1).tolist())
         return {"view": number, "grid": [layout.height, layout.width], "top": top} if step == 1 else {}
-    assert isinstance(layout, Frames)
     top = _numbers(tops(pooled.weights, scale or "map").squeeze(1).tolist())
+    if isinstance(layout, Steps):
+        return {"view": number, "steps": [pooled.rows.step, step], "reach": drawn.columns, "top": top}
+    assert isinstance(layout, Frames)
     times = [None if time is None else round(time, 3) for time in drawn.times[:: pooled.rows.step]]
     return {"view": number, "seconds": layout.seconds * step, "times": times, "top": top}
 
 
 def _view_content(view: SourceView, most: int) -> dict[str, Any]:
-    """A picture or a spectrogram for the viewer, in at most so many bytes before they are encoded as text."""
+    """A picture, spectrogram or series for the viewer; pixels in at most so many bytes before they are text."""
     if isinstance(view, PictureView):
         side = min(max(view.pixels.shape), max(1, math.isqrt(most // 3)))
         height, width = fitted(view, side)
         pixels = resized(view.pixels, height, width)
         return {"kind": "picture", "height": height, "width": width, "data": _base64(pixels)}
+    if isinstance(view, SeriesView):
+        return _series_content(view)
     bands = view.features.shape[1]
     levels = (loudness(view, max(1, min(DOTS, most // bands)), bands) * 255).round().byte()
     seconds = len(view.features) * view.seconds
     size = {"frames": len(levels), "bands": bands, "seconds": seconds, "highest": view.highest}
     return {"kind": "recording", "data": _base64(levels)} | size
+
+
+def _series_content(view: SeriesView) -> dict[str, Any]:
+    """A series and its forecast for the viewer, with its axes; times are those of the steps."""
+    axis = steps.value_axis(view)
+    longest = max(2, LETTERS // max(len(view.times), LETTERS // MOST_CHARACTERS))
+    observed = [] if view.observed is None else _digits(view.observed.tolist())
+    return {
+        "kind": "series",
+        "times": [make_visible(time, longest) for time in view.times],
+        "history": _digits(view.history.tolist()),
+        "median": _digits(steps.median(view)),
+        "bands": [
+            {
+                "share": share,
+                "low": _digits(view.quantiles[low].tolist()),
+                "high": _digits(view.quantiles[high].tolist()),
+            }
+            for low, high, share in steps.bands(view)
+        ],
+        "observed": observed,
+        "range": [axis.low, axis.high],
+        "values": axis.ticks,
+        "ticks": [(step, make_visible(label, longest)) for step, label in steps.time_ticks(view.times, TICKS)],
+    }
+
+
+def _digits(values: list[float]) -> list[float | None]:
+    """Values of a series for JSON: with 8 digits, None if not finite."""
+    return [float(f"{value:.8g}") if math.isfinite(value) else None for value in values]
 
 
 def _base64(values: UInt8[Tensor, "..."]) -> str:

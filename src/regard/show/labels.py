@@ -1,5 +1,6 @@
 """Labels and titles of pictures: safe to show, of bounded length, and cut to the room that there is."""
 
+import re
 import unicodedata
 
 from rich.cells import cell_len, set_cell_size
@@ -8,6 +9,8 @@ from regard import visible
 
 LONGEST = 24  # longest label that is drawn, in terminal cells; the cell titles of an SVG have the whole label
 JOINER = "\u200d"  # joins two emoji to one
+# All spaces but those between two digits, as in 2026-11-18 07:00, which are plain to see.
+SPACE = re.compile("(?<![0-9]) |(?<=[0-9]) (?![0-9])")
 MOST_CHARACTERS = 1000  # longest text that a picture holds at all, in characters
 
 
@@ -22,8 +25,8 @@ def make_visible(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def shown(text: str, most: int = MOST_CHARACTERS) -> str:
-    """A label for an axis: legible, and with a visible symbol for each space."""
-    return make_visible(text, most).replace(" ", "␣")
+    """A label for an axis: legible, and with a visible symbol for each space, except within numbers and times."""
+    return SPACE.sub("␣", make_visible(text, most))
 
 
 def clipped(text: str, cells: int) -> str:

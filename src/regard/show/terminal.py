@@ -8,8 +8,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from regard.errors import pick
-from regard.maps import AttentionMap, PictureView, Spectrogram
-from regard.show import blocks
+from regard.maps import AttentionMap, PictureView, SeriesView, Spectrogram
+from regard.show import blocks, sparklines
 from regard.show.labels import LONGEST, clipped, letters, shown
 from regard.show.large import Axis, has_many_cells, pool
 from regard.show.scale import legible_scale, shades, tops
@@ -37,18 +37,28 @@ def drawing(attention: AttentionMap, scale: str | None = None) -> str:
     """The map as text, with the width and the colours of the terminal that stdout is, if it is one.
 
     Without a `scale`, the darkest shade is the weight 1, or the largest weight of the map if all are small. With enough
-    colours, a map over a picture or a recording is drawn on it.
+    colours, a map over a picture or a recording is drawn on it; one over a series is always drawn below its forecast.
     """
     console = Console()
     colours = None if console.no_color else console.color_system
+    view = source_view(attention)
+    if isinstance(view, SeriesView):
+        return sparklines.forecast(attention, view, width=console.width, colours=colours, scale=scale or "map")
     if colours in blocks.PICTURES:
-        view = source_view(attention)
         if isinstance(view, PictureView):
             return blocks.filmstrip(attention, view, width=console.width, colours=colours, scale=scale or "row")
         if isinstance(view, Spectrogram):
             return blocks.recording(attention, view, width=console.width, colours=colours, scale=scale or "map")
     scale = scale or legible_scale(attention.weights)
     return terminal(attention, width=console.width, colours=colours, scale=scale)
+
+
+def drawing_of_series(view: SeriesView) -> str:
+    """A forecast without a map as text, with the width and the colours of the terminal that stdout is, if it is one."""
+    console = Console()
+    return sparklines.forecast(
+        None, view, width=console.width, colours=None if console.no_color else console.color_system
+    )
 
 
 def terminal(attention: AttentionMap, *, width: int, colours: str | None, scale: str = "one") -> str:

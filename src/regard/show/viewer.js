@@ -14,9 +14,11 @@ const LARGE = 400; // rows or columns above which cells are smaller
 const MOST_LINES = 20000; // more lines are too slow to draw, and nobody can tell them apart
 const HINT = "Point at a cell or a word to see its numbers, or focus the picture and use the arrow keys.";
 const VIEWS = { heat: "Heat map", lines: "Lines" };
+const NAMES = { picture: "Picture", recording: "Recording", series: "Forecast" };
 const MOST_PANELS = 120; // rows above which words have no panels of their own
 const STEP = 900; // milliseconds of a word while the words are played
 const LUMA = [0.299, 0.587, 0.114], AMBER = [255, 176, 32], DIM = 0.5, PALE = 0.35, GLOW = 0.25; // as in show/views.py
+const FORECAST = "Point at a step of the forecast to see its numbers, or focus the picture and use the arrow keys.";
 const WALK = "Point at a word to see where its weight is, or focus the picture and use the arrow keys.";
 
 /** Shows `page` ({title, maps: [{name, rows, columns, weights, entropy, coverage, monotonicity}]}) inside `root`.
@@ -25,7 +27,8 @@ const WALK = "Point at a word to see where its weight is, or focus the picture a
  * Pages of several maps have {choices, start, labels}: `path` says for each of the choices which one a map is, `start` is
  * the path of the first map that is shown, and `rows` and `columns` are indices of `labels`.
  * Pages with pictures or recordings have {views}; a map that is drawn on one has its index as `view`, and for each row the
- * weight `top` that is drawn brightest. Over a picture it has {grid: [height, width]}, over a recording {seconds, times}. */
+ * weight `top` that is drawn brightest. Over a picture it has {grid: [height, width]}, over a recording {seconds, times}, over
+ * a series {steps: [of a row, of a column], reach}: the last of its `reach` columns is the step before the last of the view. */
 export function view(root, page, start = page.views ? "source" : "heat") {
   const pages = page.maps.map((map) => scaled(map, page.labels));
   const path = page.start?.length ? [...page.start] : [...pages[0].path];
@@ -35,7 +38,8 @@ export function view(root, page, start = page.views ? "source" : "heat") {
   const caption = make("p", { class: "caption" });
   const isDrawn = () => state.map.view !== undefined; // on a picture or a recording
   const current = () => (state.view === "source" && !isDrawn() ? "heat" : state.view);
-  const say = (parts) => readout.replaceChildren(...(parts ?? [current() === "source" ? WALK : HINT]));
+  const hint = () => (current() !== "source" ? HINT : page.views[state.map.view].kind === "series" ? FORECAST : WALK);
+  const say = (parts) => readout.replaceChildren(...(parts ?? [hint()]));
 
   const turn = () => {
     for (const figure of stage.querySelectorAll("figure")) figure.hidden = figure.dataset.view !== current();
@@ -48,13 +52,14 @@ export function view(root, page, start = page.views ? "source" : "heat") {
     units.replaceChildren(...(own.length > 1 ? [unitChoice(own)] : []));
     state.map = own[Math.min(state.unit, own.length - 1)];
     const drawn = isDrawn() ? [sourceDrawing(state.map, page.views[state.map.view], say, room)] : [];
-    const others = [heatMap(state.map, say, room), lineDrawing(state.map, say, room), make("div", { class: "unseen" }, [table(state.map)])];
-    stage.replaceChildren(...drawn, ...others);
+    const plain = [heatMap(state.map, say, room), lineDrawing(state.map, say, room), make("div", { class: "unseen" }, [table(state.map)])];
+    stage.replaceChildren(...drawn, ...plain);
     caption.textContent = summary(state.map);
     turn();
   };
-  const first = page.views ? { source: page.views.some((each) => each.kind === "picture") ? "Picture" : "Recording" } : {};
-  const views = choice("View", Object.entries({ ...first, ...VIEWS }), start, (name) => {
+  const first = page.views ? { source: NAMES[page.views[0].kind] } : {};
+  const others = page.views && pages.every((map) => !map.columns.length) ? {} : VIEWS; // a forecast without a map has none
+  const views = choice("View", Object.entries({ ...first, ...others }), start, (name) => {
     state.view = name;
     turn();
   });
@@ -66,7 +71,7 @@ export function view(root, page, start = page.views ? "source" : "heat") {
     });
   };
   const units = make("div");
-  const bar = make("div", { class: "bar" }, [...selects(page.choices ?? [], pages, path, draw), views, units]);
+  const bar = make("div", { class: "bar" }, [...selects(page.choices ?? [], pages, path, draw), ...(views.children.length > 1 ? [views] : []), units]);
   const title = make("h1", {}, [page.title || "Attention map"]);
   root.classList.add("regard");
   root.replaceChildren(make("header", {}, [title, bar]), readout, stage, caption);
@@ -163,6 +168,7 @@ function widest(labels, size) {
 function counted(map) {
   const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
   const [rows, columns] = map.size ?? [map.rows.length, map.columns.length];
+  if (map.steps && !columns) return plural(rows, "step");
   return `${plural(rows, "output")} over ${plural(columns, "source")}`;
 }
 
@@ -454,10 +460,12 @@ function lineDrawing(map, say, room) {
   return make("figure", { "data-view": "lines" }, [...note, make("div", { class: "scroll" }, [picture])]);
 }
 
-// Maps on pictures and recordings: the words are walked with the pointer, with the arrow keys, or by the play button.
+// Maps on pictures, recordings and series: the words or steps are walked with the pointer, with the arrow keys, or by the
+// play button.
 
 function sourceDrawing(map, view, say, room) {
-  const { picture, find, mark } = (view.kind === "picture" ? filmstrip : recording)(map, view, room);
+  const drawn = { picture: filmstrip, recording, series: forecast }[view.kind](map, view, room);
+  const { picture, find, mark, tell = (place) => describe(map, place), legend = legendOf(map) } = drawn;
   let chosen = null, timer = null;
   const move = (here, downward, onward) => {
     if (!map.rows.length) return null;
@@ -473,7 +481,7 @@ function sourceDrawing(map, view, say, room) {
     mark: (place) => {
       chosen = place?.row ?? null;
       mark(place);
-      say(place && describe(map, place));
+      say(place && tell(place));
     },
   });
   const button = make("button", { type: "button", class: "play" }, ["▶ Play"]);
@@ -494,7 +502,7 @@ function sourceDrawing(map, view, say, room) {
     timer = setInterval(step, STEP);
     step();
   });
-  const bar = make("div", { class: "legend" }, [button, legendOf(map)]);
+  const bar = make("div", { class: "legend" }, [button, ...[legend].flat()]);
   return make("figure", { "data-view": "source" }, [make("div", { class: "scroll" }, [picture]), bar]);
 }
 
@@ -660,6 +668,139 @@ function recording(map, view, room) {
     curve.setAttribute("points", points.join(" "));
   };
   return { picture, find, mark };
+}
+
+/** History and fan of quantiles, and below them on the same time axis the map, with a row for each step of the forecast. */
+function forecast(map, view, room) {
+  const [rows, columns, history] = [map.rows.length, map.columns.length, view.history.length];
+  const [each, every] = map.steps, first = view.times.length - 1 - map.reach; // step of the first column
+  const [high, gap, size] = [230, 14, 12], tall = within(Math.floor(340 / Math.max(rows, 1)), 2, 22);
+  const [top, down] = [high + gap, columns ? rows * tall : 0], foot = columns ? top + down : high;
+  const left = Math.ceil(Math.max(widest(view.values.map(([, label]) => label), size), columns ? widest(map.rows, size) : 0)) + 20;
+  const beside = columns && room > 620 ? 112 : 16;
+  const across = within(Math.floor(room - left - beside), 160, 860), wide = across / view.times.length;
+  const [width, height] = [left + across + beside, foot + 30];
+  const x = (step) => left + (step + 0.5) * wide;
+  const y = (value) => within(1 - (value - view.range[0]) / (view.range[1] - view.range[0]), 0, 1) * high;
+  const values = [...view.history, ...view.median];
+
+  /** The points of values from a step on, in stretches without a gap; the ends go on for so many steps. */
+  const stretches = (numbers, start, reach = 0) => {
+    const parts = [[]];
+    numbers.forEach((value, index) => (value === null ? parts.push([]) : parts.at(-1).push([x(start + index), y(value)])));
+    const ends = (part, far = part.length > 1 ? reach : Math.max(reach, 0.3)) => [[part[0][0] - far * wide, part[0][1]], ...part, [part.at(-1)[0] + far * wide, part.at(-1)[1]]];
+    return parts.filter((part) => part.length).map((part) => ends(part));
+  };
+  const line = (name, numbers, start, reach) => stretches(numbers, start, reach).map((points) => shape("polyline", { class: name, points: points.join(" ") }));
+  const intervals = view.bands.flatMap(({ low, high: upper }) => {
+    const known = low.map((value, index) => value !== null && upper[index] !== null);
+    const [under, over] = [low, upper].map((numbers) => stretches(numbers.map((value, index) => (known[index] ? value : null)), history, 0.5));
+    return under.map((points, index) => shape("polygon", { class: "interval", points: [...points, ...over[index].reverse()].join(" ") }));
+  });
+  const dots = wide < 5 ? [] : view.observed.flatMap((value, index) => (value === null ? [] : [shape("circle", { class: "dot", cx: x(history + index), cy: y(value), r: 2.4 })]));
+  const grid = view.values.flatMap(([value, label]) => [
+    shape("line", { class: "between", x1: left, x2: left + across, y1: y(value), y2: y(value) }),
+    shape("text", { class: "time", x: left - 8, y: y(value), "text-anchor": "end", "dominant-baseline": "central" }, [label]),
+  ]);
+  const ticks = [];
+  let end = -Infinity;
+  for (const [step, label] of view.ticks) {
+    const half = widest([label], size) / 2;
+    ticks.push(shape("line", { class: "frame", x1: x(step), x2: x(step), y1: foot, y2: foot + 5 }));
+    if (x(step) - half < end + 10 || x(step) + half > width) continue; // no room
+    ticks.push(shape("text", { class: "time", x: x(step), y: foot + 20, "text-anchor": "middle" }, [clipped(label)]));
+    end = x(step) + half;
+  }
+  const now = left + history * wide;
+  const parts = [...grid, ...intervals, ...line("median", view.median, history, 0.5), ...line("history", view.history, 0)];
+  parts.push(...line("observed", view.observed, history), ...dots, ...ticks, shape("line", { class: "frame", x1: now, x2: now, y1: 0, y2: foot }));
+
+  const canvas = make("canvas", { role: "img", "aria-label": `Attention of the forecast over the history, ${counted(map)}` });
+  const rowLabels = [], frames = [];
+  if (columns) {
+    const style = getComputedStyle(document.documentElement), sharp = Math.min(devicePixelRatio, 4);
+    const ramp = [0, 1, 2, 3, 4].map((step) => style.getPropertyValue(`--ramp-${step}`).trim());
+    const length = columns * every * wide, pen = canvas.getContext("2d");
+    [canvas.width, canvas.height] = [Math.ceil(length * sharp), Math.ceil(down * sharp)];
+    Object.assign(canvas.style, { left: `${left + first * wide}px`, top: `${top}px`, width: `${length}px`, height: `${down}px` });
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(dotted(map, (weight, row) => tint(ramp, (weight ?? 0) / (map.top[row] ?? 1))), 0, 0, canvas.width, canvas.height);
+    const stairs = map.rows.flatMap((_, row) => [0, 1].map((below) => [left + Math.min(history + (row + 1) * each - 1, view.times.length) * wide, top + (row + below) * tall]));
+    const beyond = [[...stairs, [left + across, top + down], [left + across, top]]];
+    if (first) beyond.push([[left, top], [left + first * wide, top], [left + first * wide, top + down], [left, top + down]]);
+    parts.push(...beyond.map((points) => shape("polygon", { class: "beyond", points: points.join(" ") })));
+    parts.push(shape("rect", { class: "frame", x: left, y: top, width: across, height: down }));
+    map.weights.forEach((weights, row) => {
+      const best = weights.indexOf(largest(weights));
+      if (!(weights[best] > 0)) return;
+      frames.push(shape("rect", { class: "look", x: left + (first + best * every) * wide, y: top + row * tall, width: every * wide, height: tall, "data-row": row }));
+      if (beside < 100 || row % Math.ceil(LEAST / tall)) return;
+      const back = history + row * each - first - best * every;
+      const place = { class: "back", x: left + across + 8, y: top + (row + 0.5) * tall, "dominant-baseline": "central", "data-row": row };
+      frames.push(shape("text", place, [each * every > 1 ? weights[best].toFixed(2) : `${back} back · ${weights[best].toFixed(2)}`]));
+    });
+    rowLabels.push(...thinned(map.rows, tall).map(([label, row]) => {
+      const place = { class: "time", x: left - 8, y: top + (row + 0.5) * tall, "text-anchor": "end", "dominant-baseline": "central", "data-row": row };
+      return shape("text", place, [clipped(label)]);
+    }));
+  }
+  const band = shape("rect", { class: "band", visibility: "hidden", rx: 2, x: left, width: across, height: tall });
+  const chosen = shape("rect", { class: "chosen", visibility: "hidden", y: 0, width: each * wide, height: high });
+  const looked = shape("g");
+  const drawn = [chosen, ...parts, ...rowLabels, ...frames, looked, band];
+  const overlay = shape("svg", { class: "labels", width, height, "font-size": size, "aria-hidden": "true" }, drawn);
+  const keys = `Forecast, ${counted(map)}. The arrow keys walk the steps of the forecast.`;
+  const picture = make("div", { class: "picture recording forecast", tabindex: 0, role: "application", "aria-label": keys }, [canvas, overlay]);
+  Object.assign(picture.style, { width: `${width}px`, height: `${height}px` });
+
+  const find = (event, row) => {
+    const box = picture.getBoundingClientRect();
+    const step = Math.floor((event.clientX - box.left - left) / wide), below = Math.floor((event.clientY - box.top - top) / tall);
+    if (step < 0 || step >= view.times.length) return labelled(event.target);
+    if (columns && below >= rows) return null;
+    const column = Math.floor((step - first) / every), known = columns && column >= 0 && column < columns ? column : null;
+    if (columns && below >= 0) return { row: below, column: known };
+    return step >= history ? { row: Math.floor((step - history) / each), column: null } : known === null ? null : { row, column: known };
+  };
+  const mark = (place) => {
+    const row = place?.row ?? null;
+    for (const part of [...rowLabels, ...frames]) part.classList.toggle("on", row !== null && Number(part.dataset.row) === row);
+    overlay.classList.toggle("some", row !== null);
+    for (const part of [band, chosen]) part.setAttribute("visibility", row === null || (part === band && !columns) ? "hidden" : "visible");
+    band.setAttribute("y", top + (row ?? 0) * tall);
+    chosen.setAttribute("x", left + (history + (row ?? 0) * each) * wide);
+    const best = row === null ? 0 : largest(map.weights[row]);
+    const heavy = best > 0 ? [...map.weights[row].keys()].filter((column) => map.weights[row][column] >= NOTABLE * best) : [];
+    looked.replaceChildren(...heavy.flatMap((column) => {
+      const value = values[first + column * every];
+      if (value === null) return [];
+      const share = map.weights[row][column] / best;
+      return [shape("circle", { class: "looked", cx: x(first + column * every), cy: y(value), r: 1.5 + 5 * Math.sqrt(share), "fill-opacity": 0.15 + 0.6 * share })];
+    }));
+  };
+  const tell = (place) => {
+    if (place.row === null || place.column !== null) return describe(map, place);
+    const step = place.row * each, widestBand = view.bands[0];
+    const numbers = [` median ${short(view.median[step])}`];
+    if (widestBand) numbers.push(`, ${widestBand.share} ${short(widestBand.low[step])} to ${short(widestBand.high[step])}`);
+    if (view.observed[step] !== undefined && view.observed[step] !== null) numbers.push(`, observed ${short(view.observed[step])}`);
+    const weights = map.weights[place.row], order = [...weights.keys()].sort((one, other) => weights[other] - weights[one]).slice(0, 3);
+    const partners = order.flatMap((column) => ["  ", map.columns[column], " ", make("b", { class: "number" }, [digits(weights[column])])]);
+    return [make("strong", {}, [view.times[history + step]]), ...numbers, ...(columns ? ["  ←", ...partners] : [])];
+  };
+  const sample = (name, text) => make("span", { class: "scale" }, [make("span", { class: `key ${name}` }), text]);
+  const legend = [sample("history", "history"), sample("median", "median"), ...(view.observed.length ? [sample("observed", "observed")] : [])];
+  legend.push(sample("interval", `${view.bands.map(({ share }) => share).reverse().join(", ")} of the sample paths`));
+  if (columns) legend.push(sample("look", "the largest weight of a row"));
+  return { picture, find, mark, tell, legend };
+}
+
+/** A number with four digits, or all digits before the point. */
+function short(value) {
+  if (value === null) return "NaN";
+  const size = Math.abs(value);
+  if (size >= 1000 && size < 1e7) return value.toLocaleString("en-US", { maximumFractionDigits: 0 });
+  return size !== 0 && (size >= 1e7 || size < 1e-4) ? value.toExponential(3).replace("e+", "e") : String(Number(value.toPrecision(4)));
 }
 
 /** The spectrogram in this ink on nothing, so that it is right on light and dark pages. */

@@ -1,4 +1,4 @@
-"""The picture or the spectrogram that a map is drawn on: loads it, and lays weights over its pixels."""
+"""The picture, spectrogram or series that a map is drawn on: loads it, and lays weights over its pixels."""
 
 import math
 import warnings
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.errors import RegardError
-from regard.maps import AttentionMap, Frames, Grid, Layout, PictureView, SourceView, Spectrogram
+from regard.maps import AttentionMap, Frames, Grid, Layout, PictureView, SeriesView, SourceView, Spectrogram, Steps
 
 LUMA = (0.299, 0.587, 0.114)  # share of red, green and blue in the lightness of a pixel (ITU-R BT.601)
 DIM, PALE = 0.5, 0.35  # lightness and colour of a pixel without weight, as shares of its own
@@ -20,7 +20,7 @@ INK = (24, 34, 48)  # the loudest points of a spectrogram on white
 
 
 def source_view(attention: AttentionMap) -> SourceView | None:
-    """The picture or the spectrogram of a map; None if it has none, or if its columns are not those of the map.
+    """The picture, spectrogram or series of a map; None if it has none, or if its columns are not those of the map.
 
     If its file cannot be read any more, a warning says so, and the map is drawn as a matrix.
     """
@@ -36,6 +36,8 @@ def load(view: Callable[[], SourceView | None], layout: Layout, columns: int) ->
         return None
     if isinstance(loaded, PictureView) and isinstance(layout, Grid):
         return loaded if layout.height * layout.width == columns else None
+    if isinstance(loaded, SeriesView) and isinstance(layout, Steps):
+        return loaded if columns < len(loaded.times) else None
     return loaded if isinstance(loaded, Spectrogram) and isinstance(layout, Frames) and columns else None
 
 

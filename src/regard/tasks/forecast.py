@@ -1,8 +1,10 @@
 """Forecasting: learns from series, and samples what comes after them; forecasts have quantiles, paths and a map."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +32,7 @@ from regard.data.tables import Columns, LoadedSeries
 from regard.data.windows import SCALINGS, Panel, Standard, Windows, WindowShape, count_features
 from regard.device import only_shapes
 from regard.errors import CorruptError, DataError, RecipeError, did_you_mean, pick, shown
-from regard.maps import SeriesView, Steps
+from regard.maps import AttentionMaps, SeriesView, Steps
 from regard.metrics import METRICS, Measured, Outcome
 from regard.metrics.forecasts import Forecasts, quantiles
 from regard.models import DECODER_SELF, forecaster, sites
@@ -65,7 +67,8 @@ class Forecast(Prediction):
     series: Series | None = None  # what came before
     times: tuple[str, ...] = ()  # the time of each step of the forecast
     paths: Float[Tensor, "paths horizon"] | None = None
-    observed: tuple[float, ...] = ()  # what came then, if it is known
+    observed: tuple[float, ...] = ()  # what came then, if it is known; NaN where it is not
+    context: int = 0  # how many steps the model read before the forecast
 
     @property
     def mean(self) -> list[float]:
@@ -78,27 +81,78 @@ class Forecast(Prediction):
         assert self.paths is not None
         return quantiles(self.paths.double().numpy(), [level])[0].tolist()
 
+    @property
+    def title(self) -> str:
+        """The title of its pictures: the series, and what is forecast."""
+        assert self.series is not None
+        horizon = len(self.times)
+        what = "the step" if horizon == 1 else f"{horizon:,} steps"
+        return f"{self.series.name}: {what} after {self.series.label(len(self.series) - 1)}"
+
     def view(self) -> SeriesView:
-        """The history that the model read and the forecast, to be drawn."""
+        """The end of the history, with all that the model read, and the forecast, to be drawn."""
         assert self.series is not None
         assert self.paths is not None
-        steps = min(len(self.series), max(SHOWN * len(self.times), len(self.map.columns) if self.map else 0))
+        steps = min(len(self.series), max(SHOWN * len(self.times), self.context + 1))
         return SeriesView(
             self.series.name,
             (*self.series.labels()[-steps:], *self.times),
             torch.from_numpy(self.series.values[-steps:].copy()),
             LEVELS,
-            torch.tensor([self.quantile(level) for level in LEVELS]),
-            torch.tensor(self.mean),
-            torch.tensor(self.observed) if self.observed else None,
+            torch.tensor([self.quantile(level) for level in LEVELS], dtype=torch.float64),
+            torch.tensor(self.mean, dtype=torch.float64),
+            torch.tensor(self.observed, dtype=torch.float64) if self.observed else None,
         )
+
+    def with_observed(self, values: Numbers) -> "Forecast":
+        """The forecast with what came then, if anything did, also in the pictures of its maps."""
+        observed: tuple[float, ...] = tuple(values.tolist())
+        view = replace(self, observed=observed, map=None, maps=None).view
+        layers = [replace(layer, view=view) for layer in self.maps.layers] if self.maps else []
+        return replace(
+            self,
+            observed=observed,
+            map=replace(self.map, view=view) if self.map else None,
+            maps=AttentionMaps(tuple(layers)) if layers else None,
+        )
+
+    def save(self, path: str | Path, *, pieces: bool = False, scale: str | None = None) -> Path:
+        """Write the forecast to a file: .html, .svg and .png with its map below, if it has one; returns the path.
+
+        .csv is a table of times, mean and quantiles; `map.save` writes the weights to one. `scale` is that of the map.
+        """
+        if self.map is None or Path(path).suffix.lower() == ".csv":
+            return self.view().save(path, self.title)
+        return super().save(path, pieces=pieces, scale=scale)
+
+    def show(self) -> None:
+        """Print the forecast as text, with the width and the colours of the terminal, and its map below."""
+        (self.map or self.view()).show()
 
     def to_dict(self, *, maps: bool = True) -> dict[str, Any]:
         """A dictionary for JSON: times, mean, quantiles, sample paths, and the map if there is one."""
         content = super().to_dict(maps=maps and self.map is not None)
         paths = self.paths.tolist() if self.paths is not None else []
         quantiles = {f"{level:g}": self.quantile(level) for level in LEVELS}
-        return content | {"times": list(self.times), "mean": self.mean, "quantiles": quantiles, "paths": paths}
+        content |= {"times": list(self.times), "mean": self.mean, "quantiles": quantiles, "paths": paths}
+        if self.observed:
+            content["observed"] = [None if math.isnan(value) else value for value in self.observed]
+        return content
+
+    def __repr__(self) -> str:
+        assert self.paths is not None
+        parts = [shown(self.title), f"median {shown(self.text)}", f"{len(self.paths):,} paths"]
+        parts += [f"map {len(self.map.rows)} × {len(self.map.columns)}"] if self.map is not None else []
+        parts += [f"{len(self.maps)} maps"] if self.maps is not None else []
+        return f"Forecast({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """The interactive page that a notebook shows for this object."""
+        return super()._repr_html_() or self.view()._repr_html_(self.title)
+
+    def _repr_svg_(self) -> str:
+        """The picture that a notebook shows for this object if it shows no HTML."""
+        return super()._repr_svg_() or self.view()._repr_svg_()
 
 
 class Learned(NamedTuple):
@@ -482,8 +536,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         histories = [each.series.upto(each.values) for each in whole]
         answers = self.forecasts(model, histories, seed, all_maps=all_maps)
         return [
-            replace(answer, observed=tuple(each.series.values[each.values :].tolist()))
-            for answer, each in zip(answers, whole, strict=True)
+            answer.with_observed(each.series.values[each.values :]) for answer, each in zip(answers, whole, strict=True)
         ]
 
     def _series(self, text: str) -> "Known":
@@ -534,6 +587,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                     series=series[place],
                     times=labels,
                     paths=sampled[row],
+                    context=self.shape.context,
                 )
                 yield self._with_maps(model, recording, row, one, all_maps=all_maps)
 
@@ -571,7 +625,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         self.check_metric(metric)
         windows = [self._window(example) for example in examples]
         answers = [
-            replace(answer, observed=tuple(window.observed.tolist()))
+            answer.with_observed(window.observed)
             for answer, window in zip(self.forecasts(model, [one.history for one in windows]), windows, strict=True)
         ]
         asked = [
