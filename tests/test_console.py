@@ -368,3 +368,16 @@ def test_a_recipe_in_a_terminal_is_not_wider_and_can_be_trained(monkeypatch: pyt
 )
 def test_the_first_line_of_a_training_says_what_it_reads(name: str, line: str) -> None:
     assert announcement(recipes.load(name)) == line
+
+
+def test_equations_of_the_tables_are_not_broken() -> None:
+    from regard.catalogue import tables
+
+    for description in tables()["scores"].lines().values():
+        lines = wrapped(description, 44).split("\n")
+        assert all(line.count("(") == line.count(")") and line.count("[") == line.count("]") for line in lines), lines
+        assert " ".join(" ".join(lines).split()) == " ".join(description.split())
+    text = "Two projections:  e = (W query) . (U key), a bilinear form."
+    lines = [line.strip() for line in wrapped(text, 30).split("\n")]
+    assert lines == ["Two projections:", "e = (W query) . (U key), a", "bilinear form."]
+    assert max(map(len, wrapped(text, 20).split("\n"))) <= 20  # it fits on no line

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from regard.attention import SCORES, attend
-from regard.types import BEGIN, END
+from regard.types import BEGIN, END, Step
 
 ROOT = Path(__file__).parent.parent
 LESSONS = sorted((ROOT / "docs/lessons").glob("lesson_*.py"), key=lambda path: int(path.stem.split("_")[1]))
@@ -62,6 +63,22 @@ REPEATED_OUTPUT = {  # output that the text of the lesson repeats
 def test_no_lesson_compares_a_product_with_its_transpose_exactly(lesson: Path) -> None:
     """CPUs differ in the order of summation: `torch.equal(x @ x.T, (x @ x.T).T)` is False on some."""
     assert not re.search(r"torch\.equal\([^\n]*@[^\n]*\.T", lesson.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_prints_a_line_before_each_training(lesson: Path) -> None:
+    """Some trainings take ten seconds, which are silent otherwise."""
+    lines = lesson.read_text("utf-8").splitlines()
+    for number, line in enumerate(lines):
+        if re.search(r"regard\.train\(|^    .* = learn\((model|count)\)", line):
+            assert any("print(" in before and '"training: ' in before for before in lines[number - 2 : number]), line
+
+
+def test_the_exercise_of_greedy_decoding_names_the_parts_of_a_step() -> None:
+    lesson = LESSONS[0].read_text("utf-8")
+    names = set(re.findall(r"`step\.(\w+)`", lesson))
+    assert names == {"logits", "state"}
+    assert names <= {field.name for field in fields(Step)}
 
 
 SLOW = (  # other lessons cover parts of them
@@ -158,7 +175,7 @@ def test_every_import_of_a_lesson_resolves_from_another_folder(tmp_path: Path) -
 
 
 def test_the_quiz_runs_from_another_folder(tmp_path: Path) -> None:
-    assert run_elsewhere(QUIZ_FILE, tmp_path).endswith("0 of 10\n")
+    assert "\n0 of 10\n" in run_elsewhere(QUIZ_FILE, tmp_path)
 
 
 # ---- right answers
@@ -1317,7 +1334,11 @@ def test_missing_and_unknown_letters_are_reported(marks: ModuleType) -> None:
 
 def test_the_quiz_runs_as_it_is_and_counts_what_is_right(tmp_path: Path) -> None:
     text = QUIZ_FILE.read_text("utf-8")
-    assert quiz(text, tmp_path) == [*(f"{name}: no letter yet." for name in RIGHT_LETTERS), "0 of 10"]
+    assert quiz(text, tmp_path) == [
+        *(f"{name}: no letter yet." for name in RIGHT_LETTERS),
+        "0 of 10",
+        "Write your letters into ANSWERS at the top of this file, then run it again.",
+    ]
     filled = text
     for name, letter in RIGHT_LETTERS.items():
         filled = filled.replace(f'"{name}": ""', f'"{name}": "{letter}"')

@@ -119,6 +119,7 @@ def learn(heads, updates=400):
 figure, axes = plot("Which letter stands before, which after?", x="updates", y="loss, mean of 20 updates")
 models = {}
 for count, colour in ((1, ORANGE), (2, BLUE), (4, GREEN)):
+    print(f"training: heads = {count}")
     models[count], losses = learn(count)
     ids, wanted = examples(500)
     with torch.no_grad():

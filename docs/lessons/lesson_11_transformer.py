@@ -132,6 +132,7 @@ SETTINGS = (
 
 
 def learn(name, *changes):
+    print(f"training: {name}")
     run = regard.train("reverse", *SMALL, *SETTINGS, *changes, f"name={name}", runs=folder, quiet=True)
     return run, regard.load(run)
 

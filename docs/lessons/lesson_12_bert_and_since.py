@@ -82,6 +82,7 @@ warmup = 20
 threads = 1
 """
 bert = recipes.parse(RECIPE, "this lesson")
+print("training: a small BERT")
 run = regard.train(bert, runs=folder, quiet=True)
 predictor = regard.load(run)
 
@@ -251,6 +252,8 @@ NOW = ("model.norm=pre", "model.positions=rotary", "model.attention.groups=2")
 FIRST = ("model.positions=sinusoidal", "model.activation=relu")
 figure, axes = plot("The same text, three recipes", x="updates", y="loss at what is asked, dev")
 for name, changes, colour in (("2017", FIRST, GREEN), ("2018", None, ORANGE), ("now", NOW, BLUE)):
+    if changes is not None:
+        print(f"training: {name}")
     other = run if changes is None else regard.train(bert, *changes, f"name={name}", runs=folder, quiet=True)
     curve = [(each["update"], each["dev_loss"]) for each in other.metrics() if "dev_loss" in each]
     axes.plot(*zip(*curve, strict=True), color=colour, marker="o", ms=3, label=name)

@@ -105,6 +105,7 @@ runs, table = {}, {}
 
 
 def stop(name, *changes, test=short["test"][::2]):
+    print(f"training: {name}")
     run = regard.train(recipe, *changes, f"name={name}", runs=folder, quiet=True)
     predictor = regard.load(run)
     right = predictor.score(test).measured.value

@@ -75,6 +75,7 @@ SETTINGS = (
 runs, predictors = tempfile.mkdtemp(), {}
 NAMES = {"context": "static vector", "luong": "attention"}
 for order in NAMES:
+    print(f"training: {NAMES[order]}")
     run = regard.train("shapes", *SETTINGS, f"model.decoder.order={order}", f"name={order}", runs=runs, quiet=True)
     predictors[order] = regard.load(run)
 
@@ -126,7 +127,8 @@ example = next(each for each in test if each.group == "3 objects")
 rows = list(zip(answer.map.rows, answer.map.weights, strict=True))
 print(" ".join(f"{word}({weights.max():.2f})" for word, weights in rows if word != "</s>"))
 for place, cells in true_cells(example.source, 4, 4).items():
-    print(f"{example.target.split()[place]} is in cell {sorted(cells)}")
+    numbers = ", ".join(map(str, sorted(cells)))
+    print(f"{example.target.split()[place]}: cells {numbers}, counted row by row from 0")
 keep(answer.map, "lesson_14_map")
 measured = grounding(predictors["luong"], test)
 print(f"the heaviest cell of a noun shows its object: {measured.share:.2f} of {measured.words:,} nouns", end=" ")
@@ -162,8 +164,9 @@ print("mean of 20,000 hard ones:", [round(number, 2) for number in cells[drawn].
 #
 # ## Exercise 1: attend to the cells
 #
-# `a` is (cells, width), `h` the decoder's last state. The score of cell i is v . tanh(W h + U a_i). Return the context
-# and the weights.
+# `a` is (cells, width), `h` the decoder's last state, (state). `W` is (hidden, state), `U` is (hidden, width) and `v`
+# is (hidden): a matrix stands to the left of a vector. The score of cell i is v . tanh(W h + U a_i). Return context and
+# weights.
 
 
 # %%

@@ -104,6 +104,7 @@ recipe = recipes.load(
 )
 predictors = {}
 for scope in ("global", "location_aware"):
+    print(f"training: {scope}")
     run = regard.train(recipe, f"model.attention.scope={scope}", f"name={scope}", runs=folder, quiet=True)
     predictors[scope] = regard.load(run)
     errors = predictors[scope].score(test).measured.value

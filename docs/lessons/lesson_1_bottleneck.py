@@ -65,6 +65,7 @@ runs = tempfile.mkdtemp()
 predictors = {}
 for order in ("none", "context", "bahdanau"):
     changes = (*SETTINGS, f"model.decoder.order={order}", f"name={order}")
+    print(f"training: order = {order}")
     predictors[order] = regard.load(regard.train("reverse", *changes, runs=runs, quiet=True))
 
 # %% [markdown]
@@ -116,9 +117,10 @@ print(check("teacher_forcing", teacher_forcing))
 # ## Exercise 2: greedy decoding
 #
 # **Greedy decoding** takes the likeliest word at every step. Write one sentence with the methods of a decoder:
-# `decoder.prepare(memory)`, `decoder.start(ready)` and `decoder.step(tokens, state, ready)`, which returns `logits` of
-# shape (1, 1, vocabulary) and the next `state`. `tokens` is a tensor of shape (1, 1). Return the list of ids, without
-# `<s>` and `</s>`, at most `limit` of them. The ids of `<s>` and `</s>` are `regard.types.BEGIN` and `END`.
+# `ready = decoder.prepare(memory)`, `state = decoder.start(ready)` and `step = decoder.step(tokens, state, ready)`.
+# `tokens` is a tensor of shape (1, 1). A step has two parts: `step.logits` of shape (1, 1, vocabulary), and
+# `step.state`, the next state. Return the list of ids, without `<s>` and `</s>`, at most `limit` of them. The ids of
+# `<s>` and `</s>` are `regard.types.BEGIN` and `END`.
 
 
 # %%

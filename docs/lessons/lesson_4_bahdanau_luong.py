@@ -79,6 +79,7 @@ test = [each for each in Transduce.examples(recipes.load("reverse")).test if len
 figure, axes = plot("Learning, in the mean of the last 30 updates", x="updates", y="loss per token")
 maps = {}
 for name, colour in (("bahdanau", BLUE), ("luong", ORANGE), ("luong_feeding", GREEN)):
+    print(f"training: {name}")
     began = time.perf_counter()
     run = regard.train("reverse", *SETTINGS, f"model.decoder.order={name}", f"name={name}", runs=runs, quiet=True)
     seconds = time.perf_counter() - began

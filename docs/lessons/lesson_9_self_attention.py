@@ -142,6 +142,7 @@ for name, model in (
     ("without weights", Looker(32, "dot", learned=False)),
     ("with weights", Looker(64, "scaled_dot")),
 ):
+    print(f"training: {name}")
     _, right = learn(model)
     print(f"{name:15} names the right one in {right:.0%} of the sentences")
     maps[f"{name}: {right:.0%}"] = AttentionMap(model.look(ids).weights[0].detach(), sentence, sentence)

@@ -124,3 +124,5 @@ if __name__ == "__main__":
     marks = [mark(question, letter) for question, letter in ANSWERS.items()]
     print("\n".join(map(str, marks)))
     print(f"{sum(each.right for each in marks)} of {len(marks)}")
+    if not any(ANSWERS.values()):
+        print("Write your letters into ANSWERS at the top of this file, then run it again.")

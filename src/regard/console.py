@@ -30,6 +30,9 @@ WIDEST_NAME, WIDEST_BAR, NARROWEST_BAR = 24, 30, 8  # of a work, and of its bar,
 COMMAND = re.compile(r"""`[^`]+`|(?<=: )(?<!regard: )(?:regard|pip|cut)(?: (?:'[^']*'|"[^"]*"|[^\s;,'"]|,(?! ))+)+""")
 QUOTED = re.compile(r"`(?!regard |pip |cut )")  # backquotes that hold no command
 KEPT = "\u00a0"  # stands for a space within a command while lines are broken; as wide as a space
+# An equation, after two spaces, up to the end of its sentence or the next part of it.
+EQUATION = re.compile(r"(?<=:  )(?:\[[^\]]*\]|\([^)]*\)|[^,;\[(])+?(?=[,;]|\.(?: [A-Z]|$))")
+JOINED = "\ue000"  # stands for a space within an equation while lines are broken; a private character
 READ = {"picture": "pictures", "speech": "recordings"}  # what a task of sources that are no texts reads, in words
 SMOOTHING = 30.0  # seconds after which a measured speed counts for a third in what is said to be left
 
@@ -320,7 +323,8 @@ def wrapped(text: str, width: int, end: str = "") -> str:
 
     Further lines are indented by two columns more than the first, so that they are seen to belong to it. A suggested
     command that does not fit on a line with others has one of its own. The signature of a metric that does not fit is
-    broken between its fields. `end` is printed where a line is broken, such as the backslash of a command that goes on.
+    broken between its fields; an equation is broken only if it fits on no line. `end` is printed where a line is
+    broken, such as the backslash of a command that goes on.
     """
     indent = text[: len(text) - len(text.lstrip(" "))]
     width -= len(end)
@@ -329,16 +333,20 @@ def wrapped(text: str, width: int, end: str = "") -> str:
         is_wide = cell_len(command[0]) > width - len(indent) - 2
         return command[0] if is_wide and QUOTED.match(command[0]) else command[0].replace(" ", KEPT)
 
+    def join_equation(equation: re.Match[str]) -> str:
+        is_wide = cell_len(equation[0]) > width - len(indent) - 2
+        return equation[0] if is_wide else equation[0].replace(" ", JOINED)
+
     lines: list[str] = []
     is_full = False
-    for word in COMMAND.sub(join, text[len(indent) :]).split(" "):
+    for word in EQUATION.sub(join_equation, COMMAND.sub(join, text[len(indent) :])).split(" "):
         if lines and not is_full and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
             lines[-1] += f" {word}"
             continue
         for part in _fields(word, width - len(indent) - 2):
             lines.append(f"{indent}  {part}" if lines else f"{indent}{part}")
         is_full = KEPT in word and not word.startswith("`")
-    return f"{end}\n".join(lines).replace(KEPT, " ")
+    return f"{end}\n".join(lines).replace(KEPT, " ").replace(JOINED, " ")
 
 
 def _fields(word: str, width: int) -> list[str]:

@@ -103,6 +103,7 @@ def look(
         check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
         log.begin("loading the run")
         predictor = load(run)
+    note_unfinished(predictor.run)
     if predictor.task.recipe.task == "forecast":
         if target is not None or beam is not None or pieces:
             raise RecipeError(
@@ -138,7 +139,6 @@ def look(
             shown_maps = [attention.without_view() if matrix else attention]
             draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale)
             drawings = [(path, draw_as(path.suffix)) for path in out or []]
-    note_unfinished(predictor.run)
     for sentence in _notes(predictor, run, prediction):
         note(sentence)
     for path, content in drawings:  # only after all are drawn without an error
