@@ -148,6 +148,20 @@ def test_blank_records_are_dropped_and_all_of_them_refused():
         records.examples([part], lambda fields: (fields[0], fields[1]), "sentence")
 
 
+def test_no_records_at_all_are_called_so():
+    def refused(part):
+        with pytest.raises(DataError) as error:
+            records.examples([part], lambda fields: (fields[0], fields[1]), "sentence")
+        return str(error.value)
+
+    header = records.read(write("x.csv", "english,french\n"), COLUMNS)
+    assert refused(header) == "x.csv: no record follows the header; give at least one sentence"
+    blank = records.read(write("x.jsonl", "\n\n"), COLUMNS)
+    assert refused(blank) == "x.jsonl: there are no records; give at least one sentence"
+    nothing = records.given([], (), COLUMNS, PAIRS)
+    assert refused(nothing) == "pairs given in Python: there are no records; give at least one sentence"
+
+
 # Python
 
 

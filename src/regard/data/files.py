@@ -7,7 +7,7 @@ import select
 import stat
 import sys
 import zlib
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from encodings import utf_8
@@ -37,6 +37,12 @@ FIELDS = 10_000  # columns of a file, or fields of a record
 LIMITS = Limits()  # for texts that no recipe names
 NUMBERS = {2: "two", 3: "three"}  # of columns, as words for messages
 LARGEST_DEV = 1_000  # examples that `split` takes for dev at most
+OTHER_MARKS = {  # byte order marks at the start of files that are not UTF-8; the longer one first
+    BOM_UTF32_LE: "UTF-32",
+    BOM_UTF32_BE: "UTF-32",
+    BOM_UTF16_LE: "UTF-16",
+    BOM_UTF16_BE: "UTF-16",
+}
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -117,9 +123,11 @@ def _check_utf8(
 def _not_utf8(content: bytearray, position: int, name: str, first: int) -> str:
     line = content.count(b"\n", 0, position) + first
     byte = position - content.rfind(b"\n", 0, position)  # counts from 1; in the first line, too: rfind returns -1
+    marked = next((encoding for mark, encoding in OTHER_MARKS.items() if first == 1 and content.startswith(mark)), "")
+    how = f"it is {marked}: iconv -f {marked}" if marked else "for example: iconv -f LATIN1"
     return (
         f"{name}:{line}:{byte}: not valid UTF-8 (byte 0x{content[position]:02x}); "
-        f"convert the file first, for example: iconv -f LATIN1 -t UTF-8"
+        f"convert the file first, {how} -t UTF-8"
     )
 
 
@@ -287,8 +295,8 @@ def pairs(names: tuple[str, ...], limits: Limits = LIMITS, *, header: bool = Fal
     if header:
         complete, count = complete[complete > 0], count - 1
     if not len(complete):
-        named = " and ".join(names)
-        raise DataError(f"{named}: no pair is left, because all {count:,} have a blank source or target")
+        why = f"all {count:,} have a blank source or target" if count else "nothing follows its header"
+        raise DataError(f"{' and '.join(names)}: no pair is left, because {why}")
     return Loaded(lines.take(complete), count - len(complete))
 
 

@@ -112,6 +112,9 @@ def examples(parts: Sequence[Records], texts: Callable[[Fields], Texts], noun: s
     count, left = sum(map(len, parts)), sum(map(len, kept))
     if not left:
         names = " and ".join(part.name for part in parts)
+        if not count:
+            nothing = "no record follows the header" if ending(parts[0].name) == ".csv" else "there are no records"
+            raise DataError(f"{names}: {nothing}; give at least one {noun}")
         raise DataError(f"{names}: no {noun} is left, because all {count:,} have a blank field")
     return Loaded(joined(kept), count - left)
 
