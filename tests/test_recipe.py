@@ -299,6 +299,8 @@ def test_the_error_for_an_unknown_recipe_suggests_a_similar_one() -> None:
         with pytest.raises(RecipeError) as caught:
             load(name)
         assert str(caught.value) == f"no recipe {name!r}{near}{how}"
+    with pytest.raises(RecipeError, match=r"^'data.train=x.csv' changes a recipe; name one before it, such as dates$"):
+        load("data.train=x.csv")
 
 
 @pytest.mark.parametrize(

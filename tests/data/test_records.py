@@ -113,7 +113,8 @@ def test_a_column_may_be_within_another():
         ("x.jsonl", '{"english": ' + "1" * 5000 + "}", "x.jsonl:1: not valid JSON ("),
         ("x.jsonl", '{"english": ["a"], "french": "b"}', "x.jsonl:1: the column 'english' holds ['a'], expected a"),
         ("x.jsonl", '{"english": "\\ud800", "french": "b"}', "x.jsonl:1: half of a surrogate pair, which"),
-        ("x.tsv", "english\tfrench\na\tb", "x.tsv has no named columns; give a file that ends in .csv, .jsonl"),
+        ("x.txt", "english\tfrench\na\tb", "x.txt has no named columns; give a file that ends in .csv, .jsonl"),
+        ("x.tsv", "english,french\na,b", "x.tsv has no column 'english'; there are 'english,french'"),
         ("x.csv.gz", "id\n1", "x.csv.gz has no column 'english'; there are 'id'"),
     ],
 )  # fmt: skip

@@ -248,8 +248,20 @@ def test_missing_data_of_a_known_corpus_names_the_first_file_and_the_command(reg
     message = refused(regard("train", "multi30k_tiny", "--quiet", folder=tmp_path))
     assert message.startswith("cannot find multi30k-tokenised/train.en; looked for ")
     assert message.endswith("; `regard data multi30k_tiny` says where the data comes from")
+    message = refused(regard("train", "multi30k_tiny", "name=mine", "--quiet", folder=tmp_path))
+    assert message.endswith("; `regard data multi30k_bahdanau` says where the data comes from")
     message = refused(regard("train", "dates", "data.train=my/pairs.tsv", "--quiet", folder=tmp_path))
     assert "regard data" not in message
+
+
+def test_a_corpus_that_would_not_be_read_is_refused(regard: Command, tmp_path: Path) -> None:
+    for command in ("train", "compare"):
+        message = refused(regard(command, "tatoeba_small", "data.corpus=reverse", "name=mine", folder=tmp_path))
+        files = "the recipe names files, such as tatoeba-eng-fra/train.tsv.gz"
+        without = "data.train= data.dev= data.test="
+        assert message == f"data.corpus=reverse is not read, because {files}; add: {without}"
+    generated = ("tatoeba_small", "data.corpus=reverse", *without.split())
+    assert regard("train", *generated, "--dry-run", "--quiet", folder=tmp_path).code == 0
 
 
 def test_a_second_run_says_its_name_before_and_after_training_and_is_the_latest(
@@ -359,10 +371,11 @@ def test_lines_that_the_model_cannot_read_are_counted_in_a_note(regard: Command,
 
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the same pairs as TSV, CSV and JSONL."""
+    """A folder with the same pairs as TSV, without and with a header, CSV and JSONL."""
     folder = tmp_path_factory.mktemp("tables")
     rows = [line.split("\t") for line in pairs(30).splitlines()]
     (folder / "pairs.tsv").write_text(pairs(30), encoding="utf-8")
+    (folder / "header.tsv").write_text("word\tupper\n" + pairs(30), encoding="utf-8")
     records = [f'{number};"{word}";{upper}' for number, (word, upper) in enumerate(rows)]
     (folder / "pairs.csv").write_text("\r\n".join(["id;word;upper", *records]), encoding="utf-8")
     objects = [json.dumps({"upper": upper, "word": word}) for word, upper in rows]
@@ -375,9 +388,10 @@ def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Comman
     lines = regard("predict", run, "words.txt", folder=tables)
     assert len(lines.lines) == 30
     scored = regard("score", run, "pairs.tsv", folder=tables)
-    for name in ("pairs.csv", "pairs.jsonl.gz"):
+    for name in ("pairs.csv", "header.tsv", "pairs.jsonl.gz"):
         assert regard("predict", run, name, "--columns", "word", folder=tables) == lines
         assert regard("score", run, name, "--columns", "word,upper", folder=tables) == scored
+    first_line = ", ".join(map(repr, pairs(1).split()))
     refusals = {
         (
             "predict",
@@ -385,15 +399,15 @@ def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Comman
             "pairs.csv",
             "--columns",
             "wort",
-        ): "pairs.csv has no column 'wort'; there are 'id', 'word', 'upper'",
+        ): "pairs.csv has no column 'wort'; there are 'id', 'word', 'upper'; name others with data",
         (
             "predict",
             run,
             "words.txt",
             "--columns",
             "word",
-        ): "--columns is for files that end in .csv, .jsonl or .parquet",
-        ("predict", run, "--columns", "word"): "--columns is for files that end in .csv, .jsonl or .parquet",
+        ): "--columns is for files that end in .csv, .jsonl, .parquet, .tsv; leave it out",
+        ("predict", run, "--columns", "word"): "--columns is for files that end in .csv, .jsonl, .parquet, .tsv; leave",
         ("predict", run, "pairs.csv", "--columns", ","): "--columns is empty; name columns, such as english,french",
         (
             "score",
@@ -407,8 +421,9 @@ def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Comman
             "--columns",
             "word",
         ): "data.columns names the columns of source and target, 2 in all",
-        ("score", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
-        ("force", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
+        ("score", run, "pairs.tsv", "--columns", "word,upper"): f"the first line of pairs.tsv is {first_line}, without",
+        ("force", run, "pairs.tsv", "--columns", "word,upper"): f"the first line of pairs.tsv is {first_line}, without",
+        ("predict", run, "pairs.tsv", "--columns", "word"): f"pairs.tsv has no column 'word'; there are {first_line}; ",
         ("predict", run, "pairs.csv", "--columns", "word,upper"): "--columns names the columns of source, 1 in all",
     }
     for arguments, sentence in refusals.items():
@@ -1398,7 +1413,10 @@ BAD_TRAINING = {
     "unnamed columns": (["data.train=table.csv"], r"table.csv has the columns 'a', 'b'; .* data.columns=SOURCE,TARGET"),
     "missing column": (["data.train=table.csv", "data.columns=a,c"], "table.csv has no column 'c'; there are 'a', 'b'"),
     "open quote": (["data.train=table.csv", "data.columns=a,b"], r"table.csv:3: this record is not valid CSV"),
-    "columns of lines": (["data.train=pairs.tsv", "data.columns=a,b"], "data.columns is for files that end in .csv"),
+    "columns of lines": (
+        ["data.train=pairs.tsv", "data.columns=a,b"],
+        "the first line of pairs.tsv is .*, without 'a', 'b'; name",
+    ),
     "unknown score": (["model.attention.score=aditive"], "unknown score 'aditive'.* did you mean 'additive'"),
     "no override": (["train.seed"], "an override is KEY=VALUE"),
     "wrong type": (["train.seed=seven"], "train.seed .* is a whole number, not 'seven'"),

@@ -319,9 +319,7 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
         return Entrant(what.path.name, str(what.path), what.recipe(), what)
     if not isinstance(what, Recipe) and Path(what).suffix != ".toml" and len(Path(what).parts) > 1:
         Run.open(what)  # raises an error that says what is wrong with the path
-    recipe = what if isinstance(what, Recipe) else recipes.load(what)
-    for text in [*everyone, *own]:
-        recipe = recipes.override(recipe, text)
+    recipe = recipes.override_all(what if isinstance(what, Recipe) else recipes.load(what), [*everyone, *own])
     changes = [text for text in own if not text.startswith("name=")]
     brief = [] if len(changes) < len(own) else [re.sub(r"^[^=]*\.", "", text) for text in changes]  # a.b=c: b=c
     return Entrant(" ".join([recipe.name, *brief]), " ".join([recipe.name, *changes]), recipe, None)

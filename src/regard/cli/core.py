@@ -48,7 +48,7 @@ class Command(TyperCommand):
         """Print nothing: typer lists the arguments with the options, and click 8.5 would list them a second time."""
 
 
-COLUMNS = "Of CSV, JSONL and Parquet files: the columns to read.  [default: the recipe's]"
+COLUMNS = "Of CSV, TSV, JSONL and Parquet files: the columns to read.  [default: the recipe's]"
 RECIPE = typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")]
 Inputs = Annotated[
@@ -112,7 +112,7 @@ def input_reader(task: "AnyTask", columns: str | None) -> Callable[[str], Sequen
         raise RecipeError(f"--columns names the columns of {' and '.join(roles)}, {len(roles)} in all, not {named}")
 
     def read(name: str) -> Sequence[str]:
-        if not records.ending(name):
+        if columns is None and not records.is_table(name, chosen):
             return load(name)
         if chosen:
             return mapped(records.read(name, chosen).all_fields(), records.source_of)
@@ -131,10 +131,10 @@ def input_reader(task: "AnyTask", columns: str | None) -> Callable[[str], Sequen
 
 def check_columns(columns: str | None, names: Sequence[str]) -> None:
     """Raise RecipeError if --columns is given with inputs that have none: lines of a file or of stdin, or texts."""
-    from regard.data.records import ending
+    from regard.data.records import check_tables, may_have_columns
 
-    if columns is not None and not (names and all(map(ending, names))):
-        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
+    if columns is not None and not (names and all(map(may_have_columns, names))):
+        check_tables([name for name in names if not may_have_columns(name)], split_columns(columns), "--columns")
 
 
 def split_columns(columns: str | None) -> tuple[str, ...]:
@@ -147,14 +147,14 @@ def split_columns(columns: str | None) -> tuple[str, ...]:
 
 def with_columns(task: "AnyTask", names: tuple[str, ...], columns: str | None) -> "Recipe":
     """The recipe of a task to read these files with references, by --columns if they have named columns."""
-    from regard.data.records import has_columns
+    from regard.data.records import check_tables, has_columns
 
     recipe = task.recipe
     data = replace(recipe.data, train=(), dev=(), test=names, columns=split_columns(columns) or recipe.data.columns)
-    if any(map(has_columns, names)):
+    if columns is not None:
+        check_tables(names, data.columns, "--columns", data.limits)
+    if columns is not None or any(map(has_columns, names)):
         task.check_columns(data)
-    elif columns is not None:
-        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
     return replace(recipe, data=data)
 
 

@@ -43,6 +43,10 @@ OTHER_MARKS = {  # byte order marks at the start of files that are not UTF-8; th
     BOM_UTF16_LE: "UTF-16",
     BOM_UTF16_BE: "UTF-16",
 }
+OTHER_FORMATS = {  # endings of files that cannot be read, and how to convert them
+    ".json": "write one JSON object on each line, to a file that ends in .jsonl",
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "export the spreadsheet as CSV"),
+}
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -124,11 +128,14 @@ def _not_utf8(content: bytearray, position: int, name: str, first: int) -> str:
     line = content.count(b"\n", 0, position) + first
     byte = position - content.rfind(b"\n", 0, position)  # counts from 1; in the first line, too: rfind returns -1
     marked = next((encoding for mark, encoding in OTHER_MARKS.items() if first == 1 and content.startswith(mark)), "")
-    how = f"it is {marked}: iconv -f {marked}" if marked else "for example: iconv -f LATIN1"
-    return (
-        f"{name}:{line}:{byte}: not valid UTF-8 (byte 0x{content[position]:02x}); "
-        f"convert the file first, {how} -t UTF-8"
-    )
+    iconv = f"it is {marked}: iconv -f {marked}" if marked else "for example: iconv -f LATIN1"
+    how = how_to_convert(name) or f"convert the file first, {iconv} -t UTF-8"
+    return f"{name}:{line}:{byte}: not valid UTF-8 (byte 0x{content[position]:02x}); {how}"
+
+
+def how_to_convert(name: str) -> str:
+    """How to convert a file of a format that is not read, by the ending of its name; empty for any other."""
+    return OTHER_FORMATS.get(os.path.splitext(name.lower().removesuffix(".gz"))[1], "")
 
 
 def _line_starts(content: bytearray, newlines: int, *, has_mark: bool) -> Integers:
@@ -317,7 +324,8 @@ def _tabbed(name: str, limits: Limits, *columns: str) -> StoredExamples:
             fields = line.count("\t") + 1
             count = "one field" if fields == 1 else f"{fields} fields"
             expected = f"{NUMBERS[len(columns)]}: {'<TAB>'.join(columns)}"
-            raise DataError(f"{name}:{index + 1}: {count}, expected {expected}")
+            how = how_to_convert(name)
+            raise DataError(f"{name}:{index + 1}: {count}, expected {expected}{'; ' if how else ''}{how}")
         source, _, target = line.rpartition("\t")
         return source, target
 

@@ -216,7 +216,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         tables = [name for name in (*data.train, *data.dev, *data.test) if records.has_columns(name)]
         roles = " and ".join(cls.columns)
         if data.columns and not tables:
-            raise RecipeError(f"data.columns is for files that end in {', '.join(records.READERS)}; leave it out")
+            records.check_tables((*data.train, *data.dev, *data.test), data.columns, "data.columns", data.limits)
         if data.columns and len(data.columns) != len(cls.columns):
             named = records.list_names(data.columns)
             raise RecipeError(f"data.columns names the columns of {roles}, {len(cls.columns)} in all, not {named}")
@@ -263,7 +263,8 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         read_lines, columns = cls.line_reader(recipe), recipe.data.columns
 
         def read(names: tuple[str, ...]) -> Loaded:
-            if not any(name in (PAIRS, DEV) or (columns and records.ending(name)) for name in names):
+            tables = [name for name in names if columns and records.is_table(name, columns, recipe.data.limits)]
+            if not tables and not any(name in (PAIRS, DEV) for name in names):
                 return read_lines(names)
             parts = [
                 records.given(given[name], columns, cls.columns, name)
