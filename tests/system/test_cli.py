@@ -546,6 +546,9 @@ def test_a_line_of_ten_megabytes_gets_an_empty_line_and_a_notice(
     result = regard("predict", run, *options, stdin=b"abc\n\n" + long_line + b"\nbed\n" + b"a" * 5001)
     assert result.code == 0, result.error
     lines = [json.loads(line)["text"] for line in result.lines] if options else result.lines
+    if options:
+        errors = [json.loads(line).get("error") for line in result.lines]
+        assert errors == [None, None, "more than 5,000 tokens", None, "more than 5,000 tokens"]
     assert [bool(line) for line in lines] == [True, False, False, True, False]
     notice = "has more than 5,000 tokens; it is answered with an empty line"
     assert result.error == f"regard: line 3 {notice}\nregard: line 5 {notice}\n"
@@ -693,15 +696,42 @@ def test_score_on_data_dev_without_a_test_set(regard: Command, tmp_path: Path) -
 def test_a_score_on_the_training_data_is_called_one(
     regard: Command, run: Path, trained: tuple[Path, Result], tmp_path: Path
 ) -> None:
-    sentence = "pairs.tsv: the run was trained on this; the score says little about other pairs\n"
-    assert sentence in regard("score", run, "./pairs.tsv", "--quiet", folder=trained[0]).error
+    [line] = regard("score", run, "./pairs.tsv", "--quiet", folder=trained[0]).error.splitlines()
+    match = re.search(
+        r"pairs.tsv: the run was trained on (\d+) of these; the score says little about other pairs$", line
+    )
+    assert match is not None
+    assert 0 < int(match[1]) < len((trained[0] / "pairs.tsv").read_text("utf-8").splitlines())  # the others are dev
+    copied = tmp_path / "copied.tsv"  # another file with the same pairs
+    shutil.copy(trained[0] / "pairs.tsv", copied)
+    assert (
+        f"{copied}: the run was trained on {match[1]} of these" in regard("score", run, copied, folder=trained[0]).error
+    )
     (tmp_path / "pairs.tsv").write_text(pairs(100), encoding="utf-8")  # of the same name, but not the same
-    assert sentence not in regard("score", run, "pairs.tsv", folder=tmp_path).error
+    assert "trained on" not in regard("score", run, "pairs.tsv", folder=tmp_path).error
+
+
+def test_a_score_on_unknown_characters_names_them(regard: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.tsv").write_text("ab1\tAB1\nabc\tABC\nü\tÜ\n", encoding="utf-8")
+    note = "regard: 2 of 3 sources have parts that are not in the vocabulary: '1', 'ü'\n"
+    assert note in regard("score", run, "other.tsv", folder=tmp_path).error
+    assert note not in regard("score", run, "other.tsv", "--quiet", folder=tmp_path).error
+
+
+def test_dev_pairs_that_are_in_train_are_counted(regard: Command, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("ab\tAB\ncd\tCD\nef\tEF\n", encoding="utf-8")
+    (tmp_path / "dev.tsv").write_text("cd\tCD\ncd\tXY\ncd\tCD\ngh\tGH\n", encoding="utf-8")
+    settings = ("data.train=train.tsv", "data.dev=dev.tsv", "--dry-run")
+    note = "2 of 4 dev pairs are in train, too; their scores say little about other pairs\n"
+    assert note in regard("train", "dates", *settings, folder=tmp_path).error
+    (tmp_path / "dev.tsv").write_text("gh\tGH\n", encoding="utf-8")
+    assert "in train, too" not in regard("train", "dates", *settings, folder=tmp_path).error
 
 
 def test_outputs_that_are_cut_at_the_longest_length_are_counted(regard: Command, run: Path, tmp_path: Path) -> None:
     short = ("--search", "max_ratio=0", "--search", "max_extra=2")
-    note = "2 of 3 outputs were cut at the longest length; raise search.max_ratio or search.max_extra\n"
+    how = "raise search.max_ratio or search.max_extra, or train longer if they repeat themselves"
+    note = f"2 of 3 outputs were cut at the longest length; {how}\n"
     result = regard("predict", run, *short, "--json", stdin=b"abcde\n\nfade\n")
     assert result.error == f"regard: {note}"
     assert [json.loads(line).get("finished") for line in result.lines] == [False, None, False]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"  # the name of stdin in place of a file
 PACKED = (".gz", ".parquet")  # endings of files whose bytes are no lines of text
+LISTED = 5  # unknown characters or words that a note names
 CHUNK = 2000  # lines that are computed and printed at a time
 # Python decodes bytes of the command line that are not UTF-8 to these; they have no encoding, in JSON an escape.
 SURROGATES = range(0xD800, 0xE000)
@@ -350,9 +351,33 @@ def blank_note(blank: int, outputs: int) -> str:
     return f"{blank:,} of {outputs:,} outputs are blank, so that their maps have no rows; {how}"
 
 
+class UnknownParts:
+    """Counts texts with characters or words that are not in the vocabulary, for a note."""
+
+    def __init__(self, task: "AnyTask") -> None:
+        self._task, self._lacking = task, 0
+        self._parts: dict[str, None] = {}  # the first ones, in their order
+
+    def add(self, text: str) -> None:
+        """Count a text."""
+        parts = self._task.unknown_parts(text)
+        self._lacking += bool(parts)
+        if len(self._parts) <= LISTED:
+            self._parts.update(dict.fromkeys(parts))
+
+    def sentences(self, texts: int, noun: str = "lines") -> list[str]:
+        """The note about this many texts; none if all parts are known."""
+        if not self._lacking:
+            return []
+        have = "the text has" if texts == 1 else f"{self._lacking:,} of {texts:,} {noun} have"
+        named = ", ".join(map(shown, [*self._parts][:LISTED])) + (", ..." if len(self._parts) > LISTED else "")
+        return [f"{have} parts that are not in the vocabulary: {named}"]
+
+
 def cut_note(cut: int, outputs: int) -> str:
     """The note about outputs that reached the longest length, and are only beginnings."""
-    return f"{cut:,} of {outputs:,} outputs were cut at the longest length; raise search.max_ratio or search.max_extra"
+    which = f"{cut:,} of {outputs:,} outputs were cut at the longest length"
+    return f"{which}; raise search.max_ratio or search.max_extra, or train longer if they repeat themselves"
 
 
 def parts_note(task: "AnyTask", recordings: int, parts: int, inputs: int) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -294,6 +295,9 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         train, dropped = read(data.train)
         notes = [*describe_dropped(data.train, dropped, what), *notes]
         if dev:
+            if len(cls.columns) > 1 and (shared := count_shared(train, dev)):
+                both = f"{shared:,} of {len(dev):,} dev {cls.noun}s are in train, too"
+                notes.append(f"{both}; their scores say little about other {cls.noun}s")
             return Examples(train, dev, test, notes)
         part = files.split(train, data.split_seed)
         notes.append(f"no data.dev given: {len(part.dev):,} {cls.noun}s split off for it")
@@ -560,6 +564,13 @@ def tokens_of(tokenizer: Tokenizer, noun: str = "tokens") -> Vocabulary:
 def rows_of(vocabulary: Vocabulary, *names: str) -> dict[str, Vocabulary]:
     """A vocabulary as that of the tensors with these names."""
     return dict.fromkeys(names, vocabulary)
+
+
+def count_shared(train: Sequence[Example], examples: Sequence[Example]) -> int:
+    """How many of the examples are among those for training, with the same source and target."""
+    counts = Counter((example.source, example.target) for example in examples)
+    found = {texts for texts in counted(store.texts(train), "comparing with train") if texts in counts}
+    return sum(counts[texts] for texts in found)
 
 
 def describe_dropped(names: Sequence[str], dropped: int, what: str) -> list[str]:
