@@ -711,6 +711,13 @@ def test_a_score_on_the_training_data_is_called_one(
     assert "trained on" not in regard("score", run, "pairs.tsv", folder=tmp_path).error
 
 
+def test_the_file_of_mistakes_can_be_forced_by_its_columns(regard: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong.tsv").write_text("abc\tXYZ\nbed\tOO\n", encoding="utf-8")
+    assert regard("score", run, "wrong.tsv", "--errors", "errors.tsv", folder=tmp_path).code == 0
+    forced = regard("force", run, "errors.tsv", "--columns", "source,expected", folder=tmp_path)
+    assert sorted(line.split("\t")[1] for line in forced.lines) == ["OO", "XYZ"]
+
+
 def test_a_score_on_unknown_characters_names_them(regard: Command, run: Path, tmp_path: Path) -> None:
     (tmp_path / "other.tsv").write_text("ab1\tAB1\nabc\tABC\nü\tÜ\n", encoding="utf-8")
     note = "regard: 2 of 3 sources have parts that are not in the vocabulary: '1', 'ü'\n"
