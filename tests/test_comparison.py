@@ -100,14 +100,15 @@ def test_the_table_has_a_line_for_each_system(compared: Comparison, runs: Path) 
         assert f"{len(runs_of)}  " in line
         assert f"{system.mean:.4f}" in line
         assert f"{runs_of[0].parameters:,}" in line
-    tests, notes = lines[3:6], lines[6:]
+    tests, notes = lines[3:6], [line for line in lines[6:] if not line.startswith("all scores are equal")]
     assert tests[0].split() == ["against", "reverse", "difference", "p"]
     assert tests[1].startswith("reverse order=none  ")
     assert tests[2] == "p: approximate randomisation, 10,000 trials"
     blank, where, signature, *rest = notes
     assert where.startswith("on 150 test pairs of ")
     assert where.endswith("test.tsv")
-    assert [blank, signature, *rest] == ["", "exact_match|n:150|case:mixed|space:kept", ""]
+    folder = f"the run of reverse order=none: {runs / 'reverse-2'}"  # the others are named as their folders
+    assert [blank, signature, *rest] == ["", "exact_match|n:150|case:mixed|space:kept", folder, ""]
 
 
 def test_a_table_without_several_seeds_has_no_column_for_them(compared: Comparison) -> None:
@@ -118,12 +119,12 @@ def test_a_table_without_several_seeds_has_no_column_for_them(compared: Comparis
 
 @pytest.mark.parametrize("width", [40, 60, 120])
 def test_a_narrow_table_breaks_between_words(compared: Comparison, width: int) -> None:
-    *lines, where, signature, _ = compared.table(width).split("\n")
+    *lines, where, signature, folder, _ = compared.table(width).split("\n")
     assert max(map(len, lines)) <= width
     words = " ".join(lines).replace(",", " ").split()
     for word in ("reverse", "order=none", "seeds", "exact_match", "deviation", "parameters", "difference", "p"):
         assert word in words
-    assert (where, signature) == tuple(compared.table().split("\n")[-3:-1])
+    assert (where, signature, folder) == tuple(compared.table().split("\n")[-4:-1])
 
 
 # seeds and differences
@@ -180,7 +181,7 @@ def test_a_name_with_control_characters_has_one_row_of_the_table(compared: Compa
     rows = table.split("\n")[: 1 + len(systems)]
     assert {len(row) for row in rows} == {len(rows[0])}
     assert rows[1].startswith("a␊b␛ ")
-    assert table.count("a␊b␛") == 3  # in the table, as what the others are tested against, and with its signature
+    assert table.count("a␊b␛") == 4  # in the table, as what the others are tested against, with signature and folder
     assert "on texts of a␊.tsv\n" in table
 
 
@@ -492,6 +493,20 @@ def test_a_difference_within_the_spread_of_the_seeds_is_called_one(compared: Com
     assert note in table(0.55, low, high)  # the deviation is 0.14
     assert note not in table(0.7, low, high)
     assert note not in table(0.41, low)
+
+
+def test_equal_scores_are_called_so_with_a_metric_that_may_differ(compared: Comparison) -> None:
+    def table(*values: float) -> str:
+        runs = zip(compared.entries, values, strict=True)
+        return replace(
+            compared, entries=tuple(replace(run, measured=replace_value(run, value)) for run, value in runs)
+        ).table()
+
+    note = "all scores are equal; --metric character_errors may tell the systems apart\n"
+    assert note in table(0.0, 0.0, 0.0)
+    assert note not in table(0.0, 0.1, 0.0)
+    equal = replace(compared, metric="character_errors", entries=(compared.entries[0],) * 2)
+    assert "all scores are equal" not in equal.table()
 
 
 def replace_value(run: Compared, value: float) -> Measured:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import regard
 from regard import recipe as recipes
+from regard.analysis.alignment import READINGS
 from regard.analysis.doctor import EXTRAS
 from regard.attention import NORMALIZERS, POSITIONS, SCOPES, SCORES, attend, masks
 from regard.attention.gates import SqueezeExcite
@@ -33,6 +34,12 @@ ANSWER = re.compile(r"`(src/[\w/]+\.py)`, `(\w+)[\w.]*`")
 def test_the_page_of_recipes_is_made_from_the_source() -> None:
     page = runpy.run_path(str(ROOT / "docs/recipes.py"))["page"]
     assert page() == (ROOT / "docs/recipes.md").read_text(encoding="utf-8"), "run `make docs`"
+
+
+def test_both_readings_of_an_alignment_are_explained() -> None:
+    for page in ("index.md", "words.md"):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        assert all(f"**{reading}**" in text for reading in READINGS)
 
 
 def test_the_quiz_has_ten_questions_each_with_one_file() -> None:

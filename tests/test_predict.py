@@ -173,6 +173,14 @@ def test_a_blank_text_gets_a_blank_answer_and_no_map(predictor: Predictor, blank
     assert [before.text, after.text] == [prediction.text for prediction in predictor.predict(["abc", "hello"])]
 
 
+def test_an_input_that_is_too_long_has_a_problem_and_no_score_to_show(predictor: Predictor) -> None:
+    answers = predictor.predict(["ab", "a" * 5001, ""])
+    assert [answer.problem for answer in answers] == ["", "more than 5,000 tokens", ""]
+    assert answers[1].text == ""
+    assert repr(answers[1]).endswith("→ '', more than 5,000 tokens)")
+    assert answers[1].to_dict()["error"] == "more than 5,000 tokens"
+
+
 def test_unknown_characters_are_answered_too(predictor: Predictor) -> None:
     prediction = predictor.predict(["日本"])[0]
     assert prediction.map is not None

@@ -299,6 +299,14 @@ def test_the_error_for_invalid_toml_names_file_and_line() -> None:
     assert "line 3" in message
 
 
+def test_a_transformer_with_several_heads_trains_on_a_generated_corpus() -> None:
+    recipe = load("transformer_small")
+    assert (recipe.model.encoder.kind, recipe.model.decoder.kind) == ("transformer", "transformer")
+    assert recipe.model.attention.heads > 1 < recipe.model.decoder.layers
+    assert recipe.data.corpus in CORPORA
+    assert not recipe.data.train
+
+
 def test_the_error_for_an_unknown_recipe_suggests_a_similar_one() -> None:
     how = " `regard list recipes` names all; or give a .toml file"
     for name, near in {
@@ -309,6 +317,8 @@ def test_the_error_for_an_unknown_recipe_suggests_a_similar_one() -> None:
         with pytest.raises(RecipeError) as caught:
             load(name)
         assert str(caught.value) == f"no recipe {name!r}{near}{how}"
+    with pytest.raises(RecipeError, match=r"^'data.train=x.csv' changes a recipe; name one before it, such as dates$"):
+        load("data.train=x.csv")
 
 
 @pytest.mark.parametrize(

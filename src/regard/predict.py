@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Predictor:
         the first output. `search` changes keys of the recipe's `search` section: `{"temperature": 0.8}` samples outputs
         at random, with `seed`, instead of beam search. With `all_maps`, the best output of each text also has `maps`:
         those of all sites, layers and heads. This changes no output: they are recorded in one more pass.
+        An input that is too long gets an empty output, and the prediction's `problem` says so.
         """
         if isinstance(texts, str):
             raise RecipeError("predict takes a list of texts; write predict([text])")
@@ -69,7 +71,14 @@ class Predictor:
         settings = self._search(search or {}, beam)
         inputs = [self.task.accept(value, f"input {number:,}") for number, value in enumerate(texts, start=1)]
         with self.running():
-            return self.task.answer(self.model, inputs, settings, n_best, seed, all_maps=all_maps)
+            answers = self.task.answer(self.model, inputs, settings, n_best, seed, all_maps=all_maps)
+        return [self._explained(value, answer) for value, answer in zip(inputs, answers, strict=True)]
+
+    def _explained(self, value: str, answer: Prediction) -> Prediction:
+        """The answer to an input; if it is empty because the input is too long, its `problem` says so."""
+        if answer.text or not self.task.too_long(value):
+            return answer
+        return replace(answer, problem=f"more than {self.task.longest:,} tokens")
 
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """Score the run on examples, in total and by group, with its recipe's metric or another that fits the task."""

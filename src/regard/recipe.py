@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -103,7 +103,7 @@ class Data:
     dev: tuple[str, ...] = ()  # if no file is given, a part of `train` is split off
     split_seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of that part; see dev
     test: tuple[str, ...] = ()  # files that `regard score RUN` computes the score on
-    columns: tuple[str, ...] = ()  # of CSV, JSONL and Parquet files: the column of the source, and that of the target
+    columns: tuple[str, ...] = ()  # of CSV, TSV, JSONL and Parquet files: those of source and target
     max_length: int = _number(250, 1, 1_000_000_000)  # pairs with more tokens on either side are dropped from training
     limits: Limits = Limits()
     pictures: tuple[str, ...] = ()  # folders and tar files of the pictures that the data names
@@ -417,10 +417,7 @@ def load(name: str | Path, overrides: Iterable[str] = (), place: str = OVERRIDES
     `place` is where the overrides stand, for messages about them.
     """
     path, content = _content(name)
-    recipe = parse(content, str(path))
-    for text in overrides:
-        recipe = override(recipe, text, place)
-    return recipe
+    return override_all(parse(content, str(path)), list(overrides), place)
 
 
 def comment(name: str | Path) -> list[str]:
@@ -436,6 +433,8 @@ def _content(name: str | Path) -> tuple[Path, bytes]:
     if path.suffix != ".toml":
         path = EMBEDDED / f"{name}.toml"
         if str(name) not in names():
+            if "=" in str(name):
+                raise RecipeError(f"{shown(str(name))} changes a recipe; name one before it, such as dates")
             near = did_you_mean(str(name), names())
             choices = f"{names_all('recipe', after=near)}; or give a .toml file"
             raise RecipeError(f"no recipe {shown(str(name))}{near}{choices}")
@@ -535,6 +534,20 @@ def changed(section: Any, prefix: str = "") -> Iterator[str]:
 def override(recipe: Recipe, text: str, place: str = OVERRIDES) -> Recipe:
     """Returns the recipe with one key changed; `text` is an override such as `model.attention.score=dot`."""
     return fill(recipe, parse_override(text), place, "")
+
+
+def override_all(recipe: Recipe, overrides: Sequence[str], place: str = OVERRIDES) -> Recipe:
+    """Returns the recipe with all overrides; refuses a data.corpus that would not be read, because there are files."""
+    changed = recipe
+    for text in overrides:
+        changed = override(changed, text, place)
+    keys = {text.partition("=")[0].strip() for text in overrides}
+    if "data.corpus" in keys and "data.train" not in keys and changed.data.corpus and changed.data.train:
+        files = {"data.train": changed.data.train, "data.dev": changed.data.dev, "data.test": changed.data.test}
+        without = " ".join(f"{key}=" for key, names in files.items() if names)
+        named = f"the recipe names files, such as {changed.data.train[0]}"
+        raise RecipeError(f"data.corpus={changed.data.corpus} is not read, because {named}; add: {without}")
+    return changed
 
 
 def parse_override(text: str) -> dict[str, Any]:

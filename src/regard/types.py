@@ -159,6 +159,7 @@ class Prediction:
     token_scores: tuple[float, ...] = ()  # of forced decoding: the log-probability of each token, and of END
     finished: bool = True  # False if search.max_ratio and search.max_extra allowed no more tokens
     cuts: tuple[float, ...] = ()  # seconds at which a recording was cut into parts, since it is too long for the model
+    problem: str = ""  # why the output is empty and its score means nothing: "more than 5,000 tokens"
 
     def to_dict(self, *, maps: bool = True) -> dict[str, Any]:
         """A dictionary for JSON; the rows of `attention` are `tokens`, its columns `source_tokens`.
@@ -178,6 +179,8 @@ class Prediction:
             content["finished"] = False
         if self.cuts:
             content["cuts"] = list(self.cuts)
+        if self.problem:
+            content["error"] = self.problem
         if maps:
             content["source_tokens"] = list(self.map.columns if self.map else self.source_tokens)
             content["attention"] = self.map.weights.tolist() if self.map else []
@@ -203,7 +206,7 @@ class Prediction:
         raise RecipeError(f"{shown(self.source)} has no map to save: it is blank, or the model has no attention")
 
     def __repr__(self) -> str:
-        parts = [f"{shown(self.source)} → {shown(self.text)}", f"score {self.score:.4g}"]
+        parts = [f"{shown(self.source)} → {shown(self.text)}", self.problem or f"score {self.score:.4g}"]
         parts += [f"map {len(self.map.rows)} × {len(self.map.columns)}"] if self.map is not None else []
         parts += [f"{len(self.maps)} maps"] if self.maps is not None else []
         parts += [f"{len(self.alternatives)} alternatives"] if self.alternatives else []

@@ -186,6 +186,16 @@ def test_the_error_for_invalid_utf8_names_line_and_byte(content, prefix):
         read_lines([content], "a.txt")
 
 
+@pytest.mark.parametrize("encoding", ["UTF-16-LE", "UTF-16-BE", "UTF-32-LE", "UTF-32-BE"])
+def test_a_file_with_another_byte_order_mark_gets_its_own_command(encoding):
+    kind = encoding[:6]
+    content = "\ufeffé\tb\n".encode(encoding)
+    with pytest.raises(DataError, match=rf"; convert the file first, it is {kind}: iconv -f {kind} -t UTF-8$"):
+        read_lines([content], "a.txt")
+    with pytest.raises(DataError, match=r"; convert the file first, for example: iconv -f LATIN1 -t UTF-8$"):
+        read_lines([b"a" + content], "a.txt")
+
+
 def test_a_file_is_searched_as_given_then_in_regard_data_then_in_data(tmp_path, monkeypatch):
     monkeypatch.setenv("REGARD_DATA", str(tmp_path / "corpora"))
     write("data/x.txt", "third")

@@ -113,7 +113,8 @@ def test_a_column_may_be_within_another():
         ("x.jsonl", '{"english": ' + "1" * 5000 + "}", "x.jsonl:1: not valid JSON ("),
         ("x.jsonl", '{"english": ["a"], "french": "b"}', "x.jsonl:1: the column 'english' holds ['a'], expected a"),
         ("x.jsonl", '{"english": "\\ud800", "french": "b"}', "x.jsonl:1: half of a surrogate pair, which"),
-        ("x.tsv", "english\tfrench\na\tb", "x.tsv has no named columns; give a file that ends in .csv, .jsonl"),
+        ("x.txt", "english\tfrench\na\tb", "x.txt has no named columns; give a file that ends in .csv, .jsonl"),
+        ("x.tsv", "english,french\na,b", "x.tsv has no column 'english'; there are 'english,french'"),
         ("x.csv.gz", "id\n1", "x.csv.gz has no column 'english'; there are 'id'"),
     ],
 )  # fmt: skip
@@ -146,6 +147,20 @@ def test_blank_records_are_dropped_and_all_of_them_refused():
     part = records.read(write("x.csv", "english,french\na,\n ,b\n"), COLUMNS)
     with pytest.raises(DataError, match=r"^x.csv: no sentence is left, because all 2 have a blank field$"):
         records.examples([part], lambda fields: (fields[0], fields[1]), "sentence")
+
+
+def test_no_records_at_all_are_called_so():
+    def refused(part):
+        with pytest.raises(DataError) as error:
+            records.examples([part], lambda fields: (fields[0], fields[1]), "sentence")
+        return str(error.value)
+
+    header = records.read(write("x.csv", "english,french\n"), COLUMNS)
+    assert refused(header) == "x.csv: no record follows the header; give at least one sentence"
+    blank = records.read(write("x.jsonl", "\n\n"), COLUMNS)
+    assert refused(blank) == "x.jsonl: there are no records; give at least one sentence"
+    nothing = records.given([], (), COLUMNS, PAIRS)
+    assert refused(nothing) == "pairs given in Python: there are no records; give at least one sentence"
 
 
 # Python

@@ -249,8 +249,20 @@ def test_missing_data_of_a_known_corpus_names_the_first_file_and_the_command(reg
     message = refused(regard("train", "multi30k_tiny", "--quiet", folder=tmp_path))
     assert message.startswith("cannot find multi30k-tokenised/train.en; looked for ")
     assert message.endswith("; `regard data multi30k_tiny` says where the data comes from")
+    message = refused(regard("train", "multi30k_tiny", "name=mine", "--quiet", folder=tmp_path))
+    assert message.endswith("; `regard data multi30k_bahdanau` says where the data comes from")
     message = refused(regard("train", "dates", "data.train=my/pairs.tsv", "--quiet", folder=tmp_path))
     assert "regard data" not in message
+
+
+def test_a_corpus_that_would_not_be_read_is_refused(regard: Command, tmp_path: Path) -> None:
+    for command in ("train", "compare"):
+        message = refused(regard(command, "tatoeba_small", "data.corpus=reverse", "name=mine", folder=tmp_path))
+        files = "the recipe names files, such as tatoeba-eng-fra/train.tsv.gz"
+        without = "data.train= data.dev= data.test="
+        assert message == f"data.corpus=reverse is not read, because {files}; add: {without}"
+    generated = ("tatoeba_small", "data.corpus=reverse", *without.split())
+    assert regard("train", *generated, "--dry-run", "--quiet", folder=tmp_path).code == 0
 
 
 def test_a_second_run_says_its_name_before_and_after_training_and_is_the_latest(
@@ -360,10 +372,11 @@ def test_lines_that_the_model_cannot_read_are_counted_in_a_note(regard: Command,
 
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the same pairs as TSV, CSV and JSONL."""
+    """A folder with the same pairs as TSV, without and with a header, CSV and JSONL."""
     folder = tmp_path_factory.mktemp("tables")
     rows = [line.split("\t") for line in pairs(30).splitlines()]
     (folder / "pairs.tsv").write_text(pairs(30), encoding="utf-8")
+    (folder / "header.tsv").write_text("word\tupper\n" + pairs(30), encoding="utf-8")
     records = [f'{number};"{word}";{upper}' for number, (word, upper) in enumerate(rows)]
     (folder / "pairs.csv").write_text("\r\n".join(["id;word;upper", *records]), encoding="utf-8")
     objects = [json.dumps({"upper": upper, "word": word}) for word, upper in rows]
@@ -376,9 +389,10 @@ def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Comman
     lines = regard("predict", run, "words.txt", folder=tables)
     assert len(lines.lines) == 30
     scored = regard("score", run, "pairs.tsv", folder=tables)
-    for name in ("pairs.csv", "pairs.jsonl.gz"):
+    for name in ("pairs.csv", "header.tsv", "pairs.jsonl.gz"):
         assert regard("predict", run, name, "--columns", "word", folder=tables) == lines
         assert regard("score", run, name, "--columns", "word,upper", folder=tables) == scored
+    first_line = ", ".join(map(repr, pairs(1).split()))
     refusals = {
         (
             "predict",
@@ -386,15 +400,15 @@ def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Comman
             "pairs.csv",
             "--columns",
             "wort",
-        ): "pairs.csv has no column 'wort'; there are 'id', 'word', 'upper'",
+        ): "pairs.csv has no column 'wort'; there are 'id', 'word', 'upper'; name others with data",
         (
             "predict",
             run,
             "words.txt",
             "--columns",
             "word",
-        ): "--columns is for files that end in .csv, .jsonl or .parquet",
-        ("predict", run, "--columns", "word"): "--columns is for files that end in .csv, .jsonl or .parquet",
+        ): "--columns is for files that end in .csv, .jsonl, .parquet, .tsv; leave it out",
+        ("predict", run, "--columns", "word"): "--columns is for files that end in .csv, .jsonl, .parquet, .tsv; leave",
         ("predict", run, "pairs.csv", "--columns", ","): "--columns is empty; name columns, such as english,french",
         (
             "score",
@@ -408,8 +422,9 @@ def test_files_with_columns_are_predicted_and_scored_as_lines_are(regard: Comman
             "--columns",
             "word",
         ): "data.columns names the columns of source and target, 2 in all",
-        ("score", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
-        ("force", run, "pairs.tsv", "--columns", "word,upper"): "--columns is for files that end in",
+        ("score", run, "pairs.tsv", "--columns", "word,upper"): f"the first line of pairs.tsv is {first_line}, without",
+        ("force", run, "pairs.tsv", "--columns", "word,upper"): f"the first line of pairs.tsv is {first_line}, without",
+        ("predict", run, "pairs.tsv", "--columns", "word"): f"pairs.tsv has no column 'word'; there are {first_line}; ",
         ("predict", run, "pairs.csv", "--columns", "word,upper"): "--columns names the columns of source, 1 in all",
     }
     for arguments, sentence in refusals.items():
@@ -532,6 +547,9 @@ def test_a_line_of_ten_megabytes_gets_an_empty_line_and_a_notice(
     result = regard("predict", run, *options, stdin=b"abc\n\n" + long_line + b"\nbed\n" + b"a" * 5001)
     assert result.code == 0, result.error
     lines = [json.loads(line)["text"] for line in result.lines] if options else result.lines
+    if options:
+        errors = [json.loads(line).get("error") for line in result.lines]
+        assert errors == [None, None, "more than 5,000 tokens", None, "more than 5,000 tokens"]
     assert [bool(line) for line in lines] == [True, False, False, True, False]
     notice = "has more than 5,000 tokens; it is answered with an empty line"
     assert result.error == f"regard: line 3 {notice}\nregard: line 5 {notice}\n"
@@ -683,15 +701,49 @@ def test_score_on_data_dev_without_a_test_set(regard: Command, tmp_path: Path) -
 def test_a_score_on_the_training_data_is_called_one(
     regard: Command, run: Path, trained: tuple[Path, Result], tmp_path: Path
 ) -> None:
-    sentence = "pairs.tsv: the run was trained on this; the score says little about other pairs\n"
-    assert sentence in regard("score", run, "./pairs.tsv", "--quiet", folder=trained[0]).error
+    [line] = regard("score", run, "./pairs.tsv", "--quiet", folder=trained[0]).error.splitlines()
+    match = re.search(
+        r"pairs.tsv: the run was trained on (\d+) of these; the score says little about other pairs$", line
+    )
+    assert match is not None
+    assert 0 < int(match[1]) < len((trained[0] / "pairs.tsv").read_text("utf-8").splitlines())  # the others are dev
+    copied = tmp_path / "copied.tsv"  # another file with the same pairs
+    shutil.copy(trained[0] / "pairs.tsv", copied)
+    assert (
+        f"{copied}: the run was trained on {match[1]} of these" in regard("score", run, copied, folder=trained[0]).error
+    )
     (tmp_path / "pairs.tsv").write_text(pairs(100), encoding="utf-8")  # of the same name, but not the same
-    assert sentence not in regard("score", run, "pairs.tsv", folder=tmp_path).error
+    assert "trained on" not in regard("score", run, "pairs.tsv", folder=tmp_path).error
+
+
+def test_the_file_of_mistakes_can_be_forced_by_its_columns(regard: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong.tsv").write_text("abc\tXYZ\nbed\tOO\n", encoding="utf-8")
+    assert regard("score", run, "wrong.tsv", "--errors", "errors.tsv", folder=tmp_path).code == 0
+    forced = regard("force", run, "errors.tsv", "--columns", "source,expected", folder=tmp_path)
+    assert sorted(line.split("\t")[1] for line in forced.lines) == ["OO", "XYZ"]
+
+
+def test_a_score_on_unknown_characters_names_them(regard: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.tsv").write_text("ab1\tAB1\nabc\tABC\nü\tÜ\n", encoding="utf-8")
+    note = "regard: 2 of 3 sources have parts that are not in the vocabulary: '1', 'ü'\n"
+    assert note in regard("score", run, "other.tsv", folder=tmp_path).error
+    assert note not in regard("score", run, "other.tsv", "--quiet", folder=tmp_path).error
+
+
+def test_dev_pairs_that_are_in_train_are_counted(regard: Command, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("ab\tAB\ncd\tCD\nef\tEF\n", encoding="utf-8")
+    (tmp_path / "dev.tsv").write_text("cd\tCD\ncd\tXY\ncd\tCD\ngh\tGH\n", encoding="utf-8")
+    settings = ("data.train=train.tsv", "data.dev=dev.tsv", "--dry-run")
+    note = "2 of 4 dev pairs are in train, too; their scores say little about other pairs\n"
+    assert note in regard("train", "dates", *settings, folder=tmp_path).error
+    (tmp_path / "dev.tsv").write_text("gh\tGH\n", encoding="utf-8")
+    assert "in train, too" not in regard("train", "dates", *settings, folder=tmp_path).error
 
 
 def test_outputs_that_are_cut_at_the_longest_length_are_counted(regard: Command, run: Path, tmp_path: Path) -> None:
     short = ("--search", "max_ratio=0", "--search", "max_extra=2")
-    note = "2 of 3 outputs were cut at the longest length; raise search.max_ratio or search.max_extra\n"
+    how = "raise search.max_ratio or search.max_extra, or train longer if they repeat themselves"
+    note = f"2 of 3 outputs were cut at the longest length; {how}\n"
     result = regard("predict", run, *short, "--json", stdin=b"abcde\n\nfade\n")
     assert result.error == f"regard: {note}"
     assert [json.loads(line).get("finished") for line in result.lines] == [False, None, False]
@@ -1593,7 +1645,10 @@ BAD_TRAINING = {
     "unnamed columns": (["data.train=table.csv"], r"table.csv has the columns 'a', 'b'; .* data.columns=SOURCE,TARGET"),
     "missing column": (["data.train=table.csv", "data.columns=a,c"], "table.csv has no column 'c'; there are 'a', 'b'"),
     "open quote": (["data.train=table.csv", "data.columns=a,b"], r"table.csv:3: this record is not valid CSV"),
-    "columns of lines": (["data.train=pairs.tsv", "data.columns=a,b"], "data.columns is for files that end in .csv"),
+    "columns of lines": (
+        ["data.train=pairs.tsv", "data.columns=a,b"],
+        "the first line of pairs.tsv is .*, without 'a', 'b'; name",
+    ),
     "unknown score": (["model.attention.score=aditive"], "unknown score 'aditive'.* did you mean 'additive'"),
     "no override": (["train.seed"], "an override is KEY=VALUE"),
     "wrong type": (["train.seed=seven"], "train.seed .* is a whole number, not 'seven'"),

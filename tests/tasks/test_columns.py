@@ -91,16 +91,43 @@ def test_columns_must_fit_the_task_and_the_files(task: str) -> None:
     )
     with pytest.raises(RecipeError, match=rf"^data.columns names the columns of .*, {len(columns)} in all, not 'a', "):
         check(recipe_of(task, "data.train=table.csv", "data.columns=a,b,c,d"))
-    with pytest.raises(
-        RecipeError, match=r"^data.columns is for files that end in .csv, .jsonl, .parquet; leave it out"
-    ):
-        check(recipe_of(task, "data.train=lines.tsv", "data.columns=a,b"))
+    for name, how in {
+        "lines.txt": "leave it out",
+        "array.json": "write one JSON object on each line, to a file that ends in .jsonl",
+        "book.xlsx": "export the spreadsheet as CSV",
+    }.items():
+        with pytest.raises(
+            RecipeError, match=rf"^data.columns is for files that end in .csv, .jsonl, .parquet, .tsv; {how}$"
+        ):
+            check(recipe_of(task, f"data.train={name}", "data.columns=a,b"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_tsv_file_with_a_header_is_read_by_its_columns(task: str) -> None:
+    kind, rows = TASKS[task], ROWS[task]
+    with open("table.tsv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, delimiter="\t").writerows([("id, ", *kind.columns), *((7, *row) for row in rows)])
+    chosen = f"data.columns={','.join(kind.columns)}"
+    window = ("language_model.window=0",) if task == "language_model" else ()
+    recipe = recipe_of(task, "data.train=table.tsv", "data.dev=table.tsv", chosen, *window)
+    check(recipe)
+    write_all(task)
+    lines = kind.examples(recipe_of(task, "data.train=lines.tsv", "data.dev=lines.tsv", *window))
+    assert kind.examples(recipe).digest() == lines.digest()
+
+
+def test_a_tsv_file_without_the_columns_is_refused_if_no_file_has_them() -> None:
+    write_all("translate")
+    with pytest.raises(RecipeError) as refused:
+        check(recipe_of("translate", "data.train=lines.tsv", "data.columns=a,b"))
+    how = "name columns that are there, or leave data.columns out if that line is no header"
+    assert str(refused.value) == f"the first line of lines.tsv is 'a b', 'A', without 'a', 'b'; {how}"
 
 
 def test_files_with_and_without_columns_do_not_mix_in_one_list() -> None:
     write_all("translate")
     recipe = recipe_of("translate", "data.train=table.csv,lines.tsv", "data.columns=source,target")
-    with pytest.raises(DataError, match=r"^lines.tsv has no named columns; give a file that ends in"):
+    with pytest.raises(DataError, match=r"^lines.tsv has no column 'source'; there are 'a b', 'A'"):
         TASKS["translate"].examples(recipe)
     mixed = recipe_of("translate", "data.train=table.csv", "data.test=lines.tsv", "data.columns=source,target")
     assert texts(TASKS["translate"].examples(mixed).test) == ROWS["translate"]

@@ -451,6 +451,10 @@ def test_a_uniform_map_has_relative_entropy_one():
     assert measured.attention_on_end == pytest.approx(expected, abs=1e-12)
     assert measured.attention_near_end == pytest.approx(expected, abs=1e-12)
     assert measured.flat()
+    for entropy, word in ((0.896, "spread out"), (0.904, "spread out"), (0.906, "flat"), (0.254, "sharp")):
+        nearly = Health(entropy, None, None)
+        assert nearly.describe() == f"attention is {word} (entropy {entropy:.2f} of 1)"
+        assert nearly.flat() == (word == "flat")
     assert measured.describe() == "attention is flat (entropy 1.00 of 1), 33% on the end mark, 33% just before it"
 
 

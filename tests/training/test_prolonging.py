@@ -254,15 +254,18 @@ def test_changed_data_and_another_environment_are_noticed(
     assert [each["update"] for each in finished.environments()] == [0, 5]
 
 
+@pytest.mark.parametrize(
+    ("best_by", "what"), [("loss", "dev loss had not fallen"), ("metric", "exact_match had not improved")]
+)
 def test_a_run_that_ended_by_patience_needs_more_of_it(
-    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str], best_by: str, what: str
 ) -> None:
-    patient = replace(recipe, train=replace(recipe.train, patience=1, learning_rate=0.0, updates=20))
-    run = train(patient, runs=tmp_path, quiet=True)
-    assert run.newest_update() == 4  # the dev loss never falls: one validation is the best, the next one ends it
+    settings = replace(recipe.train, patience=1, learning_rate=0.0, updates=20, best_by=best_by, validate_examples=3)
+    run = train(replace(recipe, metric="exact_match", train=settings), runs=tmp_path, quiet=True)
+    assert run.newest_update() == 4  # neither ever gets better: one validation is the best, the next one ends it
     before = contents(run)
     how = "to go on, give train.patience too: more than 1, or 0 for no limit"
-    with pytest.raises(RecipeError, match=rf"tiny ended because its dev loss had not fallen for 1 validations; {how}"):
+    with pytest.raises(RecipeError, match=rf"tiny ended because its {what} for 1 validations; {how}"):
         resume(run, "train.updates=30", quiet=True)
     assert contents(run) == before
     resume(run, "train.patience=2")

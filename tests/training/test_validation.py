@@ -200,19 +200,24 @@ def set_values(monkeypatch: pytest.MonkeyPatch, values: Sequence[float]) -> None
 
 
 @pytest.mark.parametrize(
-    ("metric", "values", "validations"),
-    [("character_errors", [0.5, 0.2, 0.3, 0.2, 9.0], [2, 4, 6, 8]), ("chrf", [5.0, 7.0, 6.0, 7.0, 9.0], [2, 4, 6, 8])],
+    ("metric", "values"),
+    [("character_errors", [0.5, 0.2, 0.3, 0.2, 9.0]), ("chrf", [5.0, 7.0, 6.0, 7.0, 9.0])],
 )
-def test_the_metric_decides_if_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, values: list[float], validations: list[int]
+@pytest.mark.parametrize("last_loss", [1.0, 2.0, 3.0])
+def test_the_metric_decides_if_asked_and_of_equal_ones_the_dev_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, values: list[float], last_loss: float
 ) -> None:
     set_values(monkeypatch, values)
+    losses = iter([4.0, 2.0, 0.5, last_loss])
+    monkeypatch.setattr(validation, "evaluate", lambda *_: (next(losses), None))
     watching = Watching()
     settings = ["train.updates=20", "train.patience=2", "train.best_by=metric", f"metric={metric}"]
     run = regard.train(tiny(*settings), runs=tmp_path, quiet=True, callbacks=[watching])
-    assert [event.update for event in watching.events] == validations
-    assert [event.best for event in watching.events] == [True, True, False, False]
+    assert [event.update for event in watching.events] == [2, 4, 6, 8]  # patience: an equal metric is no better one
+    assert [event.best for event in watching.events] == [True, True, False, last_loss < 2.0]
     assert run.metrics()[-1][metric] == 9.0
+    best = [line for line in table(run.metrics()[:-1], run.recipe(), 3) if line.startswith("best")]
+    assert best[0].split()[1] == ("8" if last_loss < 2.0 else "4")
 
 
 def test_training_by_the_metric_resumes_to_the_same_end(tmp_path: Path) -> None:

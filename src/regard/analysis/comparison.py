@@ -35,6 +35,7 @@ from regard.types import Example
 from regard.visible import make_visible
 
 MAX_BINS, MIN_BIN_SIZE = 10, 20  # maximum number of bins of lengths, and minimum number of examples in a bin
+FINE = ("character_errors", "tag_accuracy", "accuracy")  # metrics that give credit for a part of an output
 COUNTED = ("perplexity", "masked_accuracy")  # metrics per token: not comparable between different tokenizers
 
 
@@ -113,7 +114,7 @@ class Comparison:
             rows.append([system.name, str(len(system.runs)), *scores, *sizes])
         if all(len(system.runs) == 1 for system in self.systems):
             rows = [[name, score, *sizes] for name, _, score, _, *sizes in rows]
-        notes = [f"on {self.examples}", *self._signatures()]
+        notes = [f"on {self.examples}", *self._signatures(), *self._folders()]
         return "\n".join([*_lines(rows, width), "", *self._tests(width), *map(make_visible, notes)]) + "\n"
 
     def _tests(self, width: int | None) -> list[str]:
@@ -127,7 +128,7 @@ class Comparison:
         most = max(difference.seeds for difference in self.differences)
         joined = "" if most == 1 else f", with the outputs of up to {most} seeds of either"
         trials = min(difference.trials for difference in self.differences)
-        notes = [f"p: approximate randomisation, {trials:,} trials{joined}", *self._within_spread()]
+        notes = [f"p: approximate randomisation, {trials:,} trials{joined}", *self._within_spread(), *self._all_equal()]
         wrapped = [line for note in notes for line in wrap(note, width)] if width else notes
         return [*_lines(rows, width), *wrapped, ""]
 
@@ -141,6 +142,20 @@ class Comparison:
                 names.append(make_visible(system.name))
         spread = "no larger than the standard deviation between seeds, which p does not test"
         return [f"difference {spread}: {', '.join(names)}"] if names else []
+
+    def _all_equal(self) -> list[str]:
+        """The note about scores that do not differ at all, with a metric that may, if the task has one."""
+        if len({entry.measured.value for entry in self.entries}) > 1:
+            return []
+        fitting = task_class(self.entries[0].run.recipe().task).metrics
+        finer = next((name for name in FINE if name in fitting and name != self.metric), "")
+        return [f"all scores are equal; --metric {finer} may tell the systems apart"] if finer else []
+
+    def _folders(self) -> list[str]:
+        """The folder of each run whose name is another."""
+        return [
+            f"the run of {entry.name}: {entry.run.path}" for entry in self.entries if entry.name != entry.run.path.name
+        ]
 
     def _signatures(self) -> list[str]:
         """The signature of the score: one line if it is the same for all, else one line for each run."""
@@ -319,9 +334,7 @@ def _entrant(what: Recipe | Run | str | Path, everyone: list[str], own: list[str
         return Entrant(what.path.name, str(what.path), what.recipe(), what)
     if not isinstance(what, Recipe) and Path(what).suffix != ".toml" and len(Path(what).parts) > 1:
         Run.open(what)  # raises an error that says what is wrong with the path
-    recipe = what if isinstance(what, Recipe) else recipes.load(what)
-    for text in [*everyone, *own]:
-        recipe = recipes.override(recipe, text)
+    recipe = recipes.override_all(what if isinstance(what, Recipe) else recipes.load(what), [*everyone, *own])
     changes = [text for text in own if not text.startswith("name=")]
     brief = [] if len(changes) < len(own) else [re.sub(r"^[^=]*\.", "", text) for text in changes]  # a.b=c: b=c
     return Entrant(" ".join([recipe.name, *brief]), " ".join([recipe.name, *changes]), recipe, None)

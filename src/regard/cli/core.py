@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 UsageError: Any = typer.BadParameter.__base__  # of click, which some versions of typer have a copy of
 STDIN = "-"  # the name of stdin in place of a file
 PACKED = (".gz", ".parquet")  # endings of files whose bytes are no lines of text
+LISTED = 5  # unknown characters or words that a note names
 CHUNK = 2000  # lines that are computed and printed at a time
 # Python decodes bytes of the command line that are not UTF-8 to these; they have no encoding, in JSON an escape.
 SURROGATES = range(0xD800, 0xE000)
@@ -58,7 +59,7 @@ class Command(TyperCommand):
         """Print nothing: typer lists the arguments with the options, and click 8.5 would list them a second time."""
 
 
-COLUMNS = "Of CSV, JSONL and Parquet files: the columns to read.  [default: the recipe's]"
+COLUMNS = "Of CSV, TSV, JSONL and Parquet files: the columns to read.  [default: the recipe's]"
 RECIPE = typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.")]
 Inputs = Annotated[
@@ -122,7 +123,7 @@ def input_reader(task: "AnyTask", columns: str | None) -> Callable[[str], Sequen
         raise RecipeError(f"--columns names the columns of {' and '.join(roles)}, {len(roles)} in all, not {named}")
 
     def read(name: str) -> Sequence[str]:
-        if not records.ending(name):
+        if columns is None and not records.is_table(name, chosen):
             return load(name)
         if chosen:
             return mapped(records.read(name, chosen).all_fields(), records.source_of)
@@ -143,10 +144,10 @@ def check_columns(columns: str | None, names: Sequence[str]) -> None:
     """Raise RecipeError if --columns is given with inputs that have none: lines of a file or of stdin, or texts."""
     if columns is None:
         return
-    from regard.data.records import ending  # imports torch, of which the commands say so
+    from regard.data.records import check_tables, may_have_columns  # imports torch, of which the commands say so
 
-    if not (names and all(map(ending, names))):
-        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
+    if not (names and all(map(may_have_columns, names))):
+        check_tables([name for name in names if not may_have_columns(name)], split_columns(columns), "--columns")
 
 
 def split_columns(columns: str | None) -> tuple[str, ...]:
@@ -159,14 +160,15 @@ def split_columns(columns: str | None) -> tuple[str, ...]:
 
 def with_columns(task: "AnyTask", names: tuple[str, ...], columns: str | None) -> "Recipe":
     """The recipe of a task to read these files with references, by --columns if they have named columns."""
-    from regard.data.records import has_columns
+    from regard.data.records import check_tables, has_columns
 
-    data, chosen = task.recipe.data, split_columns(columns)
-    recipe = replace(task.recipe, data=replace(data, train=(), dev=(), test=names, columns=chosen or data.columns))
-    if any(map(has_columns, names)):
+    data = task.recipe.data
+    data = replace(data, train=(), dev=(), test=names, columns=split_columns(columns) or data.columns)
+    recipe = replace(task.recipe, data=data)
+    if columns is not None:
+        check_tables(names, data.columns, "--columns", data.limits)
+    if columns is not None or any(map(has_columns, names)):
         task.check_columns(recipe)
-    elif columns is not None:
-        raise RecipeError("--columns is for files that end in .csv, .jsonl or .parquet; leave it out")
     return recipe
 
 
@@ -373,9 +375,33 @@ def blank_note(blank: int, outputs: int) -> str:
     return f"{blank:,} of {outputs:,} outputs are blank, so that their maps have no rows; {how}"
 
 
+class UnknownParts:
+    """Counts texts with characters or words that are not in the vocabulary, for a note."""
+
+    def __init__(self, task: "AnyTask") -> None:
+        self._task, self._lacking = task, 0
+        self._parts: dict[str, None] = {}  # the first ones, in their order
+
+    def add(self, text: str) -> None:
+        """Count a text."""
+        parts = self._task.unknown_parts(text)
+        self._lacking += bool(parts)
+        if len(self._parts) <= LISTED:
+            self._parts.update(dict.fromkeys(parts))
+
+    def sentences(self, texts: int, noun: str = "lines") -> list[str]:
+        """The note about this many texts; none if all parts are known."""
+        if not self._lacking:
+            return []
+        have = "the text has" if texts == 1 else f"{self._lacking:,} of {texts:,} {noun} have"
+        named = ", ".join(map(shown, [*self._parts][:LISTED])) + (", ..." if len(self._parts) > LISTED else "")
+        return [f"note: {have} parts that are not in the vocabulary: {named}"]
+
+
 def cut_note(cut: int, outputs: int) -> str:
     """The note about outputs that reached the longest length, and are only beginnings."""
-    return f"{cut:,} of {outputs:,} outputs were cut at the longest length; raise search.max_ratio or search.max_extra"
+    which = f"{cut:,} of {outputs:,} outputs were cut at the longest length"
+    return f"{which}; raise search.max_ratio or search.max_extra, or train longer if they repeat themselves"
 
 
 def parts_note(task: "AnyTask", recordings: int, parts: int, inputs: int) -> str:

@@ -24,7 +24,6 @@ N_BEST = "With --json: outputs per text; if more than the beam, a wider search a
 SEARCH = "A key of the recipe's search, such as temperature=0.8; may be repeated."
 MAPS = "With --json: attention maps, too; they are most of its size."
 LIST = "Of a run that reads recordings or pictures: a file with their names, one per line; may be repeated."
-LISTED = 5  # unknown characters or words that a note names
 LONGEST_QUOTED = 100  # characters of a text that a suggested command repeats
 
 
@@ -103,9 +102,8 @@ def predict(
             if problem:
                 unreadable += 1
                 core.note(problem)
-            elif not answer.text and predictor.task.too_long(answer.source):
-                most = f"more than {predictor.task.longest:,} tokens"
-                core.note(f"line {number:,} has {most}; it is answered with an empty line")
+            elif answer.problem:
+                core.note(f"line {number:,} has {answer.problem}; it is answered with an empty line")
             elif not quiet:
                 notes.add(answer)
         if maps:  # not at once: the maps of a batch as text may take gigabytes
@@ -249,21 +247,18 @@ class Notes:
 
     def __init__(self, task: "AnyTask", *, with_maps: bool) -> None:
         self._task, self._with_maps = task, with_maps
-        self._tabs = self._lacking = self._cut = self._divided = self._parts = self._blank = 0
-        self._unknown: dict[str, None] = {}  # the first unknown parts, in their order
+        self._tabs = self._cut = self._divided = self._parts = self._blank = 0
+        self._unknown = core.UnknownParts(task)
 
     def add(self, answer: "Prediction") -> None:
         """Count a line and its best output."""
         text = answer.source
-        unknown = self._task.unknown_parts(text)
-        self._lacking += bool(unknown)
+        self._unknown.add(text)
         self._cut += not answer.finished
         self._blank += self._with_maps and answer.map is not None and not answer.map.rows
         self._divided += bool(answer.cuts)
         self._parts += len(answer.cuts) + bool(answer.cuts)
         self._tabs += "\t" in text and len(self._task.columns) <= 2  # with more, tabs separate the fields of a source
-        if len(self._unknown) <= LISTED:
-            self._unknown.update(dict.fromkeys(unknown))
 
     def sentences(self, lines: int) -> list[str]:
         """The notes about this many lines; none if there is nothing to say."""
@@ -272,10 +267,7 @@ class Notes:
             have = "the text has" if lines == 1 else f"{self._tabs:,} of {lines:,} lines have"
             whole = "it is read with the tab in it" if lines == 1 else "each is read as one text with the tab in it"
             sentences.append(f"{have} a tab; {whole}; for one column, use: cut -f1")
-        if self._lacking:
-            have = "the text has" if lines == 1 else f"{self._lacking:,} of {lines:,} lines have"
-            named = ", ".join(map(shown, [*self._unknown][:LISTED])) + (", ..." if len(self._unknown) > LISTED else "")
-            sentences.append(f"note: {have} parts that are not in the vocabulary: {named}")
+        sentences += self._unknown.sentences(lines)
         if self._divided:
             sentences.append(core.parts_note(self._task, self._divided, self._parts, lines))
         if self._blank:

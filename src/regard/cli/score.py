@@ -66,6 +66,12 @@ def score(
     core.note_unfinished(predictor.run, quiet=quiet)
     if errors is not None and wrong is not None:
         storage.write(errors, to_tsv(wrong.rows()))
+    if not quiet:
+        unknown = core.UnknownParts(predictor.task)
+        for answer in scored.answers:
+            unknown.add(answer.source)
+        for sentence in unknown.sentences(len(scored.answers), "sources"):
+            note(sentence)
     cut = sum(not answer.finished for answer in scored.answers)
     if cut and not quiet:
         note(core.cut_note(cut, len(scored.answers)))
@@ -109,10 +115,6 @@ def _examples(
         return _dev(predictor, log)
     if files or columns is not None:
         recipe = core.with_columns(task, named, columns)
-    if _trained_on(predictor, named):
-        log.warn(
-            f"{' and '.join(named)}: the run was trained on this; the score says little about other {plural(task.noun)}"
-        )
     if not named:
         return task.examples(recipe).test
     examples = task.reader(recipe)(named).examples
@@ -120,21 +122,31 @@ def _examples(
         raise DataError(
             f"{' and '.join(files)}: {problem}; its sources name {plural(task.noun_of_input)}, one per line"
         )
+    if seen := _trained_on(predictor, named, examples):
+        which = "the run was trained on this" if seen == len(examples) else f"the run was trained on {seen:,} of these"
+        log.warn(f"{' and '.join(named)}: {which}; the score says little about other {plural(task.noun)}")
     return examples
 
 
-def _trained_on(predictor: "Predictor", names: tuple[str, ...]) -> bool:
-    """Whether one of these files is among data.train of the run, and has not changed since."""
+def _trained_on(predictor: "Predictor", names: tuple[str, ...], examples: "Sequence[Example]") -> int:
+    """How many of the examples are among those the run was trained on, if its data has not changed since.
+
+    Large files are not compared, nor lines of plain text, which are often equal, unless the run was trained on one.
+    """
     from regard import storage
+    from regard.data.paths import are_large
+    from regard.tasks.core import count_shared
 
     recipe = predictor.task.recipe
     learned, scored = ({path.resolve() for path in core.found_files(part)} for part in (recipe.data.train, names))
-    if not learned & scored:
-        return False
+    is_text = len(predictor.task.columns) == 1
+    if not learned or ((is_text or are_large((*recipe.data.train, *names))) and not learned & scored):
+        return 0
     try:
-        return predictor.task.examples(recipe).digest() == predictor.run.read(storage.DATA)
+        own = predictor.task.examples(recipe)
+        return count_shared(own.train, examples) if own.digest() == predictor.run.read(storage.DATA) else 0
     except DataError:  # another file of data.train is missing
-        return False
+        return 0
 
 
 def _dev(predictor: "Predictor", log: "ProgressLog") -> "Sequence[Example]":

@@ -7,7 +7,7 @@ import select
 import stat
 import sys
 import zlib
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from encodings import utf_8
@@ -37,6 +37,16 @@ FIELDS = 10_000  # columns of a file, or fields of a record
 LIMITS = Limits()  # for texts that no recipe names
 NUMBERS = {2: "two", 3: "three"}  # of columns, as words for messages
 LARGEST_DEV = 1_000  # examples that `split` takes for dev at most
+OTHER_MARKS = {  # byte order marks at the start of files that are not UTF-8; the longer one first
+    BOM_UTF32_LE: "UTF-32",
+    BOM_UTF32_BE: "UTF-32",
+    BOM_UTF16_LE: "UTF-16",
+    BOM_UTF16_BE: "UTF-16",
+}
+OTHER_FORMATS = {  # endings of files that cannot be read, and how to convert them
+    ".json": "write one JSON object on each line, to a file that ends in .jsonl",
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "export the spreadsheet as CSV"),
+}
 OTHER_KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -121,10 +131,15 @@ class NotUtf8Error(DataError):
 def _not_utf8(content: bytearray, position: int, name: str, first: int) -> str:
     line = content.count(b"\n", 0, position) + first
     byte = position - content.rfind(b"\n", 0, position)  # counts from 1; in the first line, too: rfind returns -1
-    return (
-        f"{name}:{line}:{byte}: not valid UTF-8 (byte 0x{content[position]:02x}); "
-        f"convert the file first, for example: iconv -f LATIN1 -t UTF-8"
-    )
+    marked = next((encoding for mark, encoding in OTHER_MARKS.items() if first == 1 and content.startswith(mark)), "")
+    iconv = f"it is {marked}: iconv -f {marked}" if marked else "for example: iconv -f LATIN1"
+    how = how_to_convert(name) or f"convert the file first, {iconv} -t UTF-8"
+    return f"{name}:{line}:{byte}: not valid UTF-8 (byte 0x{content[position]:02x}); {how}"
+
+
+def how_to_convert(name: str) -> str:
+    """How to convert a file of a format that is not read, by the ending of its name; empty for any other."""
+    return OTHER_FORMATS.get(os.path.splitext(name.lower().removesuffix(".gz"))[1], "")
 
 
 def _line_starts(content: bytearray, newlines: int, *, has_mark: bool) -> Integers:
@@ -298,8 +313,8 @@ def pairs(names: tuple[str, ...], limits: Limits = LIMITS, *, header: bool = Fal
     if header:
         complete, count = complete[complete > 0], count - 1
     if not len(complete):
-        named = " and ".join(names)
-        raise DataError(f"{named}: no pair is left, because all {count:,} have a blank source or target")
+        why = f"all {count:,} have a blank source or target" if count else "nothing follows its header"
+        raise DataError(f"{' and '.join(names)}: no pair is left, because {why}")
     return Loaded(lines.take(complete), count - len(complete))
 
 
@@ -320,7 +335,8 @@ def _tabbed(name: str, limits: Limits, *columns: str) -> StoredExamples:
             fields = line.count("\t") + 1
             count = "one field" if fields == 1 else f"{fields} fields"
             expected = f"{NUMBERS[len(columns)]}: {'<TAB>'.join(columns)}"
-            raise DataError(f"{name}:{index + 1}: {count}, expected {expected}")
+            how = how_to_convert(name)
+            raise DataError(f"{name}:{index + 1}: {count}, expected {expected}{'; ' if how else ''}{how}")
         source, _, target = line.rpartition("\t")
         return source, target
 

@@ -70,6 +70,14 @@ def check_found(recipe: Recipe, names: Iterable[str]) -> None:
         except DataError as error:
             if Path(name).parent.name not in ORIGINS:
                 raise
-            own = recipe.name if recipe.name in recipes.names() else "RECIPE"
             end = "" if str(error).endswith("?") else ";"
-            raise DataError(f"{error}{end} `regard data {own}` says where the data comes from") from None
+            known = _recipe_with(recipe.name, Path(name).parent.name)
+            raise DataError(f"{error}{end} `regard data {known}` says where the data comes from") from None
+
+
+def _recipe_with(name: str, corpus: str) -> str:
+    """The recipe of that name if it comes with regard, else the first one that reads the corpus: a run has any name."""
+    if name in recipes.names():
+        return name
+    folders = {own: [Path(file).parent.name for file in recipes.load(own).data.train] for own in recipes.names()}
+    return next((own for own, names in folders.items() if corpus in names), "RECIPE")

@@ -1,4 +1,4 @@
-"""Reads records with named columns: CSV, JSONL and Parquet files, and pairs or data frames given in Python."""
+"""Reads records with named columns: CSV, TSV, JSONL and Parquet files, pairs or data frames given in Python."""
 
 import csv
 import json
@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regard.console import counted
-from regard.data.files import FIELDS, LIMITS, Loaded, check_expansion, check_limit, load, reading
+from regard.data.files import FIELDS, LIMITS, Loaded, check_expansion, check_limit, how_to_convert, load, reading
 from regard.data.parquet import open_parquet
 from regard.data.store import LONG, Integers, Lines, Mapped, StoredExamples, Texts, joined, where
-from regard.errors import DataError, did_you_mean, shown
+from regard.errors import DataError, RecipeError, did_you_mean, shown
 from regard.recipe import Limits
 
 PAIRS, DEV = "pairs given in Python", "dev pairs given in Python"  # in a recipe, in place of the names of files
 DELIMITERS = ",;\t"  # of CSV files; the first with which the columns are found
+TABBED = ".tsv"  # of files that have a header only if their first line names the columns that are to be read
 LISTED = 20  # columns that a message names
 VALUES = 100_000  # of a JSON object, with those in its lists and objects
 
@@ -97,13 +98,43 @@ def has_columns(name: str) -> bool:
     return name in (PAIRS, DEV) or bool(ending(name))
 
 
+def may_have_columns(name: str) -> bool:
+    """Whether a file can have named columns, by its ending: beside those that always have them, a TSV file."""
+    return bool(ending(name)) or _is_tabbed(name)
+
+
+def is_table(name: str, columns: Sequence[str], limits: Limits = LIMITS) -> bool:
+    """Whether a file is read by these named columns: by its ending, or as a TSV file whose first line has them all."""
+    if ending(name) or not columns or not _is_tabbed(name):
+        return bool(ending(name))
+    return set(columns) <= set(column_names(name, limits))
+
+
+def _is_tabbed(name: str) -> bool:
+    return name.lower().removesuffix(".gz").endswith(TABBED)
+
+
+def check_tables(names: Sequence[str], columns: Sequence[str], key: str, limits: Limits = LIMITS) -> None:
+    """Raise RecipeError if `key` names columns, but none of the files has named columns."""
+    if any(has_columns(name) or is_table(name, columns, limits) for name in names):
+        return
+    for name in filter(_is_tabbed, names):
+        there = list_names(column_names(name, limits))
+        how = f"name columns that are there, or leave {key} out if that line is no header"
+        raise RecipeError(f"the first line of {name} is {there}, without {list_names(columns)}; {how}")
+    how = next((how for name in names if (how := how_to_convert(name))), "leave it out")
+    raise RecipeError(f"{key} is for files that end in {', '.join((*READERS, TABBED))}; {how}")
+
+
 def read(name: str, columns: Sequence[str], limits: Limits = LIMITS) -> Records:
     """The records of a file in these columns."""
     if name in (PAIRS, DEV):
         raise DataError(f"the {name} are not stored in the run; write them to a file, and name that")
-    if not ending(name):
-        raise DataError(f"{name} has no named columns; give a file that ends in {', '.join(READERS)}, or .gz of one")
-    return Records.of(name, READERS[ending(name)](name, columns, limits), len(columns), limits)
+    if not may_have_columns(name):
+        endings = ", ".join((*READERS, TABBED))
+        raise DataError(f"{name} has no named columns; give a file that ends in {endings}, or .gz of one")
+    reader = READERS[ending(name)] if ending(name) else _csv
+    return Records.of(name, reader(name, columns, limits), len(columns), limits)
 
 
 def examples(parts: Sequence[Records], texts: Callable[[Fields], Texts], noun: str) -> Loaded:
@@ -112,6 +143,9 @@ def examples(parts: Sequence[Records], texts: Callable[[Fields], Texts], noun: s
     count, left = sum(map(len, parts)), sum(map(len, kept))
     if not left:
         names = " and ".join(part.name for part in parts)
+        if not count:
+            nothing = "no record follows the header" if _is_csv(parts[0].name) else "there are no records"
+            raise DataError(f"{names}: {nothing}; give at least one {noun}")
         raise DataError(f"{names}: no {noun} is left, because all {count:,} have a blank field")
     return Loaded(joined(kept), count - left)
 
@@ -128,8 +162,8 @@ def column_names(name: str, limits: Limits = LIMITS) -> list[str]:
         with open_parquet(name, limits) as file:
             return file.columns
     lines = load(name, limits)
-    if kind == ".csv":
-        return max((_header(name, lines, delimiter) for delimiter in DELIMITERS), key=len)
+    if _is_csv(name):
+        return max((_header(name, lines, delimiter) for delimiter in _delimiters(name)), key=len)
     return next((list(_object(line, name)) for line in lines if line.strip()), [])
 
 
@@ -143,7 +177,17 @@ def list_names(names: Iterable[object]) -> str:
 def _missing(where: str, column: str, there: Iterable[object]) -> DataError:
     names = list(there)
     similar = did_you_mean(column, [name for name in names if isinstance(name, str)])
-    return DataError(f"{where} has no column {shown(column)}; there are {list_names(names)}{similar}")
+    how = "name others with data.columns (of a run: --columns)"
+    return DataError(f"{where} has no column {shown(column)}; there are {list_names(names)}; {how}{similar}")
+
+
+def _is_csv(name: str) -> bool:
+    """Whether a file with named columns has them in a header."""
+    return _is_tabbed(name) or ending(name) == ".csv"
+
+
+def _delimiters(name: str) -> str:
+    return "\t" if _is_tabbed(name) else DELIMITERS
 
 
 def _csv(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record]:
@@ -157,8 +201,8 @@ def _csv(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record]:
 
 
 def _csv_records(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[Record]:
-    headers = {delimiter: _header(name, lines, delimiter) for delimiter in DELIMITERS}
-    delimiter = next((mark for mark in DELIMITERS if set(columns) <= set(headers[mark])), None)
+    headers = {delimiter: _header(name, lines, delimiter) for delimiter in _delimiters(name)}
+    delimiter = next((mark for mark in headers if set(columns) <= set(headers[mark])), None)
     if delimiter is None:
         header = max(headers.values(), key=len)
         raise _missing(name, next(column for column in columns if column not in header), header)

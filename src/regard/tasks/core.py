@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -223,7 +224,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         tables = [name for name in (*data.train, *data.dev, *data.test) if records.has_columns(name)]
         roles = " and ".join(cls.columns)
         if data.columns and not tables:
-            raise RecipeError(f"data.columns is for files that end in {', '.join(records.READERS)}; leave it out")
+            records.check_tables((*data.train, *data.dev, *data.test), data.columns, "data.columns", data.limits)
         if data.columns and len(data.columns) != len(cls.columns):
             named = records.list_names(data.columns)
             raise RecipeError(f"data.columns names the columns of {roles}, {len(cls.columns)} in all, not {named}")
@@ -270,7 +271,8 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         read_lines, columns = cls.line_reader(recipe), recipe.data.columns
 
         def read(names: tuple[str, ...]) -> Loaded:
-            if not any(name in (PAIRS, DEV) or (columns and records.ending(name)) for name in names):
+            tables = [name for name in names if columns and records.is_table(name, columns, recipe.data.limits)]
+            if not tables and not any(name in (PAIRS, DEV) for name in names):
                 return read_lines(names)
             parts = [
                 records.given(given[name], columns, cls.columns, name)
@@ -299,6 +301,9 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         train, dropped = read(data.train)
         notes = [*describe_dropped(data.train, dropped, cls.noun, " with an empty side"), *notes]
         if dev:
+            if len(cls.columns) > 1 and (shared := count_shared(train, dev)):
+                both = f"{shared:,} of {len(dev):,} dev {cls.noun}s are in train, too"
+                notes.append(f"{both}; their scores say little about other {cls.noun}s")
             return Examples(train, dev, test, notes)
         part = files.split(train, data.split_seed)
         notes.append(f"no data.dev given: {quantity(len(part.dev), cls.noun)} split off for it")
@@ -581,6 +586,13 @@ def tokens_of(tokenizer: Tokenizer, noun: str = "tokens") -> Vocabulary:
 def rows_of(vocabulary: Vocabulary, *names: str) -> dict[str, Vocabulary]:
     """A vocabulary as that of the tensors with these names."""
     return dict.fromkeys(names, vocabulary)
+
+
+def count_shared(train: Sequence[Example], examples: Sequence[Example]) -> int:
+    """How many of the examples are among those for training, with the same source and target."""
+    counts = Counter((example.source, example.target) for example in examples)
+    found = {texts for texts in counted(store.texts(train), "comparing with train") if texts in counts}
+    return sum(counts[texts] for texts in found)
 
 
 def describe_dropped(names: Sequence[str], dropped: int, noun: str, why: str = "") -> list[str]:

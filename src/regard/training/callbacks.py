@@ -68,7 +68,7 @@ class Validated:
     examples: int  # of that part
     samples: tuple[Sample, ...]  # some of its outputs
     best: bool  # whether this is the best validation so far, by train.best_by
-    waited: int  # validations since the best one
+    waited: int  # validations since the best one; an equal metric with a lower dev loss does not end the wait
     learning_rate: float
     tokens_per_second: float
     seconds: float  # of training so far, also before it was resumed

@@ -20,7 +20,7 @@ class Health(NamedTuple):
 
     def flat(self) -> bool:
         """Whether the attention is close to uniform."""
-        return self.attention_entropy > FLAT
+        return self._printed_entropy() > FLAT
 
     def values(self) -> dict[str, float]:
         """The statistics that there are, by name."""
@@ -28,11 +28,15 @@ class Health(NamedTuple):
 
     def describe(self) -> str:
         """The statistics as a sentence for the report of a validation; docs/training.md explains the words."""
-        kind = next(word for most, word in WORDS if self.attention_entropy <= most)
-        described = f"attention is {kind} (entropy {self.attention_entropy:.2f} of 1)"
+        kind = next(word for most, word in WORDS if self._printed_entropy() <= most)
+        described = f"attention is {kind} (entropy {self._printed_entropy():.2f} of 1)"
         if self.attention_on_end is None:
             return described
         return f"{described}, {self.attention_on_end:.0%} on the end mark, {self.attention_near_end:.0%} just before it"
+
+    def _printed_entropy(self) -> float:
+        """The entropy as it is printed: equal numbers have equal words."""
+        return round(self.attention_entropy, 2)
 
 
 Map = tuple[Float[Tensor, "_batch _tokens _source"], Bool[Tensor, "_batch _source"], Bool[Tensor, "_batch _tokens"]]

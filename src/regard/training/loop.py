@@ -97,10 +97,7 @@ class Prepared(NamedTuple):
 
 def _overridden(recipe: Recipe | str | Path, overrides: Sequence[str]) -> Recipe:
     """The recipe of that name, with the overrides."""
-    recipe = recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
-    for text in overrides:
-        recipe = recipes.override(recipe, text)
-    return recipe
+    return recipes.override_all(recipe if isinstance(recipe, Recipe) else recipes.load(recipe), overrides)
 
 
 def _prepare(recipe: Recipe, origin: Run | None, given: Given, log: ProgressLog) -> Prepared:

@@ -31,7 +31,7 @@ def prolonged_recipe(run: Run, overrides: Sequence[str]) -> Recipe:
                 "and those whose folder checkpoints was removed; train a new run that starts from its weights: "
                 f"{_start_from(run, overrides)}"
             )
-        _check_length(run, recipe.train, old.train)
+        _check_length(run, recipe.train, old)
     return recipe
 
 
@@ -40,15 +40,16 @@ def _start_from(run: Run, overrides: Sequence[str]) -> str:
     return shlex.join(["regard", "train", str(run.path / RECIPE), f"train.start_from={run.path}", *overrides])
 
 
-def _check_length(run: Run, new: Train, old: Train) -> None:
+def _check_length(run: Run, new: Train, old: Recipe) -> None:
     """Refuse settings that leave nothing to train, so that a finished run stays finished."""
     done = run.newest_update()
-    if new.updates <= done and (new.updates < old.updates or run.finished()):
+    if new.updates <= done and (new.updates < old.train.updates or run.finished()):
         raise RecipeError(f"train.updates={new.updates}: the run {run.path} has done {done:,} updates; give more")
-    waited = Progress.of(run.own_checkpoints()[0], old).waited if run.finished() else 0
+    waited = Progress.of(run.own_checkpoints()[0], old.train).waited if run.finished() else 0
     if 0 < new.patience <= waited:
+        what = f"{old.metric} had not improved" if new.best_by == "metric" else "dev loss had not fallen"
         raise RecipeError(
-            f"the run {run.path} ended because its dev loss had not fallen for {waited} validations; "
+            f"the run {run.path} ended because its {what} for {waited} validations; "
             f"to go on, give train.patience too: more than {waited}, or 0 for no limit"
         )
 

@@ -135,7 +135,8 @@ def table(entries: Sequence[Mapping[str, Any]], recipe: Recipe, part: int) -> It
     headings = ["dev_loss", *(f"{column} (of {part:,})" for column in columns[1:])]
     widths = [max(9, len(heading)) for heading in headings]
     yield f"{'':<6}{'update':>9}" + "".join(f"  {name:>{width}}" for name, width in zip(headings, widths, strict=True))
-    best = min(validations, key=lambda entry: cost_of(recipe, entry["dev_loss"], entry.get(key)))
+    costs = [(cost_of(recipe, entry["dev_loss"], entry.get(key)), entry["dev_loss"]) for entry in validations]
+    best = validations[costs.index(min(costs))]
     last = [] if best is validations[-1] else [("last", validations[-1])]
     for name, entry in [("best", best), *last]:
         numbers = (_number(entry.get(column), width) for column, width in zip(columns, widths, strict=True))

@@ -31,7 +31,8 @@ class Progress:
     update: int = 0  # number of updates done
     validated: int = 0  # update of the last validation
     lowest: float = math.inf  # lowest dev loss so far; if train.best_by = metric, that metric, negated if high is good
-    waited: int = 0  # validations since the best one
+    best_loss: float = math.inf  # dev loss of the best validation: the lower one decides between equal metrics
+    waited: int = 0  # validations since the dev loss or the metric was lowest for the first time
     total: float = 0.0  # summed loss since the last validation
     tokens: int = 0  # target tokens since the last validation
     metrics_size: int = 0  # size of the metrics file in bytes; on resume, what was written later is cut off
@@ -48,6 +49,7 @@ class Progress:
         """The counters in a checkpoint; CorruptError if they are not numbers that training can have stored."""
         path = checkpoint.path / STATE
         stored = parse_json(checkpoint.read(STATE), dict, path)
+        stored.setdefault("best_loss", -math.inf)  # of older versions, which kept the earlier of equal metrics
         if not stored.keys() & ADDED.keys():
             stored = stored | ADDED
         stored.setdefault("validations", settings.validations(checkpoint.update))  # older versions did not store it,

@@ -55,11 +55,12 @@ def validate(
         if name := models.not_finite(tensors):  # perhaps in a part that no dev example uses, so the loss is finite
             raise NotFiniteError(f"update {progress.update}: the tensor {name} holds NaN or infinite numbers; {advice}")
         cost = cost_of(task.recipe, dev_loss, part_scored.value)
-        best = cost < progress.lowest
+        improved, best = cost < progress.lowest, (cost, dev_loss) < (progress.lowest, progress.best_loss)
         if best or settings.keep == "last":
             run.replace(storage.MODEL, save_tensors(tensors))
-    progress.waited = 0 if best else progress.waited + 1
-    progress.lowest = min(progress.lowest, cost)
+    progress.waited = 0 if improved else progress.waited + 1
+    if best:
+        progress.lowest, progress.best_loss = cost, dev_loss
     validated = Validated(
         update=progress.update,
         updates=settings.updates,
