@@ -128,7 +128,7 @@ rows = list(zip(answer.map.rows, answer.map.weights, strict=True))
 print(" ".join(f"{word}({weights.max():.2f})" for word, weights in rows if word != "</s>"))
 for place, cells in true_cells(example.source, 4, 4).items():
     numbers = ", ".join(map(str, sorted(cells)))
-    print(f"{example.target.split()[place]}: cells {numbers}, counted row by row from 0")
+    print(f"{example.target.split()[place]}: {'cell' if len(cells) == 1 else 'cells'} {numbers}, row by row from 0")
 keep(answer.map, "lesson_14_map")
 measured = grounding(predictors["luong"], test)
 print(f"the heaviest cell of a noun shows its object: {measured.share:.2f} of {measured.words:,} nouns", end=" ")
