@@ -26,7 +26,7 @@ from regard.device import (
     only_shapes,
 )
 from regard.errors import ResourceError, StoppedError
-from regard.sources.picture import GRID_POSITIONS
+from regard.sources.picture_front import GRID_POSITIONS
 
 
 def test_keeping_memory_does_not_change_results():
@@ -73,7 +73,7 @@ POSITIONED = """
 import sys
 from regard.attention.positions import POSITIONS
 from regard.device import only_shapes
-from regard.sources.picture import GRID_POSITIONS
+from regard.sources.picture_front import GRID_POSITIONS
 with only_shapes():
     [make(dim=12, heads=3, longest=7, causal=True) for make in POSITIONS.values()]
     [make(side=5, width=11) for make in GRID_POSITIONS.values()]
