@@ -86,11 +86,12 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def check(result: Result, *, own: re.Pattern[str] | None = None) -> str:
-    """All that reached the terminals, as text; nothing in it is raw but the sequences `own` of regard itself."""
+def check(result: Result, *, own: re.Pattern[str]) -> str:
+    """All that reached the terminals, as text; nothing is raw but the sequences `own` in stdout, and bars in stderr."""
     text = result.out.decode() + result.error
-    raw = RAW.search(own.sub("", text) if own else text)
-    assert raw is None, f"{raw[0]!r} in {text!r}"
+    for stream, ours in ((result.out.decode(), own), (result.error, BAR)):
+        raw = RAW.search(ours.sub("", stream))
+        assert raw is None, f"{raw[0]!r} in {text!r}"
     assert "Traceback" not in text
     return text
 
@@ -107,7 +108,7 @@ TINY = (
     "model.embedding=8",
     "model.attention.dim=8",
 )
-SHOW_BARS = ("train", "score", "force", "vectors", "align", "compare")  # commands that show how far they are
+SHOW_BARS = ("train", "score", "force", "vectors", "align", "compare")  # commands that print beside a bar
 COMMANDS = {
     "predict": ("predict", "RUN", "--text", SOURCE),
     "predict many": ("predict", "RUN", "-"),
@@ -241,7 +242,7 @@ def test_each_stream_decides_for_itself(regard: Run, hostile_run: Path) -> None:
     result = regard("predict", hostile_run, "--text", SOURCE, terminals=["out"])
     assert seen in result.out
     assert missing in regard("predict", missing, terminals=["out"]).error
-    check(regard("predict", missing, terminals=["error"]))
+    check(regard("predict", missing, terminals=["error"]), own=OURS)
 
 
 @pytest.mark.parametrize("name", ["predict", "predict many", "predict json", "near", "data", "list", "no such run"])

@@ -14,6 +14,7 @@ import sys
 import tomllib
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -21,7 +22,7 @@ import pytest
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from commands import Result
+from commands import Result, shared_commands, user_environment
 from conftest import SCRIPT, Command
 from regard import __version__, storage
 from regard import recipe as recipes
@@ -885,6 +886,58 @@ def test_look_notes_the_name_of_a_file_and_unknown_parts(regard: Command, run: P
     assert notes("pairs.tsv") == f"regard: pairs.tsv is read as a text; for the lines of a file: {how}\n"
     assert notes("abß") == "regard: the text has parts that are not in the vocabulary: 'ß'\n"
     assert notes("abc") == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", [("look", "abc"), ("predict", "--text", "abc"), ("near", "words.txt", "--text", "abc")]
+)
+def test_in_a_terminal_a_line_says_that_torch_and_the_run_are_loaded(
+    run: Path, tables: Path, arguments: tuple[str, ...]
+) -> None:
+    """It is there before torch is imported, and removed before the output comes."""
+    command, *others = arguments
+    start = partial(shared_commands(), command, run, *others, folder=tables, limit=60)
+    piped = start()
+    shown = start(terminals=("error",), environment={"TERM": "xterm"})
+    assert (shown.code, shown.out) == (0, piped.out)
+    assert piped.error == ""
+    first, second = shown.error.index("loading torch"), shown.error.index("loading the run")
+    assert first < second
+    assert shown.error.endswith("\x1b[1A\x1b[2K")  # up to the line, and erase it
+    if command == "predict":
+        assert start("--quiet", terminals=("error",), environment={"TERM": "xterm"}).error == ""
+
+
+BEGINS = """
+import os, sys
+from regard import console
+from regard.__main__ import main
+def begin(log, what):
+    print(what, "torch" in sys.modules, flush=True)
+    os._exit(0)
+console.ProgressLog.begin = begin
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("look", "runs/a", "abc"),
+        ("predict", "runs/a", "b.txt"),
+        ("near", "runs/a", "b.txt", "--text", "abc"),
+        ("vectors", "runs/a", "b.txt"),
+        ("score", "runs/a", "b.tsv"),
+        ("force", "runs/a", "b.tsv"),
+        ("align", "runs/a", "b.tsv"),
+        ("compare", "runs/a", "runs/b"),
+    ],
+)
+def test_a_command_says_that_torch_is_loaded_before_it_is(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Its import takes a second, on a busy machine several."""
+    begun = [sys.executable, "-c", BEGINS, *arguments]
+    result = subprocess.run(begun, capture_output=True, text=True, check=True, cwd=tmp_path, env=user_environment())
+    assert result.stdout == "loading torch False\n"
 
 
 def test_a_blank_output_gets_a_note_that_its_map_has_no_rows(regard: Command, run: Path, tmp_path: Path) -> None:

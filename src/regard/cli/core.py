@@ -132,9 +132,11 @@ def input_reader(task: "AnyTask", columns: str | None) -> Callable[[str], Sequen
 
 def check_columns(columns: str | None, names: Sequence[str]) -> None:
     """Raise RecipeError if --columns is given with inputs that have none: lines of a file or of stdin, or texts."""
-    from regard.data.records import check_tables, may_have_columns
+    if columns is None:
+        return
+    from regard.data.records import check_tables, may_have_columns  # imports torch, of which the commands say so
 
-    if columns is not None and not (names and all(map(may_have_columns, names))):
+    if not (names and all(map(may_have_columns, names))):
         check_tables([name for name in names if not may_have_columns(name)], split_columns(columns), "--columns")
 
 

@@ -54,12 +54,12 @@ def force(
     """
     from regard.console import ProgressLog, counted, unwatched
 
-    check_files(out or [], all_maps=all_maps, scale=scale)
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
         from regard.analysis.forced import force
         from regard.predict import load
 
+        check_files(out or [], all_maps=all_maps, scale=scale)
         predictor = load(run)
         recipe = core.with_columns(predictor.task, tuple(files), columns)
         examples, dropped = predictor.task.reader(recipe)(tuple(files))

@@ -3,6 +3,7 @@
 import math
 import os.path
 import shlex
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ from regard.cli.core import (
 from regard.cli.maps import All, Head, Layer, Matrix, Out, Pieces, Scale, SiteName, check_files, choose, choose_all
 from regard.cli.predict import Notes
 from regard.errors import RecipeError, shown
+from regard.visible import is_terminal
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
@@ -61,45 +63,51 @@ def look(
     needs 256 colours for both; else it shows the weights as a matrix.
     """
     from regard import storage
-    from regard.analysis.forced import force
-    from regard.predict import load
-    from regard.show.html import PLACES, html_of_several
-    from regard.show.maps import draw
+    from regard.console import ProgressLog
 
     if text is None:
         raise RecipeError(_how_to_give_both(run))
-    check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
-    if out:
-        check_outputs(out, input_files(run))
     check_utf8(text, "TEXT")
     check_utf8(target or "", "--target")
     if target is not None and beam is not None:
         raise RecipeError("--beam is for a search, but --target gives the output; leave one of them out")
-    predictor = load(run)
-    if predictor.task.reads_files:
-        check_no_list(run, predictor.task, text)
-    else:
-        check_no_medium(run, predictor.task, text, "a text")
+    with ProgressLog(quiet=not is_terminal(sys.stderr)) as log:
+        log.begin("loading torch")
+        from regard.analysis.forced import force
+        from regard.predict import load
+        from regard.show.html import PLACES, html_of_several
+        from regard.show.maps import draw
 
-    def answer(all_maps: bool) -> "Prediction":
-        if target is not None:
-            return force(predictor, [(text, target)], all_maps=all_maps)[0]
-        return predictor.predict([text], beam=beam, all_maps=all_maps)[0]
+        check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
+        if out:
+            check_outputs(out, input_files(run))
+        log.begin("loading the run")
+        predictor = load(run)
+        if predictor.task.reads_files:
+            check_no_list(run, predictor.task, text)
+        else:
+            check_no_medium(run, predictor.task, text, "a text")
 
-    prediction = answer(all_maps or (site, layer, head) != (None, None, None))
-    if prediction.map is None and prediction.maps is None:  # a language model, for example, has no map of its own
-        prediction = answer(all_maps=True)
-    if all_maps:
-        chosen = choose_all(prediction, site, layer, head)
-        if matrix:
-            chosen = {place: attention.without_view() for place, attention in chosen.items()}
-        shown_maps = list(chosen.values())
-        drawings = [(path, html_of_several(chosen, PLACES, prediction.title, scale)) for path in out or []]
-    else:
-        attention = choose(prediction, site, layer, head)
-        shown_maps = [attention.without_view() if matrix else attention]
-        draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale)
-        drawings = [(path, draw_as(path.suffix)) for path in out or []]
+        def answer(all_maps: bool) -> "Prediction":
+            if target is not None:
+                return force(predictor, [(text, target)], all_maps=all_maps)[0]
+            return predictor.predict([text], beam=beam, all_maps=all_maps)[0]
+
+        prediction = answer(all_maps or (site, layer, head) != (None, None, None))
+        if prediction.map is None and prediction.maps is None:  # a language model, for example, has no map of its own
+            prediction = answer(all_maps=True)
+        log.begin("drawing")
+        if all_maps:
+            chosen = choose_all(prediction, site, layer, head)
+            if matrix:
+                chosen = {place: attention.without_view() for place, attention in chosen.items()}
+            shown_maps = list(chosen.values())
+            drawings = [(path, html_of_several(chosen, PLACES, prediction.title, scale)) for path in out or []]
+        else:
+            attention = choose(prediction, site, layer, head)
+            shown_maps = [attention.without_view() if matrix else attention]
+            draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale)
+            drawings = [(path, draw_as(path.suffix)) for path in out or []]
     for sentence in _notes(predictor, run, prediction):
         note(sentence)
     for path, content in drawings:  # only after all are drawn without an error

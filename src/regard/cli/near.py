@@ -1,5 +1,6 @@
 """`regard near`: the lines of a file that are nearest to a text."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from regard.cli.core import (
     to_json,
     write_line,
 )
+from regard.visible import is_terminal
 
 
 def near(
@@ -31,12 +33,17 @@ def near(
     It prints cosine, line number and line. Tokens that are not in the run's vocabulary all count as the same token;
     those of --text are named on stderr.
     """
-    from regard.analysis.vectors import near, unknown
-    from regard.predict import load
+    from regard.console import ProgressLog
 
     check_utf8(text, "--text")
     check_columns(columns, [file])
-    predictor = load(run)
+    with ProgressLog(quiet=not is_terminal(sys.stderr)) as log:
+        log.begin("loading torch")
+        from regard.analysis.vectors import near, unknown
+        from regard.predict import load
+
+        log.begin("loading the run")
+        predictor = load(run)
     lines = read_texts(predictor.task, [file], columns)
     nearest = near(predictor, text, lines, count)
     if missing := unknown(predictor, text):

@@ -58,8 +58,7 @@ def predict(
 
     A line end within an output is printed as an escape, such as \n or \u2028; --json keeps the text unchanged.
     """
-    from regard.console import track
-    from regard.predict import load
+    from regard.console import ProgressLog, track
     from regard.recipe import parse_override
 
     if n_best > 1 and not as_json:
@@ -67,7 +66,12 @@ def predict(
     if maps and not as_json:
         raise RecipeError("--maps adds attention maps to JSON; add --json, or write: regard look RUN TEXT")
     _check_inputs(inputs, text, lists, columns)
-    predictor = load(run)
+    with ProgressLog(quiet=quiet or not is_terminal(sys.stderr)) as log:
+        log.begin("loading torch")
+        from regard.predict import load
+
+        log.begin("loading the run")
+        predictor = load(run)
     if predictor.task.reads_files:
         batches = _named_files(run, predictor.task, inputs, text, lists, quiet=quiet)
     else:

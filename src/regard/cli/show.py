@@ -78,11 +78,12 @@ def show(recipe_or_run: Annotated[str, RECIPE_OR_RUN], overrides: Overrides = No
 def _run(name: str) -> "Run | None":
     """The run of that name; None if it is a recipe. A path that is neither is refused as a run."""
     from regard import recipe as recipes
-    from regard.storage import Run
 
     path = Path(name)
     if name in recipes.names() or path.suffix == ".toml":
         return None
+    from regard.storage import Run  # imports numpy, which a recipe does not need
+
     return Run.open(path) if len(path.parts) > 1 or Run.at(path) else None
 
 
