@@ -412,3 +412,10 @@ def test_many_gzip_members_with_little_text_are_refused_early(tmp_path: Path) ->
     member = gzip.compress(b"a\tb\n" * 200)
     (tmp_path / "many.gz").write_bytes(member * 12_000)
     assert len(load(str(tmp_path / "many.gz"), Limits(expansion=1000))) == 200 * 12_000
+
+
+def test_a_file_with_a_header_alone_has_no_pair_left(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.tsv").write_text("text\tlabel\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"^x.tsv: no pair is left, because nothing follows its header$"):
+        pairs(("x.tsv",), header=True)

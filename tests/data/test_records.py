@@ -90,7 +90,8 @@ def test_a_column_may_be_within_another():
     line = '{"translation": {"en": "a", "fr": "b"}, "x.y": "c"}'
     assert read("x.jsonl", line, ("translation.en", "translation.fr", "x.y")) == [("a", "b", "c")]
     assert refusal("x.jsonl", line, ("translation.de",)) == (
-        "x.jsonl:1 has no column 'translation.de'; there are 'translation', 'x.y'; did you mean 'translation'?"
+        "x.jsonl:1 has no column 'translation.de'; there are 'translation', 'x.y'; "
+        "name others with data.columns (of a run: --columns); did you mean 'translation'?"
     )
 
 
@@ -126,7 +127,7 @@ def test_the_error_names_the_place_and_what_is_there(name, content, message):
 
 def test_many_columns_are_not_all_named():
     header = ",".join(f"column{number}" for number in range(1000))
-    assert re.fullmatch(r".*'column19' and 980 more(; did .*)?", refusal("x.csv", f"{header}\n"))
+    assert re.fullmatch(r".*'column19' and 980 more; name others [^;]*(; did .*)?", refusal("x.csv", f"{header}\n"))
 
 
 def test_the_limits_of_data_hold_for_records():
@@ -221,11 +222,13 @@ def test_texts_alone_are_records_of_one_column():
         (7, (), "pairs given in Python: 7; give a list of (source, target), or a data frame"),
         ([("a", b"b")], (), "pairs given in Python:1: the column 'target' holds b'b', expected a text or a number"),
         ([("a", "\ud800")], (), "pairs given in Python:1: half of a surrogate pair, which is no character"),
-        ([{"source": "a"}], (), "pairs given in Python:1 has no column 'target'; there are 'source'"),
+        ([{"source": "a"}], (),
+         "pairs given in Python:1 has no column 'target'; there are 'source'; name others with data.columns"),
         (Frame(a=["x"], b=["y"], c=["z"]), (), "pairs given in Python: the data frame has the columns 'a', 'b', 'c'; "
          "choose those of source and target with data.columns=SOURCE,TARGET"),
         (Frame(a=["x"], b=["y"]), ("a", "d"),
-         "pairs given in Python: the data frame has no column 'd'; there are 'a', 'b'"),
+         "pairs given in Python: the data frame has no column 'd'; there are 'a', 'b'; "
+         "name others with data.columns"),
     ],
 )  # fmt: skip
 def test_what_is_no_pair_is_refused(rows, columns, message):

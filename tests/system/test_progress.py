@@ -31,7 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs, links = (folder / name for name in ("pairs.tsv", "links.tsv"))
     pairs.write_text("".join(f"{text}\t{text.upper()}\n" for text in SOURCES), encoding="utf-8")
     links.write_text("".join(f"{text}\t{text.upper()}\t0-0\n" for text in SOURCES), encoding="utf-8")
-    (folder / "test.tsv").write_bytes(pairs.read_bytes())  # which no run was trained on
+    others = "".join(f"{text}\t{text}\n" for text in SOURCES)  # which no run was trained on
+    (folder / "test.tsv").write_text(others, encoding="utf-8")
     (folder / "texts").write_text("\n".join(SOURCES), encoding="utf-8")
     for seed in (1, 2):
         settings = [*SIZES, *SHORT, f"data.train={pairs}", f"train.seed={seed}", f"name=tiny{seed}"]

@@ -177,7 +177,7 @@ def list_names(names: Iterable[object]) -> str:
 def _missing(where: str, column: str, there: Iterable[object]) -> DataError:
     names = list(there)
     similar = did_you_mean(column, [name for name in names if isinstance(name, str)])
-    how = "name others with data.columns (of a run: --columns)"
+    how = "name others with data.columns" + ("" if where.startswith((PAIRS, DEV)) else " (of a run: --columns)")
     return DataError(f"{where} has no column {shown(column)}; there are {list_names(names)}; {how}{similar}")
 
 
