@@ -191,7 +191,7 @@ def test_constant_zeros_are_values():
         b"time;value\n2020-01-01;1.5\n2020-01-02;null\n",
         b"time\tvalue\n2020-01-01\t 1.5 \n2020-01-02\tNaN\n",
         b"time , value\n2020-01-01, 15e-1\n2020-01-02, N/A \n",
-        gzip.compress(b"time,value\n2020-01-01,1.5\n2020-01-02,nan\n"),
+        gzip.compress(b"time,value\n2020-01-01,1.5\n2020-01-02,nan\n", mtime=0),
     ],
 )
 def test_files_of_other_programs_are_read(content):
@@ -384,7 +384,7 @@ def test_the_limits_of_data_hold():
         DataError, match=r"^x\.csv has more than 2 lines; split the file, or raise data\.limits\.lines$"
     ):
         loaded("time,value\n1,2\n2,3\n", limits=Limits(lines=2))
-    bomb = gzip.compress(b"time,value\n" + b"\n" * 20_000_000)
+    bomb = gzip.compress(b"time,value\n" + b"\n" * 20_000_000, mtime=0)
     with pytest.raises(DataError, match=r"^x\.csv unpacks to more than 100 times its size, as decompression bombs do"):
         loaded(bomb)
 
