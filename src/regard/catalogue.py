@@ -43,7 +43,6 @@ TABLES = {
     "speech_fronts": ("sources/speech.py", "FRONTS", "speech.front"),
     "likelihoods": ("models/likelihoods.py", "LIKELIHOODS", "forecast.likelihood"),
     "scalings": ("data/windows.py", "SCALINGS", "forecast.scaling"),
-    "baselines": ("models/baselines.py", "BASELINES", "regard score of a forecast"),
     "tasks": ("tasks/__init__.py", "TASKS", "task"),
 }
 

@@ -30,6 +30,11 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 
 
+def uses_threads(device: torch.device) -> bool:
+    """Whether a device computes on threads of its own: the CPU. A GPU computes in batches what they do one by one."""
+    return device.type == "cpu"
+
+
 def choose_device(name: str) -> torch.device:
     """The device of that name; `auto` is the GPU if there is one."""
     if name == "auto":

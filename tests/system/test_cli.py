@@ -725,7 +725,7 @@ def test_the_file_of_mistakes_can_be_forced_by_its_columns(regard: Command, run:
 
 def test_a_score_on_unknown_characters_names_them(regard: Command, run: Path, tmp_path: Path) -> None:
     (tmp_path / "other.tsv").write_text("ab1\tAB1\nabc\tABC\nü\tÜ\n", encoding="utf-8")
-    note = "regard: 2 of 3 sources have parts that are not in the vocabulary: '1', 'ü'\n"
+    note = "regard: note: 2 of 3 sources have parts that are not in the vocabulary: '1', 'ü'\n"
     assert note in regard("score", run, "other.tsv", folder=tmp_path).error
     assert note not in regard("score", run, "other.tsv", "--quiet", folder=tmp_path).error
 

@@ -19,7 +19,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from regard.data.store import groups
-from regard.device import map_on_threads, only_shapes
+from regard.device import map_on_threads, only_shapes, uses_threads
 from regard.errors import CorruptError, MissingExtraError, pick
 from regard.layers.efficientnet import EfficientNetLite, folded
 from regard.storage import cached
@@ -112,7 +112,7 @@ class Extractor:
 
     def features(self, pictures: Sequence[Image]) -> list[Float16[Tensor, "cells channels"]]:
         """The features of each picture, row by row."""
-        if self.device.type == "cpu":
+        if uses_threads(self.device):
             return list(map_on_threads(lambda picture: self._compute(picture[None])[0], pictures))
         exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
         with exact, torch.no_grad():
