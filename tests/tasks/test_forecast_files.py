@@ -2,12 +2,16 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import regard
+from regard.data.series import Series
+from regard.tasks import Forecast, Forecasting
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:'click:DeprecationWarning"
@@ -62,3 +66,31 @@ def test_forecasts_of_a_file_are_the_steps_after_its_last_values(
     for row in rows:
         quantiles = [float(cell) for cell in row[3:]]
         assert quantiles == sorted(quantiles)
+
+
+def test_changing_the_future_changes_no_forecast(folder: Path) -> None:
+    predictor = regard.load(folder / "own")
+    windows = predictor.task.examples(predictor.task.recipe).test
+    changed = []
+    for window in windows:
+        series = Series.from_text(window.target)
+        values = series.values.copy()
+        values[-HORIZON:] = 1000 - 7 * values[-HORIZON:]
+        changed.append(replace(window, target=replace(series, values=values).to_text()))
+    before, after = (predictor.score(examples).answers for examples in (windows, changed))
+    for first, second in zip(before, after, strict=True):
+        assert isinstance(first, Forecast)
+        assert isinstance(second, Forecast)
+        assert first.observed != second.observed
+        assert torch.equal(first.paths, second.paths)
+        assert torch.equal(first.map.weights, second.map.weights)
+
+
+def test_training_sees_no_value_of_a_window_that_validates_or_is_scored(folder: Path) -> None:
+    recipe = regard.load(folder / "own").task.recipe
+    parts = Forecasting.examples(recipe)
+    held_out = HORIZON * WINDOWS
+    for part, length in ((parts.train, DAYS - held_out - HORIZON), (parts.dev, DAYS - held_out)):
+        assert [len(Series.from_text(example.target)) for example in part] == [length] * SHOPS
+    ends = [DAYS - HORIZON * number for number in reversed(range(WINDOWS))]
+    assert [len(Series.from_text(example.target)) for example in parts.test] == ends * SHOPS
