@@ -75,6 +75,7 @@ figures: $(READY) browser  ## make the pictures of the docs anew (some minutes)
 	$(BIN)/python docs/figures/map.py
 	$(BIN)/python docs/figures/screens.py
 	$(BIN)/python docs/figures/sources.py
+	$(BIN)/python docs/figures/forecast.py
 
 sweep: $(READY)  ## train 57 combinations of order, score and scope and print what each reaches (hours on two cores)
 	$(BIN)/python benchmarks/sweep.py

@@ -13,6 +13,9 @@
     flickr8k         Flickr8k_text.zip and Flickr8k_Dataset.zip, or their folders
     an4              a clone of cmusphinx/an4; or train.tsv, dev.tsv, test.tsv and tar files of these names
     fsdd             a clone of Jakobovski/free-spoken-digit-dataset, its folder recordings, or tar files of it
+    m4_hourly        Hourly-train.csv and Hourly-test.csv of M4-methods, or their folders
+    exchange_rate    exchange_rate.txt.gz of multivariate-time-series-data, or its folder
+    ett              ETTh1.csv of ETDataset, or its folder
 
 DOWNLOADED are files, archives (zip, tar, gzip) or folders. Files with the same names in OUT are replaced. Corpora that
 are published without parts are divided at random, always in the same way for the same files. These parts are not the
@@ -384,9 +387,34 @@ def digit_strings(
     return pairs, recordings
 
 
+def m4_hourly(paths: list[Path]) -> Files:
+    """A row is a series: its name, then its values; test has the values after those of train."""
+    found = find(paths, r"Hourly-(train|test)\.csv", least=2)
+    names = [{line.partition(",")[0] for line in lines(content)[1:]} for content in found.values()]
+    if names[0] != names[1]:
+        raise ValueError("Hourly-train.csv and Hourly-test.csv have different series")
+    return {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in found.items()}
+
+
+def exchange_rate(paths: list[Path]) -> Files:
+    content = find_one(paths, r"exchange_rate\.txt")
+    for line in lines(content):
+        fields(line, 8, ",")
+    return {"exchange_rate.txt.gz": gzip.compress(content, mtime=0)}
+
+
+def ett(paths: list[Path]) -> Files:
+    content = find_one(paths, r"ETTh1\.csv")
+    if lines(content)[0] != "date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT":
+        raise ValueError("ETTh1.csv should begin with date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT")
+    return {"ETTh1.csv.gz": gzip.compress(content, mtime=0)}
+
+
+TEXTS = (tatoeba, multi30k, cmudict, sst2, ewt, wikiann, brown, tinyshakespeare)
+MEDIA = (flickr8k, an4, fsdd)
+SERIES = (m4_hourly, exchange_rate, ett)
 CORPORA: dict[str, Callable[[list[Path]], Written | Files]] = {
-    corpus.__name__: corpus
-    for corpus in (tatoeba, multi30k, cmudict, sst2, ewt, wikiann, brown, tinyshakespeare, flickr8k, an4, fsdd)
+    corpus.__name__: corpus for corpus in (*TEXTS, *MEDIA, *SERIES)
 }
 
 

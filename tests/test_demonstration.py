@@ -59,6 +59,7 @@ SHORT = ("train.updates=2", "train.validate=2", "data.size=60", "train.threads=1
 KEYS = {
     "caption": {"exact_match", "right_cells", "nouns"},
     "transcribe": {"token_errors", "time_error_seconds", "time_error_positions"},
+    "forecast": {"crps", "true_crps", "crps_ratio", "coverage_90", "right_lags", "steps"},
 }
 
 
@@ -69,8 +70,10 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
     train = training.train
     monkeypatch.setattr(training, "train", lambda recipe, **settings: train(recipe, *SHORT, **settings))
-    for corpus in ("shapes", "tones"):
+    for corpus in ("shapes", "tones", "waves"):
         monkeypatch.setattr(sys.modules[f"regard.data.corpora.{corpus}"], "TEST", 30)
+    monkeypatch.setattr(sys.modules["regard.data.corpora.waves"], "DEV", 10)
+    monkeypatch.setattr("regard.analysis.lags.SAMPLES", 40)
 
 
 @pytest.mark.parametrize("what", KEYS)
@@ -108,9 +111,31 @@ def test_a_demo_shows_examples_of_every_group_a_map_and_the_next_command(
     assert printed.endswith(" look runs/shapes shapes:red-circle-8-8-6,blue-square-40-8-7\n")
 
 
+@pytest.mark.usefixtures("short")
+def test_the_demo_of_forecasts_prints_the_last_step_of_every_kind_of_series_and_a_map(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.cli.demo import demo
+
+    monkeypatch.chdir(tmp_path)
+    demo("forecast", quiet=True)
+    printed = capfdbinary.readouterr().out.decode()
+    kinds = re.findall(
+        r"^waves:([a-z_]+)\S+, at 20\d\d-\S+ \d\d:00: median \S+, 90 % \S+ to\s\S+, observed", printed, re.M
+    )
+    assert kinds[0] == "lagged"
+    assert sorted(kinds[1:]) == ["intermittent", "level_shifted", "seasonal", "trended"]
+    assert re.search(r"beside the lag that generates the\sseries: [01]\.\d+\sof \d+ steps\n", printed)
+    assert re.search(r"^Values inside the interval of 90 %: [01]\.\d+ \(true process: 0\.\d+\)$", printed, re.M)
+    assert re.search(
+        r"^CRPS on 30 unseen series: \d\.\d+, \d+\.\d+ times that of the true process, after", printed, re.M
+    )
+    assert printed.endswith(" look runs/waves waves:seasonal:7\n")
+
+
 def test_an_unknown_demo_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     from regard.cli.demo import demo
 
-    with pytest.raises(RecipeError, match=r"unknown demo 'captions'; choose from dates, caption, transcribe"):
+    with pytest.raises(RecipeError, match=r"unknown demo 'captions'; choose from dates, caption, transcribe, forecast"):
         demo("captions", runs=tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -42,8 +42,8 @@ def marks() -> ModuleType:
     return import_lesson_module("quiz_marks")
 
 
-def test_there_are_fifteen_lessons_each_with_exercises(exercises: ModuleType) -> None:
-    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 16)]
+def test_there_are_sixteen_lessons_each_with_exercises(exercises: ModuleType) -> None:
+    assert [path.stem.split("_")[1] for path in LESSONS] == [str(number) for number in range(1, 17)]
     exercise_names = []
     for lesson in LESSONS:
         names = re.findall(r'^print\(check\("(\w+)", \w+\)\)$', lesson.read_text("utf-8"), re.M)
@@ -83,7 +83,7 @@ def test_the_exercise_of_greedy_decoding_names_the_parts_of_a_step() -> None:
 
 SLOW = (  # other lessons cover parts of them
     *("lesson_1_bottleneck", "lesson_4_bahdanau_luong", "lesson_11_transformer", "lesson_12_bert_and_since"),
-    *("lesson_13_lab", "lesson_14_captions", "lesson_15_listening"),
+    *("lesson_13_lab", "lesson_14_captions", "lesson_15_listening", "lesson_16_forecasting"),
 )
 RUNNABLE = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in LESSONS]
 
@@ -357,6 +357,30 @@ def collapse(labels, blank):
     return [label for label, _ in groupby(labels) if label != blank]
 
 
+def windows_of(history, width, horizon, bandwidth):
+    windows = history.unfold(0, width + horizon, 1)
+    distances = (windows[:, :width] - history[-width:]).square().sum(-1)
+    return torch.exp(-distances / (2 * bandwidth**2)), windows
+
+
+def kernel_forecast(history, width, horizon, bandwidth):
+    weights, windows = windows_of(history, width, horizon, bandwidth)
+    return weights / weights.sum() @ windows[:, width:]
+
+
+def quantile_loss(observed, predicted, level):
+    difference = observed - predicted
+    return torch.maximum(level * difference, (level - 1) * difference).mean()
+
+
+def interval_coverage(paths, observed, share):
+    return covered(observed, paths.quantile((1 - share) / 2, dim=0), paths.quantile((1 + share) / 2, dim=0))
+
+
+def covered(observed, low, high):
+    return ((low <= observed) & (observed <= high)).double().mean()
+
+
 RIGHT = {
     each.__name__: each
     for each in (
@@ -366,6 +390,7 @@ RIGHT = {
         *(multi_head, keys_for_heads, target_mask, pre_norm, hide, masked_loss),
         *(pad_and_mask, take_over),
         *(attend_to_cells, heaviest_cells, doubly_stochastic, join_pairs, token_seconds, collapse),
+        *(kernel_forecast, quantile_loss, interval_coverage),
     )
 }
 
@@ -669,6 +694,16 @@ def halves_joined(states):
     return torch.cat([first, second], dim=-1)
 
 
+def unnormalised_windows(history, width, horizon, bandwidth):
+    weights, windows = windows_of(history, width, horizon, bandwidth)
+    return weights @ windows[:, width:]
+
+
+def averaged_windows(history, width, horizon, bandwidth):
+    weights, windows = windows_of(history, width, horizon, bandwidth)
+    return weights / weights.sum() @ windows[:, :horizon]
+
+
 WRONG = [
     ("teacher_forcing", "the model can read the word it should predict", lambda target: (target, target)),
     ("teacher_forcing", "wrong order", lambda target: (target[:, 1:], target[:, :-1])),
@@ -939,6 +974,57 @@ WRONG = [
         lambda labels, blank: [label for label, _ in groupby(each for each in labels if each != blank)],
     ),
     ("collapse", DIFFERS, lambda labels, blank: collapse(labels, blank)[::-1]),
+    ("kernel_forecast", "wrong shape", lambda *given: kernel_forecast(*given)[:1]),
+    ("kernel_forecast", "weights not summing to one", unnormalised_windows),
+    (
+        "kernel_forecast",
+        "the windows are averaged, not what followed them",
+        averaged_windows,
+    ),
+    (
+        "kernel_forecast",
+        "all windows count equally",
+        lambda history, width, horizon, bandwidth: history.unfold(0, width + horizon, 1)[:, width:].mean(0),
+    ),
+    (
+        "kernel_forecast",
+        DIFFERS,
+        lambda history, width, horizon, bandwidth: kernel_forecast(history, width, horizon, 2 * bandwidth),
+    ),
+    ("quantile_loss", "negative", lambda observed, predicted, level: (level * (observed - predicted)).mean()),
+    (
+        "quantile_loss",
+        "both sides cost the same",
+        lambda observed, predicted, level: (observed - predicted).abs().mean(),
+    ),
+    ("quantile_loss", "sides exchanged", lambda observed, predicted, level: quantile_loss(predicted, observed, level)),
+    ("quantile_loss", "a sum", lambda observed, *given: len(observed) * quantile_loss(observed, *given)),
+    ("quantile_loss", DIFFERS, lambda *given: 2 * quantile_loss(*given)),
+    (
+        "interval_coverage",
+        "wrong shape",
+        lambda paths, observed, share: (paths.quantile(0.1, dim=0) < observed).double(),
+    ),
+    (
+        "interval_coverage",
+        "one interval for all steps",
+        lambda paths, observed, share: covered(
+            observed, paths.quantile((1 - share) / 2), paths.quantile((1 + share) / 2)
+        ),
+    ),
+    (
+        "interval_coverage",
+        "open below",
+        lambda paths, observed, share: (observed <= paths.quantile(share, dim=0)).double().mean(),
+    ),
+    (
+        "interval_coverage",
+        "too narrow",
+        lambda paths, observed, share: covered(
+            observed, paths.quantile(1 - share, dim=0), paths.quantile(share, dim=0)
+        ),
+    ),
+    ("interval_coverage", DIFFERS, lambda *given: interval_coverage(*given) / 2),
 ]
 
 QUIZ = [
@@ -1225,6 +1311,9 @@ ALSO_WRONG = [
     ("token_seconds", "the middle of a position", lambda weights, seconds: (weights.argmax(-1) + 0.5) * seconds),
     ("token_seconds", "divided by the seconds", lambda weights, seconds: weights.argmax(-1) / seconds),
     ("collapse", "a set", lambda labels, blank: sorted({label for label in labels if label != blank})),
+    ("kernel_forecast", "a bandwidth that is not squared", lambda *given: kernel_forecast(*given[:3], given[3] ** 0.5)),
+    ("quantile_loss", "the level of the other side", lambda *given: quantile_loss(*given[:2], 1 - given[2])),
+    ("interval_coverage", "outside", lambda *given: 1 - interval_coverage(*given)),
 ]
 
 

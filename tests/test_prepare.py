@@ -306,3 +306,36 @@ def test_the_recipes_name_the_files_that_the_script_writes(name: str) -> None:
         *("train.txt.gz", "valid.txt.gz"),
     }
     assert {Path(file).name for file in (*data.train, *data.dev, *data.test)} <= written
+
+
+def test_series_are_packed_as_they_are(tmp_path: Path) -> None:
+    m4, rates, transformer = (tmp_path / name for name in ("m4", "rates", "transformer"))
+    for folder in (m4, rates, transformer):
+        folder.mkdir()
+    train, test = "V1,V2,V3\nH1,5,\nH2,7,8\n", "V1,V2\nH1,6\nH2,9\n"
+    (m4 / "Hourly-train.csv").write_text(train, "utf-8")
+    (m4 / "Hourly-test.csv").write_text(test, "utf-8")
+    (m4 / "Daily-train.csv").write_text("V1,V2\nD1,5\n", "utf-8")
+    days = "".join(",".join(str(day + rate / 8) for rate in range(8)) + "\n" for day in range(3))
+    (rates / "exchange_rate.txt.gz").write_bytes(gzip.compress(days.encode()))
+    hours = "date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT\n2016-07-01 00:00:00,1,2,3,4,5,6,7\n"
+    (transformer / "ETTh1.csv").write_text(hours, "utf-8")
+    (transformer / "ETTh2.csv").write_text(hours, "utf-8")
+    assert prepare("m4_hourly", m4, out=tmp_path / "1") == {
+        "Hourly-train.csv.gz": train.splitlines(),
+        "Hourly-test.csv.gz": test.splitlines(),
+    }
+    assert prepare("exchange_rate", rates, out=tmp_path / "2") == {"exchange_rate.txt.gz": days.splitlines()}
+    assert prepare("ett", transformer, out=tmp_path / "3") == {"ETTh1.csv.gz": hours.splitlines()}
+
+
+def test_series_that_are_not_those_of_the_corpus_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "Hourly-train.csv").write_text("V1,V2\nH1,5\n", "utf-8")
+    assert "too few of the files are here (1 of 2)" in refused("m4_hourly", tmp_path, out=out)
+    (tmp_path / "Hourly-test.csv").write_text("V1,V2\nH3,5\n", "utf-8")
+    assert "have different series" in refused("m4_hourly", tmp_path, out=out)
+    (tmp_path / "exchange_rate.txt").write_text("1,2,3\n", "utf-8")
+    assert "a line has 3 fields, 8 are needed" in refused("exchange_rate", tmp_path, out=out)
+    (tmp_path / "ETTh1.csv").write_text("date,OT\n", "utf-8")
+    assert "should begin with date,HUFL" in refused("ett", tmp_path, out=out)

@@ -1698,6 +1698,134 @@ COLLAPSE = (
     ),
 )
 
+# ---- lesson 16: kernel regression over windows, quantile loss, coverage
+
+HISTORY = torch.sin(torch.arange(29.0).double()) + 0.3 * _random(29, seed=16)
+WINDOW, AHEAD, BANDWIDTH = 5, 3, 0.7
+
+
+def _continued(answer: Answer, history: Tensor = HISTORY) -> Tensor:
+    return torch.as_tensor(_result(answer(history.clone(), WINDOW, AHEAD, BANDWIDTH)))
+
+
+def _past_windows() -> tuple[Tensor, Tensor]:
+    """The weights of the past windows, and each of them with what followed it."""
+    windows = HISTORY.unfold(0, WINDOW + AHEAD, 1)
+    distances = (windows[:, :WINDOW] - HISTORY[-WINDOW:]).square().sum(-1)
+    return torch.softmax(-distances / (2 * BANDWIDTH**2), dim=0), windows
+
+
+KERNEL_FORECAST = (
+    Property(
+        "wrong shape",
+        lambda answer: _continued(answer).shape == (AHEAD,),
+        "Return one number for each step of the horizon.",
+    ),
+    Property(
+        "weights not summing to one",
+        lambda answer: _same(_continued(answer, torch.full((29,), 4.0).double()), torch.full((AHEAD,), 4.0)),
+        "A constant series goes on as it is; divide by the sum of the weights.",
+    ),
+    Property(
+        "the windows are averaged, not what followed them",
+        lambda answer: not _same(_continued(answer), _past_windows()[0] @ _past_windows()[1][:, :AHEAD]),
+        "Keys are compared with the query; the values are what came after each key.",
+    ),
+    Property(
+        "all windows count equally",
+        lambda answer: not _same(_continued(answer), _past_windows()[1][:, WINDOW:].mean(0)),
+        "The nearer a window is to the query, the more it counts.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_continued(answer), _past_windows()[0] @ _past_windows()[1][:, WINDOW:]),
+        "weights = softmax(-|query - key|^2 / (2 bandwidth^2)), over the windows that `horizon` values follow.",
+    ),
+)
+
+SEEN, SAID = _random(6, seed=17), _random(6, seed=18)
+LEVEL = 0.9
+
+
+def _quantile_loss(answer: Answer, observed: Tensor = SEEN, predicted: Tensor = SAID) -> Tensor:
+    return torch.as_tensor(_result(answer(observed.clone(), predicted.clone(), LEVEL)))
+
+
+def _pinball() -> Tensor:
+    difference = SEEN - SAID
+    return torch.maximum(LEVEL * difference, (LEVEL - 1) * difference)
+
+
+ZERO, ONE = torch.zeros(1).double(), torch.ones(1).double()
+
+QUANTILE_LOSS = (
+    Property(
+        "negative",
+        lambda answer: bool((_quantile_loss(answer, ZERO, ONE) >= 0).all()),
+        "A forecast that is too high has a loss, too: (p - 1) d is positive if d is negative.",
+    ),
+    Property(
+        "both sides cost the same",
+        lambda answer: not _same(_quantile_loss(answer, ONE, ZERO), _quantile_loss(answer, ZERO, ONE)),
+        "A quantile of 0.9 may be above nine of ten values: too low costs more than too high.",
+    ),
+    Property(
+        "sides exchanged",
+        lambda answer: bool((_quantile_loss(answer, ONE, ZERO) > _quantile_loss(answer, ZERO, ONE)).all()),
+        "d = observed - predicted is positive if the forecast is too low; that costs p d.",
+    ),
+    Property(
+        "a sum",
+        lambda answer: not _same(_quantile_loss(answer), _pinball().sum()),
+        "Take the mean, so that the number of steps does not matter.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_quantile_loss(answer), _pinball().mean()),
+        "mean of max(p d, (p - 1) d), with d = observed - predicted.",
+    ),
+)
+
+CAME_AT = torch.tensor(
+    [0.5, 0.15, 0.85, 0.04, 0.97, 0.3, 0.7, 0.02]
+).double()  # of the observed values, among the paths
+POSSIBLE = torch.linspace(0, 1, 99).double()[torch.randperm(99, generator=torch.Generator().manual_seed(19))]
+SAMPLED = POSSIBLE.unsqueeze(-1) + torch.arange(8)  # paths, steps: each step is about 1 higher than the one before
+CAME = CAME_AT + torch.arange(8)
+
+
+def _covered(answer: Answer) -> Tensor:
+    return torch.as_tensor(_result(answer(SAMPLED.clone(), CAME.clone(), 0.8)))
+
+
+def _within(low: float, high: float) -> Tensor:
+    return ((low < CAME_AT) & (high > CAME_AT)).double().mean()
+
+
+INTERVAL_COVERAGE = (
+    Property("wrong shape", lambda answer: _covered(answer).shape == (), "Return one number: a share of all steps."),
+    Property(
+        "one interval for all steps",
+        lambda answer: not _same(_covered(answer), 7 / 8),
+        "Each step has its own quantiles: take them over the paths alone.",
+    ),
+    Property(
+        "open below",
+        lambda answer: not _same(_covered(answer), _within(-1.0, 0.8)),
+        "A central interval leaves out as many paths below as above.",
+    ),
+    Property(
+        "too narrow",
+        lambda answer: not _same(_covered(answer), _within(0.2, 0.8)),
+        "What is left out is divided: of a share of 0.8, a tenth is below the interval and a tenth above.",
+    ),
+    Property(
+        "differs from the definition",
+        lambda answer: _same(_covered(answer), _within(0.1, 0.9)),
+        "Between the quantiles (1 - share) / 2 and (1 + share) / 2 of the paths.",
+    ),
+)
+
 EXERCISES: dict[str, tuple[Property, ...]] = {
     "teacher_forcing": TEACHER_FORCING,
     "greedy": GREEDY,
@@ -1734,4 +1862,7 @@ EXERCISES: dict[str, tuple[Property, ...]] = {
     "join_pairs": JOIN_PAIRS,
     "token_seconds": TOKEN_SECONDS,
     "collapse": COLLAPSE,
+    "kernel_forecast": KERNEL_FORECAST,
+    "quantile_loss": QUANTILE_LOSS,
+    "interval_coverage": INTERVAL_COVERAGE,
 }

@@ -1,6 +1,6 @@
 """`regard demo` in full: it learns to read dates, its test score is high, and its attention is where it belongs.
 
-So are the demos of captions and of transcripts, which run in `make slow`.
+So are the demos of captions, transcripts and forecasts, which run in `make slow`.
 """
 
 import json
@@ -132,3 +132,14 @@ def test_transcripts_are_right_and_attention_is_at_the_onsets(script: Command, t
     assert scores["examples"] == 1000
     assert scores["token_errors"] <= 0.02
     assert scores["time_error_positions"] <= 1
+
+
+@pytest.mark.slow
+def test_forecasts_are_near_the_true_process_and_attention_is_at_its_lag(script: Command, tmp_path: Path) -> None:
+    result = script("demo", "forecast", "--json", folder=tmp_path, timeout=900, threads=1)
+    assert result.code == 0, result.error
+    scores = json.loads(result.lines[-1])
+    assert scores["examples"] == 200
+    assert scores["crps_ratio"] <= 1.20
+    assert 0.87 <= scores["coverage_90"] <= 0.93
+    assert scores["right_lags"] >= 0.8

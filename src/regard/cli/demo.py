@@ -10,7 +10,7 @@ import typer
 from regard.cli.core import Json, Quiet, Runs, print_map, write_beside, write_line
 from regard.errors import pick
 
-WHAT = "dates (text to text), caption (pictures to text) or transcribe (recordings to text)."
+WHAT = "dates (text to text), caption (pictures to text), transcribe (recordings to text) or forecast (time series)."
 
 
 def demo(
@@ -21,8 +21,8 @@ def demo(
 ) -> None:
     """Train a small model; show its attention map.
 
-    `dates` reads dates in fifteen languages, in about a minute; `caption` describes scenes of coloured shapes, and
-    `transcribe` writes the notes of melodies, each in less than two minutes.
+    `dates` reads dates in fifteen languages, in about a minute; `caption` describes scenes of coloured shapes,
+    `transcribe` writes the notes of melodies, and `forecast` continues time series, each in about two minutes.
     """
     from regard.cli.demonstration import DEMOS, demonstrate, own_command
     from regard.console import ProgressLog
@@ -40,7 +40,7 @@ def demo(
         write_beside("", demo.sources)
         write_line("")
     for prediction in result.shown:
-        write_beside("", f"{prediction.source} -> {prediction.text}")
+        write_beside("", demo.describe(prediction))
     assert result.shown[0].map is not None
     write_line("")
     write_beside("", f"The attention map of the first one ({demo.reading}):")

@@ -22,6 +22,10 @@ class Quality(NamedTuple):
     sentences: list[str]  # the same in words, each without its full stop
 
 
+def _as_pair(prediction: "Prediction") -> str:
+    return f"{prediction.source} -> {prediction.text}"
+
+
 class Demo(NamedTuple):
     """What a demo trains, measures and shows."""
 
@@ -31,6 +35,7 @@ class Demo(NamedTuple):
     reading: str  # what its map shows, in words
     another: str  # an input to look at next
     sources: str = ""  # what the names of sources mean, if they are no texts
+    describe: "Callable[[Prediction], str]" = _as_pair  # a prediction in one line
 
 
 class Demonstration(NamedTuple):
@@ -91,6 +96,37 @@ def _measure_transcripts(predictor: "Predictor", test: "Sequence[Example]") -> Q
     return Quality(values, sentences)
 
 
+def _measure_forecasts(predictor: "Predictor", test: "Sequence[Example]") -> Quality:
+    from regard.analysis.lags import excess, lags
+
+    scores, looks = excess(predictor, test), lags(predictor, test)
+    ratio = scores.crps / scores.true_crps
+    sentences = [
+        f"The heaviest weight is at most one step beside the lag that generates the series: {looks.share:.3f} of "
+        f"{looks.steps:,} steps",
+        f"Values inside the interval of 90 %: {scores.coverage:.3f} (true process: {scores.true_coverage:.3f})",
+        f"CRPS on {len(test):,} unseen series: {scores.crps:.4f}, {ratio:.2f} times that of the true process",
+    ]
+    values = {
+        "crps": scores.crps,
+        "true_crps": scores.true_crps,
+        "crps_ratio": ratio,
+        "coverage_90": scores.coverage,
+        "right_lags": looks.share,
+        "steps": looks.steps,
+    }
+    return Quality(values, sentences)
+
+
+def _describe_forecast(prediction: "Prediction") -> str:
+    """The series, and the last step of its forecast."""
+    from regard.show.steps import describe
+    from regard.tasks import Forecast
+
+    assert isinstance(prediction, Forecast)
+    return f"{prediction.source}, at {describe(prediction.view(), len(prediction.times) - 1)}"
+
+
 DEMOS = {
     "dates": Demo(
         "dates", _measure_dates, "en", "rows: what it wrote, columns: what it attended to", "14 juillet 1989"
@@ -112,6 +148,17 @@ DEMOS = {
         "tones:7:C4-E4-G4",
         "The sources are recordings. Their names have a number, from which timbre and noise are drawn, and the notes "
         "that are played. The model reads the sound, not the names:",
+    ),
+    "forecast": Demo(
+        "waves",
+        _measure_forecasts,
+        "lagged",
+        "rows: steps of the forecast, columns: values before them, under the series itself",
+        "waves:seasonal:7",
+        "The sources are hourly series. Their names have the process that generates them, for some with its lag in "
+        "steps, and a number, from which the noise is drawn. The model reads kind and lag as categories, and the "
+        "values before the forecast. Of each forecast, the last of 24 steps:",
+        _describe_forecast,
     ),
 }
 

@@ -108,11 +108,11 @@ def score(
 def _examples(
     predictor: "Predictor", files: tuple[str, ...], columns: str | None, log: "ProgressLog"
 ) -> "Sequence[Example]":
-    """The examples of the files, or of the run's test set; if it names none, of its dev set, and a message says so."""
+    """The examples of the files, or of the run's test set; if it names none, of a set held out, as a message says."""
     task = predictor.task
     recipe, named = task.recipe, files or task.recipe.data.test
     if recipe.data.train and not named and columns is None:
-        return _dev(predictor, log)
+        return _held_out(predictor, log)
     if files or columns is not None:
         recipe = core.with_columns(task, named, columns)
     if not named:
@@ -149,8 +149,8 @@ def _trained_on(predictor: "Predictor", names: tuple[str, ...], examples: "Seque
         return 0
 
 
-def _dev(predictor: "Predictor", log: "ProgressLog") -> "Sequence[Example]":
-    """The dev set of a run: that of data.dev, or the part that was split off data.train."""
+def _held_out(predictor: "Predictor", log: "ProgressLog") -> "Sequence[Example]":
+    """What was split off data.train as a test set (of series, their last windows), else the dev set of a run."""
     from regard import storage
     from regard.data.records import DEV, PAIRS
 
@@ -165,6 +165,11 @@ def _dev(predictor: "Predictor", log: "ProgressLog") -> "Sequence[Example]":
         if examples.digest() != run.read(storage.DATA):
             names = " and ".join(data.train)
             raise DataError(f"{names} has changed since {run.path} was trained, and so has its dev part; {how}")
+        if examples.test:
+            log.say(
+                f"no test set is named; scored on {quantity(len(examples.test), 'window')} at the end of the series"
+            )
+            return examples.test
         dev, origin = examples.dev, "split off from data.train"
     log.say(f"no test set is named; scored on the dev set, {quantity(len(dev), task.noun)} {origin}")
     return dev

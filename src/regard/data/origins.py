@@ -128,6 +128,33 @@ ORIGINS = {
         files="as published",
         commands=(f"python benchmarks/prepare.py tinyshakespeare input.txt {DATA}/tinyshakespeare",),
     ),
+    "m4-hourly": Origin(
+        "M4 competition, hourly: 414 series of 700 to 960 values, and the 48 values after each of them",
+        "https://github.com/Mcompetitions/M4-methods, Dataset/Train and Dataset/Test (ours is of commit 6c1067e)",
+        "none is stated",
+        "Makridakis et al. 2020",
+        "as published, gzip: the name of a series, then its values, without times; short rows end in empty cells",
+        (f"python benchmarks/prepare.py m4_hourly M4-methods/Dataset/Train M4-methods/Dataset/Test {DATA}/m4-hourly",),
+    ),
+    "exchange-rate": Origin(
+        "Exchange rates of 8 currencies: 7,588 days, 1990 to 2016",
+        "https://github.com/laiguokun/multivariate-time-series-data, folder exchange_rate (ours is of commit 7f402f1)",
+        "none is stated",
+        "Lai et al. 2018",
+        "as published, gzip: a row per day, a column per currency, without names and times",
+        (
+            "python benchmarks/prepare.py exchange_rate multivariate-time-series-data/exchange_rate "
+            f"{DATA}/exchange-rate",
+        ),
+    ),
+    "ett": Origin(
+        "ETTh1: load and oil temperature of an electricity transformer, hourly from July 2016 to July 2018",
+        "https://github.com/zhouhaoyi/ETDataset, folder ETT-small (ours is of commit 1d16c8f)",
+        "CC BY-ND 4.0: it may not be passed on in a changed form",
+        "Zhou et al. 2021",
+        "ETTh1.csv as published, gzip: the date and seven columns, 17,420 rows",
+        (f"python benchmarks/prepare.py ett ETDataset/ETT-small {DATA}/ett",),
+    ),
 }
 
 
