@@ -150,7 +150,7 @@ def _trained_on(predictor: "Predictor", names: tuple[str, ...], examples: "Seque
 
 
 def _dev(predictor: "Predictor", log: "ProgressLog") -> "Sequence[Example]":
-    """The dev set of a run: that of data.dev, or the part that was split off data.train."""
+    """The dev set of a run: that of data.dev, or the part that was split off data.train; of series, the test part."""
     from regard import storage
     from regard.data.records import DEV, PAIRS
 
@@ -165,6 +165,8 @@ def _dev(predictor: "Predictor", log: "ProgressLog") -> "Sequence[Example]":
         if examples.digest() != run.read(storage.DATA):
             names = " and ".join(data.train)
             raise DataError(f"{names} has changed since {run.path} was trained, and so has its dev part; {how}")
+        if examples.test:  # the last windows of each series
+            return examples.test
         dev, origin = examples.dev, "split off from data.train"
     log.say(f"no test set is named; scored on the dev set, {quantity(len(dev), task.noun)} {origin}")
     return dev
