@@ -330,6 +330,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.csv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
+            check_possible(map(series_of, splits.train), settings.likelihood)
             return Examples(splits.train, splits.dev, splits.test, [])
         check_found(recipe, [name for name in (*data.train, *data.test) if name != PAIRS])
         series, notes = cls.read_series(recipe, data.train, given)
