@@ -7,4 +7,5 @@ RECIPES = {
     "tag": "parts",
     "masked_lm": "clues",
     "answer": "facts",
+    "forecast": "waves",
 }

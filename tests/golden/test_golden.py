@@ -13,7 +13,7 @@ import torch
 from regard import storage
 from regard.errors import DataError
 from regard.predict import Predictor, load
-from regard.tasks import TASKS
+from regard.tasks import TASKS, Forecast
 from regard.training import resume
 from regard.types import Prediction
 
@@ -52,6 +52,18 @@ def score(predictor: Predictor) -> float:
     return predictor.score(TASKS[recipe.task].examples(recipe).test[:SCORED]).measured.value
 
 
+def text_of(prediction: Prediction, text: str) -> object:
+    """The text, to be compared with that of a prediction; of a forecast, one whose numbers may differ by rounding."""
+    if not isinstance(prediction, Forecast):
+        return text
+    are_near = numbers_of(text) == pytest.approx(numbers_of(prediction.text), rel=RELATIVE_TOLERANCE, abs=1e-3)
+    return prediction.text if are_near else text
+
+
+def numbers_of(text: str) -> list[float]:
+    return [float(number) for number in text.split()]
+
+
 @pytest.fixture
 def copied(tmp_path: Path) -> Copy:
     """Copies a run directory, so that the golden runs are never changed."""
@@ -66,7 +78,7 @@ def test_every_task_has_a_golden_run() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_finished_run_predicts_the_same_as_before(name: str, copied: Copy) -> None:
     for prediction, answer in predictions_and_expected(load(copied(f"{name}/finished"), device="cpu"), name):
-        assert (prediction.text, list(prediction.tokens)) == (answer["text"], answer["tokens"])
+        assert (prediction.text, list(prediction.tokens)) == (text_of(prediction, answer["text"]), answer["tokens"])
         assert prediction.score == pytest.approx(answer["score"], **ROUNDING)
         assert (prediction.map is None) == (answer["looks"] is None)
         if prediction.map is not None:
@@ -85,7 +97,7 @@ def test_a_text_alone_gets_the_answer_that_it_gets_in_a_batch(name: str, copied:
     texts = [answer["source"] for answer in expected(name)["answers"]] + [each.source or each.target for each in unseen]
     for text, among in zip(texts, predict(predictor, texts, beam=2), strict=True):
         [alone] = predict(predictor, [text], beam=2)
-        assert (alone.text, alone.tokens) == (among.text, among.tokens)
+        assert (alone.text, alone.tokens) == (text_of(alone, among.text), among.tokens)
         assert alone.score == pytest.approx(among.score, rel=0, abs=1e-4)
 
 
@@ -99,7 +111,7 @@ def test_a_run_predicts_in_half_precision(name: str, dtype: torch.dtype, copied:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of typer, when it is imported
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "forecast"])  # which reads tables
 def test_predict_prints_one_line_per_input_line(name: str, copied: Copy, capfdbinary: CaptureBytes) -> None:
     from regard.cli import predict
 
@@ -128,7 +140,7 @@ def test_a_stopped_run_resumes_to_the_same_end(name: str, copied: Copy) -> None:
     losses = [entry["dev_loss"] for entry in run.metrics() if "dev_loss" in entry]
     assert losses == pytest.approx(expected(name)["dev_losses"], rel=RELATIVE_TOLERANCE)
     for prediction, answer in predictions_and_expected(load(run, device="cpu"), name):
-        assert (prediction.text, list(prediction.tokens)) == (answer["text"], answer["tokens"])
+        assert (prediction.text, list(prediction.tokens)) == (text_of(prediction, answer["text"]), answer["tokens"])
 
 
 def test_an_old_run_gets_another_length_if_it_has_a_checkpoint(copied: Copy, tmp_path: Path) -> None:

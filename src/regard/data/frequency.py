@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from regard.errors import RecipeError, UnknownNameError, pick, shown
 
 Time = np.datetime64  # whole seconds; UTC, or local time if a file has no offsets
-Times = NDArray[np.datetime64]
+Times = NDArray[Any]  # of datetime64, in any unit: beartype takes np.datetime64 for the one without a unit
 Numbers = NDArray[np.float64]
 Positions = NDArray[np.int64]
 

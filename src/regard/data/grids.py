@@ -113,7 +113,7 @@ def _sorted(name: str, rows: Rows, clock: Positions) -> list[str]:
     return [f"{name}:{line}: rows of {count:,} series are not in the order of time, first here; they were sorted"]
 
 
-def _text(kind: str, number: int) -> str:
+def _text(kind: str, number: int | np.int64) -> str:
     """The text of a time or position."""
     return str(number) if kind == POSITION else str(np.datetime64(int(number), "s")).replace("T", " ")
 

@@ -203,7 +203,7 @@ Scaled = tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]  # location and
 def mean_scaling(values: Float[Tensor, "batch context"], observed: Bool[Tensor, "batch context"]) -> Scaled:
     """Salinas et al. 2020, 3.3: values are divided by the mean absolute value of the context."""
     counts = observed.sum(1).clamp(min=1)
-    return torch.zeros_like(values[:, 0]), values.abs().sum(1) / counts
+    return torch.zeros_like(values[:, 0]), torch.where(observed, values, 0.0).abs().sum(1) / counts
 
 
 def standard_scaling(values: Float[Tensor, "batch context"], observed: Bool[Tensor, "batch context"]) -> Scaled:
@@ -212,7 +212,7 @@ def standard_scaling(values: Float[Tensor, "batch context"], observed: Bool[Tens
     A deviation below a millionth of the mean is rounding: the context counts as constant.
     """
     counts = observed.sum(1).clamp(min=1)
-    mean = values.sum(1) / counts
+    mean = torch.where(observed, values, 0.0).sum(1) / counts
     distances = torch.where(observed, values - mean.unsqueeze(1), 0.0)
     deviation = (distances.square().sum(1) / counts).sqrt()
     return mean, torch.where(deviation > LEAST_DEVIATION * mean.abs(), deviation, mean.abs())

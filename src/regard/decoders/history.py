@@ -148,6 +148,6 @@ def _no_steps(weight: Tensor, rows: int) -> Visible:
     return torch.ones(rows, 0, dtype=torch.bool, device=weight.device)
 
 
-def _mask(seen: Visible, steps: int, start: int) -> Bool[Tensor, "rows 1 steps all"]:
+def _mask(seen: Bool[Tensor, "rows all"], steps: int, start: int) -> Bool[Tensor, "rows 1 steps all"]:
     """The mask of the last steps: each sees the visible steps up to its own."""
     return causal(steps, start + steps, start, seen.device).unsqueeze(0) & seen[:, None, None]

@@ -72,7 +72,7 @@ class Forecaster(nn.Module):
             windows.features[:, first : first + steps],
             static.unsqueeze(1).expand(-1, steps, -1),
         ]
-        return torch.cat(parts, dim=-1)
+        return torch.cat(parts, dim=-1).to(self.out.weight.dtype)  # float16 of a model in half precision
 
     @torch.no_grad()
     def sample(

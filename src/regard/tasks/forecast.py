@@ -25,7 +25,7 @@ from regard.data.frequency import Frequency
 from regard.data.media import Medium
 from regard.data.needs import check_found
 from regard.data.records import NOTHING_GIVEN, PAIRS, Given
-from regard.data.series import Series, continued
+from regard.data.series import Series, continued, first_where
 from regard.data.series_files import Reading
 from regard.data.store import Indices
 from regard.data.tables import Columns, LoadedSeries
@@ -54,6 +54,7 @@ PATHS_AT_ONCE = 20_000  # sample paths that are computed together
 SHOWN = 3  # the history in a picture is at least so many times as long as the forecast
 CALENDAR = "calendar"  # the value of forecast.lags that chooses them by the frequency
 LARGEST_LAG = 10_000
+LARGEST_VALUE = 1e15  # sums of the squares of values stay finite in float32
 
 
 @dataclass(frozen=True, repr=False)
@@ -190,10 +191,20 @@ class Learned(NamedTuple):
                 known,
                 past,
             )
-            if not learned.lags or min(learned.lags) < 1 or learned.season < 1 or learned.features < 1:
-                raise ValueError("a number is not positive")
-        except (ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
-            raise CorruptError(f"{FILE} is damaged ({error}); train the run again") from error
+            if not learned.lags or not 1 <= min(learned.lags) <= max(learned.lags) <= LARGEST_LAG:
+                raise ValueError("a lag is out of range")
+            if learned.season < 1:
+                raise ValueError("the season is not positive")
+            for standard in (known, past):
+                if len(standard.mean) != len(standard.deviation):
+                    raise ValueError("covariates with a mean or a deviation alone")
+                if not np.isfinite(standard.mean).all() or not all(0 < one < np.inf for one in standard.deviation):
+                    raise ValueError("a mean or deviation of a covariate is no finite number")
+            frequency = Frequency.parse(learned.frequency)
+            if learned.features != count_features(frequency, len(known.mean), len(past.mean)):
+                raise ValueError("another number of features than its frequency and covariates have")
+        except (ValueError, TypeError, KeyError, RecursionError, AttributeError, OverflowError, RecipeError) as error:
+            raise CorruptError(f"{FILE} is damaged ({shown(str(error))}); train the run again") from error
         return learned
 
 
@@ -319,6 +330,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             if not data.corpus:
                 raise RecipeError("nothing to learn from: give data.train=FILE.csv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
+            check_possible(map(series_of, splits.train), settings.likelihood)
             return Examples(splits.train, splits.dev, splits.test, [])
         check_found(recipe, [name for name in (*data.train, *data.test) if name != PAIRS])
         series, notes = cls.read_series(recipe, data.train, given)
@@ -376,6 +388,9 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                     f"{each.where(0)} has steps of a {each.frequency}, but {series[0].name} of a {frequency}; "
                     "train a run for each frequency"
                 )
+            for noun, count in widths(each).items():
+                if count != (wanted := widths(series[0])[noun]):
+                    raise DataError(f"{each.where(0)}: {count} {noun}, but {shown(series[0].name)} has {wanted}")
         lags = frequency.lags() if settings.lags == CALENDAR else parse_lags(settings.lags)
         columns = zip(*(each.categories for each in series), strict=True)
         known, past = len(series[0].known.T), len(series[0].past.T)
@@ -448,13 +463,15 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                 f"{series.where(0)}: its steps are of a {series.frequency}, but this run learned from steps of a "
                 f"{self.frequency}"
             )
-        for noun, found, wanted in (
-            ("known covariates", series.known.shape[1], len(learned.known.mean)),
-            ("past covariates", series.past.shape[1], len(learned.past.mean)),
-            ("categories", len(series.categories), len(learned.categories)),
-        ):
+        counts = (len(learned.known.mean), len(learned.past.mean), len(learned.categories))
+        for (noun, found), wanted in zip(widths(series).items(), counts, strict=True):
             if found != wanted:
                 raise DataError(f"{series.where(0)}: {found} {noun}, but this run learned with {wanted}")
+        if place := first_where([series], lambda values: np.abs(values) > LARGEST_VALUE):
+            raise DataError(
+                f"{place}: {place.value:g} is too large to compute with; give values up to {LARGEST_VALUE:g}, in a "
+                "larger unit"
+            )
 
     def within_length(self, data: SeriesWindows) -> SeriesWindows:
         """The windows for training, drawn at random from the series."""
@@ -559,11 +576,17 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         names = [example.source for example in (*examples.test, *examples.train)]
         raise DataError(f"there is no series {shown(text)} in the data of this run{did_you_mean(text, names)}")
 
-    @torch.no_grad()
     def forecasts(
         self, model: Forecaster, series: Sequence[Series], seed: int = 0, *, all_maps: bool = False
     ) -> Iterator["Forecast"]:
         """Forecasts of many series, with the map of each."""
+        for each in series:
+            if each.known.shape[1] and len(each.known) < len(each) + self.shape.horizon:
+                raise DataError(
+                    f"{each.where(len(each) - 1)}: the known covariates of series {shown(each.name)} end "
+                    f"{len(each.known) - len(each):,} steps after its last value, but {self.shape.horizon:,} steps are "
+                    "forecast; give them for all of these, in rows without a value"
+                )
         model.eval()
         device = next(model.parameters()).device
         panel = self._panel(series, [len(each) for each in series])
@@ -591,6 +614,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                 )
                 yield self._with_maps(model, recording, row, one, all_maps=all_maps)
 
+    @torch.no_grad()
     def _read_again(
         self, model: Forecaster, windows: Windows, median: Float[Tensor, "batch horizon"]
     ) -> tuple[Float[Tensor, " batch"], Recording]:
@@ -746,6 +770,15 @@ def parse_start(text: str) -> np.datetime64:
         return np.datetime64(text, "s")
     except ValueError:
         raise RecipeError(f"forecast.start is a time such as 1990-01-01, not {shown(text)}") from None
+
+
+def widths(series: Series) -> dict[str, int]:
+    """The number of covariates and categories of a series."""
+    return {
+        "known covariates": series.known.shape[1],
+        "past covariates": series.past.shape[1],
+        "categories": len(series.categories),
+    }
 
 
 def check_possible(series: Iterable[Series], likelihood: str) -> None:
