@@ -438,7 +438,7 @@ def test_values_series_and_names_are_inputs(run: Run) -> None:
         ({"a": [1.0, 2.0], "b": [3.0, 4.0]}, "has 2 series; give them one by one"),
         (np.zeros((3, 2)), r"values of shape \(3, 2\); give one or more in a row"),
         ([1.0, "x"], "'x', which is no number"),
-        (Series("d", np.ones(30), Frequency("day"), START), "its steps are of a day, but this run learned from steps"),
+        (Series("d", np.ones(30), Frequency("day"), START), "its steps are of one day, but this run learned from steps"),
         (7.5, "is 7.5; give its values, such as a list of numbers"),
     ],
     ids=["name", "dict", "matrix", "text", "frequency", "number"],
@@ -478,7 +478,7 @@ def test_predict_needs_a_file_of_the_same_frequency(run: Run, tmp_path: Path) ->
     name = write_long(tmp_path / "x.csv", [Series("a", np.ones(30), Frequency("day"), START)])
     result = shared_commands()("predict", run.path, name, folder=tmp_path)
     result.assert_behaved()
-    assert "x.csv:2: its steps are of a day, but this run learned from steps of a hour" in result.error
+    assert "x.csv:2: its steps are of one day, but this run learned from steps of one hour" in result.error
     result = shared_commands()("predict", run.path, folder=tmp_path)
     assert "this run forecasts series: give a CSV file" in result.error
 

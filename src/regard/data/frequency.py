@@ -162,6 +162,11 @@ class Frequency:
         return self.unit if self.count == 1 else f"{self.count} {self.unit}s"
 
     @property
+    def in_words(self) -> str:
+        """The frequency for messages: `one hour`, `15 minutes`."""
+        return f"one {self.unit.replace('_', ' ')}" if self.count == 1 else str(self)
+
+    @property
     def has_calendar(self) -> bool:
         """Whether its steps have times."""
         return self.unit != "step"

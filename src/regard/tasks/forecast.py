@@ -33,7 +33,7 @@ from regard.data.windows import SCALINGS, Panel, Standard, Windows, WindowShape,
 from regard.device import only_shapes
 from regard.errors import CorruptError, DataError, RecipeError, did_you_mean, pick, shown
 from regard.maps import AttentionMaps, SeriesView, Steps
-from regard.metrics import METRICS, Measured, Outcome
+from regard.metrics import METRICS, Measured
 from regard.metrics.forecasts import Forecasts, quantiles
 from regard.models import DECODER_SELF, forecaster, sites
 from regard.models.baselines import BASELINES
@@ -385,8 +385,8 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         for each in series:
             if each.frequency != frequency:
                 raise DataError(
-                    f"{each.where(0)} has steps of a {each.frequency}, but {series[0].name} of a {frequency}; "
-                    "train a run for each frequency"
+                    f"{each.where(0)} has steps of {each.frequency.in_words}, but {series[0].name} of "
+                    f"{frequency.in_words}; train a run for each frequency"
                 )
             for noun, count in widths(each).items():
                 if count != (wanted := widths(series[0])[noun]):
@@ -460,8 +460,8 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         learned = self.learned
         if series.frequency != self.frequency:
             raise DataError(
-                f"{series.where(0)}: its steps are of a {series.frequency}, but this run learned from steps of a "
-                f"{self.frequency}"
+                f"{series.where(0)}: its steps are of {series.frequency.in_words}, but this run learned from steps of "
+                f"{self.frequency.in_words}"
             )
         counts = (len(learned.known.mean), len(learned.past.mean), len(learned.categories))
         for (noun, found), wanted in zip(widths(series).items(), counts, strict=True):
@@ -488,7 +488,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         panel, shape, learned = data.panel, self.shape, self.learned
         values, missing = int(panel.lengths.sum()), int(panel.lengths.sum() - panel.observed.sum())
         gaps = f", {missing:,} of them missing" if missing else ""
-        yield f"{values:,} values{gaps}, a step is a {self.frequency}, a season {learned.season:,} steps"
+        yield f"{values:,} values{gaps}, steps of {self.frequency.in_words}, a season {learned.season:,} steps"
         lags = ", ".join(map(str, learned.lags[:8])) + (f" ... {learned.lags[-1]}" if len(learned.lags) > 8 else "")
         yield f"windows of {shape.context:,} + {shape.horizon:,} steps, lags {lags}"
 
@@ -667,10 +667,6 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             for group, places in grouped.items()
             if group
         }
-        outcomes = [
-            Outcome(answer.source, (example.target,), answer.text, answer.score)
-            for answer, example in zip(answers, asked, strict=True)
-        ]
         return Scored(
             metric,
             measured.pop(metric),
@@ -678,7 +674,6 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             measured,
             answers,
             asked,
-            outcomes,
         )
 
     def baselines(self, examples: Sequence[Example]) -> dict[str, dict[str, Measured]]:
