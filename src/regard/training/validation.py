@@ -94,7 +94,7 @@ def cost_of(recipe: Recipe, dev_loss: float, value: float | None) -> float:
 
 
 def best_validation(recipe: Recipe, validations: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The recorded validation whose weights are the best: of those with the lowest cost, that of the lowest dev loss."""
+    """The recorded validation with the best weights: of those with the lowest cost, that of the lowest dev loss."""
     metric = f"dev_{recipe.metric}"
 
     def key(entry: Mapping[str, Any]) -> tuple[float, float]:
