@@ -173,7 +173,7 @@ def test_a_narrow_terminal_gets_blocks_with_every_column_once() -> None:
 def test_a_block_of_one_column_names_one() -> None:
     attention = AttentionMap(torch.eye(3), ("wide label",) * 3, tuple("abc"))
     drawing = terminal(attention, width=9, colours=None)
-    assert re.findall("columns? .*", drawing) == ["columns …", "column 3…"]
+    assert re.findall("column.*", drawing) == ["columns…", "column 3…"]
 
 
 def test_larger_weights_have_darker_shades() -> None:
