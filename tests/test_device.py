@@ -55,6 +55,34 @@ def test_modules_of_shapes_alone_have_no_memory_and_their_own_shapes():
     assert nn.Embedding(5, 3).weight.std() > 0.1
 
 
+@pytest.mark.parametrize(
+    ("device", "make"),
+    [
+        ("meta", lambda: torch.arange(5)),
+        ("meta", lambda: torch.arange(2, 11, 3, dtype=torch.float64)),
+        ("meta", lambda: torch.arange(5.0)),
+        ("meta", lambda: torch.arange(0.0, 1.0, 0.25)),
+        ("meta", lambda: torch.arange(end=5)),
+        ("meta", lambda: torch.arange(1, end=5)),
+        ("meta", lambda: torch.arange(3, requires_grad=True, dtype=torch.float32)),
+        ("meta", lambda: torch.arange(3, out=torch.empty(3, dtype=torch.int32))),
+        ("cpu", lambda: torch.arange(6, device="cpu")),
+        ("meta", lambda: torch.randn(3, 4, dtype=torch.float64)),
+        ("meta", lambda: torch.randn(size=(3, 4))),
+        ("meta", lambda: torch.randn(3, 4, out=torch.empty(3, 4))),
+        ("meta", lambda: torch.randn(3, 4, generator=torch.Generator("cpu"))),
+        ("cpu", lambda: torch.randn(3, 4, generator=torch.Generator("cpu"), device="cpu")),
+    ],
+)
+def test_calls_that_make_tensors_of_shapes_alone_take_all_their_forms(device, make):
+    """A call that names a device is left as it is."""
+    expected = make()
+    with only_shapes():
+        made = make()
+    assert (made.shape, made.dtype, made.requires_grad) == (expected.shape, expected.dtype, expected.requires_grad)
+    assert made.device.type == device
+
+
 def test_positions_of_shapes_alone_have_the_shapes_and_types_of_others():
     def tables():
         sizes = {"dim": 12, "heads": 3, "longest": 7, "causal": True}

@@ -63,10 +63,10 @@ class _WithoutValues(TorchFunctionMode):
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(function, "__name__", "")
-        if function is torch.arange and "device" not in (kwargs or {}):  # of whole numbers
+        name, options = getattr(function, "__name__", ""), set(kwargs or {})
+        if function is torch.arange and args and all(type(arg) is int for arg in args) and options <= {"dtype"}:
             return torch.empty(len(range(*args)), **{"dtype": torch.int64, **(kwargs or {})})
-        if function is torch.randn:
+        if function is torch.randn and args and not options & {"generator", "out", "device"}:
             return torch.empty(*args, **(kwargs or {}))
         if name == "normal_":  # of nn.init, and of tensors
             return args[0] if args else kwargs["tensor"]

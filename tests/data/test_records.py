@@ -46,6 +46,19 @@ def refusal(name, content, columns=COLUMNS, limits=records.LIMITS):
     return str(error.value)
 
 
+@pytest.mark.parametrize("name", ["x.tsv", "x.TSV.gz"])
+def test_quotes_in_a_tsv_file_are_part_of_the_text(name):
+    lines = ['"Stop", he said\tx', 'a"b""\t"', '"open\tclosed"']
+    rows = [tuple(line.split("\t")) for line in lines]
+    assert read(name, "\n".join(["english\tfrench", *lines])) == rows
+
+
+def test_tabs_between_quotes_of_a_tsv_file_separate_fields(monkeypatch):
+    monkeypatch.setattr(records, "FIELDS", 3)
+    content = 'english\tfrench\n"a\tb\tc\td\te"'
+    assert refusal("x.tsv", content).startswith("x.tsv:2: a record of more than 3 fields")
+
+
 @laws
 @given(
     st.lists(st.tuples(texts, texts, texts), min_size=1),

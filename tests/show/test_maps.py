@@ -163,10 +163,17 @@ def test_a_narrow_terminal_gets_blocks_with_every_column_once() -> None:
     columns = tuple("abcdefghijk")
     attention = AttentionMap(torch.eye(11)[:3], tuple("xyz"), columns)
     drawing = terminal(attention, width=12, colours=None)
-    assert re.findall("columns .*", drawing) == ["columns 1–5…", "columns 6–1…", "columns 11–…"]
+    assert re.findall("columns .*", drawing) == ["columns 1–4…", "columns 5–8…", "columns 9–1…"]
     assert "".join(block[0] for block in grid(attention, 12, None)).split() == list(columns)
     assert "columns" not in terminal(attention, width=24, colours=None)
-    assert "columns 1–10 of 11" in terminal(attention, width=23, colours=None)
+    halves = terminal(attention, width=23, colours=None)  # there is room for ten columns
+    assert re.findall("columns? .*", halves) == ["columns 1–6 of 11", "columns 7–11 of 11"]
+
+
+def test_a_block_of_one_column_names_one() -> None:
+    attention = AttentionMap(torch.eye(3), ("wide label",) * 3, tuple("abc"))
+    drawing = terminal(attention, width=9, colours=None)
+    assert re.findall("column.*", drawing) == ["columns…", "column 3…"]
 
 
 def test_larger_weights_have_darker_shades() -> None:

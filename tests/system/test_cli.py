@@ -6,6 +6,7 @@ import os
 import random
 import re
 import resource
+import shlex
 import shutil
 import signal
 import string
@@ -991,6 +992,14 @@ def test_the_next_command_shows_an_example_of_the_run(
     assert match[1] in sources
     finished = regard("train", "--resume", "runs/upper", folder=trained[0])  # nothing is validated
     assert finished.error.splitlines()[-1] == 'next: regard look runs/upper "..."'
+
+
+def test_the_next_command_shows_a_source_that_begins_like_an_option(regard: Command, tmp_path: Path) -> None:
+    (tmp_path / "data.tsv").write_text("-a 1\tA\n" * 9, encoding="utf-8")
+    settings = ("data.train=data.tsv", *TINY, "train.updates=1", "data.dev=data.tsv")
+    last = regard("train", "dates", *settings, folder=tmp_path).error.splitlines()[-1]
+    assert last == "next: regard look runs/upper -- '-a 1'"
+    assert regard(*shlex.split(last)[2:], folder=tmp_path).code == 0
 
 
 def test_a_run_may_be_named_without_its_folder(regard: Command, trained: tuple[Path, Result]) -> None:

@@ -105,8 +105,8 @@ def test_columns_must_fit_the_task_and_the_files(task: str) -> None:
 @pytest.mark.parametrize("task", ROWS)
 def test_a_tsv_file_with_a_header_is_read_by_its_columns(task: str) -> None:
     kind, rows = TASKS[task], ROWS[task]
-    with open("table.tsv", "w", encoding="utf-8", newline="") as file:
-        csv.writer(file, delimiter="\t").writerows([("id, ", *kind.columns), *((7, *row) for row in rows)])
+    table = [("id, ", *kind.columns), *(("7", *row) for row in rows)]
+    Path("table.tsv").write_text("".join("\t".join(row) + "\n" for row in table), encoding="utf-8")
     chosen = f"data.columns={','.join(kind.columns)}"
     window = ("language_model.window=0",) if task == "language_model" else ()
     recipe = recipe_of(task, "data.train=table.tsv", "data.dev=table.tsv", chosen, *window)

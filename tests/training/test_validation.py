@@ -18,7 +18,7 @@ import regard
 from regard import recipe as recipes
 from regard import storage
 from regard.console import ProgressLog
-from regard.errors import RecipeError, TooLargeError
+from regard.errors import CorruptError, RecipeError, TooLargeError
 from regard.metrics import Cost, Measured, Outcome
 from regard.metrics.examples import example_scorer
 from regard.recipe import Recipe, Train
@@ -218,6 +218,18 @@ def test_the_metric_decides_if_asked_and_of_equal_ones_the_dev_loss(
     assert run.metrics()[-1][metric] == 9.0
     best = [line for line in table(run.metrics()[:-1], run.recipe(), 3) if line.startswith("best")]
     assert best[0].split()[1] == ("8" if last_loss < 2.0 else "4")
+    assert validation.update_of_weights(run) == (8 if last_loss < 2.0 else 4)
+
+
+def test_a_recorded_validation_without_the_metric_that_decides_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = regard.train(tiny("train.best_by=metric"), runs=tmp_path, quiet=True)
+    entries = run.metrics()
+    del entries[1]["dev_character_errors"]
+    monkeypatch.setattr(Run, "metrics", lambda _: entries)
+    with pytest.raises(CorruptError, match=r"metrics.jsonl is damaged: the validation of update 4 has no dev_char"):
+        validation.update_of_weights(run)
 
 
 def test_training_by_the_metric_resumes_to_the_same_end(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
-from regard.errors import DataError, RecipeError, shown
+from regard.errors import DataError, RecipeError, plural, shown
 from regard.visible import ENCODING_ERRORS, WITHIN_LINES, is_terminal, make_visible, unguarded
 
 if TYPE_CHECKING:
@@ -200,16 +200,16 @@ def check_no_list(run: str, task: "AnyTask", name: str) -> None:
         lines = [] if ending(name) else load(name)
     except DataError:  # it is not there, or no text
         return
-    quoted, noun = shlex.quote(name), task.noun_of_input
+    quoted, noun, nouns = shlex.quote(name), task.noun_of_input, plural(task.noun_of_input)
     score = f"regard score {shlex.quote(run)} {quoted}"
     if ending(name):
         columns = "" if task.recipe.data.columns else f" --columns {','.join(task.columns).upper()}"
-        raise RecipeError(f"{name} is no {noun}, but a table; if it has {noun}s and texts, write: {score}{columns}")
+        raise RecipeError(f"{name} is no {noun}, but a table; if it has {nouns} and texts, write: {score}{columns}")
     first = next((line for line in lines if line.strip()), "")
     if _has_texts(task, first, name):
-        raise RecipeError(f"{name} has {noun}s and texts; {_how_to_use(score, quoted)}")
+        raise RecipeError(f"{name} has {nouns} and texts; {_how_to_use(score, quoted)}")
     if _is_named(task, first, name):
-        raise RecipeError(f"{name} is a list of {noun}s; write: regard predict {shlex.quote(run)} --list {quoted}")
+        raise RecipeError(f"{name} is a list of {nouns}; write: regard predict {shlex.quote(run)} --list {quoted}")
 
 
 def check_names_alone(run: str, task: "AnyTask", name: str, lines: Sequence[str]) -> None:
@@ -217,7 +217,7 @@ def check_names_alone(run: str, task: "AnyTask", name: str, lines: Sequence[str]
     first = next((line for line in lines if line.strip()), "")
     if _has_texts(task, first, name):
         score = f"regard score {shlex.quote(run)} {shlex.quote(name)}"
-        raise RecipeError(f"{name} has {task.noun_of_input}s and texts; {_how_to_use(score, shlex.quote(name))}")
+        raise RecipeError(f"{name} has {plural(task.noun_of_input)} and texts; {_how_to_use(score, shlex.quote(name))}")
 
 
 def _has_texts(task: "AnyTask", line: str, name: str) -> bool:

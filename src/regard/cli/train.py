@@ -89,7 +89,8 @@ def train(
         quoted = shlex.quote(str(run.path))
         shows = task_class(run.recipe().task).shows
         is_short = first.source.strip() and len(first.source) <= LONGEST_SOURCE
-        source = shlex.quote(first.source) if is_short else '"..."'
+        options_end = "-- " if first.source.startswith("-") else ""  # else the source would be read as an option
+        source = f"{options_end}{shlex.quote(first.source)}" if is_short else '"..."'
         log.say(f"next: regard look {quoted} {source}" if shows else f"next: regard predict {quoted} FILE")
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -190,8 +190,16 @@ def _delimiters(name: str) -> str:
     return "\t" if _is_tabbed(name) else DELIMITERS
 
 
+def _quoting(name: str) -> Literal[0, 3]:
+    """The meaning of quotes for `csv.reader`: in a TSV file, with or without a header, they are part of the text."""
+    return csv.QUOTE_NONE if _is_tabbed(name) else csv.QUOTE_MINIMAL
+
+
 def _csv(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record]:
-    """The records of a CSV file with a header; a field in quotes may hold delimiters and newlines."""
+    """The records of a CSV file with a header; a field in quotes may hold delimiters and newlines.
+
+    A record of a TSV file is one line, and quotes are part of its texts.
+    """
     lines = load(name, limits)
     before = csv.field_size_limit(limits.line_bytes)  # a setting of the whole process
     try:
@@ -211,7 +219,7 @@ def _csv_records(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[Re
         raise DataError(f"{name} has several columns {shown(repeated[0])}; rename all but one")
     places, is_header = [header.index(column) for column in columns], True
     bounded = _BoundedRecords(name, lines, delimiter)
-    reader = csv.reader(bounded, delimiter=delimiter, strict=True)
+    reader = csv.reader(bounded, delimiter=delimiter, quoting=_quoting(name), strict=True)
     while True:
         number = bounded.start_record()
         try:
@@ -230,7 +238,8 @@ def _csv_records(name: str, lines: Lines, columns: Sequence[str]) -> Iterator[Re
 def _header(name: str, lines: Lines, delimiter: str) -> list[str]:
     """The names in the first line of a CSV file that is not blank."""
     try:
-        rows = csv.reader(_BoundedRecords(name, lines, delimiter), delimiter=delimiter, strict=True)
+        bounded = _BoundedRecords(name, lines, delimiter)
+        rows = csv.reader(bounded, delimiter=delimiter, quoting=_quoting(name), strict=True)
         return [name.strip() for name in next(rows, [])]
     except csv.Error:
         return []
@@ -246,7 +255,9 @@ class _BoundedRecords(Iterator[str]):
         self._name, self._lines, self._delimiter, self._next = name, lines, delimiter, 0
         rest = rf"[^{delimiter}\n]*+(?P<end>[{delimiter}\n]?)"
         self._quoted = re.compile(rf'[^"]*+(?:""[^"]*+)*+(?P<quote>"?){rest}')
-        self._field = re.compile(rf'(?:(?P<start>")[^"]*+(?:""[^"]*+)*+(?P<quote>"?))?{rest}')
+        in_quotes = r'(?:(?P<start>")[^"]*+(?:""[^"]*+)*+(?P<quote>"?))?'
+        start = r"(?P<start>)(?P<quote>)" if _quoting(name) == csv.QUOTE_NONE else in_quotes
+        self._field = re.compile(start + rest)
         self.start_record()
 
     def start_record(self) -> int:

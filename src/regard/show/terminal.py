@@ -92,9 +92,10 @@ def _drawn(attention: AttentionMap, width: int, colours: str | None, scale: str)
     lines = []
     shaded = shades(attention.weights, scale).tolist()
     marks = [_mark(weights) for weights in shaded]
-    for start, stop in _blocks(widths, room):
+    for start, stop in _even_blocks(widths, room):
         if stop - start < len(widths):
-            lines.append(clipped(f"columns {start + 1}–{stop} of {len(widths)}", width))
+            which = f"column {stop}" if stop - start == 1 else f"columns {start + 1}–{stop}"
+            lines.append(clipped(f"{which} of {len(widths)}", width))
         labels = ["".join(line[start:stop]) for line in header]
         lines += [" " * (margin + 1) + line for line in labels if line.strip()]
         for row, weights, marked in zip(rows, shaded, marks, strict=True):
@@ -145,6 +146,14 @@ def _header(columns: Iterable[str], room: int) -> tuple[list[list[str]], list[in
     height = max(map(len, stacks), default=0)
     lines = zip(*([""] * (height - len(stack)) + stack for stack in stacks), strict=True)
     return [list(map(set_cell_size, line, widths)) for line in lines], widths
+
+
+def _even_blocks(widths: list[int], room: int) -> list[tuple[int, int]]:
+    """The ranges of `_blocks`, as few, but of about equal width: the widest is as narrow as it can be."""
+    blocks = list(_blocks(widths, room))
+    narrowest = min(room, sum(widths) // len(blocks))
+    choices = (list(_blocks(widths, cells)) for cells in range(narrowest, room))
+    return next((choice for choice in choices if len(choice) == len(blocks)), blocks)
 
 
 def _blocks(widths: list[int], room: int) -> Iterator[tuple[int, int]]:

@@ -33,7 +33,7 @@ from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Fields, Given
 from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
 from regard.device import only_shapes
-from regard.errors import DataError, RecipeError, TooLargeError, pick, quantity
+from regard.errors import DataError, RecipeError, TooLargeError, pick, plural, quantity
 from regard.kernels import cross_entropy as kernels
 from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout, SourceView
 from regard.metrics import CLOSEST, METRICS, MULTI_REFERENCE, Measured, Outcome, companions
@@ -302,8 +302,9 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         notes = [*describe_dropped(data.train, dropped, cls.noun, " with an empty side"), *notes]
         if dev:
             if len(cls.columns) > 1 and (shared := count_shared(train, dev)):
-                both = f"{shared:,} of {len(dev):,} dev {cls.noun}s are in train, too"
-                notes.append(f"{both}; their scores say little about other {cls.noun}s")
+                nouns = plural(cls.noun)
+                both = f"{shared:,} of {len(dev):,} dev {nouns} are in train, too"
+                notes.append(f"{both}; their scores say little about other {nouns}")
             return Examples(train, dev, test, notes)
         part = files.split(train, data.split_seed)
         notes.append(f"no data.dev given: {quantity(len(part.dev), cls.noun)} split off for it")

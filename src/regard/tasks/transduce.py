@@ -30,7 +30,7 @@ from regard.data.store import IntegerRows, Shared, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
 from regard.device import map_in_parallel, only_shapes
-from regard.errors import DataError, RecipeError, pick, shown
+from regard.errors import DataError, RecipeError, pick, plural, shown
 from regard.kernels.choose import pause_observers
 from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout, SourceView
 from regard.metrics import MULTI_REFERENCE
@@ -421,7 +421,9 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
             described = self.inputs.descriptions.get(corpus, "")
             other = f", or a description of the corpus {corpus}, such as {described}" if described else ""
             how = f"give the name of a file{other}"
-            raise DataError(f"there is no {noun} {shown(text)}; {noun}s are read here, not texts: {how}") from error
+            raise DataError(
+                f"there is no {noun} {shown(text)}; {plural(noun)} are read here, not texts: {how}"
+            ) from error
 
     def _is_text(self, source: str) -> bool:
         """Whether a source that should be the name of a file is a text."""

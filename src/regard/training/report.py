@@ -8,7 +8,7 @@ from regard.errors import quantity
 from regard.recipe import Recipe
 from regard.training.callbacks import Callback, Ended, Sample, Started, Updated, Validated
 from regard.training.estimate import Estimate, describe
-from regard.training.validation import cost_of
+from regard.training.validation import best_validation
 from regard.visible import make_visible
 
 FLAT_AFTER = 1000  # updates after which flat attention is reported
@@ -135,8 +135,7 @@ def table(entries: Sequence[Mapping[str, Any]], recipe: Recipe, part: int) -> It
     headings = ["dev_loss", *(f"{column} (of {part:,})" for column in columns[1:])]
     widths = [max(9, len(heading)) for heading in headings]
     yield f"{'':<6}{'update':>9}" + "".join(f"  {name:>{width}}" for name, width in zip(headings, widths, strict=True))
-    costs = [(cost_of(recipe, entry["dev_loss"], entry.get(key)), entry["dev_loss"]) for entry in validations]
-    best = validations[costs.index(min(costs))]
+    best = best_validation(recipe, validations)
     last = [] if best is validations[-1] else [("last", validations[-1])]
     for name, entry in [("best", best), *last]:
         numbers = (_number(entry.get(column), width) for column, width in zip(columns, widths, strict=True))

@@ -1,10 +1,10 @@
 """Validations: the dev loss, the metric and samples on a part of dev, and which weights are stored."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -14,7 +14,7 @@ from regard import device as devices
 from regard import models, storage
 from regard.console import counted
 from regard.data.batching import sorted_batches
-from regard.errors import NotFiniteError, RecipeError, TooLargeError, pick
+from regard.errors import CorruptError, NotFiniteError, RecipeError, TooLargeError, pick
 from regard.kernels.choose import capturable
 from regard.maps import TEXT
 from regard.metrics import better
@@ -93,6 +93,16 @@ def cost_of(recipe: Recipe, dev_loss: float, value: float | None) -> float:
     return -value if better(recipe.metric) == "higher is better" else value
 
 
+def best_validation(recipe: Recipe, validations: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The recorded validation with the best weights: of those with the lowest cost, that of the lowest dev loss."""
+    metric = f"dev_{recipe.metric}"
+
+    def key(entry: Mapping[str, Any]) -> tuple[float, float]:
+        return cost_of(recipe, entry["dev_loss"], entry.get(metric)), entry["dev_loss"]
+
+    return min(validations, key=key)
+
+
 def update_of_weights(run: Run) -> int | None:
     """The update whose weights a run stores: that of the best validation, or of the last one if train.keep = last.
 
@@ -100,9 +110,15 @@ def update_of_weights(run: Run) -> int | None:
     """
     recipe, metric = run.recipe(), f"dev_{run.recipe().metric}"
     validations = [entry for entry in run.metrics() if "update" in entry]
-    if recipe.train.keep == "best" and validations:
-        validations = [min(validations, key=lambda entry: cost_of(recipe, entry["dev_loss"], entry.get(metric)))]
-    return int(validations[-1]["update"]) if validations else None
+    if not validations:
+        return None
+    if recipe.train.keep == "last":
+        return int(validations[-1]["update"])
+    lacking = [entry for entry in validations if metric not in entry]
+    if lacking and recipe.train.best_by == "metric":
+        which = f"the validation of update {lacking[0]['update']:,} has no {metric}"
+        raise CorruptError(f"{run.path / storage.METRICS} is damaged: {which}, which train.best_by needs")
+    return int(best_validation(recipe, validations)["update"])
 
 
 def check_best(recipe: Recipe) -> None:
