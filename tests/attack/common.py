@@ -126,6 +126,10 @@ MEDIA_KINDS = {
         *("speech.hop=0.05", "speech.band_masks=1", "speech.band_width=3", "train.ctc=0.3"),
         *("data.train=melodies.tsv", "data.dev=melodies.tsv", "data.test=melodies.tsv"),
     ),
+    "forecast": (
+        *("task=forecast", "metric=crps", "data.train=series.csv", "forecast.horizon=3", "forecast.context=5"),
+        *("forecast.lags=1", "forecast.samples=7", "model.decoder.order=luong", "model.decoder.dropout=0.1"),
+    ),
 }
 NO_DECODER = ("model.decoder", "search")
 UNUSED = {  # keys that a task refuses
@@ -134,6 +138,7 @@ UNUSED = {  # keys that a task refuses
     "tagger": NO_DECODER,
     "answer": NO_DECODER,
     "masked_lm": NO_DECODER,
+    "forecast": ("model.embedding", "model.encoder", "search"),
 }
 
 
@@ -159,6 +164,8 @@ def write_data(folder: Path) -> None:
     (folder / "scenes.tsv").write_text("".join(scenes), encoding="utf-8")
     melodies = [f"tones:{number}:{'-'.join(notes)}\t{' '.join(notes)}\n" for number, notes in enumerate(MELODIES)]
     (folder / "melodies.tsv").write_text("".join(melodies), encoding="utf-8")
+    values = [f"{name},{step},{generator.uniform(1, 9):.2f}\n" for name in "abc" for step in range(30)]
+    (folder / "series.csv").write_text("series,time,value\n" + "".join(values), encoding="utf-8")
 
 
 def install_plugin(folder: Path) -> None:

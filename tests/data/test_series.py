@@ -20,6 +20,7 @@ from regard.data.series_given import given
 from regard.data.tables import Columns
 from regard.errors import DataError, UnknownNameError
 from regard.recipe import Limits
+from shapes import unchecked
 
 laws = settings(max_examples=100, deadline=None, derandomize=True)
 NAN = float("nan")
@@ -510,16 +511,17 @@ def any_series(draw):
     steps, future = draw(st.integers(1, 5)), draw(st.integers(0, 3))
     widths = draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
     has_times = draw(st.booleans())
-    return Series(
-        name=draw(st.text(max_size=5)),
-        values=draw(arrays(float, steps, elements=numbers)),
-        frequency=draw(st.sampled_from([HOUR, Frequency("minute", 15), Frequency("month")])),
-        start=time(draw(st.datetimes())) if has_times else None,
-        position=0 if has_times else draw(st.integers(0, 9)),
-        known=draw(arrays(float, (steps + future, widths[0]), elements=numbers)),
-        past=draw(arrays(float, (steps, widths[1]), elements=numbers)),
-        categories=tuple(draw(st.lists(st.text(max_size=3), max_size=2))),
-    )
+    with unchecked():  # beartype draws random numbers of its own, which a strategy may not
+        return Series(
+            name=draw(st.text(max_size=5)),
+            values=draw(arrays(float, steps, elements=numbers)),
+            frequency=draw(st.sampled_from([HOUR, Frequency("minute", 15), Frequency("month")])),
+            start=time(draw(st.datetimes())) if has_times else None,
+            position=0 if has_times else draw(st.integers(0, 9)),
+            known=draw(arrays(float, (steps + future, widths[0]), elements=numbers)),
+            past=draw(arrays(float, (steps, widths[1]), elements=numbers)),
+            categories=tuple(draw(st.lists(st.text(max_size=3), max_size=2))),
+        )
 
 
 @laws
