@@ -140,6 +140,6 @@ def test_forecasts_are_near_the_true_process_and_attention_is_at_its_lag(script:
     assert result.code == 0, result.error
     scores = json.loads(result.lines[-1])
     assert scores["examples"] == 200
-    assert scores["crps_ratio"] <= 1.20
+    assert scores["crps_ratio"] <= 1.10
     assert 0.87 <= scores["coverage_90"] <= 0.93
     assert scores["right_lags"] >= 0.8

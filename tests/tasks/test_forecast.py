@@ -438,7 +438,10 @@ def test_values_series_and_names_are_inputs(run: Run) -> None:
         ({"a": [1.0, 2.0], "b": [3.0, 4.0]}, "has 2 series; give them one by one"),
         (np.zeros((3, 2)), r"values of shape \(3, 2\); give one or more in a row"),
         ([1.0, "x"], "'x', which is no number"),
-        (Series("d", np.ones(30), Frequency("day"), START), "its steps are of one day, but this run learned from steps"),
+        (
+            Series("d", np.ones(30), Frequency("day"), START),
+            "its steps are of one day, but this run learned from steps",
+        ),
         (7.5, "is 7.5; give its values, such as a list of numbers"),
     ],
     ids=["name", "dict", "matrix", "text", "frequency", "number"],
