@@ -26,6 +26,7 @@ CROSS, DECODER, ENCODER = "decoder.cross_attention", "decoder.self_attention", "
 SITES = {
     "answer": (ENCODER,),
     "classify": ("classify.pooling",),
+    "forecast": (DECODER,),
     "language_model_lines": (DECODER,),
     "masked_lm": (ENCODER,),
     "translate_bahdanau": (CROSS,),

@@ -57,7 +57,7 @@ LARGEST_LAG = 10_000
 LARGEST_VALUE = 1e15  # sums of the squares of values stay finite in float32
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Forecast(Prediction):
     """A forecast: sample paths of the values after a series, their mean and quantiles; `text` is the median.
 
@@ -70,6 +70,16 @@ class Forecast(Prediction):
     paths: Float[Tensor, "paths horizon"] | None = None
     observed: tuple[float, ...] = ()  # what came then, if it is known; NaN where it is not
     context: int = 0  # how many steps the model read before the forecast
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Forecast):
+            return NotImplemented
+        ours, theirs = ({name: value for name, value in vars(one).items() if name != "paths"} for one in (self, other))
+        if self.paths is None or other.paths is None:
+            return ours == theirs and self.paths is other.paths
+        return ours == theirs and torch.equal(self.paths.cpu(), other.paths.cpu())
+
+    __hash__ = Prediction.__hash__
 
     @property
     def mean(self) -> list[float]:
