@@ -22,7 +22,7 @@ from typing import NamedTuple
 M4 = (
     "deepar_m4_hourly:{}",
     "deepar_attention_m4_hourly:{}",
-    "deepar_attention_m4_hourly:{}:model.decoder.kind=transformer",
+    "deepar_attention_m4_hourly:{}:model.decoder.kind=transformer+train.learning_rate=0.001",
 )
 SEEDS = (1, 2, 3)
 OTHERS = tuple(

@@ -373,6 +373,7 @@ class Forecast:
     lags: str = "calendar"  # a step reads the values so many steps before: 1,24,168; calendar: by the frequency
     scaling: str = "mean"  # how each window is scaled; `regard list scalings`
     likelihood: str = "student_t"  # the distribution of a value; `regard list likelihoods`
+    lag_mixture: bool = False  # add a mean of the lagged values, weighted by the network, to the location of a value
     weighted: bool = True  # training draws series with a probability proportional to their mean absolute value
     by_series: bool = False  # an embedding for each series of the training data
     categories: tuple[str, ...] = ()  # columns with static categories of a series, such as its region

@@ -32,7 +32,8 @@ from regard.data.windows import SCALINGS, Windows, WindowShape
 from regard.layers.recurrence import CELLS
 from regard.models import sites
 from regard.models.forecaster import Forecaster, build
-from regard.models.likelihoods import LIKELIHOODS, uniform_numbers
+from regard.models.likelihoods import FLOOR, LIKELIHOODS, uniform_numbers
+from regard.recipe import Forecast
 
 BATCH, CONTEXT, HORIZON, FEATURES, PATHS = 3, 7, 5, 4, 6
 LAGS = (1, 3)
@@ -43,15 +44,19 @@ ENTRIES = 8  # of the one column of categories
 JUNK = (float("nan"), float("inf"), -1e30)
 
 
+REAL = [name for name, entry in LIKELIHOODS.items() if entry.is_real]
+
+
 class Setting(NamedTuple):
-    """A forecaster: its decoder, as the case of another model, and its likelihood."""
+    """A forecaster: its decoder, as the case of another model, its likelihood, and whether it copies lagged values."""
 
     case: Case
     likelihood: str = "gaussian"
+    mixes_lags: bool = False
 
     def __str__(self) -> str:
         positions = "" if self.case.decoder == "transformer" else f"-{self.case.stack.positions}"
-        return f"{self.case}{positions}-{self.likelihood}"
+        return f"{self.case}{positions}-{self.likelihood}{'-mixing' * self.mixes_lags}"
 
     def attends(self) -> bool:
         """Whether its decoder has attention."""
@@ -86,6 +91,11 @@ SETTINGS = list(
                 for case in (Case("none", "lstm"), luong("rotary"), transformer("rotary"))
                 for likelihood in LIKELIHOODS
             ),
+            *(
+                Setting(case, likelihood, mixes_lags=True)
+                for case in (Case("none", "lstm"), luong("rotary"), transformer("rotary"))
+                for likelihood in REAL
+            ),
         ]
     )
 )
@@ -101,9 +111,8 @@ every_likelihood = pytest.mark.parametrize("likelihood", LIKELIHOODS)
 
 def make_forecaster(setting: Setting, weights: float = 0.4) -> Forecaster:
     """A forecaster in float64, with weights that make its outputs varied."""
-    model = build(
-        make_recipe(setting.case), setting.likelihood, SHAPE, features=FEATURES, categories=(ENTRIES,)
-    ).double()
+    settings = Forecast(likelihood=setting.likelihood, lag_mixture=setting.mixes_lags)
+    model = build(make_recipe(setting.case), settings, SHAPE, features=FEATURES, categories=(ENTRIES,)).double()
     draw_weights(model, weights)
     return model.eval()
 
@@ -164,7 +173,7 @@ def test_stepping_retells_the_forward_pass(setting: Setting, sizes: tuple[int, .
         vectors = model.vectors(scaled, windows, model.static(windows), first, size)
         visible = windows.observed[:, BEFORE + first - 1 : BEFORE + first - 1 + size]
         states, state = model.decoder(vectors, visible, state)
-        parts.append(model.out(states))
+        parts.append(model.parameters_of(states, scaled, windows.observed, first))
         first += size
     near(torch.cat(parts, dim=1), model(windows))
 
@@ -323,11 +332,14 @@ def test_recording_changes_no_bit(setting: Setting) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("likelihood", [name for name, entry in LIKELIHOODS.items() if entry.is_real])
+@pytest.mark.parametrize("likelihood", REAL)
+@pytest.mark.parametrize("mixes_lags", [False, True])
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_a_series_in_another_unit_has_its_forecasts_in_that_unit(case: Case, likelihood: str, scaling: str) -> None:
+def test_a_series_in_another_unit_has_its_forecasts_in_that_unit(
+    case: Case, likelihood: str, mixes_lags: bool, scaling: str
+) -> None:
     """The unit reaches the network as the logarithm of the scale alone: without this input, forecasts are in units."""
-    model, windows = make_forecaster(Setting(case, likelihood)), make_windows()
+    model, windows = make_forecaster(Setting(case, likelihood, mixes_lags)), make_windows()
     decoder = model.decoder
     inputs = decoder.enter.weight if case.decoder == "transformer" else decoder.recurrence.rnn.weight_ih_l0
     with torch.no_grad():
@@ -349,13 +361,42 @@ def test_standard_scaling_moves_forecasts_with_the_level() -> None:
     torch.testing.assert_close(changed, expected + 50.0, rtol=1e-8, atol=1e-8)
 
 
+# The mixture of lagged values
+
+
+@every_kind
+@pytest.mark.parametrize("likelihood", REAL)
+def test_a_location_is_counted_from_the_mixture_of_lagged_values(case: Case, likelihood: str) -> None:
+    mixing, windows = make_forecaster(Setting(case, likelihood, mixes_lags=True)), make_windows()
+    plain = make_forecaster(Setting(case, likelihood))
+    plain.load_state_dict({name: value for name, value in mixing.state_dict().items() if not name.startswith("mix.")})
+    states: list[Tensor] = []
+    with mixing.out.register_forward_pre_hook(lambda module, inputs: states.append(inputs[0])):
+        found = mixing(windows)
+    raw, logits = plain(windows), mixing.mix(states[0])
+    scaled = (windows.values - windows.location[:, None]) / windows.scale[:, None]
+    for row in range(BATCH):
+        for step in range(SHAPE.steps):
+            places = [BEFORE + step - lag for lag in LAGS]
+            kept = [number for number, place in enumerate(places) if windows.observed[row, place]]
+            exponents = logits[row, step].exp()
+            total = exponents[kept].sum() + exponents[len(LAGS)]  # the last: to copy nothing
+            centre = sum(exponents[number] / total * scaled[row, places[number]] for number in kept)
+            deviation = torch.nn.functional.softplus(raw[row, step, 1]) + FLOOR
+            near(found[row, step, 0], centre + deviation * raw[row, step, 0])
+    same(found[..., 1:], raw[..., 1:])
+
+
 # Learning
 
 
 @every_kind
-@every_likelihood
-def test_every_likelihood_learns(case: Case, likelihood: str) -> None:
-    model, windows = make_forecaster(Setting(case, likelihood), weights=0.1), make_windows(likelihood, rows=17)
+@pytest.mark.parametrize(
+    ("likelihood", "mixes_lags"), [*((name, False) for name in LIKELIHOODS), *((name, True) for name in REAL)]
+)
+def test_every_likelihood_learns(case: Case, likelihood: str, mixes_lags: bool) -> None:
+    setting = Setting(case, likelihood, mixes_lags)
+    model, windows = make_forecaster(setting, weights=0.1), make_windows(likelihood, rows=17)
     assert all(gradient is not None for gradient in trained_once(model, windows).values())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     losses = []

@@ -302,6 +302,11 @@ def test_counts_cannot_be_centred() -> None:
         check(tiny("data.corpus=waves", "forecast.scaling=standard", "forecast.likelihood=negative_binomial"))
 
 
+def test_counts_are_no_mixture_of_lagged_values() -> None:
+    with pytest.raises(RecipeError, match=r"^forecast.lag_mixture adds values to .* choose gaussian or student_t$"):
+        check(tiny("data.corpus=waves", "forecast.lag_mixture=true", "forecast.likelihood=negative_binomial"))
+
+
 def test_lags_are_sorted_and_the_last_value_is_always_read() -> None:
     assert parse_lags("24, 3,3") == (1, 3, 24)
     assert parse_lags("1") == (1,)

@@ -1,17 +1,19 @@
 """Forecasters: autoregressive models of series, whose output is a probability distribution for each step."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard import recipe as recipes
+from regard.attention.normalizers import softmax
 from regard.data.windows import Windows, WindowShape
 from regard.decoders.history import History, HistoryState, RecurrentHistory, TransformerHistory
 from regard.errors import pick
 from regard.kernels.linear import Linear
 from regard.layers.recurrence import CELLS
 from regard.models import core
-from regard.models.likelihoods import FILL, LIKELIHOODS, Likelihood
+from regard.models.likelihoods import FILL, LIKELIHOODS, Likelihood, around
 
 WIDEST = 50  # the width of a category's embedding, at most
 DECODERS = ("recurrent", "transformer")  # values of model.decoder.kind
@@ -23,13 +25,27 @@ class Forecaster(nn.Module):
 
     A step t reads the values of the steps t - lag, divided by the scale of the window, and the features of t. The
     decoder is recurrent, with or without attention to its own history, or a causal Transformer.
+
+    With `mixes_lags`, a step also copies: the network gives a weight to each lag, and to no lag, by a softmax; the
+    lagged values with these weights are the centre of its distribution, from which the network's location is counted in
+    deviations (as the linear part of Lai et al. 2018, LSTNet, 3.5, but with weights that depend on the state). So
+    values that repeat earlier ones need not pass through the network, which would copy them only roughly.
     """
 
-    def __init__(self, decoder: History, likelihood: Likelihood, shape: WindowShape, categories: nn.ModuleList) -> None:
+    def __init__(
+        self,
+        decoder: History,
+        likelihood: Likelihood,
+        shape: WindowShape,
+        categories: nn.ModuleList,
+        *,
+        mixes_lags: bool = False,
+    ) -> None:
         super().__init__()
         self.decoder, self.likelihood, self.shape = decoder, likelihood, shape
         self.categories = categories
         self.out = Linear(decoder.dim, likelihood.parameters)
+        self.mix = Linear(decoder.dim, 1 + len(shape.lags)) if mixes_lags else None
 
     def forward(self, windows: Windows) -> Float[Tensor, "batch steps parameters"]:
         """The parameters of the distribution of every step, given all values before it (teacher forcing)."""
@@ -37,13 +53,34 @@ class Forecaster(nn.Module):
         vectors = self.vectors(scaled, windows, self.static(windows), 0, self.shape.steps)
         before = windows.observed[:, self.shape.before - 1 : -1]
         states, _ = self.decoder(vectors, before, self.decoder.start(len(scaled)))
-        return self.out(states)
+        return self.parameters_of(states, scaled, windows.observed, 0)
+
+    def parameters_of(
+        self,
+        states: Float[Tensor, "batch steps dim"],
+        scaled: Float[Tensor, "batch before_and_steps"],
+        observed: Bool[Tensor, "batch before_and_steps"],
+        first: int,
+    ) -> Float[Tensor, "batch steps parameters"]:
+        """The parameters of the distribution of each step from `first` on, in float32 at least."""
+        raw = precise(self.out(states))
+        if self.mix is None:
+            return raw
+        places = self.lagged(first, states.shape[1], states.device)
+        may_copy = functional.pad(observed[:, places], (0, 1), value=True)  # the last entry copies nothing
+        weights = softmax(precise(self.mix(states)), may_copy)[..., :-1]
+        return around(raw, (weights * scaled[:, places].to(raw.dtype)).sum(-1))
+
+    def lagged(self, first: int, steps: int, device: torch.device) -> Int[Tensor, "{steps} lags"]:
+        """The places of the lagged values of so many steps, among the values of a window."""
+        numbers = torch.arange(first, first + steps, device=device).unsqueeze(1) + self.shape.before
+        return numbers - torch.tensor(self.shape.lags, device=device)
 
     def log_prob(self, windows: Windows) -> Float[Tensor, "batch steps"]:
         """The log-probability (density) of the value of each step; 0 where none was observed."""
         observed = windows.observed[:, self.shape.before :]
         values = windows.values[:, self.shape.before :]
-        raw = precise(self(windows))
+        raw = self(windows)
         safe = torch.where(observed, values - windows.location.unsqueeze(1), FILL)
         return torch.where(observed, self.likelihood.log_prob(raw, safe, windows.scale.unsqueeze(1)), 0.0)
 
@@ -63,11 +100,9 @@ class Forecaster(nn.Module):
     ) -> Float[Tensor, "batch {steps} inputs"]:
         """The inputs of so many steps from `first` on: lagged values, whether the last is observed, features."""
         before = self.shape.before
-        numbers = torch.arange(first, first + steps, device=scaled.device).unsqueeze(1) + before
-        lags = torch.tensor(self.shape.lags, device=scaled.device)
         observed = windows.observed[:, before + first - 1 : before + first - 1 + steps].unsqueeze(-1)
         parts = [
-            scaled[:, numbers - lags],
+            scaled[:, self.lagged(first, steps, scaled.device)],
             observed.to(scaled.dtype),
             windows.features[:, first : first + steps],
             static.unsqueeze(1).expand(-1, steps, -1),
@@ -96,7 +131,8 @@ class Forecaster(nn.Module):
             vectors = self.vectors(scaled, many, static, step, 1)
             states, state = self.decoder(vectors, many.observed[:, place - 1 : place], state)
             numbers = uniforms[:, :, step - shape.context].flatten(0, 1).unsqueeze(1)
-            values = self.likelihood.draw(precise(self.out(states)), scale, numbers)
+            raw = self.parameters_of(states, scaled, many.observed, step)
+            values = self.likelihood.draw(raw, scale, numbers)
             scaled[:, place], many.observed[:, place] = (values / scale).squeeze(1), True
             drawn.append((values + location).unflatten(0, (-1, paths)))
         return torch.cat(drawn, dim=-1)
@@ -123,7 +159,7 @@ def precise(raw: Float[Tensor, "*rows parameters"]) -> Float[Tensor, "*rows para
 
 
 def build(
-    recipe: recipes.Model, likelihood: str, shape: WindowShape, *, features: int, categories: tuple[int, ...]
+    recipe: recipes.Model, forecast: recipes.Forecast, shape: WindowShape, *, features: int, categories: tuple[int, ...]
 ) -> Forecaster:
     """Build the forecaster of a recipe: `features` numbers for each step, `categories` entries in each column."""
     settings = recipe.decoder
@@ -143,4 +179,5 @@ def build(
             dropout=settings.dropout,
             attention=core.stack_shape(recipe, settings, None) if settings.order == "luong" else None,
         )
-    return Forecaster(decoder, pick(LIKELIHOODS, likelihood, "likelihood")(), shape, nn.ModuleList(tables))
+    likelihood = pick(LIKELIHOODS, forecast.likelihood, "likelihood")()
+    return Forecaster(decoder, likelihood, shape, nn.ModuleList(tables), mixes_lags=forecast.lag_mixture)

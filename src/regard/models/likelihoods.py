@@ -203,6 +203,15 @@ class LogNormal(Likelihood):
         return np.isfinite(values) & (values > 0)
 
 
+def around(raw: Raw, centre: Values) -> Raw:
+    """The network's numbers for a distribution of any number, with a location that it counts from a centre.
+
+    location = centre + deviation m:  if the deviation is small, so is the distance.
+    """
+    location, deviation = _location_deviation(raw)
+    return torch.cat([(centre + deviation * location).unsqueeze(-1), raw[..., 1:]], dim=-1)
+
+
 LIKELIHOODS: dict[str, type[Likelihood]] = {
     "gaussian": Gaussian,
     "student_t": StudentT,

@@ -296,11 +296,16 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                 f"forecast.scaling = standard subtracts the mean, but forecast.likelihood = {settings.likelihood} is "
                 f"of {likelihood.support}; choose forecast.scaling = mean"
             )
+        if settings.lag_mixture and not likelihood.is_real:
+            raise RecipeError(
+                f"forecast.lag_mixture adds values to the location of a distribution of any number, but "
+                f"forecast.likelihood = {settings.likelihood} is of {likelihood.support}; choose gaussian or student_t"
+            )
         reading_of(recipe)
         pick(dict.fromkeys(("", *series_files.FORMATS)), settings.format, "format of series")
         lags = (1,) if settings.lags == CALENDAR else parse_lags(settings.lags)
         with only_shapes():  # fails if sizes do not fit
-            forecaster.build(recipe.model, settings.likelihood, window_shape(recipe, lags), features=1, categories=())
+            forecaster.build(recipe.model, settings, window_shape(recipe, lags), features=1, categories=())
 
     @classmethod
     def check_columns(cls, recipe: Recipe) -> None:
@@ -429,7 +434,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         """Builds the model with newly initialised weights."""
         return forecaster.build(
             self.recipe.model,
-            self.recipe.forecast.likelihood,
+            self.recipe.forecast,
             self.shape,
             features=self.learned.features,
             categories=tuple(map(len, self._columns())),
