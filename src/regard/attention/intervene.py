@@ -24,6 +24,7 @@ LARGEST = 10**9  # of numbers in short texts, and of seeds
 PART = re.compile(r'(?:(?P<key>[a-z]+)=)?(?P<value>"[^"]*"|[^\s"]+)(?:\s+|$)')
 
 
+@dataclass(frozen=True)
 class Intervention(ABC):
     """Base of all interventions; layers, heads, rows, columns and source positions are counted from 1."""
 
@@ -31,7 +32,7 @@ class Intervention(ABC):
 
     def __str__(self) -> str:
         """The intervention as a short text, which `parse` reads."""
-        values = {key.name: getattr(self, key.name) for key in fields(self)}  # type: ignore[arg-type]
+        values = {key.name: getattr(self, key.name) for key in fields(self)}
         given = [f"{key}={quoted(value)}" for key, value in values.items() if value is not None]
         return " ".join([self.name, *given])
 
@@ -337,7 +338,6 @@ def _unreadable(name: str, text: str) -> RecipeError:
 def _check_positions(*positions: Position) -> None:
     """Raise RecipeError if a position is neither a word nor a number from 1 on."""
     for position in positions:
-        is_number = isinstance(position, int) and not isinstance(position, bool)
-        if not (is_number and position >= 1) and not (isinstance(position, str) and position):
+        is_number = isinstance(position, int) and not isinstance(position, bool) and position >= 1
+        if not is_number and not (isinstance(position, str) and position):
             raise RecipeError(f"{shown(position)} is not a position: they are counted from 1, or given as a word")
-

@@ -127,10 +127,10 @@ def _change_source(model: nn.Module, changes: Sequence[Intervention], stack: Exi
     swaps = [change for change in changes if isinstance(change, Swap)]
     erasures = [change for change in changes if isinstance(change, Erase)]
     fed = [change for change in changes if isinstance(change, Feed)]
-    for change in swaps:
-        _check_numbers(change, change.first, change.second)
-    for change in erasures:
-        _check_numbers(change, change.first)
+    for swap in swaps:
+        _check_numbers(swap, swap.first, swap.second)
+    for erase in erasures:
+        _check_numbers(erase, erase.first)
     encoder = getattr(model, "encoder", None)
     if not isinstance(encoder, Encoder):
         _change_prompt(model, changes, erasures, stack)
@@ -289,7 +289,9 @@ def _change_prompt(
         raise RecipeError(f"{others[0]}: this model has no encoder; change the text itself")
     scopes = [name for name, place in sites(model).items() if place.name == DECODER_SELF]
     if isinstance(model, Forecaster):
-        raise RecipeError(f"{erasures[0]}: each step of a forecast reads earlier values directly; leave them out instead")
+        raise RecipeError(
+            f"{erasures[0]}: each step of a forecast reads earlier values directly; leave them out instead"
+        )
     if not isinstance(model, LanguageModel) or not scopes:
         raise RecipeError(f"{erasures[0]}: this model has no attention that could skip a position")
     for name in scopes:
