@@ -1,6 +1,6 @@
 """DeepAR of regard and of GluonTS on M4 hourly, on the CPU: windows per second in interleaved rounds, and quality.
 
-    python benchmarks/peer_gluonts.py PEER_PYTHON                  five rounds of 60 updates each, then 1,000 updates of both
+    python benchmarks/peer_gluonts.py PEER_PYTHON             five rounds of 60 updates each, then 1,000 updates of both
     python benchmarks/peer_gluonts.py PEER_PYTHON --rounds 1 --quality 0
 
 PEER_PYTHON is the python of an environment with GluonTS, outside this project:

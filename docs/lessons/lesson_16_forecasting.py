@@ -82,6 +82,7 @@ settings = (
     *(f"forecast.horizon={HORIZON}", "forecast.context=36", "model.decoder.kind=recurrent", "model.decoder.cell=lstm"),
     *("model.decoder.dim=48", "train.updates=1000", "train.validate=1000", "train.batch_tokens=1536"),
     *("train.learning_rate=0.005", "train.warmup=20", "train.threads=1", "train.device=cpu"),
+    *("forecast.lags=1", "forecast.lag_mixture=false"),  # a step reads the last value, and copies none
 )
 predictors = {}
 
@@ -147,8 +148,13 @@ for lag in LAGS:
 # own state remembers enough. The map says which states are read, not which values count.
 #
 # A Transformer of one layer has keys that know one value each. Then a weight is on the value itself, but finding it
-# takes longer. That is the recipe `waves`: `regard demo forecast` trains it in a minute or two, and counts how often
-# the heaviest weight is at the true lag.
+# takes long, and not every seed finds every lag.
+#
+# The third way is attention **by location** (Luong et al. 2015, equation 8): the state gives a weight to each of the
+# last 24 values by a softmax, without keys, and the weighted sum of the values themselves is the centre of the
+# distribution (`forecast.lag_mixture`). That is kernel regression again, with learned weights, and here the map says
+# exactly which values count. It is the recipe `waves`: `regard demo forecast` trains it in a minute, and counts how
+# often the heaviest weight is at the true lag.
 #
 # ## Exercise 1: kernel regression over windows
 #

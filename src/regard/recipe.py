@@ -370,10 +370,10 @@ class Forecast:
     frequency: str = ""  # of the steps, such as hour or 15 minutes; empty: inferred from the times
     start: str = ""  # time of the first value in files without times, such as 1990-01-01; empty: not known
     season: int = _number(0, 0, 1_000_000)  # steps of a season, for metrics and baselines; 0: by the frequency
-    lags: str = "calendar"  # a step reads the values so many steps before: 1,24,168; calendar: by the frequency
+    lags: str = "calendar"  # a step reads the values so many steps before: 1,24,168 or 1-24; calendar: by the frequency
     scaling: str = "mean"  # how each window is scaled; `regard list scalings`
     likelihood: str = "student_t"  # the distribution of a value; `regard list likelihoods`
-    lag_mixture: bool = False  # add a mean of the lagged values, weighted by the network, to the location of a value
+    lag_mixture: bool = False  # attention by location to the lagged values: their weighted sum is the centre of a value
     weighted: bool = True  # training draws series with a probability proportional to their mean absolute value
     by_series: bool = False  # an embedding for each series of the training data
     categories: tuple[str, ...] = ()  # columns with static categories of a series, such as its region

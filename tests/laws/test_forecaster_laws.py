@@ -373,7 +373,7 @@ def test_a_location_is_counted_from_the_mixture_of_lagged_values(case: Case, lik
     states: list[Tensor] = []
     with mixing.out.register_forward_pre_hook(lambda module, inputs: states.append(inputs[0])):
         found = mixing(windows)
-    raw, logits = plain(windows), mixing.mix(states[0])
+    raw, logits = plain(windows), mixing.mix.out(states[0])
     scaled = (windows.values - windows.location[:, None]) / windows.scale[:, None]
     for row in range(BATCH):
         for step in range(SHAPE.steps):

@@ -24,7 +24,7 @@ from regard.errors import CorruptError, DataError, RecipeError, StoppedError
 from regard.models.baselines import BASELINES
 from regard.recipe import Recipe
 from regard.storage import Run
-from regard.tasks.forecast import FILE, LEVELS, Forecasting, Learned, cut, parse_lags, series_of
+from regard.tasks.forecast import FILE, LEVELS, Forecasting, Learned, cut, example_of, parse_lags, series_of
 from regard.training import check, resume, train
 from regard.training.engine import eager
 from regard.training.session import OPTIMIZER
@@ -280,8 +280,14 @@ def test_impossible_values_are_named_with_their_line(tmp_path: Path) -> None:
     ("key", "message"),
     [
         ("data.columns=a,b", "data.columns names the columns of series, time and value, three in all, not a, b"),
-        ("forecast.lags=0,3", "forecast.lags is calendar, or numbers from 1 to 10,000 such as 1,24,168, not '0,3'"),
-        ("forecast.lags=soon", "forecast.lags is calendar, or numbers from 1 to 10,000 such as 1,24,168, not 'soon'"),
+        (
+            "forecast.lags=0,3",
+            "forecast.lags is calendar, or numbers from 1 to 10,000 such as 1,24,168 or 1-24, not '0,3'",
+        ),
+        (
+            "forecast.lags=soon",
+            "forecast.lags is calendar, or numbers from 1 to 10,000 such as 1,24,168 or 1-24, not 'soon'",
+        ),
         ("forecast.lags=10001", "forecast.lags is calendar, or numbers from 1 to 10,000"),
         ("forecast.start=yesterday", "forecast.start is a time such as 1990-01-01, not 'yesterday'"),
         ("forecast.frequency=hours ago", "unknown frequency 'hours ago'"),
@@ -310,6 +316,39 @@ def test_counts_are_no_mixture_of_lagged_values() -> None:
 def test_lags_are_sorted_and_the_last_value_is_always_read() -> None:
     assert parse_lags("24, 3,3") == (1, 3, 24)
     assert parse_lags("1") == (1,)
+    assert parse_lags("2-4,7") == (1, 2, 3, 4, 7)
+
+
+@pytest.mark.parametrize("text", ["", "a", "0", "5-3", "-3", "1-2-3", "1-10001", "1-999999999999", "1,,2"])
+def test_lags_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(RecipeError, match=r"^forecast.lags is calendar, or numbers from 1 to 10,000 such as .* not "):
+        parse_lags(text)
+
+
+def test_the_map_of_the_lag_mixture_has_the_weight_of_each_value_that_is_copied() -> None:
+    recipe = tiny("data.corpus=waves", "model.decoder.order=none", "forecast.lags=1,3,9", "forecast.lag_mixture=true")
+    whole = [a_series("long", 60), a_series("short", 5)]  # the second is shorter than the largest lag
+    task = Forecasting.learn(recipe, [example_of(whole[0])])
+    model = task.build()
+    assert model.mix is not None
+    mixed: list[torch.Tensor] = []
+    with model.mix.register_forward_hook(lambda module, inputs, attended: mixed.append(attended.context)):
+        forecasts = [*task.forecasts(model, whole, all_maps=True)]
+    windows = task._panel(whole, [len(one) for one in whole]).collate(range(2))
+    for row, forecast in enumerate(forecasts):
+        attention = forecast.map
+        assert attention is not None
+        assert attention.place is not None
+        assert forecast.paths is not None
+        assert str(attention.place) == "forecast.lag_mixture, layer 1, head 1"
+        first = max(0, len(whole[row]) - 9)
+        assert attention.rows == forecast.times
+        assert attention.columns == whole[row].labels(len(whole[row]) + HORIZON - 1)[first:]
+        assert len(forecast.view().times) > len(attention.columns)  # they are all under the drawn series
+        read = np.concatenate([whole[row].values, forecast.paths.median(0).values[:-1].numpy()])[first:]
+        scaled = (torch.from_numpy(read).float() - windows.location[row]) / windows.scale[row]
+        torch.testing.assert_close(attention.weights @ scaled, mixed[-1][row, CONTEXT:], rtol=1e-4, atol=1e-5)
+        assert (attention.weights.sum(-1) > 0).all()
 
 
 def test_a_value_that_is_too_large_for_float32_is_refused(run: Run) -> None:

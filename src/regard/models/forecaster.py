@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import recipe as recipes
+from regard.attention.core import Attended
 from regard.attention.normalizers import softmax
 from regard.data.windows import Windows, WindowShape
 from regard.decoders.history import History, HistoryState, RecurrentHistory, TransformerHistory
@@ -20,16 +21,38 @@ DECODERS = ("recurrent", "transformer")  # values of model.decoder.kind
 ORDERS = ("none", "luong")  # values of model.decoder.order: DeepAR, or with attention to its own history
 
 
+class LagMixture(nn.Module):
+    """Luong et al. 2015, eq. 8, attention by location:  a_t = softmax(W h_t), a weight for each lag, and one for none.
+
+    The values are those of the series itself, so many steps before t. A missing one gets no weight.
+    """
+
+    def __init__(self, dim: int, lags: int) -> None:
+        super().__init__()
+        self.out = Linear(dim, lags + 1)
+
+    def forward(
+        self,
+        states: Float[Tensor, "batch steps dim"],
+        values: Float[Tensor, "batch steps lags"],
+        observed: Bool[Tensor, "batch steps lags"],
+    ) -> Attended:
+        """The sum of the lagged values with their weights, as the context (batch, steps), in float32 at least."""
+        mask = functional.pad(observed, (0, 1), value=True)  # the last entry copies nothing
+        weights = softmax(precise(self.out(states)), mask)[..., :-1]
+        return Attended((weights * values.to(weights.dtype)).sum(-1), weights)
+
+
 class Forecaster(nn.Module):
     """Salinas et al. 2020, DeepAR: p(z_t | z_1 ... z_(t-1)), a distribution whose parameters a decoder computes.
 
     A step t reads the values of the steps t - lag, divided by the scale of the window, and the features of t. The
     decoder is recurrent, with or without attention to its own history, or a causal Transformer.
 
-    With `mixes_lags`, a step also copies: the network gives a weight to each lag, and to no lag, by a softmax; the
-    lagged values with these weights are the centre of its distribution, from which the network's location is counted in
-    deviations (as the linear part of Lai et al. 2018, LSTNet, 3.5, but with weights that depend on the state). So
-    values that repeat earlier ones need not pass through the network, which would copy them only roughly.
+    With `mixes_lags`, a step also copies: the context of its attention to lagged values (`LagMixture`) is the centre of
+    its distribution, from which the network's location is counted in deviations (as the linear part of Lai et al. 2018,
+    LSTNet, 3.5, but with weights that depend on the state). So values that repeat earlier ones need not pass through
+    the network, which would copy them only roughly.
     """
 
     def __init__(
@@ -45,7 +68,7 @@ class Forecaster(nn.Module):
         self.decoder, self.likelihood, self.shape = decoder, likelihood, shape
         self.categories = categories
         self.out = Linear(decoder.dim, likelihood.parameters)
-        self.mix = Linear(decoder.dim, 1 + len(shape.lags)) if mixes_lags else None
+        self.mix = LagMixture(decoder.dim, len(shape.lags)) if mixes_lags else None
 
     def forward(self, windows: Windows) -> Float[Tensor, "batch steps parameters"]:
         """The parameters of the distribution of every step, given all values before it (teacher forcing)."""
@@ -67,9 +90,7 @@ class Forecaster(nn.Module):
         if self.mix is None:
             return raw
         places = self.lagged(first, states.shape[1], states.device)
-        may_copy = functional.pad(observed[:, places], (0, 1), value=True)  # the last entry copies nothing
-        weights = softmax(precise(self.mix(states)), may_copy)[..., :-1]
-        return around(raw, (weights * scaled[:, places].to(raw.dtype)).sum(-1))
+        return around(raw, self.mix(states, scaled[:, places], observed[:, places]).context)
 
     def lagged(self, first: int, steps: int, device: torch.device) -> Int[Tensor, "{steps} lags"]:
         """The places of the lagged values of so many steps, among the values of a window."""

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from regard.data.tables import Columns, LoadedSeries
 from regard.data.windows import SCALINGS, Panel, Standard, Windows, WindowShape, count_features
 from regard.device import only_shapes
 from regard.errors import CorruptError, DataError, RecipeError, did_you_mean, pick, shown
-from regard.maps import AttentionMaps, SeriesView, Steps
+from regard.maps import AttentionMaps, LayerMaps, SeriesView, Steps
 from regard.metrics import METRICS, Measured
 from regard.metrics.forecasts import Forecasts, quantiles
 from regard.models import DECODER_SELF, forecaster, sites
@@ -54,6 +55,7 @@ PATHS_AT_ONCE = 20_000  # sample paths that are computed together
 SHOWN = 3  # the history in a picture is at least so many times as long as the forecast
 CALENDAR = "calendar"  # the value of forecast.lags that chooses them by the frequency
 LARGEST_LAG = 10_000
+LAG_MIXTURE = "forecast.lag_mixture"  # the site of its map
 LARGEST_VALUE = 1e15  # sums of the squares of values stay finite in float32
 
 
@@ -239,6 +241,13 @@ class Known(NamedTuple):
 
     series: Series
     values: int
+
+
+class Looks(NamedTuple):
+    """The weights of a batch of forecasts: of all attentions, and of the mixture of lagged values, if there is one."""
+
+    recording: Recording
+    lags: Float[Tensor, "batch horizon lags"] | None
 
 
 class Judged(NamedTuple):
@@ -615,7 +624,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             uniforms = uniform_numbers(seed, keys, (paths, horizon, model.likelihood.uniforms))
             sampled = model.sample(windows, uniforms.to(device)).cpu()
             median = _median(sampled)
-            score, recording = self._read_again(model, windows, median.to(device))
+            score, looks = self._read_again(model, windows, median.to(device))
             for row, place in enumerate(group):
                 one = Forecast(
                     series[place].name,
@@ -626,24 +635,30 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                     series=series[place],
                     times=labels,
                     paths=sampled[row],
-                    context=self.shape.context,
+                    context=max(self.shape.context, self.shape.before - 1),
                 )
-                yield self._with_maps(model, recording, row, one, all_maps=all_maps)
+                yield self._with_maps(model, looks, row, one, all_maps=all_maps)
 
     @torch.no_grad()
     def _read_again(
         self, model: Forecaster, windows: Windows, median: Float[Tensor, "batch horizon"]
-    ) -> tuple[Float[Tensor, " batch"], Recording]:
+    ) -> tuple[Float[Tensor, " batch"], "Looks"]:
         """The log-density of the medians, and the weights of all attentions while the model reads them."""
         places = slice(self.shape.before + self.shape.context, None)
         values, observed = windows.values.clone(), windows.observed.clone()
         values[:, places], observed[:, places] = median, True
-        with core.recording_sites(model, bool(sites(model))) as recording:
+        lags: list[Tensor] = []
+        with core.recording_sites(model, bool(sites(model))) as recording, ExitStack() as hooks:
+            if model.mix is not None:
+                hooks.enter_context(
+                    model.mix.register_forward_hook(lambda module, inputs, mixed: lags.append(mixed.weights.cpu()))
+                )
             scores = model.log_prob(replace(windows, values=values, observed=observed))
-        return scores[:, self.shape.context :].double().sum(1).cpu(), recording
+        looks = Looks(recording, lags[0][:, self.shape.context :] if lags else None)
+        return scores[:, self.shape.context :].double().sum(1).cpu(), looks
 
     def _with_maps(
-        self, model: Forecaster, recording: Recording, row: int, forecast: "Forecast", *, all_maps: bool
+        self, model: Forecaster, looks: "Looks", row: int, forecast: "Forecast", *, all_maps: bool
     ) -> "Forecast":
         """The forecast with its map; if `all_maps`, with those of all layers and heads, too.
 
@@ -651,10 +666,26 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         """
         assert forecast.series is not None
         axes = self._axes(forecast.series, forecast.times)._replace(view=forecast.view)
-        maps = core.recorded_maps(model, recording, row, {DECODER_SELF: axes})
-        if maps is None:
+        maps = core.recorded_maps(model, looks.recording, row, {DECODER_SELF: axes})
+        layers = [
+            *(maps.layers if maps else ()),
+            *([] if looks.lags is None else [self._lag_map(looks.lags[row], forecast)]),
+        ]
+        if not layers:
             return forecast
+        maps = AttentionMaps(tuple(layers))
         return replace(forecast, map=maps.pick(), maps=maps if all_maps else None)
+
+    def _lag_map(self, weights: Float[Tensor, "horizon lags"], forecast: "Forecast") -> LayerMaps:
+        """The map of the mixture of lagged values: a column for each value within the largest lag."""
+        assert forecast.series is not None
+        values, horizon, lags = len(forecast.series), self.shape.horizon, torch.tensor(self.shape.lags)
+        first = max(0, values - self.shape.before)
+        columns = forecast.series.labels(values + horizon - 1)[first:]
+        steps = torch.arange(horizon).unsqueeze(1)
+        places = (values + steps - lags - first).clamp(min=0)  # values before the first one have no weight
+        spread = torch.zeros(horizon, len(columns)).index_put((steps, places), weights.float(), accumulate=True)
+        return LayerMaps(LAG_MIXTURE, 1, spread.unsqueeze(0), forecast.times, columns, Steps(), forecast.view)
 
     def _axes(self, series: Series, times: tuple[str, ...]) -> Axes:
         """The axes of the maps of a forecast after a series: times of the forecast, and of the values before each."""
@@ -753,16 +784,18 @@ def window_shape(recipe: Recipe, lags: tuple[int, ...]) -> WindowShape:
 
 
 def parse_lags(text: str) -> tuple[int, ...]:
-    """The numbers of forecast.lags."""
+    """The numbers of forecast.lags; `1-24` are all from 1 to 24."""
     try:
-        lags = tuple(sorted({int(part) for part in text.split(",")}))
+        ranges = [[int(end) for end in part.split("-", 1)] for part in text.split(",")]
+        lags = sorted({lag for ends in ranges for lag in range(ends[0], min(ends[-1], LARGEST_LAG + 1) + 1)})
     except ValueError:
-        lags = (0,)
-    if not 1 <= lags[0] <= lags[-1] <= LARGEST_LAG:
+        lags = []
+    if not lags or not 1 <= lags[0] <= lags[-1] <= LARGEST_LAG:
         raise RecipeError(
-            f"forecast.lags is {CALENDAR}, or numbers from 1 to {LARGEST_LAG:,} such as 1,24,168, not {shown(text)}"
+            f"forecast.lags is {CALENDAR}, or numbers from 1 to {LARGEST_LAG:,} such as 1,24,168 or 1-24, not "
+            f"{shown(text)}"
         )
-    return lags if lags[0] == 1 else (1, *lags)  # the last value is always read
+    return tuple(lags) if lags[0] == 1 else (1, *lags)  # the last value is always read
 
 
 def cut(series: Series, end: int | None, settings: Settings) -> Cut:
