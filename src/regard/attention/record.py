@@ -159,7 +159,7 @@ class Recording:
         if head is not None and head not in numbers:
             recorded = f"{name} has {numbered('head', len(numbers))}"
             if self.selection.heads:
-                recorded = f"of {name}, only {', '.join(map(str, numbers))} was recorded"
+                recorded = f"of {name}, only {', '.join(map(str, numbers))} were recorded"
             raise RecipeError(f"head {head}: {recorded}")
         kept = self.row_numbers(name)
         labels = rows or tuple(map(str, range(self._total(name))))
