@@ -86,7 +86,7 @@ class DotProduct:
             visible = lower if visible is None else visible & lower
         with without_autocast(query):
             precision = torch.promote_types(query.dtype, torch.float32)
-            scores = query.to(precision) @ keys.to(precision).transpose(-2, -1) * self.scale
+            scores = (query.to(precision) * self.scale) @ keys.to(precision).transpose(-2, -1)
             scores = scores if bias is None else scores + bias
             return softmax(scores, visible)
 
