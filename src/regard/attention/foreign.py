@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -32,21 +32,6 @@ from regard.errors import RecipeError
 from regard.kernels.choose import is_transformed, without_autocast
 
 OWN = ("regard", "torch")  # packages whose modules are known: they have hooks, or no attention
-
-
-class Call(Protocol):
-    """One call of an attention function: its size, and the weights of some heads and rows, given by index."""
-
-    @property
-    def queries(self) -> int:
-        """The number of rows."""
-
-    @property
-    def heads(self) -> int | None:
-        """The number of heads; None if there is no axis of heads."""
-
-    def weights(self, heads: Sequence[int] | None, rows: Sequence[int] | None) -> Pairs:
-        """The exact weights, in float32 at least; a row in which every key is masked has weights 0."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +55,7 @@ class DotProduct:
         return self.query.shape[-3] if self.query.ndim > 3 else None
 
     def weights(self, heads: Sequence[int] | None, rows: Sequence[int] | None) -> Pairs:
-        """Compute the weights of these heads and rows only."""
+        """The exact weights of heads and rows, given by index, or of all; 0 in a row in which every key is masked."""
         query, keys, mask = self.query, self.keys, self.mask
         if self.heads is not None:
             chosen = range(self.heads) if heads is None else heads
@@ -135,6 +120,7 @@ class Projected:
         return weights
 
 
+Call = DotProduct | Projected  # one call of an attention function
 Read = Callable[[Mapping[str, Any]], Call]
 
 
@@ -366,10 +352,10 @@ def _with_separate_heads(call: Call, module: nn.Module) -> Call:
     """Hugging Face's grouped attention of a single token: it has the heads of a group on the axis of the queries."""
     groups = getattr(module, "num_key_value_groups", 1)
     heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
-    packed = isinstance(call, DotProduct) and call.heads is not None and heads == call.heads * groups
-    if groups == 1 or not packed or call.queries != groups:
+    if groups == 1 or not isinstance(call, DotProduct) or call.heads is None:
         return call
-    assert isinstance(call, DotProduct)
+    if heads != call.heads * groups or call.queries != groups:
+        return call
     query, mask = call.query.flatten(1, 2).unsqueeze(2), call.mask
     if mask is not None and mask.shape[1] > 1:
         mask = mask.flatten(1, 2).unsqueeze(2)
