@@ -215,7 +215,7 @@ def test_heads_and_rows_that_are_not_there_are_errors_with_a_sentence():
             "layers": ["decoder.atention"]
         },
     }.items():
-        with pytest.raises(RecipeError) as caught:
+        with unchecked(), pytest.raises(RecipeError) as caught:
             run(make_model(), **settings)
         assert str(caught.value) == message
     recording = run(model, heads=[1, 3])

@@ -325,9 +325,7 @@ def _wrapper(original: Callable[..., Any], names: tuple[str, ...], read: Read) -
 
 
 def _notify(read: Read, given: Mapping[str, Any], caller: FrameType) -> None:
-    """Hand a call to the watchers of its module; the steps of a call that is watched as a whole are left out."""
-    if caller.f_code is MULTI_HEAD_CODE:
-        return
+    """Hand a call to the watchers of its module."""
     module = _running_module(caller)
     if module is None:
         return
@@ -339,8 +337,11 @@ def _notify(read: Read, given: Mapping[str, Any], caller: FrameType) -> None:
 
 
 def _running_module(frame: FrameType | None) -> nn.Module | None:
-    """The innermost module whose method is running, or the attention in it if that is an encoder layer of torch."""
-    while frame is not None:
+    """The innermost module whose method is running, or the attention in it if that is an encoder layer of torch.
+
+    None within `multi_head_attention_forward`, which is watched as a whole.
+    """
+    while frame is not None and frame.f_code is not MULTI_HEAD_CODE:
         owner = frame.f_locals.get("self")
         if isinstance(owner, nn.Module):
             return owner.self_attn if isinstance(owner, nn.TransformerEncoderLayer) else owner
