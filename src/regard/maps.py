@@ -266,18 +266,26 @@ class LayerMaps:
     columns: tuple[str, ...]
     layout: Layout = TEXT
     view: Callable[[], SourceView | None] | None = None  # as in `AttentionMap`
+    head_numbers: tuple[int, ...] = ()  # of the heads that are here, if not of all
 
     @property
     def heads(self) -> int:
         """The number of heads."""
         return len(self.weights)
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The number of each head, counted from 1."""
+        return self.head_numbers or tuple(range(1, self.heads + 1))
+
     def map(self, head: int | None = None) -> AttentionMap:
-        """The map of one head, counted from 1, or the mean of all heads."""
-        if head is not None and not 1 <= head <= self.heads:
+        """The map of one head, counted from 1, or the mean of all heads that are here."""
+        if head is not None and head not in self.numbers:
+            if self.head_numbers:
+                raise RecipeError(f"head {head}: {self.site} was recorded for {', '.join(map(str, self.numbers))} only")
             raise RecipeError(f"head {head}: {self.site} of this model has {numbered('head', self.heads)}")
-        weights = self.weights.mean(0) if head is None else self.weights[head - 1]
-        head = 1 if self.heads == 1 else head
+        weights = self.weights.mean(0) if head is None else self.weights[self.numbers.index(head)]
+        head = self.numbers[0] if self.heads == 1 else head
         place = Place(self.site, self.layer, head)
         return AttentionMap(weights, self.rows, self.columns, self.layout, place, self.view)
 
@@ -320,7 +328,7 @@ class AttentionMaps:
     def __iter__(self) -> Iterator[AttentionMap]:
         """Iterate over the maps, layer by layer: the mean of its heads if there are several, then each head."""
         for layer in self.layers:
-            heads = [*([None] if layer.heads > 1 else []), *range(1, layer.heads + 1)]
+            heads = [*([None] if layer.heads > 1 else []), *layer.numbers]
             yield from map(layer.map, heads)
 
     def save(self, path: str | Path, title: str = "", *, scale: str | None = None) -> Path:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from setups import LIMITS, case_of, make_setup, setups
@@ -32,11 +33,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.attention.gates import GATES
-from regard.attention.record import Recording, record
+from regard.attention.record import Labels, Recording, record
 from regard.decoders import ORDERS
 from regard.errors import RecipeError
 from regard.kernels.choose import is_observed, pause_observers
-from regard.models import Seq2Seq
+from regard.models import Seq2Seq, sites
 from regard.models.language import build as build_language_model
 from regard.recipe import Search
 from regard.search import beam, find, sample
@@ -121,6 +122,132 @@ def test_recording_changes_no_bit(case):
         assert step.attention is None
     else:
         near(weights.flatten(1, -3).mean(1), step.attention.detach(), 0.0 if case.variant.heads == 1 else 1e-6)
+
+
+ROWS = [0, 2, 3, 5]
+
+
+def heads_of(case: Case) -> list[int]:
+    """Numbers of heads that every attention of the model has; not all of them if there are several."""
+    return [1, case.variant.heads] if case.variant.heads > 2 else [case.variant.heads]
+
+
+def part_of(weights: Tensor, heads: list[int], rows: list[int], *, has_heads: bool) -> Tensor:
+    """These heads and rows of the weights of an attention."""
+    weights = weights[..., [head - 1 for head in heads], :, :] if has_heads else weights
+    return weights[..., [row for row in rows if row < weights.shape[-2]], :]
+
+
+@every_decoder()
+def test_recording_some_heads_and_rows_changes_no_bit_and_gives_a_part_of_all(case):
+    model = make_model(case, dropout=0.3, dtype=torch.float32).train()
+    tokens, heads = make_tokens(), heads_of(case)
+    plain, expected = forward_and_backward(model, tokens)
+    with record(model) as whole:
+        forward_and_backward(model, tokens)
+    with record(model, heads=heads, rows=ROWS) as part:
+        step, actual = forward_and_backward(model, tokens)
+    same(step.logits, plain.logits)
+    assert actual.keys() == expected.keys()
+    for name in expected:
+        same(actual[name], expected[name])
+    assert set(part.weights) == set(whole.weights)
+    for name, weights in whole.weights.items():
+        gate = name not in names_of(case)
+        has_heads = not gate and ("stack" in name or case.variant.heads > 1)
+        near(part.weights[name], part_of(weights, heads, ROWS, has_heads=has_heads), 1e-6)
+        assert part.row_numbers(name) == tuple(row for row in ROWS if row < weights.shape[-2])
+
+
+@pytest.mark.parametrize("rows", [range(1, 6, 2), slice(None, 4), slice(3, None), slice(0, None, 3), [4], (5, 1, 5)])
+@pytest.mark.parametrize("case", [Case(), transformer(), transformer("rotary")], ids=str)
+def test_rows_are_counted_over_all_calls(case, rows):
+    model, tokens = make_model(case), make_tokens()
+    memory = model.encoder(make_sources(*LENGTHS))
+    with record(model) as whole:
+        model.decoder(tokens, memory)
+    chosen = list(range(TARGET))[rows] if isinstance(rows, slice) else sorted(set(rows))
+    prepared = model.decoder.prepare(memory)
+    state = model.decoder.start(prepared)
+    with record(model, rows=rows) as part:
+        for chunk in tokens.split((1, 3, 2), dim=1):
+            state = model.decoder.step(chunk, state, prepared).state
+    for name, weights in whole.weights.items():
+        assert part.row_numbers(name) == tuple(chosen)
+        near(part.weights[name], weights[..., chosen, : part.weights[name].shape[-1]])
+        assert not weights[..., chosen, part.weights[name].shape[-1] :].any()  # keys after the last recorded row
+
+
+@setups
+def test_recording_some_rows_of_a_search_changes_no_token(kind, seed):
+    setup = make_setup(kind, seed, torch.float32)
+    search = partial(beam, setup.model.decoder, setup.memory, width=3, n_best=2, limits=LIMITS)
+    with unchecked():
+        expected = search()
+        with record(setup.model) as whole:
+            search()
+        with record(setup.model, rows=[0, 2], heads=[1]) as part:
+            found = search()
+    assert [[best.tokens for best in row] for row in found] == [[best.tokens for best in row] for row in expected]
+    assert [[best.score for best in row] for row in found] == [[best.score for best in row] for row in expected]
+    for name, weights in whole.weights.items():
+        kept = [row for row in (0, 2) if row < weights.shape[-2]]
+        assert part.row_numbers(name) == tuple(kept)
+        if name in part.sites:
+            near(part.map(name).weights, whole.map(name, head=1).weights[kept], 1e-6)
+
+
+def test_heads_and_rows_that_are_not_there_are_errors_with_a_sentence():
+    model = make_model(transformer(variant=Variant("scaled_dot", heads=3)))
+    name = "encoder.stack.0.attention.attention"
+    with pytest.raises(RecipeError, match=rf"^head 4: {name} has heads 1 to 3$"):
+        run(model, heads=[1, 4])
+    with pytest.raises(RecipeError, match=rf"^head 2: {NAME} has one head, head 1$"):
+        run(make_model(), heads=[2])
+    for message, settings in {
+        "heads: 0 is not allowed; give whole numbers from 1": {"heads": [0]},
+        "heads: 1.5 is not allowed; give whole numbers from 1": {"heads": [1.5]},
+        "heads=() records nothing; give numbers of heads, counted from 1, or None for all": {"heads": []},
+        "rows: -1 is not allowed; give whole numbers from 0": {"rows": [-1]},
+        "rows: -2 is not allowed; give whole numbers from 0": {"rows": slice(-2, None)},
+        "rows: -3 is not allowed; give whole numbers from 1": {"rows": slice(5, 0, -3)},
+        "layers: the model has no module 'decoder.atention'; did you mean 'decoder.attention'?": {
+            "layers": ["decoder.atention"]
+        },
+    }.items():
+        with unchecked(), pytest.raises(RecipeError) as caught:
+            run(make_model(), **settings)
+        assert str(caught.value) == message
+    recording = run(model, heads=[1, 3])
+    with pytest.raises(RecipeError, match=rf"^head 2: of {name}, only 1, 3 were recorded$"):
+        recording.map(name, head=2)
+    with pytest.raises(RecipeError, match=r"^head 2: encoder.self_attention was recorded for 1, 3 only$"):
+        recording.maps().pick("encoder.self_attention", head=2)
+
+
+@every_decoder()
+def test_maps_of_a_recording_know_site_layer_and_head(case):
+    model = make_model(case)
+    heads = heads_of(case)
+    whole, part = run(model), run(model, heads=heads, rows=[1, 4])
+    if not names_of(case):
+        with pytest.raises(RecipeError, match=r"^there are no maps; (nothing was|only gates were) recorded"):
+            whole.maps()
+        return
+    assert set(whole.sites) == names_of(case)
+    assert whole.sites == sites(model)
+    labels = {"decoder.cross_attention": Labels("abcdef", "tuvwxyz")}
+    labels = labels if case.attends() else {}
+    for recording, rows in ((whole, slice(None)), (part, [1, 4])):
+        maps = recording.maps(1, labels=labels)
+        assert [(layer.site, layer.layer) for layer in maps.layers] == list(recording.sites.values())
+        for name, layer in zip(recording.sites, maps.layers, strict=True):
+            for attention in map(layer.map, layer.numbers):
+                same(attention.weights, recording.map(name, 1, head=attention.place.head).weights)
+                assert attention.place == recording.map(name, 1, head=attention.place.head).place
+            if layer.site in labels:
+                assert "".join(layer.rows) == "".join(np.array(list("abcdef"))[rows])
+                assert "".join(layer.columns) == "tuvwxyz"
 
 
 @every_transformer()

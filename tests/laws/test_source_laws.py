@@ -26,6 +26,7 @@ from regard.data.pictures import FITS
 from regard.decoders import DECODERS
 from regard.encoders import ENCODERS
 from regard.errors import CallbackError
+from regard.maps import TEXT
 from regard.models import Seq2Seq
 from regard.models.seq2seq import assemble
 from regard.recipe import Recipe
@@ -331,6 +332,10 @@ def test_recording_changes_no_bit(setup: Setup, case: Case) -> None:
     with record(model) as recording:
         recorded, actual = forward_and_backward(model, batch)
     assert recording.weights
+    assert recording.layout == recorded.memory.layout
+    for name, site in recording.sites.items():
+        layout = TEXT if site.name == "decoder.self_attention" else recording.layout
+        assert recording.map(name).layout == layout
     same(recorded.logits, step.logits)
     same(recorded.memory.states, step.memory.states)
     for name, gradient in expected.items():

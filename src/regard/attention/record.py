@@ -1,10 +1,16 @@
-"""Record attention weights and gates of forward passes and searches, with hooks that do not change their results."""
+"""Record attention weights and gates of forward passes and searches, without a change of their results.
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+Modules of regard are recorded by hooks that their fast paths call too; those of other packages by `foreign`.
+"""
+
+import operator
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,13 +18,91 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention.core import Attended
+from regard.attention.foreign import Call, Watcher, check_can_be_seen, foreign_modules, watch
 from regard.attention.gates import ContextGate, SqueezeExcite, lstm_gates
+from regard.attention.heads import MultiHead, SelfAttention
+from regard.attention.masks import Causal
 from regard.attention.scopes import Scope
-from regard.errors import RecipeError, shown
+from regard.attention.sites import DECODER_SELF, Site, sites_of_any
+from regard.errors import RecipeError, did_you_mean, quantity, shown
 from regard.kernels.choose import Observer
-from regard.maps import AttentionMap, numbered
+from regard.maps import TEXT, AttentionMap, AttentionMaps, Grid, LayerMaps, Layout, Place, numbered
+from regard.types import Memory
 
 NAMED = 3  # number of modules that the repr of a recording names
+NOTHING = (
+    "nothing was recorded: run the model inside the block. Of modules that regard did not build, calls of "
+    "torch.nn.functional.scaled_dot_product_attention and of nn.MultiheadAttention are recorded, if not compiled"
+)
+Rows = Sequence[int] | slice
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The heads and rows of the weights that are recorded; None means all."""
+
+    heads: tuple[int, ...] | None = None  # counted from 1, ascending
+    rows: Collection[int] | None = None  # counted from 0
+
+    @staticmethod
+    def of(heads: Sequence[int] | None, rows: Rows | None) -> "Selection":
+        """Check the arguments of `record`."""
+        numbers = None if heads is None else tuple(sorted({_index(head, "heads", 1) for head in heads}))
+        if numbers == ():
+            raise RecipeError("heads=() records nothing; give numbers of heads, counted from 1, or None for all")
+        if isinstance(rows, slice):
+            start, stop = _index(rows.start or 0, "rows", 0), rows.stop
+            stop = sys.maxsize if stop is None else _index(stop, "rows", 0)
+            return Selection(numbers, range(start, stop, _index(1 if rows.step is None else rows.step, "rows", 1)))
+        if isinstance(rows, range):
+            _index(min(rows, default=0), "rows", 0)
+            return Selection(numbers, rows)
+        return Selection(numbers, None if rows is None else frozenset(_index(row, "rows", 0) for row in rows))
+
+    def head_indices(self, name: str, heads: int | None) -> list[int] | None:
+        """The indices of the selected heads of a module; None means all, or that there is no axis of heads."""
+        count = heads or 1
+        if self.heads is None:
+            return None
+        if self.heads[-1] > count:
+            raise RecipeError(f"head {self.heads[-1]}: {name} has {numbered('head', count)}")
+        return None if heads is None else [head - 1 for head in self.heads]
+
+    def row_indices(self, first: int, count: int) -> list[int] | None:
+        """The indices of the selected rows of a call whose rows have the numbers from `first` on; None means all."""
+        return None if self.rows is None else [row for row in range(count) if first + row in self.rows]
+
+
+def _index(number: int, argument: str, least: int) -> int:
+    """A number of a head or row; RecipeError if it is not a whole number, or too small."""
+    try:
+        index = operator.index(number)
+    except TypeError:
+        index = least - 1
+    if index < least:
+        raise RecipeError(f"{argument}: {shown(number)} is not allowed; give whole numbers from {least}")
+    return index
+
+
+class Labels(NamedTuple):
+    """The labels of both axes of a site's maps, in `Recording.maps`, and what the columns are.
+
+    Unless given, the layout is that of the source, as the encoder of a regard model reports it, or text.
+    """
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    layout: Layout | None = None
+
+
+AnyLabels = Labels | tuple[Sequence[str], Sequence[str]]
+
+
+class Span(NamedTuple):
+    """The rows of a recorded call: their numbers, and how many rows its module had with this call and those before."""
+
+    numbers: Sequence[int]
+    total: int
 
 
 @dataclass
@@ -30,19 +114,41 @@ class Recording:
     """
 
     calls: dict[str, list[Float[Tensor, "batch *heads query key"]]] = field(default_factory=dict)
+    selection: Selection = Selection()
+    spans: dict[str, list[Span]] = field(default_factory=dict)  # the rows of each of the calls
+    totals: dict[str, int] = field(default_factory=dict)  # rows that each module had so far, recorded or not
+    locate: Callable[[Collection[str]], dict[str, Site]] = field(default=lambda names: {})
+    layout: Layout = TEXT  # of the source, if the encoder of a regard model ran
 
     @property
     def weights(self) -> dict[str, Float[Tensor, "batch *heads query key"]]:
         """The weights by module, with the rows of all its calls joined: a decoder that steps makes many calls."""
         return {name: self.joined(name) for name in self.calls}
 
+    @property
+    def sites(self) -> dict[str, Site]:
+        """Site and layer of each recorded attention, by the name of its module; gates have none."""
+        return self.locate(self.calls)
+
     def joined(self, name: str) -> Float[Tensor, "batch *heads query key"]:
         """The weights of one module, with the rows of all its calls joined; RecipeError if it was not recorded."""
         if name not in self.calls:
             near = ", ".join(get_close_matches(name, list(self.calls), n=NAMED, cutoff=0))
-            names = f"the nearest names are {near}" if near else "nothing was recorded: run the model inside the block"
+            names = f"the nearest names are {near}" if near else NOTHING
             raise RecipeError(f"{shown(name)} is not in the recording; {names}")
-        return _joined(name, self.calls[name])
+        return _joined(name, self.calls[name], [span.total for span in self._spans(name)])
+
+    def row_numbers(self, name: str) -> tuple[int, ...]:
+        """The number of each row of `joined`: rows are counted from 0 over all calls of the module in the block."""
+        return tuple(number for span in self._spans(name) for number in span.numbers)
+
+    def _spans(self, name: str) -> list[Span]:
+        """The rows of each call; calls that were not added by `record` have all rows."""
+        spans = list(self.spans.get(name, ()))
+        for weights in self.calls[name][len(spans) :]:
+            first = spans[-1].total if spans else 0
+            spans.append(Span(range(first, first + weights.shape[-2]), first + weights.shape[-2]))
+        return spans
 
     def __repr__(self) -> str:
         names = ", ".join([*list(self.calls)[:NAMED], *["..."] * (len(self.calls) > NAMED)])
@@ -54,33 +160,96 @@ class Recording:
         """The map of one row of the batch: of one head or the mean of all, with labels or numbers on its axes.
 
         Heads are counted from 1, as in `AttentionMaps.pick` and on the command line; rows of the batch from 0, as in
-        the list of texts.
+        the list of texts. If only some rows of the map were recorded, `rows` has the labels of these, or of all.
         """
-        weights = self.joined(name)[row]
-        if head is not None:
-            heads = weights.shape[-3] if weights.ndim > 2 else 1
-            if not 1 <= head <= heads:
-                raise RecipeError(f"head {head}: {name} has {numbered('head', heads)}")
-            weights = weights.select(-3, head - 1) if weights.ndim > 2 else weights
-        weights = weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights  # mean over heads and beams
-        queries, keys = weights.shape
+        weights = self.of_heads(name, row)
+        numbers = self.selection.heads or tuple(range(1, len(weights) + 1))
+        if head is not None and head not in numbers:
+            recorded = f"{name} has {numbered('head', len(numbers))}"
+            if self.selection.heads:
+                recorded = f"of {name}, only {', '.join(map(str, numbers))} were recorded"
+            raise RecipeError(f"head {head}: {recorded}")
+        kept = self.row_numbers(name)
+        labels = rows or tuple(map(str, range(self._total(name))))
+        if len(labels) == self._total(name):
+            labels = [labels[number] for number in kept]
+        site = self.sites.get(name)
+        only = numbers[0] if len(numbers) == 1 else head
         return AttentionMap(
-            weights,
-            tuple(rows) or tuple(map(str, range(queries))),
-            tuple(columns) or tuple(map(str, range(keys))),
+            weights.mean(0) if head is None else weights[numbers.index(head)],
+            tuple(labels),
+            tuple(columns) or tuple(map(str, range(weights.shape[-1]))),
+            self.layout_of(site, weights.shape[-1]),
+            None if site is None else Place(site.name, site.layer, only),
         )
 
-    def add(self, name: str, weights: Tensor) -> None:
-        """Store the weights of one call."""
-        self.calls.setdefault(name, []).append(weights)
+    def maps(self, row: int = 0, *, labels: Mapping[str, AnyLabels] | None = None) -> AttentionMaps:
+        """All maps of one row of the batch, by site, layer and head.
+
+        `labels` has the labels of all rows and columns by site: {"encoder.self_attention": (tokens, tokens)}; `Labels`
+        may have a layout too. Positions behind the last label are padding of the batch, and are left out. A site
+        without labels has numbers.
+        """
+        places = self.sites
+        if not places:
+            raise RecipeError(f"there are no maps; {'only gates were recorded' if self.calls else NOTHING}")
+        names = dict.fromkeys(place.name for place in places.values())
+        unknown = next((site for site in labels or () if site not in names), None)
+        if unknown is not None:
+            raise RecipeError(f"labels of the site {shown(unknown)}: this recording has {', '.join(names)}")
+        layers = [self._layer(name, row, place, (labels or {}).get(place.name)) for name, place in places.items()]
+        return AttentionMaps(tuple(layers))
+
+    def _layer(self, name: str, row: int, place: Site, labels: AnyLabels | None) -> LayerMaps:
+        """The maps of all heads of one module."""
+        weights, total = self.of_heads(name, row), self._total(name)
+        if labels is None:
+            labels = Labels(tuple(map(str, range(total))), tuple(map(str, range(weights.shape[-1]))))
+        rows, columns, layout = Labels(*labels)
+        if len(rows) > total or len(columns) > weights.shape[-1]:
+            sizes = f"{quantity(total, 'row')} and {quantity(weights.shape[-1], 'column')}"
+            raise RecipeError(f"{place.name} has {sizes}, but {len(rows)} and {len(columns)} labels were given")
+        kept = [(index, rows[number]) for index, number in enumerate(self.row_numbers(name)) if number < len(rows)]
+        # copies, so that they do not keep the whole batch in memory
+        weights = weights[:, [index for index, _ in kept], : len(columns)].clone()
+        row_labels, heads = tuple(label for _, label in kept), self.selection.heads or ()
+        layout = layout or self.layout_of(place, len(columns))
+        return LayerMaps(*place, weights, row_labels, tuple(columns), layout, head_numbers=heads)
+
+    def layout_of(self, site: Site | None, columns: int) -> Layout:
+        """The layout of a map's columns: that of the source, unless they are tokens of the decoder."""
+        layout = TEXT if site is None or site.name == DECODER_SELF else self.layout
+        return TEXT if isinstance(layout, Grid) and layout.height * layout.width != columns else layout
+
+    def of_heads(self, name: str, row: int) -> Float[Tensor, "heads query key"]:
+        """The weights of one row of the batch, with one axis for heads (and beams, of which there is one)."""
+        weights = self.joined(name)[row]
+        return weights.flatten(0, -3) if weights.ndim > 2 else weights.unsqueeze(0)
+
+    def _total(self, name: str) -> int:
+        return self.totals[name] if name in self.totals else self._spans(name)[-1].total
+
+    def add(self, name: str, queries: int, weigh: Callable[[list[int] | None], Tensor]) -> None:
+        """Store a call with so many rows; `weigh` computes the weights of the rows with these indices, or of all."""
+        first = self.totals.get(name, 0)
+        self.totals[name] = first + queries
+        indices = self.selection.row_indices(first, queries)
+        if indices == []:
+            return
+        self.calls.setdefault(name, []).append(weigh(indices))
+        numbers = range(first, first + queries) if indices is None else [first + index for index in indices]
+        self.spans.setdefault(name, []).append(Span(numbers, first + queries))
 
 
-def _joined(name: str, calls: Sequence[Tensor]) -> Tensor:
-    """Join the rows of all calls. If keys were added from call to call (a cache), later keys get weight 0 before."""
+def _joined(name: str, calls: Sequence[Tensor], totals: Sequence[int]) -> Tensor:
+    """Join the rows of all calls. If keys were added from call to call (a cache), later keys get weight 0 before.
+
+    `totals` are the numbers of rows up to each call: a cache grows by as many keys as there are rows.
+    """
     if len(calls) == 1:
         return calls[0]
     keys = [weights.shape[-1] for weights in calls]
-    growing = [keys[0], *(count + weights.shape[-2] for count, weights in zip(keys, calls[1:], strict=False))]
+    growing = [keys[0] + total - totals[0] for total in totals]
     if len({weights.shape[:-2] for weights in calls}) > 1 or (len(set(keys)) > 1 and keys != growing):
         raise ValueError(
             f"{name} ran on batches of several sizes, which cannot be joined to one map; record each batch on its own, "
@@ -90,48 +259,144 @@ def _joined(name: str, calls: Sequence[Tensor]) -> Tensor:
 
 
 @contextmanager
-def record(model: nn.Module, *, layers: Sequence[str] | None = None) -> Iterator[Recording]:
+def record(
+    model: nn.Module,
+    *,
+    layers: Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    rows: Rows | None = None,
+) -> Iterator[Recording]:
     """Record the weights of all attentions and gates in `model`, or of the modules whose names are in `layers`.
+
+    `heads` are numbers of heads, counted from 1. `rows` are rows of the maps, by index or as a slice; they are counted
+    from 0 over all calls of a module in the block. Only these weights are computed and kept.
 
     Results and gradients of the model stay the same, bit for bit: the recorded weights are copies. Weights of fused
     paths and gates are computed a second time, in the hook. The gates of an LSTM take about as long as stepping through
     the LSTM once more.
+
+    A model that regard did not build is recorded too, with its fused attention left on, if it calls torch's attention
+    functions: `nn.MultiheadAttention`, `nn.Transformer`, models of Hugging Face. It must not be compiled.
 
     A search (`Predictor.predict`) is recorded as if its best output had been forced: the steps of the search are not
     recorded, and after it the decoder runs once over the first output of every sentence of the batch. The rows are
     those of the output's tokens, without END; shorter outputs of a batch are padded. The rows of a language model begin
     with those of its prompt; with language_model.window, only the first window is recorded.
     """
-    recording = Recording()
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, Scope | SqueezeExcite | ContextGate | nn.LSTM) and (layers is None or name in layers):
-            handles.append(module.register_forward_hook(_recording_hook(recording, name), with_kwargs=True))
-    try:
+    check_can_be_seen(model)
+    modules = dict(model.named_modules())
+    for name in layers or ():
+        if name not in modules:
+            raise RecipeError(f"layers: the model has no module {shown(name)}{did_you_mean(name, modules)}")
+    recording = Recording(selection=Selection.of(heads, rows), locate=partial(_attention_sites, model))
+    with ExitStack() as stack:
+        for name, module in modules.items():
+            if isinstance(module, Scope | SqueezeExcite | ContextGate | nn.LSTM) and (layers is None or name in layers):
+                outer = modules[name.rpartition(".")[0]]
+                has_heads = name != "" and isinstance(outer, MultiHead | SelfAttention)
+                hook = _recording_hook(recording, name, has_heads=has_heads)
+                stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
+        encoder = modules.get("encoder")
+        if encoder is not None and type(encoder).__module__.startswith("regard.") and (layers is None or layers):
+            stack.callback(encoder.register_forward_hook(_layout_hook(recording)).remove)
+        foreign = {module: name for module, name in foreign_modules(model).items() if layers is None or name in layers}
+        if foreign:
+            stack.enter_context(watch(Watcher(foreign, Observer(partial(_record_call, recording)))))
         yield recording
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _recording_hook(recording: Recording, name: str) -> Observer:
+def _layout_hook(recording: Recording) -> Observer:
+    """A forward hook that keeps the layout of the source: of text, or the grid of a picture."""
+
+    def hook(module: nn.Module, inputs: tuple[Any, ...], result: Any) -> None:
+        if isinstance(result, Memory):
+            recording.layout = result.layout
+
+    return Observer(hook)
+
+
+def _attention_sites(model: nn.Module, names: Collection[str]) -> dict[str, Site]:
+    """The sites of the recorded attentions; gates of an LSTM have names that are not those of modules."""
+    modules = dict(model.named_modules())
+    gates = SqueezeExcite | ContextGate
+    return sites_of_any(model, [name for name in names if name in modules and not isinstance(modules[name], gates)])
+
+
+def _record_call(recording: Recording, name: str, call: Call) -> None:
+    """Add the weights of a module of another package to the recording."""
+    heads = recording.selection.head_indices(name or "the model", call.heads)
+    recording.add(name, call.queries, partial(call.weights, heads))
+
+
+def _recording_hook(recording: Recording, name: str, *, has_heads: bool) -> Observer:
     """A forward hook that adds a module's weights or gates to the recording."""
 
     def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         with torch.no_grad():
             if isinstance(module, SqueezeExcite):
-                recording.add(name, module.gate(*inputs, **named).unsqueeze(-2))
+                gate = module.gate(*inputs, **named).unsqueeze(-2)
+                recording.add(name, 1, partial(_part, gate, None))
             elif isinstance(module, ContextGate):
-                recording.add(name, module.gate(inputs[0]))
+                gate = module.gate(inputs[0])
+                recording.add(name, gate.shape[-2], partial(_part, gate, None))
             elif isinstance(module, nn.LSTM):
                 arguments = dict(zip(("input", "hx"), inputs, strict=False)) | named  # torch's names of them
-                for gate, values in lstm_gates(module, arguments["input"], arguments.get("hx")).items():
-                    recording.add(f"{name}.{gate}" if name else gate, values)
-            elif isinstance(result, Attended) and result.weights is not None:
-                recording.add(name, result.weights.detach().clone())
+                for gate_name, values in lstm_gates(module, arguments["input"], arguments.get("hx")).items():
+                    full_name = f"{name}.{gate_name}" if name else gate_name
+                    recording.add(full_name, values.shape[-2], partial(_part, values, None))
             elif isinstance(module, Scope):
                 query, keys, *_ = inputs
-                options = {key: named[key] for key in ("mask", "bias", "start") if key in named}
-                recording.add(name, module.weigh(query, keys, **options))
+                heads = recording.selection.head_indices(name or "the model", query.shape[-3] if has_heads else None)
+                if isinstance(result, Attended) and result.weights is not None:
+                    weigh = partial(_part, result.weights.detach(), heads)
+                else:
+                    weigh = partial(_weigh, module, query, keys, named, heads)
+                recording.add(name, query.shape[-2], weigh)
 
     return Observer(hook)
+
+
+def _part(weights: Tensor, heads: list[int] | None, rows: list[int] | None) -> Tensor:
+    """A copy of the weights, or of some of their heads and rows."""
+    weights = weights if heads is None else weights[..., heads, :, :]
+    return weights.clone() if rows is None else weights[..., rows, :]
+
+
+def _weigh(
+    scope: Scope,
+    query: Tensor,
+    keys: Tensor,
+    named: Mapping[str, Any],
+    heads: list[int] | None,
+    rows: list[int] | None,
+) -> Tensor:
+    """The weights of a call whose context was computed by a fused path: of some heads, and of some rows.
+
+    Rows that follow each other are computed together: their masks and windows depend on the index of the first.
+    """
+    mask, bias, start = named.get("mask"), named.get("bias"), named.get("start", 0)
+    if heads is not None:
+        query, keys, mask, bias = (_broadcast_part(values, -3, heads) for values in (query, keys, mask, bias))
+    parts = []
+    for first, last in [(0, query.shape[-2])] if rows is None else _runs(rows):
+        near = [_broadcast_part(values, -2, range(first, last)) for values in (query, mask, bias)]
+        parts.append(scope.weigh(near[0], keys, mask=near[1], bias=near[2], start=start + first))
+    return torch.cat(parts, dim=-2) if len(parts) > 1 else parts[0]
+
+
+def _broadcast_part(values: Any, axis: int, indices: Sequence[int]) -> Any:
+    """A part of a tensor or mask along an axis, unless the axis is broadcast."""
+    if isinstance(values, Causal):
+        return Causal(values.start + indices[0]) if axis == -2 else values
+    if values is None or values.ndim < -axis or values.shape[axis] == 1:
+        return values
+    if isinstance(indices, range):
+        return values.narrow(axis, indices[0], len(indices))
+    return values.index_select(axis, torch.tensor(indices, device=values.device))
+
+
+def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """The runs of consecutive numbers in ascending rows, each as its first number and the one after its last."""
+    firsts = [row for index, row in enumerate(rows) if index == 0 or rows[index - 1] != row - 1]
+    lasts = [row + 1 for index, row in enumerate(rows) if index == len(rows) - 1 or rows[index + 1] != row + 1]
+    return list(zip(firsts, lasts, strict=True))

@@ -1,11 +1,11 @@
 """Models: encoders, decoders and output layers, combined for each kind of task."""
 
+from regard.attention.sites import CROSS, DECODER_SELF, ENCODER_SELF, POOLING, sites
 from regard.models.classifier import Classifier
 from regard.models.interventions import intervene
 from regard.models.language import LanguageModel
 from regard.models.layout import store_by_columns
 from regard.models.seq2seq import Seq2Seq, assemble, build
-from regard.models.sites import CROSS, DECODER_SELF, ENCODER_SELF, POOLING, sites
 from regard.models.weights import (
     SharedRows,
     fitting_weights,
