@@ -21,6 +21,7 @@ from regard.cli.errors import explain, finish_streams, prepare_streams
 from regard.cli.force import force
 from regard.cli.list import list_tables
 from regard.cli.look import look
+from regard.cli.measure import measure
 from regard.cli.near import near
 from regard.cli.predict import predict
 from regard.cli.score import score
@@ -61,7 +62,7 @@ def regard(version: Annotated[bool, VERSION] = False, debug: Annotated[bool, DEB
 
 COMMANDS = {
     command.__name__: command
-    for command in (demo, train, predict, score, force, align, look, compare, vectors, near, data, show, doctor)
+    for command in (demo, train, predict, score, force, align, measure, look, compare, vectors, near, data, show, doctor)
 } | {"list": list_tables}
 for name, command in COMMANDS.items():
     app.command(name=name, cls=Command)(command)
