@@ -58,13 +58,19 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
                 f"{predictor.run.path} has no attention to the source, so it aligns nothing; use a run whose "
                 f"model.decoder.order is one of {orders}, or a Transformer"
             )
-        rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
-        columns = Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])
+        rows, columns = word_axes(task, example)
         count = len(forced.tokens)
         for name, shift in READINGS.items():
             shifted = replace(forced.map, weights=forced.map.weights[shift : shift + count], rows=forced.tokens)
             maps[name].append(shifted.merged(rows, columns))
     return maps
+
+
+def word_axes(task: Transduce, example: Example) -> tuple[Words, Words]:
+    """The words of a target and of its source text, END included, to merge the rows and columns of a map by."""
+    assert task.source is not None
+    rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
+    return rows, Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])
 
 
 def align(predictor: Predictor, gold: Gold) -> dict[str, Measured]:

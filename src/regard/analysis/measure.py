@@ -172,7 +172,6 @@ def agreement(maps: Sequence[Tensor], changes: Sequence[Tensor]) -> list[float]:
     ]
 
 
-
 def permuted_columns(weights: Float[Tensor, "rows columns"], generator: torch.Generator) -> Tensor:
     """The weights with the columns of each row in a random order of its own: a map that knows nothing of the source."""
     order = torch.rand(weights.shape, generator=generator).argsort(-1)
@@ -327,8 +326,11 @@ class Trust:
         """A dictionary for JSON."""
         return asdict(self) | {
             **{name: estimate._asdict() for name, estimate in self._estimates().items()},
-            **{"uniform": self.uniform._asdict(), "permuted": self.permuted._asdict()},
-            **{"line": self.line, "is_used": self.is_used, "signature": self.signature},
+            "uniform": self.uniform._asdict(),
+            "permuted": self.permuted._asdict(),
+            "line": self.line,
+            "is_used": self.is_used,
+            "signature": self.signature,
         }
 
     def _estimates(self) -> dict[str, Estimate]:

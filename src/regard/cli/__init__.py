@@ -62,7 +62,10 @@ def regard(version: Annotated[bool, VERSION] = False, debug: Annotated[bool, DEB
 
 COMMANDS = {
     command.__name__: command
-    for command in (demo, train, predict, score, force, align, measure, look, compare, vectors, near, data, show, doctor)
+    for command in (
+        *(demo, train, predict, score, force, align, measure, look),
+        *(compare, vectors, near, data, show, doctor),
+    )
 } | {"list": list_tables}
 for name, command in COMMANDS.items():
     app.command(name=name, cls=Command)(command)

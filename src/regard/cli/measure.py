@@ -68,7 +68,8 @@ def measure(
 
 def _write(trust: "Trust") -> None:
     """Print the result as a table, and its sentence."""
-    rows = [("agreement with erasing source positions", str(trust.agreement)), ("  of a permuted map", str(trust.floor))]
+    rows = [("agreement with erasing source positions", str(trust.agreement))]
+    rows.append(("  of a permuted map", str(trust.floor)))
     if trust.ceiling is not None:
         rows.append(("  of the other run's effects of erasing", str(trust.ceiling)))
     for name, replaced in (("uniform", trust.uniform), ("permuted", trust.permuted)):
