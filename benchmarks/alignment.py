@@ -171,10 +171,10 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(HERE / "src"), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
 
 
-def show(model: str, output: bytes, begun: float) -> None:
-    """Print the rows of a model of one pair."""
+def show(model: str, output: bytes, log: str, begun: float) -> None:
+    """Print the rows of a model of one pair, or the end of its log if there are none."""
     if not output:
-        print(f"{model}: no links were read; see its log", flush=True)
+        print(f"{model}: no links were read: {log[-500:]}", flush=True)
         return
     for row in json.loads(output)["readings"]:
         chosen = " / ".join(dict.fromkeys(row["chosen"]))
@@ -201,8 +201,10 @@ def follow(folder: Path, names: list[str], processes: dict[str, subprocess.Popen
         time.sleep(0.2)
         if time.monotonic() > end:
             end = float("inf")
-            for process in processes.values():
-                process.send_signal(signal.SIGTERM)  # regard saves its state; the last validation's weights count
+            for name in names:
+                processes[name].send_signal(
+                    signal.SIGTERM
+                )  # regard saves its state; the last validation's weights count
         for model in list(waiting):
             own = [f"{model}-{direction}" for direction in DIRECTIONS]
             if any(processes[name].poll() is None for name in own):
@@ -216,7 +218,8 @@ def follow(folder: Path, names: list[str], processes: dict[str, subprocess.Popen
         for model, process in list(reading.items()):
             if process.poll() is not None:
                 assert process.stdout is not None
-                show(model, process.stdout.read(), begun)
+                log = (folder / f"{model}.log").read_text()
+                show(model, process.stdout.read(), log, begun)
                 del reading[model]
 
 
