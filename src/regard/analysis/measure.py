@@ -35,6 +35,7 @@ SAMPLES, SEED = 1000, 12345  # of the bootstrap; as in `significance`
 INTERVAL = 0.95
 LEAST_CHANGE = 0.01  # nats a token; attention counts as unused if replaced weights change less than this on average
 LEAST_CHANGED = 0.02  # share of outputs; and fewer than this
+MARGIN = 0.1  # of agreement above the floor: weights of an untrained model agree a little, since both follow its keys
 GOOD = 0.5  # agreement from which a map may be trusted, if no other run says how high it can be
 NEAR = 0.75  # or this share of the agreement of another run
 VERSION = 1  # of the summary that a run stores
@@ -298,8 +299,8 @@ class Trust:
 
     @property
     def is_above_floor(self) -> bool:
-        """Whether the map agrees with erasing better than chance: the two intervals do not meet."""
-        return self.agreement.low > self.floor.high
+        """Whether the map agrees with erasing clearly better than chance: the intervals are `MARGIN` apart."""
+        return self.agreement.low > self.floor.high + MARGIN
 
     @property
     def line(self) -> str:
