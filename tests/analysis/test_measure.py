@@ -1,4 +1,4 @@
-"""How far maps may be trusted: erasing equals a reference, replaced weights act everywhere, and the measures separate."""
+"""How far maps may be trusted: erasing equals a reference, replaced weights act everywhere, measures separate."""
 
 import json
 import math

@@ -23,7 +23,7 @@ from regard.attention.masks import materialize
 from regard.attention.scopes import Scope
 from regard.console import counted
 from regard.errors import DataError, RecipeError
-from regard.maps import MARKS, AttentionMap, Place
+from regard.maps import MARKS, AttentionMap
 from regard.models import CROSS, Seq2Seq, sites
 from regard.predict import Predictor
 from regard.storage import MODEL, Run
@@ -69,26 +69,40 @@ class Replaced(NamedTuple):
 # ---- erasing source positions
 
 
-def erasures(predictor: Predictor, examples: Sequence[Example], place: Place | None = None) -> list[Erased]:
+class Choice(NamedTuple):
+    """The map that is measured: a layer and a head of the attention to the source, counted from 1."""
+
+    layer: int | None = None  # None: the last
+    head: int | None = None  # None: the mean of all
+
+    def __str__(self) -> str:
+        layer = "last layer" if self.layer is None else f"layer {self.layer}"
+        return f"{layer}, {'mean of heads' if self.head is None else f'head {self.head}'}"
+
+
+SHOWN = Choice()  # the map that predictions show
+
+
+def erasures(predictor: Predictor, examples: Sequence[Example], choice: Choice = SHOWN) -> list[Erased]:
     """The exact change of each output token's log-probability if one source position is erased, for all positions.
 
     The output is the example's target, which the model is forced to write. A token of a text is taken out of the
     source, which the model then reads without it. A cell of a picture or a frame of a recording is masked in the
-    encoder's memory, so that the decoder cannot attend to it. `place` chooses a layer and a head; without it the map is
-    the one that predictions show.
+    encoder's memory, so that the decoder cannot attend to it.
     """
     task, model = _parts(predictor)
     found = []
     for example in counted(examples, "erasing source positions"):
         with predictor.running():
-            found.append(_erased(task, model, example, _chosen_map(predictor, example, place)))
+            found.append(_erased(task, model, example, _chosen_map(predictor, example, choice)))
     return found
 
 
-def _chosen_map(predictor: Predictor, example: Example, place: Place | None) -> AttentionMap:
-    [forced] = force(predictor, [example], all_maps=place is not None)
-    if place is not None and forced.maps is not None:
-        return forced.maps.pick(place.site, place.layer, place.head)
+def _chosen_map(predictor: Predictor, example: Example, choice: Choice) -> AttentionMap:
+    """The map of the example's target; RecipeError if there is none."""
+    [forced] = force(predictor, [example], all_maps=choice != SHOWN)
+    if forced.maps is not None:
+        return forced.maps.pick(CROSS, *choice)
     if forced.map is None:
         raise RecipeError(
             f"{predictor.run.path} has no attention to the source, so there is no map to measure; measure a run whose "
@@ -344,22 +358,22 @@ def measure(
     examples: Sequence[Example],
     *,
     other: Predictor | None = None,
-    place: Place | None = None,
+    choice: Choice = SHOWN,
 ) -> Trust:
     """Measure how far the maps of a run may be trusted, on examples with targets, which it is forced to write.
 
     `other` is a run of the same recipe with another seed: the agreement of its effects of erasing with those of this
-    run is the ceiling, since no map can be expected to foretell them better. `place` chooses another map.
+    run is the ceiling, since no map can be expected to foretell them better.
     """
     if not examples:
         raise DataError("there are no examples to measure on; give a file of pairs")
     task, _ = _parts(predictor)
-    erased = erasures(predictor, examples, place)
+    erased = erasures(predictor, examples, choice)
     maps, changes = [one.map.weights for one in erased], [one.changes for one in erased]
     random = torch.Generator().manual_seed(SEED)
     permuted = [permuted_columns(weights, random) for weights in maps]
     replaced = replacements(predictor, examples)
-    forced = [_chosen_map(predictor, example, place) for example in examples]
+    forced = [_chosen_map(predictor, example, choice) for example in examples]
     judged = [
         Prediction(example.source, example.target, 0.0, one.map.rows, one.map)
         for example, one in zip(examples, erased, strict=True)
@@ -374,7 +388,7 @@ def measure(
         end_mass=_mean_of(forced, AttentionMap.mass_on_end),
         punctuation_mass=_mean_of(forced, AttentionMap.mass_on_punctuation),
         alignment={name: error.value for name, error in alignment.measure(judged, examples).items()},
-        place="the one that predictions show" if place is None else str(place),
+        place=str(choice),
         erased="source tokens removed" if task.source is not None else "positions masked in the memory",
     )
 

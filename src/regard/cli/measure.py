@@ -44,7 +44,7 @@ def measure(
             Run.open(name)  # an error before torch is loaded
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
-        from regard.analysis.measure import CROSS, Place, store
+        from regard.analysis.measure import SHOWN, Choice, store
         from regard.analysis.measure import measure as measured
         from regard.predict import load
         from regard.tasks.core import evenly
@@ -52,14 +52,14 @@ def measure(
         predictor = load(run)
         second = None if other is None else load(other)
         chosen = evenly(examples_of(predictor, tuple(files or ()), columns, log), examples)
-        place = None if (layer, head) == (None, None) else Place(CROSS, layer, head)
-        trust = measured(predictor, chosen, other=second, place=place)
+        choice = Choice(layer, head)
+        trust = measured(predictor, chosen, other=second, choice=choice)
     note_unfinished(predictor.run, quiet=quiet)
     if as_json:
         write_line(to_json(trust.to_dict()))
     else:
         _write(trust)
-    if place is None:
+    if choice == SHOWN:
         try:
             store(predictor.run, trust)
         except RegardError as error:  # the run may be read-only, or be trained just now; the result was printed
