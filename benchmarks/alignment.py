@@ -12,7 +12,7 @@ links of both directions.
 Texts are prepared as those of the gold sets are: lower case, a space between words and marks, for the Hansards also
 French contractions in full (`de le` for `du`, `le` for `l'`). Tatoeba's sentences are short, those of the gold sets
 are not: so training also has each sentence a second time, joined with up to three others. No gold sentence is used in
-training.
+training, unless --with-sentences adds those of the gold sets, without their links, as statistical aligners do.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parents[1]
 FOLDERS = {"enfr": "tatoeba-eng-fra", "enes": "tatoeba-eng-spa"}
+REPEATED = 5  # times that the gold sentences are in the training data, with --with-sentences
 DEV = 500  # pairs of the dev set that are used
 DIRECTIONS = ("forward", "reverse")  # from English, and into English
 ELISIONS = {"l": "le", "d": "de", "j": "je", "n": "ne", "s": "se", "c": "ce", "m": "me", "t": "te"}
@@ -96,17 +97,19 @@ def spaced(text: str) -> str:
 WRITE: dict[str, Callable[[str], str]] = {"enfr": french, "enes": spanish}
 
 
-def prepare(data: Path, pair: str, out: Path, limit: int | None) -> None:
+def prepare(data: Path, pair: str, out: Path, limit: int | None, with_sentences: bool = False) -> None:
     """Write training, dev and gold files of a pair in both directions."""
+    gold = list(gold_rows(data / "word-alignment", pair))[:limit]
     for split in ("train", "valid"):
         with gzip.open(data / FOLDERS[pair] / f"{split}.tsv.gz", "rt", encoding="utf-8") as lines:
             rows = [line.rstrip("\n").split("\t")[:2] for line in lines][:limit]
         rows = [[english(source), WRITE[pair](target)] for source, target in rows[: DEV if split == "valid" else None]]
         rows += joined(rows) if split == "train" else []
+        if with_sentences and split == "train":
+            rows += [[source, target] for source, target, _ in gold] * REPEATED
         for direction in DIRECTIONS:
             ordered = rows if direction == "forward" else [row[::-1] for row in rows]
             (out / f"{pair}.{direction}.{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in ordered))
-    gold = list(gold_rows(data / "word-alignment", pair))[:limit]
     for direction in DIRECTIONS:
         lines_of_gold = ["\t".join(row if direction == "forward" else turned(row)) for row in gold]
         (out / f"{pair}.{direction}.gold.tsv").write_text("".join(f"{line}\n" for line in lines_of_gold))
@@ -233,6 +236,7 @@ def main() -> None:
     parser.add_argument(
         "--keys", nargs="*", default=[], help="further settings of all recipes, such as train.batch_tokens=4096"
     )
+    parser.add_argument("--with-sentences", action="store_true", help="train on the gold sentences, too, without links")
     parser.add_argument("--out", type=Path, help="a folder to keep the files in; else a temporary one")
     parser.add_argument("--small", action="store_true", help="tiny models on few sentences, to try the script")
     given = parser.parse_args()
@@ -242,7 +246,7 @@ def main() -> None:
         folder = given.out or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         for pair in given.pairs:
-            prepare(data, pair, folder, 40 if given.small else None)
+            prepare(data, pair, folder, 40 if given.small else None, given.with_sentences)
         print(f"texts prepared after {time.monotonic() - begun:.0f} s", flush=True)
         keys = [
             f"train.updates={given.updates}",

@@ -1,11 +1,13 @@
 """Ways to read links: each equals its own map's links, choices never see what they are judged by, both directions."""
 
+import json
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 import regard
+from commands import shared_commands
 from regard.analysis.alignment import READINGS, SYMMETRIES, alignment_error_rate, grow_diagonal
 from regard.analysis.forced import word_maps
 from regard.analysis.readings import Reading, halves, readings, reversed_gold, symmetric_rows, table
@@ -78,3 +80,18 @@ def test_gold_for_the_other_direction_is_turned() -> None:
     assert turned.examples[1] == Example("ba b", "b a b")
     assert turned.sure[3] == {(0, 0), (2, 1)}
     assert reversed_gold(turned) == GOLD
+
+
+def test_the_command_prints_a_row_for_each_reading(tmp_path: Path) -> None:
+    run = GOLDEN / "translate_transformer" / "finished"
+    (tmp_path / "gold.tsv").write_text("ab ba\tab ba\t0-0 1-1\nb a\tba b\t0-0 1p1\n", encoding="utf-8")
+    given = ("align", run, "gold.tsv", "--heads", "--reverse", run)
+    plain, as_json = (shared_commands()(*given, *more, "--quiet", folder=tmp_path) for more in ((), ("--json",)))
+    plain.assert_behaved()
+    rows = json.loads(as_json.out)["readings"]
+    assert len(rows) == 13 + len(SYMMETRIES)
+    assert [line.split("  ")[0] for line in plain.lines[:-1]] == [row["name"] for row in rows]
+    assert all(0 <= row["alignment_error_rate"] <= 1 for row in rows)
+    alone = shared_commands()("align", run, "gold.tsv", "--reverse", run, folder=tmp_path)
+    assert alone.code == 2
+    assert "add --heads" in alone.error

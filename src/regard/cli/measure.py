@@ -28,7 +28,7 @@ def measure(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure how far attention maps may be trusted.
+    """Measure how far maps may be trusted.
 
     Every source position of each example is erased in turn, and the exact change of the log-probability of each output
     token is compared with its row of the map, by Kendall's tau-b: 1 is the same order, 0 is chance. The floor is a
