@@ -15,13 +15,13 @@ from regard.attention.intervene import Erase, Feed, Force, Intervention, Swap, W
 from regard.attention.masks import materialize
 from regard.attention.normalizers import Pairs
 from regard.attention.scopes import WeightHook, Weights
+from regard.attention.sites import DECODER_SELF, POOLING, sites
 from regard.encoders import Encoder
 from regard.errors import RecipeError, shown
 from regard.maps import TEXT, Layout, numbered
 from regard.models.forecaster import Forecaster
 from regard.models.language import LanguageModel
 from regard.models.seq2seq import Seq2Seq
-from regard.models.sites import DECODER_SELF, POOLING, sites
 from regard.models.span import SpanModel
 from regard.sources import SourceBatch
 from regard.types import UNKNOWN, Memory
