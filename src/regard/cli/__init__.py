@@ -24,6 +24,7 @@ from regard.cli.look import look
 from regard.cli.near import near
 from regard.cli.predict import predict
 from regard.cli.score import score
+from regard.cli.serve import serve
 from regard.cli.show import show
 from regard.cli.train import train
 from regard.cli.vectors import vectors
@@ -61,7 +62,7 @@ def regard(version: Annotated[bool, VERSION] = False, debug: Annotated[bool, DEB
 
 COMMANDS = {
     command.__name__: command
-    for command in (demo, train, predict, score, force, align, look, compare, vectors, near, data, show, doctor)
+    for command in (demo, train, predict, score, force, align, look, compare, vectors, near, data, show, serve, doctor)
 } | {"list": list_tables}
 for name, command in COMMANDS.items():
     app.command(name=name, cls=Command)(command)

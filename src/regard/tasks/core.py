@@ -496,6 +496,11 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         raise NotImplementedError(f"the task {self.recipe.task} reads no files")
 
     @property
+    def output_tokens(self) -> Tokenizer | None:
+        """The tokenizer of outputs that are written token by token; None if the task has no such outputs."""
+        return None
+
+    @property
     def longest_trained(self) -> int:
         """The largest number of tokens of a side in training; with learned positions at most their number."""
         return int(min(self.recipe.data.max_length, position_limit(self.recipe.model) - 1))
