@@ -827,11 +827,7 @@ function axis(seconds, most) {
   return times.map((time, number) => [time, time.toFixed(labels) + (number === times.length - 1 ? " s" : "")]);
 }
 
-// Pages written by regard contain the map as JSON; the viewer shows it there.
-
-for (const block of document.querySelectorAll("script.regard-map")) {
-  const root = document.createElement("main");
-  block.after(root);
-  const named = location.hash.slice(1);
-  view(root, JSON.parse(block.textContent), named in VIEWS ? named : undefined);
+/** Shows data of `regard.show.viewer_data` inside an element. */
+export function mount(root, data, options = {}) {
+  view(root, data, options.view in VIEWS ? options.view : undefined);
 }
