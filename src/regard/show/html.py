@@ -18,7 +18,7 @@ from regard.show.viewer_data import Data
 from regard.types import Prediction
 
 # The modules of the viewer, each after those that it imports; the last one exports `mount`.
-MODULES = ("viewer.js",)
+MODULES = ("parts.js", "maps.js", "matrix.js", "lines.js", "sources.js", "export.js", "viewer.js")
 STYLE, FRAME = "viewer.css", "page.html"
 IMPORT = re.compile(r'^import [^;]*? from "\./\w+\.js";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class)\b)", re.MULTILINE)
