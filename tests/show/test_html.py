@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from html import unescape
 from html.parser import HTMLParser
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,13 @@ import torch
 
 from regard.errors import RecipeError
 from regard.maps import AttentionMap, AttentionMaps, LayerMaps
-from regard.show import html as pages
-from regard.show.html import framed, html_of_all
+from regard.show import viewer_data as pages
+from regard.show.html import framed, html_of_all, script, viewer_file
+from regard.show.html import page as page_of
 from regard.show.maps import html
 from regard.show.ramp import RAMP
 
-VIEWER = {name: files("regard.show").joinpath(name).read_text("utf-8") for name in ("viewer.js", "viewer.css")}
+VIEWER = {"viewer.js": script(), "viewer.css": viewer_file("viewer.css")}
 POLICY = re.compile('<meta http-equiv="Content-Security-Policy" content="(.*?)">')
 NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
 HOSTILE = (
@@ -102,7 +102,7 @@ def test_a_page_that_is_filled_map_by_map_keeps_no_more_numbers_than_it_shows() 
         kept = [entry.pooled.weights for entry in page._entries]
         assert 5 * sum(map(torch.numel, kept)) <= pages.NUMBERS
         assert all(weights.untyped_storage().nbytes() == 4 * weights.numel() for weights in kept)  # no views
-    shown_maps = content(page.html())["maps"]
+    shown_maps = content(page_of(page.data()))["maps"]
     assert len(shown_maps) == 40
     for number, shown_map in enumerate(shown_maps):
         entry = page._entries[number].pooled
@@ -196,7 +196,7 @@ def test_a_page_refuses_more_maps_than_anybody_can_choose_from(monkeypatch: pyte
 def test_a_notebook_gets_the_page_in_a_sandbox_that_needs_no_server() -> None:
     frame = Page(framed(PIECES, HOSTILE[0]))
     [(attributes, _)] = frame.all("iframe")
-    assert attributes["sandbox"] == "allow-scripts"  # no access to the notebook around it
+    assert attributes["sandbox"] == "allow-scripts allow-downloads"  # no access to the notebook around it
     assert attributes["srcdoc"] == html(PIECES, HOSTILE[0]).decode()
     assert len(frame.elements) == 1
     assert PIECES._repr_html_() == framed(PIECES)

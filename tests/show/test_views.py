@@ -19,10 +19,11 @@ from regard.recipe import Limits
 from regard.recipe import Picture as Settings
 from regard.show import blocks, filmstrip, spectrogram
 from regard.show.dots import encode_pixels
-from regard.show.html import Page as MapPage
 from regard.show.html import framed, html, html_of_all
+from regard.show.html import page as page_of
 from regard.show.maps import draw, svg
 from regard.show.terminal import drawing
+from regard.show.viewer_data import Page as MapPage
 from regard.show.views import inked, interpolation, loudness, overlay, row_times, source_view, upsample
 from regard.sources import Picture
 
@@ -265,7 +266,7 @@ def test_files_stay_small() -> None:
     page = MapPage(("Pair",))
     for number in range(30):
         page.add((str(number),), picture_map(("a",), noise))
-    assert len(page.html()) < 5_000_000
+    assert len(page_of(page.data())) < 5_000_000
 
 
 def test_ten_minutes_are_drawn_pooled() -> None:
