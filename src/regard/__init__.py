@@ -5,6 +5,7 @@ predictor = regard.load(run)                            # -> Predictor
 prediction = predictor.predict(["4 March 2026"])[0]     # -> Prediction(text, score, tokens, map, ...)
 forced = regard.force(predictor, [("4 May", "05-04")])  # -> the log-probability and the map of a given output
 with regard.record(predictor.model) as recording: ...   # -> the weights of all attentions in the block
+predictor.intervene("4 March 2026", ["erase March"])    # -> Intervened: before, after, and what changed
 compared = regard.compare("dates", run)                 # -> Comparison, with a table and a picture by length
 """
 
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     from regard.analysis.comparison import Comparison, compare
     from regard.analysis.forced import force
     from regard.attention import Attended, attend
+    from regard.attention.intervene import Erase, Feed, Force, Permute, Silence, Swap, Uniform
     from regard.attention.record import record
     from regard.data.audio import Recording
     from regard.maps import AttentionMap
-    from regard.predict import Predictor, load
+    from regard.predict import Predictor, intervene, load
     from regard.recipe import Recipe
     from regard.storage import Run
     from regard.training import Callback, resume, train
@@ -68,9 +70,10 @@ _MODULES = {
     "regard.data.audio": ("Recording",),
     "regard.storage": ("Run",),
     "regard.attention": ("Attended", "attend"),
+    "regard.attention.intervene": ("Erase", "Feed", "Force", "Permute", "Silence", "Swap", "Uniform"),
     "regard.attention.record": ("record",),
     "regard.training": ("Callback", "resume", "train"),
-    "regard.predict": ("Predictor", "load"),
+    "regard.predict": ("Predictor", "intervene", "load"),
     "regard.analysis.comparison": ("Comparison", "compare"),
     "regard.analysis.forced": ("force",),
 }
@@ -80,13 +83,20 @@ __all__ = [
     "AttentionMap",
     "Callback",
     "Comparison",
+    "Erase",
+    "Feed",
+    "Force",
+    "Permute",
     "Prediction",
     "Predictor",
     "Recipe",
     "Recording",
     "Run",
+    "Silence",
+    "Swap",
+    "Uniform",
 ]
-__all__ += ["attend", "compare", "force", "load", "record", "resume", "train"]
+__all__ += ["attend", "compare", "force", "intervene", "load", "record", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,17 @@ from torch import Tensor, nn
 
 from regard import memory, models, plugins
 from regard import recipe as recipes
+from regard.attention import intervene as interventions_of
+from regard.attention.intervene import Feed, Intervention
 from regard.data.audio import Recording
 from regard.data.pictures import is_image
 from regard.device import choose_device, current, explain_out_of_memory, keep_freed_memory, only_shapes
 from regard.errors import RecipeError, shown
+from regard.models import Seq2Seq
 from regard.recipe import Search
 from regard.storage import Run
-from regard.tasks import AnyTask, Scored, task_of
+from regard.tasks import AnyTask, Scored, Transduce, task_of
+from regard.tasks.intervened import Intervened, compare, resolve
 from regard.types import Example, Prediction
 
 LARGEST_SEED = 2**62  # torch takes 64 bits, and the seeds of further outputs are larger
@@ -74,6 +78,67 @@ class Predictor:
             answers = self.task.answer(self.model, inputs, settings, n_best, seed, all_maps=all_maps)
         return [self._explained(value, answer) for value, answer in zip(inputs, answers, strict=True)]
 
+    def intervene(
+        self,
+        text: Any,
+        interventions: Sequence[Intervention | str] | Intervention | str,
+        *,
+        target: str | None = None,
+        beam: int | None = None,
+        search: Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ) -> Intervened:
+        """Predict for one input without and with interventions: both predictions, with all their maps, and their diff.
+
+        Interventions are `Silence`, `Force`, `Uniform`, `Permute`, `Erase`, `Swap` and `Feed`, or short texts such as
+        "silence decoder.cross_attention layer=2 head=3". Rows, columns and positions are counted from 1, as in the maps
+        of the prediction, or are words that are there once. With `target`, this output is forced both times.
+        """
+        chosen = interventions_of.read(interventions)
+        if not chosen:
+            raise RecipeError("there is no intervention; give one, such as 'erase 3'")
+        source = self.task.accept(text, "the input")
+        if target is not None and (beam is not None or search):
+            raise RecipeError("beam and search are for a search, but target gives the output; leave one of them out")
+
+        def answer(source: str) -> Prediction:
+            if target is not None:
+                return self._force(source, target)
+            return self.predict([source], beam=beam, search=search, seed=seed, all_maps=True)[0]
+
+        before = answer(source)
+        if before.problem or not source.strip():
+            raise RecipeError(f"there is nothing to change: the input is {before.problem or 'blank'}")
+        read, rest = self._fed(chosen, source), [one for one in chosen if not isinstance(one, Feed)]
+        site = next((place.name for place in models.sites(self.model).values()), None)
+        resolved = resolve(self.task, read, site, before.tokens, rest)
+        can_force = isinstance(self.task, Transduce) and bool(before.text.strip())
+        scored = self._force(source, before.text) if can_force else None
+        with models.intervene(self.model, *resolved):
+            after = answer(read)
+            forced = self._force(read, before.text) if can_force else None
+        if scored is None or forced is None or scored.tokens != before.tokens:  # a text may have several tokenizations
+            scored = forced = None
+        diff = compare(before, after, scored, forced, aligned=self.task.aligned)
+        fed = [one for one in chosen if isinstance(one, Feed)]
+        return Intervened((*fed, *resolved), before, after, diff, forced)
+
+    def _force(self, source: str, target: str) -> Prediction:
+        """A given output, forced, with all maps."""
+        if not isinstance(self.task, Transduce) or not isinstance(self.model, Seq2Seq):
+            raise RecipeError(f"a run of the task {self.task.recipe.task!r} forces no output; leave target out")
+        with self.running():
+            return self.task.force(self.model, [Example(source, target)], all_maps=True)[0]
+
+    def _fed(self, changes: Sequence[Intervention], source: str) -> str:
+        """The source whose memory the decoder gets: that of `Feed`, or the input's own."""
+        fed = [one for one in changes if isinstance(one, Feed)]
+        if not fed:
+            return source
+        if not isinstance(self.task, Transduce) or len(fed) > 1 or not isinstance(fed[0].source, str):
+            raise RecipeError(f"{fed[-1]}: a run that reads a source and writes a text can be fed one other source")
+        return self.task.accept(fed[0].source, "the source to feed")
+
     def _explained(self, value: str, answer: Prediction) -> Prediction:
         """The answer to an input; if it is empty because the input is too long, its `problem` says so."""
         if answer.text or not self.task.too_long(value):
@@ -106,6 +171,15 @@ class Predictor:
         """The context in which the model runs: its GPU, `keep_freed_memory`, and a clear error if memory runs out."""
         with keep_freed_memory(), current(next(self.model.parameters()).device), explain_out_of_memory(*ANSWERING):
             yield
+
+
+def intervene(model: Predictor | nn.Module, *interventions: Intervention | str) -> AbstractContextManager[None]:
+    """In the block, interventions change what a model or the model of a predictor computes, in forward and in search.
+
+    Layers, heads, rows, columns and source positions are counted from 1; see `models.intervene`. They act on every
+    input; `Predictor.intervene` compares one input before and after, and finds words.
+    """
+    return models.intervene(model.model if isinstance(model, Predictor) else model, *interventions)
 
 
 def _is_one(value: object) -> bool:

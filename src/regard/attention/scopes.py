@@ -1,7 +1,8 @@
 """Scopes: attentions that differ in which keys a query may see. A new one is a class and a table entry."""
 
 from abc import abstractmethod
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,7 +12,7 @@ from regard.attention import fused as fused_kernels
 from regard.attention.core import Attended, Keys, Past, Query, Score, Values, attend, score_pairs
 from regard.attention.masks import Mask, materialize
 from regard.attention.normalizers import Normalizer, Pairs, softmax
-from regard.errors import RegardError
+from regard.errors import RecipeError, RegardError
 from regard.kernels.choose import is_unchanged, takes, without_autocast
 from regard.kernels.linear import UncastLinear
 
@@ -106,13 +107,66 @@ class Scope(nn.Module):
         start: int = 0,
     ) -> Pairs:
         """The weights of a call whose context was computed by a fused path, which returns none."""
+        weights = self.weigh_unhooked(query, keys, mask=mask, bias=bias, start=start)
+        for hook in self._forward_hooks.values():
+            if isinstance(hook, WeightHook):
+                weights = hook.change(self.described(weights, query, keys, mask, start))
+        return weights
+
+    def weigh_unhooked(
+        self, query: Query, keys: Keys, *, mask: Mask, bias: Float[Tensor, "*bias"] | None, start: int
+    ) -> Pairs:
+        """The weights by their definition, as they are before any `WeightHook`."""
         visible, normalize = self.focus(query, keys, mask, start)
         with without_autocast(query):
             return normalize(score_pairs(query, keys, self.score, bias), materialize(visible, query, keys))
 
+    def described(self, weights: Pairs, query: Query, keys: Keys, mask: Mask, start: int) -> "Weights":
+        """The weights of a call with what a `WeightHook` must know of it."""
+        visible = materialize(self.focus(query, keys, mask, start).mask, query, keys)
+        return Weights(weights, materialize(mask, query, keys), visible, start)
+
     @abstractmethod
     def focus(self, query: Tensor, keys: Tensor, mask: Mask, start: int) -> Focus:
         """The mask of the keys that each query may see, and the normaliser that turns scores into weights."""
+
+
+class Weights(NamedTuple):
+    """The weights of one call of a scope; masks have an axis for each of (*batch, query, key), or are None."""
+
+    weights: Pairs
+    allowed: Bool[Tensor, "*mask"] | None  # by the mask of the call: neither padding nor a later token
+    visible: Bool[Tensor, "*mask"] | None  # also within the window of a local scope
+    start: int  # the target index of the first query
+
+
+class WeightHook:
+    """A forward hook of a scope that replaces its weights, and with them its context: those of `intervene`.
+
+    As for every hook that changes a result, no fast path is taken that calls no modules. A fused path may run: its
+    weights are then computed here. Queries whose weights stay the same keep the bits of their context.
+    """
+
+    def __init__(self, change: Callable[[Weights], Pairs]) -> None:
+        self.change = change
+
+    def __call__(self, scope: Scope, inputs: tuple[Any, ...], named: dict[str, Any], result: Attended) -> Attended:
+        """The result with changed weights; RecipeError if the scope is in training."""
+        if scope.training:
+            raise RecipeError("interventions are for predictions, not for training; call model.eval() before")
+        query, keys, values = inputs
+        mask, start = named["mask"], named.get("start", 0)
+        before = result.weights
+        if before is None:
+            before = scope.weigh_unhooked(query, keys, mask=mask, bias=named.get("bias"), start=start)
+        call = scope.described(before, query, keys, mask, start)
+        after = self.change(call)
+        if call.allowed is not None and not named.get("cleared", False):
+            values = values.masked_fill(~call.allowed.any(-2).unsqueeze(-1), 0.0)
+        with without_autocast(query):
+            context = torch.matmul(after.to(values.dtype), values)
+        changed = (after != before).any(-1, keepdim=True)
+        return result._replace(context=torch.where(changed, context, result.context), weights=after)
 
 
 class Global(Scope):

@@ -19,6 +19,7 @@ from regard.cli.demo import demo
 from regard.cli.doctor import doctor
 from regard.cli.errors import explain, finish_streams, prepare_streams
 from regard.cli.force import force
+from regard.cli.intervene import intervene
 from regard.cli.list import list_tables
 from regard.cli.look import look
 from regard.cli.near import near
@@ -62,7 +63,10 @@ def regard(version: Annotated[bool, VERSION] = False, debug: Annotated[bool, DEB
 
 COMMANDS = {
     command.__name__: command
-    for command in (demo, train, predict, score, force, align, look, compare, vectors, near, data, show, serve, doctor)
+    for command in (
+        *(demo, train, predict, score, force, align, look, intervene, compare, vectors, near, data, show),
+        *(serve, doctor),
+    )
 } | {"list": list_tables}
 for name, command in COMMANDS.items():
     app.command(name=name, cls=Command)(command)

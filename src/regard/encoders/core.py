@@ -1,7 +1,7 @@
 """The interface of all encoders: `forward` for a source batch, `read` for vectors."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol, cast, runtime_checkable
+from typing import ClassVar, Protocol, cast, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ class Encoder(ABC, nn.Module):
     `dim`, `layers` and `cell_dim` are the sizes of the memory's summary (see `Layered`).
     """
 
+    skips_holes: ClassVar[bool] = False  # whether masked positions may also stand before others, not only at the end
     embedding: Front
     dim: int
     layers: int

@@ -16,6 +16,7 @@ class DirectEncoder(Encoder):
     No vector depends on the others. The summary, from which a recurrent decoder starts, is their mean.
     """
 
+    skips_holes = True
     layers = 1  # of the summary
     cell_dim = None
 

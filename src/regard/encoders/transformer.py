@@ -39,6 +39,7 @@ class EncoderLayer(nn.Module):
 class TransformerEncoder(Encoder):
     """Vaswani et al. 2017, 3.1: layers of self-attention over the source vectors and their positions."""
 
+    skips_holes = True
     layers = 1  # of the summary, from which a recurrent decoder may start
     cell_dim = None
 

@@ -1,6 +1,7 @@
 """Models: encoders, decoders and output layers, combined for each kind of task."""
 
 from regard.models.classifier import Classifier
+from regard.models.interventions import intervene
 from regard.models.language import LanguageModel
 from regard.models.layout import store_by_columns
 from regard.models.seq2seq import Seq2Seq, assemble, build
@@ -29,6 +30,7 @@ __all__ = [
     "assemble",
     "build",
     "fitting_weights",
+    "intervene",
     "load_weights",
     "not_finite",
     "read_tensors",

@@ -180,6 +180,10 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
         """The token ids of question END context END."""
         return [token for part in parts(text) for token in [*self.source.encode(part), END]]
 
+    def positions(self, text: str) -> tuple[str, ...]:
+        """The tokens of question END context END."""
+        return tuple(map(self.source.piece, self._ids(text)))
+
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
         return bool(text.strip()) and len(self._ids(text)) > self.longest

@@ -62,6 +62,7 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
     noun = "sentence"
     columns = ("text", "label")
     mistakes = "classes"
+    aligned = True
     ignores = (*core.NO_DECODER, "tokens.target", "model.tied", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer, labels: tuple[str, ...]) -> None:
@@ -226,6 +227,10 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
         """Computes a metric of the predicted labels, in total and by group; refuses unknown labels."""
         _check_labels(examples, set(self.labels))
         return super().measure(model, examples, metric, settings)
+
+    def positions(self, text: str) -> tuple[str, ...]:
+        """The tokens of a text, those of special tokens included."""
+        return self.pieces(self.ids(text))
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""

@@ -37,12 +37,23 @@ from regard.errors import DataError, RecipeError, TooLargeError, pick, plural, q
 from regard.kernels import cross_entropy as kernels
 from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout, SourceView
 from regard.metrics import CLOSEST, METRICS, MULTI_REFERENCE, Measured, Outcome, companions
-from regard.models import sites
+from regard.models import CROSS, DECODER_SELF, POOLING, sites
 from regard.models.letters import Spelled
 from regard.recipe import Limits, Model, Recipe, Search, Train
 from regard.sources import Text
 from regard.storage import Run
-from regard.types import PAD, SPECIALS, UNKNOWN, Batch, Example, Padded, Prediction, Vocabulary
+from regard.types import (
+    BEGIN,
+    END,
+    PAD,
+    SPECIALS,
+    UNKNOWN,
+    Batch,
+    Example,
+    Padded,
+    Prediction,
+    Vocabulary,
+)
 
 if TYPE_CHECKING:
     from regard.tasks.rewards import Rewards
@@ -517,6 +528,26 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def unknown_parts(self, text: str) -> list[str]:
         """The parts of a text that are not in the vocabulary, in their order; none if the source is not text."""
         return []
+
+    # for interventions
+
+    aligned: ClassVar[bool] = False  # whether the tokens of two outputs for one input stand for each other one by one
+
+    def positions(self, text: str) -> tuple[str, ...]:
+        """The labels of all positions of an input that the model reads; RecipeError if it has none."""
+        raise RecipeError(f"the positions of a source of task = {self.recipe.task} have no names; give numbers")
+
+    def erasable(self, text: str) -> int:
+        """The last position of an input that can be erased, counted from 1."""
+        return len(self.positions(text))
+
+    def axes(self, text: str, written: tuple[str, ...], site: str) -> "Axes":
+        """The labels of both axes of the maps at a site, for an output of these tokens."""
+        if site == DECODER_SELF:
+            return Axes((*written, SPECIALS[END]), (SPECIALS[BEGIN], *written))
+        labels = self.positions(text)
+        rows = {CROSS: (*written, SPECIALS[END]), POOLING: written}
+        return Axes(rows.get(site, labels), labels)
 
 
 AnyTask = Task[Any, Any, Any]

@@ -270,6 +270,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
     noun = "series"
     columns = ("series", "time", "value")
     mistakes = "texts"
+    aligned = True
     ignores = (
         *(*core.OF_PAIRS, "source", "tokens", "search", "data.dev", "data.split_seed", "data.max_length"),
         *("model.embedding", "model.tied", "model.encoder", "train.smoothing", "train.word_dropout", "train.capture"),
@@ -644,15 +645,24 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         The key of step t is computed when the value of step t - 1 is read: so a column is labelled with this value.
         """
         assert forecast.series is not None
-        values, shape = len(forecast.series), self.shape
-        hidden = max(0, shape.context - values + 1)  # steps that read a value before the first
-        first = values - shape.context - 1 + hidden
-        columns = forecast.series.labels(values + shape.horizon - 1)[first:]
-        axes = Axes(forecast.times, columns, Steps(), shape.context, forecast.view, hidden)
+        axes = self._axes(forecast.series, forecast.times)._replace(view=forecast.view)
         maps = core.recorded_maps(model, recording, row, {DECODER_SELF: axes})
         if maps is None:
             return forecast
         return replace(forecast, map=maps.pick(), maps=maps if all_maps else None)
+
+    def _axes(self, series: Series, times: tuple[str, ...]) -> Axes:
+        """The axes of the maps of a forecast after a series: times of the forecast, and of the values before each."""
+        values, shape = len(series), self.shape
+        hidden = max(0, shape.context - values + 1)  # steps that read a value before the first
+        first = values - shape.context - 1 + hidden
+        return Axes(times, series.labels(values + shape.horizon - 1)[first:], Steps(), shape.context, first=hidden)
+
+    def axes(self, text: str, written: tuple[str, ...], site: str) -> Axes:
+        """The axes of the maps of a forecast."""
+        known = self._series(text)
+        series = known.series.upto(known.values)
+        return self._axes(series, series.labels(len(series) + self.shape.horizon)[-self.shape.horizon :])
 
     def measure(self, model: Forecaster, examples: Sequence[Example], metric: str, settings: Search) -> Scored:
         """Forecasts the last values of each series from those before, and computes a metric, and all others."""

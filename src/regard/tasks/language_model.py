@@ -31,7 +31,20 @@ from regard.recipe import Limits, Recipe, Search
 from regard.search.sample import SEED_STEP
 from regard.tasks import core
 from regard.tasks.core import Axes, Encoded, Examples, Scored, TextTask
-from regard.types import BEGIN, END, PAD, UNKNOWN, Batch, Example, Hypothesis, Memory, Padded, Prediction, Vocabulary
+from regard.types import (
+    BEGIN,
+    END,
+    PAD,
+    SPECIALS,
+    UNKNOWN,
+    Batch,
+    Example,
+    Hypothesis,
+    Memory,
+    Padded,
+    Prediction,
+    Vocabulary,
+)
 
 SEARCH_TOKENS = 8000  # size of a batch of a search: tokens times beams
 TURN = 1_000_003  # distance of the seeds of two turns; torch uses only the lower 32 bits of a seed
@@ -402,6 +415,19 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
     def output_tokens(self) -> Tokenizer:
         """The tokenizer of texts and their continuations."""
         return self.source
+
+    def positions(self, text: str) -> tuple[str, ...]:
+        """BEGIN and the tokens of a text that the model sees: with language_model.window, only its end."""
+        return tuple(map(self.source.piece, [BEGIN, *self._context(self.source.encode(text))]))
+
+    def erasable(self, text: str) -> int:
+        """The last token but one: the first new token is predicted from the last."""
+        return len(self.positions(text)) - 1
+
+    def axes(self, text: str, written: tuple[str, ...], site: str) -> Axes:
+        """The axes of the self-attention of new tokens."""
+        before = self.positions(text)
+        return Axes((*written, SPECIALS[END]), (*before, *written), start=len(before) - 1)
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank; with language_model.window, no text is."""

@@ -89,6 +89,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     noun = "text"
     columns = ("text",)
     mistakes = "tags"
+    aligned = True
     ignores = (*core.NO_DECODER, "tokens.target", "train.word_dropout", "search")
 
     def __init__(self, recipe: Recipe, source: Tokenizer) -> None:
@@ -292,6 +293,10 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
             )
             for example, row in zip(examples, rows, strict=True)
         ]
+
+    def positions(self, text: str) -> tuple[str, ...]:
+        """The tokens of a text with blanks, and END."""
+        return self.pieces(self.encode_blanks(text).ids)
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""

@@ -68,6 +68,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     noun = "sentence"
     columns = ("words", "tags")
     mistakes = "tags"
+    aligned = True
     ignores = (*core.NO_DECODER, "model.tied", "search")
 
     def __init__(self, recipe: Recipe, words: Tokenizer, letters: Tokenizer, tags: Tokenizer) -> None:
@@ -237,6 +238,10 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         if weights is not None:
             attention_map = AttentionMap(weights[: len(words), : len(words)], tags, words)
         return Prediction(text, " ".join(tags), score, tags, attention_map, source_tokens=words)
+
+    def positions(self, text: str) -> tuple[str, ...]:
+        """The words of a text."""
+        return tuple(text.split())
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""

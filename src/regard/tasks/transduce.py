@@ -536,6 +536,14 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         """The parts of a text that are not in the vocabulary, in their order; none if the source is not text."""
         return [] if self.source is None else core.unknown_parts(self.source, text)
 
+    def positions(self, text: str) -> tuple[str, ...]:
+        """The labels of all positions that the encoder reads; RecipeError if a recording would be cut."""
+        parts = self.parts([text])
+        if len(parts) != 1:
+            what = "is blank" if not parts else f"would be cut into {len(parts)} parts"
+            raise RecipeError(f"the {self.noun_of_input} {what}, so that its positions have no numbers; give another")
+        return self.inputs.labels(parts[0].item)
+
     def prediction(self, text: str, item: Any, hypothesis: Hypothesis, layout: Layout) -> Prediction:
         """Makes the prediction of a hypothesis: its tokens as text, and its labelled map."""
         tokens = tuple(self.target.piece(token) for token in hypothesis.tokens)
