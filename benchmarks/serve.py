@@ -81,7 +81,7 @@ class Figures(NamedTuple):
         ordered = sorted(self.times) or [float("nan")]
         middle, late = statistics.median(ordered), ordered[int(0.99 * (len(ordered) - 1))]
         return (
-            f"{self.clients:>4} clients: {good / self.seconds:8.1f} answers per second, median {1000 * middle:6.1f} ms, "
+            f"{self.clients:>4} clients: {good / self.seconds:8.1f} answers a second, median {1000 * middle:6.1f} ms, "
             f"99 % within {1000 * late:6.1f} ms, statuses {dict(sorted(self.statuses.items()))}"
         )
 

@@ -5,7 +5,6 @@ import io
 import json
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from conftest import GOLDEN, TASKS, golden, inputs_of
 from regard.data.corpora.tones import render as render_tones
 from regard.errors import RecipeError
 from regard.predict import Predictor, load
+from regard.serve.address import Address, check_address
 from regard.serve.limits import Bounds
-from regard.serve.server import Address, check_address
 
 PICTURE = "shapes:red-circle-8-8-6,blue-square-40-8-7"
 RECORDING = "tones:7:C4-E4-G4"
@@ -105,9 +104,68 @@ def test_several_runs_are_chosen_by_name(local) -> None:
 def test_the_runs_are_described(local) -> None:
     (text, series) = local("transformer", "forecast").request("GET", "/v1/runs").json()["runs"]
     assert (text["task"], text["input"], text["streams"], text["uploads"]) == ("translate", "text", True, [])
-    assert text["attention"] == ["decoder.cross_attention", "decoder.self_attention", "encoder.self_attention"]
+    assert text["attention"] == [
+        {"site": "decoder.cross_attention", "layers": 1, "heads": 2},
+        {"site": "decoder.self_attention", "layers": 1, "heads": 2},
+        {"site": "encoder.self_attention", "layers": 1, "heads": 2},
+    ]
     assert text["search"]["beam"] == 1
     assert (series["input"], series["streams"], series["uploads"]) == ("series", False, ["text/csv"])
+
+
+def test_the_data_of_the_viewer_are_sent(local) -> None:
+    (text, *_) = inputs_of("transformer")
+    server = local("transformer", "window")
+    view = server.predict(run="transformer", inputs=[text], view=True, all_maps=True, n_best=2).json()["predictions"][
+        0
+    ]["view"]
+    assert view["choices"] == ["Output", "Site", "Layer", "Head"]
+    assert view["name"] == "transformer"
+    assert server.predict(run="window", inputs=["a"], view=True).json()["predictions"][0]["view"] is None
+
+
+# interventions
+
+
+@pytest.mark.parametrize("change", ["erase 2", "silence decoder.cross_attention", "force row=1 column=2", "swap 1 2"])
+def test_interventions_are_those_of_the_predictor(local, change: str) -> None:
+    (text, *_) = inputs_of("transformer")
+    content = {"inputs": [text], "interventions": [change], "maps": True, "view": True}
+    answer = local("transformer").predict(**content).json()["predictions"][0]
+    expected = load(golden("transformer")).intervene(text, [change])
+    assert answer["text"] == expected.after.text
+    assert answer["intervened"]["before"]["text"] == expected.before.text
+    assert answer["intervened"]["marked"] == expected.marked
+    assert answer["intervened"]["changed"] is expected.changed
+    assert close(answer["intervened"]["diff"], expected.to_dict()["diff"])
+    assert [panel["name"] for panel in answer["view"]["panels"]] == ["before", "after"]
+
+
+def test_after_interventions_the_model_is_as_before(local) -> None:
+    (text, *_) = inputs_of("transformer")
+    server = local("transformer")
+    before = server.predict(inputs=[text], maps=True).json()
+    server.predict(inputs=[text], interventions=["erase 1"])
+    server.predict(inputs=[text], interventions=["force row=1 column=900"])
+    assert server.predict(inputs=[text], maps=True).json() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "sentence"),
+    [
+        ({"inputs": ["a"], "interventions": ["explode 3"]}, 422, "unknown intervention"),
+        ({"inputs": ["a"], "interventions": ["erase 900"]}, 422, "there is no position 900"),
+        ({"inputs": ["a"], "interventions": "erase 3"}, 422, "give a list of texts"),
+        ({"inputs": ["a"], "interventions": ["erase 1"] * 17}, 413, "17 interventions, at most 16"),
+        ({"inputs": ["a"], "interventions": ["erase " + "x" * 5000]}, 413, "an intervention has 5,006 characters"),
+        ({"inputs": ["a", "b"], "interventions": ["erase 1"]}, 422, "one input and one output"),
+        ({"inputs": ["a"], "n_best": 2, "interventions": ["erase 1"]}, 422, "one input and one output"),
+    ],
+)
+def test_interventions_that_cannot_be_are_refused(local, content: dict[str, Any], status: int, sentence: str) -> None:
+    response = local("transformer").predict(**content)
+    assert response.status_code == status
+    assert sentence in response.json()["error"]
 
 
 # streams
@@ -156,23 +214,23 @@ def test_what_cannot_be_streamed_is_refused(local, content: dict[str, Any], sent
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Predictor]:
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
     keys = (
         *("data.size=96", "picture.channels=3", "picture.blocks=3", "model.embedding=12", "train.device=cpu"),
         *("model.encoder.dim=12", "model.decoder.dim=12", "model.attention.dim=12", "train.updates=2"),
         *("train.batch_tokens=640", "train.validate_examples=4"),
     )
-    yield load(regard.train("shapes", *keys, runs=tmp_path_factory.mktemp("runs"), quiet=True))
+    return load(regard.train("shapes", *keys, runs=tmp_path_factory.mktemp("runs"), quiet=True))
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Predictor]:
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
     keys = (
         *("data.size=20", "model.embedding=6", "model.encoder.dim=8", "model.decoder.dim=8", "model.attention.dim=6"),
         *("speech.bands=12", "speech.width=8", "train.device=cpu", "train.batch_tokens=200", "train.updates=2"),
         *("search.max_ratio=0", "search.max_extra=3", "train.validate_examples=2"),
     )
-    yield load(regard.train("tones", *keys, runs=tmp_path_factory.mktemp("runs"), quiet=True))
+    return load(regard.train("tones", *keys, runs=tmp_path_factory.mktemp("runs"), quiet=True))
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -251,7 +309,8 @@ def test_series_are_uploaded_as_csv_or_given_as_objects(local, forecasts: Predic
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"values": []}, {"values": ["x"]}, {"values": [1.0], "frequency": "x"}, {"value": [1]}, {"name": "\ud800"}]
+    "given",
+    [{}, {"values": []}, {"values": ["x"]}, {"values": [1.0], "frequency": "x"}, {"value": [1]}, {"name": "\ud800"}],
 )
 def test_an_object_that_is_no_series_gets_a_sentence(local, forecasts: Predictor, given: dict[str, Any]) -> None:
     body = json.dumps({"inputs": [given]}).encode()
@@ -297,14 +356,20 @@ def test_media_beyond_their_caps_are_refused(local, pictures: Predictor, recordi
 
 
 @pytest.mark.parametrize(
-    "name", ["/etc/passwd", "../../../etc/passwd", "file:///etc/passwd", "runs/a.png", "speed:1.1:/etc/passwd", "x.tar/y"]
+    "name",
+    ["/etc/passwd", "../../../etc/passwd", "file:///etc/passwd", "runs/a.png", "speed:1.1:/etc/passwd", "x.tar/y"],
 )
 def test_no_input_is_ever_the_name_of_a_file(local, pictures: Predictor, recordings: Predictor, name: str) -> None:
     server = local("forecast", shapes=lambda: pictures, tones=lambda: recordings)
     for run in ("shapes", "tones", "forecast"):
-        response = server.predict(run=run, inputs=[name])
-        assert response.status_code == 422
-        assert re.search("reads one (picture|recording|series) at a time: send its content", response.json()["error"])
+        described = {"shapes": PICTURE, "tones": RECORDING}.get(run, "")
+        fed = server.predict(run=run, inputs=[described], interventions=[f'feed "{name}"']) if described else None
+        for response in (server.predict(run=run, inputs=[name]), fed):
+            if response is None:
+                continue
+            assert response.status_code == 422
+            sentence = "reads one (picture|recording|series) at a time: send its content"
+            assert re.search(sentence, response.json()["error"])
 
 
 # refusals
@@ -344,7 +409,9 @@ def test_maps_that_are_too_large_to_send_are_refused(local) -> None:
     assert server.predict(inputs=[text]).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/../etc/passwd", "/page/../../x", "/%2e%2e/%2e%2e/etc/passwd", "/v1/", "/index.html", "/x" * 500])
+@pytest.mark.parametrize(
+    "path", ["/../etc/passwd", "/page/../../x", "/%2e%2e/%2e%2e/etc/passwd", "/v1/", "/index.html", "/x" * 500]
+)
 def test_other_paths_do_not_exist(local, path: str) -> None:
     response = local("classify").request("GET", path)
     assert (response.status_code, response.json()["error"]) == (404, "there is no such endpoint; /docs has all")
@@ -474,7 +541,9 @@ def test_every_response_has_the_security_headers(local) -> None:
         assert not any(name.startswith("access-control") for name in headers)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", "", "127.0.0.1.nip.io:8000"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "localhost.evil.example", "", "127.0.0.1.nip.io:8000"]
+)
 def test_requests_to_other_hosts_are_not_answered(local, host: str) -> None:
     response = local("classify").request("GET", "/v1/runs", headers={"host": host})
     assert response.status_code == 421

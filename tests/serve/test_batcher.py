@@ -1,4 +1,4 @@
-"""The batcher: requests of the same settings are joined, nobody's work is not done, and errors stay where they belong."""
+"""The batcher: requests of the same settings are joined, unwanted work is not done, errors stay where they belong."""
 
 import threading
 import time

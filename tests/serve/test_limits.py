@@ -29,7 +29,8 @@ def test_deep_json_is_refused_quickly(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b'{"inputs": ["[[[[[[[[[[[[[[[[[[[[[[", "\\"[[[[[[[[[[[[[[[[[[[[[", "\\\\"]}', b'"[[[[[[[[[[[[[[[[[[[[[[\\']
+    "content",
+    [b'{"inputs": ["[[[[[[[[[[[[[[[[[[[[[[", "\\"[[[[[[[[[[[[[[[[[[[[[", "\\\\"]}', b'"[[[[[[[[[[[[[[[[[[[[[[\\'],
 )
 def test_brackets_in_strings_do_not_count(content: bytes) -> None:
     check_depth(content, 16)
@@ -106,7 +107,15 @@ def test_absurd_parameters_of_a_query_are_refused(given: dict[str, str], sentenc
 
 
 def test_a_query_has_the_options_of_a_body() -> None:
-    given = {"run": "x", "beam": "4", "n_best": "2", "seed": "7", "maps": "true", "length_penalty": "0.6", "timeout": "2.5"}
+    given = {
+        "run": "x",
+        "beam": "4",
+        "n_best": "2",
+        "seed": "7",
+        "maps": "true",
+        "length_penalty": "0.6",
+        "timeout": "2.5",
+    }
     body = {"beam": 4, "n_best": 2, "seed": 7, "maps": True, "search": {"length_penalty": 0.6}, "timeout": 2.5}
     assert options_of_query(given, BOUNDS) == options_of(body, BOUNDS)
 

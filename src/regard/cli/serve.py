@@ -33,16 +33,18 @@ def serve(
     the same settings are answered together. SIGTERM and Ctrl-C let the server answer what it has accepted, and end with
     exit code 0.
     """
+    from regard.serve.address import Address, check
+    from regard.serve.limits import Bounds
     from regard.storage import Run
 
-    named = _named(runs)
+    address, named = Address(host, port, token), _named(runs)
+    check(address)  # errors before torch is loaded
     for run in named.values():
-        Run.open(run)  # an error before torch is loaded
-    from regard.serve import server
-    from regard.serve.limits import Bounds
+        Run.open(run)
+    from regard.serve.server import serve as serve_runs
 
     bounds = Bounds(queue=queue, batch=batch, window=window / 1000, deadline=timeout, drain=drain)
-    server.serve(named, server.Address(host, port, token), bounds, (lambda line: None) if quiet else say)
+    serve_runs(named, address, bounds, (lambda line: None) if quiet else say)
 
 
 def _named(runs: list[str]) -> dict[str, str]:

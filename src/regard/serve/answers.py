@@ -6,17 +6,48 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard.maps import AttentionMap
+from regard.serve.batcher import Answer
 from regard.serve.limits import Bounds, too_large
 from regard.serve.questions import Options
+from regard.show import viewer_data
+from regard.show.viewer_data import Data
+from regard.tasks.intervened import Intervened
 from regard.types import Prediction
 
 
-def answer_of(prediction: Prediction, options: Options) -> dict[str, Any]:
-    """One prediction as a dictionary for JSON: `Prediction.to_dict`, with all maps and the viewer's data if asked."""
+def answer_of(answer: Answer, options: Options, name: str = "") -> dict[str, Any]:
+    """One answer as a dictionary for JSON: `Prediction.to_dict`, with all maps and the viewer's data if asked.
+
+    With interventions, it is the prediction after them, and `intervened` has the one before and the difference. `name`
+    is that of the run, for views of several runs.
+    """
+    if isinstance(answer, Intervened):
+        told = answer.to_dict(maps=options.maps)
+        about = {key: told[key] for key in ("interventions", "changed", "before", "diff")} | {"marked": answer.marked}
+        view = {"view": _view_of_both(answer)} if options.view else {}
+        return _content(answer.after, options) | {"intervened": about} | view
+    view = {"view": _view(answer, name)} if options.view else {}
+    return _content(answer, options) | view
+
+
+def _content(prediction: Prediction, options: Options) -> dict[str, Any]:
+    """A prediction, with all maps if asked."""
     content = prediction.to_dict(maps=options.maps)
     if options.all_maps:
         content["maps"] = [_place(attention) for attention in prediction.maps or ()]
     return content
+
+
+def _view(prediction: Prediction, name: str) -> Data | None:
+    """The viewer's data of a prediction; None if there is nothing to draw."""
+    drawn = prediction.map is not None or prediction.maps is not None or hasattr(prediction, "view")
+    return viewer_data.data_of_prediction(prediction, name=name) if drawn else None
+
+
+def _view_of_both(intervened: Intervened) -> Data | None:
+    """The viewer's data of the predictions before and after interventions, side by side."""
+    before, after = (_view(each, name) for each, name in ((intervened.before, "before"), (intervened.after, "after")))
+    return None if before is None or after is None else viewer_data.side_by_side([before, after])
 
 
 def _place(attention: AttentionMap) -> dict[str, Any]:
@@ -26,11 +57,13 @@ def _place(attention: AttentionMap) -> dict[str, Any]:
     return place | labels | {"attention": attention.weights.tolist()}
 
 
-def check_cells(predictions: Sequence[Prediction], options: Options, bounds: Bounds) -> None:
+def check_cells(answers: Sequence[Answer], options: Options, bounds: Bounds) -> None:
     """Refuse to send more weights than an answer may have."""
     cells = 0
-    for prediction in predictions:
+    for answer in answers:
+        prediction = answer.after if isinstance(answer, Intervened) else answer
         outputs = [prediction, *prediction.alternatives] if options.maps else []
+        outputs += [answer.before] if options.maps and isinstance(answer, Intervened) else []
         cells += sum(output.map.weights.numel() for output in outputs if output.map is not None)
         if options.all_maps and prediction.maps is not None:
             cells += sum(layer.weights.numel() for layer in prediction.maps.layers)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from regard import __version__
 from regard.errors import DataError, MissingExtraError, RecipeError, RegardError, ResourceError
 from regard.models import sites
+from regard.predict import Predictor
 from regard.serve import pages, schema
 from regard.serve.answers import answer_of, check_cells, to_json
-from regard.serve.batcher import READY, Job, Lane, Token
+from regard.serve.batcher import READY, Answer, Job, Lane, Token
 from regard.serve.bodies import Bodies
 from regard.serve.guard import Guard
 from regard.serve.inputs import UPLOADS, accept_upload, descriptions_of
@@ -29,7 +30,6 @@ from regard.serve.questions import (
     question_of,
     values_of,
 )
-from regard.types import Prediction
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
@@ -111,12 +111,12 @@ class Service:
             answers.cancel()
         return await self._body(lane, question.options, predictions)
 
-    async def _body(self, lane: Lane, options: Options, predictions: Sequence[Prediction]) -> bytes:
+    async def _body(self, lane: Lane, options: Options, answers: Sequence[Answer]) -> bytes:
         """The JSON of predictions; maps are many numbers, so they are written in a thread."""
-        check_cells(predictions, options, self.bounds)
+        check_cells(answers, options, self.bounds)
 
         def write() -> bytes:
-            return to_json({"run": lane.name, "predictions": [answer_of(each, options) for each in predictions]})
+            return to_json({"run": lane.name, "predictions": [answer_of(each, options, lane.name) for each in answers]})
 
         has_maps = options.maps or options.all_maps or options.view
         return await self._in_thread(write) if has_maps else write()
@@ -172,6 +172,8 @@ def streamed(lane: Lane, question: Question) -> Question:
     if len(question.inputs) != 1:
         raise RefusedError(422, f"a stream has one input, not {len(question.inputs)}; use /v1/predict for several")
     options = question.options
+    if options.interventions:
+        raise RefusedError(422, "a stream has no interventions; use /v1/predict")
     if options.n_best > 1 or options.changes.get("beam", 1) > 1:
         raise RefusedError(422, "a stream has one output and a beam of 1; a beam decides on its tokens only at its end")
     if not question.settings.temperature:
@@ -192,10 +194,21 @@ def describe(lane: Lane) -> dict[str, Any]:
         "input": task.noun_of_input,
         "uploads": list(UPLOADS.get(task.noun_of_input, ())),
         "streams": task.output_tokens is not None,
-        "attention": [*dict.fromkeys(site.name for site in sites(predictor.model).values())],
+        "attention": _sites(predictor),
         "search": {key: value for key, value in asdict(task.recipe.search).items() if task.uses(f"search.{key}")},
         "examples": [*descriptions_of(task).values()],
     }
+
+
+def _sites(predictor: Predictor) -> list[dict[str, Any]]:
+    """The attentions of a model: their site, how many layers it has, and how many heads each."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, site in sites(predictor.model).items():
+        around = predictor.model.get_submodule(name.rpartition(".")[0])
+        heads = getattr(around, "heads", 1)  # of `MultiHead`
+        entry = found.setdefault(site.name, {"site": site.name, "layers": 0, "heads": heads})
+        entry["layers"] = max(entry["layers"], site.layer)
+    return [*found.values()]
 
 
 def _late(question: Question) -> RefusedError:

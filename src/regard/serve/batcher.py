@@ -19,7 +19,10 @@ from regard.search import following
 from regard.search.hypotheses import Beams
 from regard.serve.limits import Bounds, RefusedError
 from regard.serve.questions import Question
+from regard.tasks.intervened import Intervened
 from regard.types import Prediction
+
+Answer = Prediction | Intervened
 
 LONGEST_WAIT = 30  # seconds of Retry-After at most
 LOADING = "loading"  # the states of a lane
@@ -43,7 +46,7 @@ class Job:
     question: Question
     deadline: float  # of time.monotonic
     tell: Callable[[Token], None] | None = None  # called with each token, for a stream
-    future: "Future[list[Prediction]]" = field(default_factory=Future)
+    future: "Future[list[Answer]]" = field(default_factory=Future)
     came: float = field(default_factory=time.monotonic)
     abandoned: bool = False
 
@@ -228,7 +231,7 @@ class Lane:
             job.future.set_result(answers[: job.size])
             answers = answers[job.size :]
 
-    def _predict(self, jobs: Sequence[Job]) -> list[Prediction]:
+    def _predict(self, jobs: Sequence[Job]) -> list[Answer]:
         """Predict the inputs of all jobs at once."""
         predictor, options = self.predictor, jobs[0].question.options
         written = Written(predictor.task.output_tokens, jobs[0].tell) if jobs[0].tell else None
@@ -239,14 +242,20 @@ class Lane:
             if written is not None:
                 written.add(beams)
 
+        inputs = [value for job in jobs for value in job.question.inputs]
         with following(follow):
-            return predictor.predict(
-                [value for job in jobs for value in job.question.inputs],
+            if options.interventions:
+                changes = options.interventions
+                return [predictor.intervene(inputs[0], changes, search=options.changes, seed=options.seed)]
+            predictions: list[Answer] = []
+            predictions += predictor.predict(
+                inputs,
                 n_best=options.n_best,
                 search=options.changes,
                 seed=options.seed,
                 all_maps=options.all_maps,
             )
+            return predictions
 
 
 class Written:

@@ -49,7 +49,13 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status, is_read = time.perf_counter(), 500, scope["method"] in ("GET", "HEAD")
+
+        async def receiving() -> Message:
+            nonlocal is_read
+            message = await receive()
+            is_read |= message["type"] == "http.disconnect" or not message.get("more_body", False)
+            return message
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -59,7 +65,7 @@ class Guard:
                 added = [
                     (name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in there
                 ]
-                if self.draining:
+                if self.draining or not is_read:  # the rest of a body that is refused is not waited for
                     added.append((b"connection", b"close"))
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
@@ -67,7 +73,7 @@ class Guard:
         self.in_flight += 1
         try:
             self._check(scope)
-            await self.app(scope, receive, sending)
+            await self.app(scope, receiving, sending)
         except RefusedError as refused:
             await refuse(refused, sending)
         finally:

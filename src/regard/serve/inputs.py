@@ -4,9 +4,12 @@ Nothing that a client sends is ever the name of a file: a run that reads files g
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from regard.attention import intervene as interventions
+from regard.attention.intervene import Feed
 from regard.data import audio, pictures, series_files
 from regard.data.corpora.waves import PREFIX as WAVES
 from regard.data.files import read_lines
@@ -84,6 +87,13 @@ def accept_upload(task: AnyTask, content: bytes, kind: str, bounds: Bounds) -> l
     if noun == "picture":
         return [task.accept(pictures.decode(content, UPLOAD, limits), UPLOAD)]
     return [task.accept(audio.decode(content, UPLOAD, limits), UPLOAD)]
+
+
+def check_interventions(task: AnyTask, texts: Sequence[str], bounds: Bounds) -> None:
+    """Refuse short texts that are no interventions; a source to be fed is an input, so it may not name a file."""
+    for change in interventions.read(texts):
+        if isinstance(change, Feed) and isinstance(change.source, str):
+            accept_value(task, change.source, "the source to feed", bounds)
 
 
 def check_values(series: list[Series], bounds: Bounds) -> None:

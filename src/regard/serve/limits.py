@@ -31,7 +31,8 @@ class Bounds:
     seconds: int = 120  # of a recording
     values: int = 200_000  # of all series of a request
     cells: int = 1_000_000  # of all maps of an answer
-    seed: int = 2**31 - 1
+    interventions: int = 16  # of a request
+    seed: int = 2**31 - 1  # the largest
     queue: int = 256  # inputs that wait for a run
     batch: int = 64  # inputs that a run answers at once
     window: float = 0.005  # seconds that the first request of a batch waits for others

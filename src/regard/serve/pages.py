@@ -6,6 +6,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from regard.show.html import MODULES
+
 
 class Asset(NamedTuple):
     """A file of the page: its package, its name and its content type."""
@@ -16,10 +18,13 @@ class Asset(NamedTuple):
 
 
 HERE = "regard.serve.page"
+SCRIPT, STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 ASSETS = {  # by path: no other file can be asked for
     "/": Asset(HERE, "index.html", "text/html; charset=utf-8"),
-    "/page.css": Asset(HERE, "page.css", "text/css; charset=utf-8"),
-    "/page.js": Asset(HERE, "page.js", "text/javascript; charset=utf-8"),
+    "/page.css": Asset(HERE, "page.css", STYLE),
+    "/page.js": Asset(HERE, "page.js", SCRIPT),
+    "/viewer/viewer.css": Asset("regard.show", "viewer/viewer.css", STYLE),
+    **{f"/viewer/{name}": Asset("regard.show", f"viewer/{name}", SCRIPT) for name in MODULES},
 }
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from regard.errors import UnknownNameError, did_you_mean, shown
 from regard.predict import Predictor
 from regard.recipe import Search
-from regard.serve.inputs import accept_value
+from regard.serve.inputs import accept_value, check_interventions
 from regard.serve.limits import Bounds, RefusedError, check_unicode, too_large
 
-KEYS = ("run", "inputs", "beam", "n_best", "search", "seed", "maps", "all_maps", "view", "timeout")
+KEYS = ("run", "inputs", "beam", "n_best", "search", "seed", "maps", "all_maps", "view", "interventions", "timeout")
 SEARCH = ("length_penalty", "coverage_penalty", "no_repeat", "temperature", "top_k", "top_p", "max_ratio", "max_extra")
 SEARCH_KEYS = (*SEARCH, "max_answer", "ctc")
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -26,6 +26,7 @@ class Options:
     maps: bool = False
     all_maps: bool = False
     view: bool = False  # the data of the viewer, too
+    interventions: tuple[str, ...] = ()  # short texts such as "erase 3"
     timeout: float = Bounds.deadline
 
 
@@ -42,10 +43,11 @@ class Question:
     def key(self) -> tuple[object, ...]:
         """Requests with the same key may be answered in one batch: those of the same settings.
 
-        A sampled output depends on its place in a batch, so a request that samples shares its key with no other.
+        A sampled output depends on its place in a batch, and an intervention changes the model: such requests share
+        their key with no other.
         """
         options = self.options
-        alone = id(self) if self.settings.temperature else 0
+        alone = id(self) if self.settings.temperature or options.interventions else 0
         return self.settings, options.n_best, options.seed, options.all_maps, alone
 
 
@@ -77,14 +79,20 @@ def options_of(given: Mapping[str, Any], bounds: Bounds) -> Options:
         _flag(given.get("maps", False), "maps"),
         _flag(given.get("all_maps", False), "all_maps"),
         _flag(given.get("view", False), "view"),
+        _interventions(given.get("interventions", []), bounds),
         _number(given.get("timeout", bounds.deadline), "timeout", 0.01, bounds.deadline),
     )
 
 
 def options_of_query(given: Mapping[str, str], bounds: Bounds) -> Options:
-    """The options of a query string, whose values are texts; keys of search are written without `search`."""
+    """The options of a query string, whose values are texts; keys of search are written without `search`.
+
+    Several interventions are separated by semicolons.
+    """
     check_keys(given, [key for key in (*KEYS, *SEARCH_KEYS) if key not in ("inputs", "search")], "parameter")
-    values: dict[str, Any] = {key: _parsed(key, text) for key, text in given.items() if key != "run"}
+    texts = [part.strip() for part in given.get("interventions", "").split(";") if part.strip()]
+    numbers = {key: text for key, text in given.items() if key not in ("run", "interventions")}
+    values: dict[str, Any] = {key: _parsed(key, text) for key, text in numbers.items()} | {"interventions": texts}
     search = {key: values.pop(key) for key in SEARCH_KEYS if key in values}
     return options_of({**values, "search": search}, bounds)
 
@@ -112,6 +120,18 @@ def _number(value: Any, name: str, least: float, most: float) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
         raise RefusedError(422, f"{name} is {shown(value)}; give a number from {least:g} to {most:g}")
     return value
+
+
+def _interventions(values: Any, bounds: Bounds) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise RefusedError(422, f'interventions is {shown(values)}; give a list of texts such as "erase 3"')
+    if len(values) > bounds.interventions:
+        raise too_large("the request has", f"{len(values):,} interventions", bounds.interventions, "give fewer")
+    for value in values:
+        if len(value) > bounds.characters:
+            raise too_large("an intervention has", f"{len(value):,} characters", f"{bounds.characters:,}", "shorten it")
+        check_unicode(value, "an intervention")
+    return tuple(values)
 
 
 def _flag(value: Any, name: str) -> bool:
@@ -146,6 +166,10 @@ def values_of(given: Mapping[str, Any], bounds: Bounds) -> list[Any]:
 def question_of(predictor: Predictor, inputs: Sequence[str], options: Options, bounds: Bounds) -> Question:
     """A question to a run; RecipeError if a setting does not fit the run, RefusedError if it is too much work."""
     settings = predictor.search_settings(options.changes, None)
+    if options.interventions:
+        if len(inputs) != 1 or options.n_best != 1:
+            raise RefusedError(422, "interventions are for one input and one output (n_best = 1); send one at a time")
+        check_interventions(predictor.task, options.interventions, bounds)
     rows = max(settings.beam, options.n_best)
     work = sum(map(len, inputs)) * rows
     if work > bounds.work:

@@ -54,6 +54,11 @@ QUESTION: Schema = {
         "maps": {"type": "boolean", "default": False, "description": "The attention map of each output."},
         "all_maps": {"type": "boolean", "default": False, "description": "The maps of all sites, layers and heads."},
         "view": {"type": "boolean", "default": False, "description": "The data that the viewer of the page draws."},
+        "interventions": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": 'Changes of the model for one input, such as "erase 3" or "silence layer=2 head=3".',
+        },
         "timeout": {"type": "number", "description": "Seconds in which the answer must be there."},
     },
 }
@@ -72,6 +77,8 @@ PREDICTION: Schema = {
             "description": "The map: a row for each token, a column for each source token.",
         },
         "alternatives": {"type": "array", "items": {"type": "object"}, "description": "Other outputs, with n_best."},
+        "view": {"type": "object", "description": "The data that the viewer of the page draws, with view."},
+        "intervened": {"type": "object", "description": "The output before interventions, and the difference."},
         "error": _text("Why the output is empty, for example since the input is too long."),
     },
 }

@@ -1,17 +1,17 @@
 """Runs the server: loads the runs, listens, and on SIGTERM answers what it has accepted before it ends."""
 
 import asyncio
-import ipaddress
 import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import MissingExtraError, RecipeError, StoppedError, StorageError, shown
 from regard.predict import load
+from regard.serve.address import Address, check
 from regard.serve.app import Service, build
 from regard.serve.batcher import STOPPED, Lane
 from regard.serve.guard import Guard
@@ -21,7 +21,6 @@ from regard.serve.metrics import Metrics
 if TYPE_CHECKING:
     from uvicorn import Config
 
-PACKAGES = {"fastapi": "fastapi", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TICK = 0.02  # seconds between two looks at what is left to do
 BACKLOG = 2048  # connections that wait to be accepted
@@ -29,46 +28,9 @@ IDLE = 15  # seconds after which a connection without requests is closed
 HEADER_BYTES = 32_768  # of the first line and the headers of a request
 
 
-class Address(NamedTuple):
-    """Where the server listens, and the token that requests need; empty if they need none."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    token: str = ""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-
-def check_address(address: Address) -> None:
-    """Refuse an address that others can reach without a token, and a token that no header can hold."""
-    if not address.is_local and not address.token:
-        how = "set one with the environment variable REGARD_TOKEN, or --token"
-        raise RecipeError(f"--host {address.host} can be reached from other machines, so a token is needed; {how}")
-    if address.token and not (address.token.isascii() and address.token.isprintable() and " " not in address.token):
-        raise RecipeError("the token has characters that a header cannot hold; choose letters, digits and - . _ ~ + /")
-
-
-def check_packages() -> None:
-    """Raise MissingExtraError if a package of the extra is not installed."""
-    from importlib.util import find_spec
-
-    for module, package in PACKAGES.items():
-        if find_spec(module) is None:
-            raise MissingExtraError(package, "serve", "regard serve")
-
-
 def serve(runs: Mapping[str, str], address: Address, bounds: Bounds, say: Callable[[str], None]) -> None:
     """Serve runs by name until SIGTERM or SIGINT; `say` gets lines for people."""
-    check_packages()
-    check_address(address)
+    check(address)
     metrics = Metrics()
     lanes = {name: Lane(name, partial(load, path), bounds, metrics) for name, path in runs.items()}
     service = Service(lanes, bounds, metrics)
