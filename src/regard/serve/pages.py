@@ -51,7 +51,7 @@ def docs(document: dict[str, Any]) -> bytes:
         ]
     )
     head = "<meta charset='utf-8'><meta name='viewport' content='width=device-width, initial-scale=1'>"
-    style = "<link rel='stylesheet' href='/page.css'>"
+    style = "<link rel='stylesheet' href='/viewer/viewer.css'><link rel='stylesheet' href='/page.css'>"
     page = f"<!doctype html><html lang='en'><head>{head}<title>regard: interface</title>{style}</head>"
     return f"{page}<body class='docs'><main>{body}</main></body></html>".encode()
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import MissingExtraError, RecipeError, StoppedError, StorageError, shown
+from regard.errors import StoppedError, StorageError, shown
 from regard.predict import load
 from regard.serve.address import Address, check
 from regard.serve.app import Service, build
