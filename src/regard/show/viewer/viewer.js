@@ -82,6 +82,7 @@ function startView(viewer, wanted) {
 
 /** Draws everything anew: after a choice, or if the width or the colours have changed. */
 function draw(viewer) {
+  for (const panel of viewer.panels) panel.refill();
   const kinds = viewer.panels.flatMap(({ own }) => own.views.map(({ kind }) => kind));
   const hasWeights = viewer.panels.some(({ own }) => own.maps.some((map) => map.columns.length));
   const hasHeads = viewer.panels.some((panel) => headLevels(panel) !== null);
@@ -329,8 +330,7 @@ function choosePath(panel) {
 }
 
 function drawPanel(panel) {
-  const { viewer, own, parts } = panel, map = panel.current();
-  panel.refill();
+  const { viewer, parts } = panel, map = panel.current();
   drawOutputs(panel);
   const kind = viewOf(panel, map);
   panel.kind = kind;
