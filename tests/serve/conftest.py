@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
@@ -21,6 +22,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 httpx = pytest.importorskip("httpx")
 
+import regard  # noqa: E402
 from regard.predict import Predictor, load  # noqa: E402
 from regard.serve.app import Service, build  # noqa: E402
 from regard.serve.batcher import LOADING, Lane  # noqa: E402
@@ -39,6 +41,11 @@ TASKS = {
     "coverage": "translate_coverage",
     "transformer": "translate_transformer",
 }
+
+
+HOURS = [f"2020-01-{day:02}T{hour:02}:00" for day in range(1, 8) for hour in range(24)]
+VALUES = [round(float(np.sin(step / 4)), 3) for step in range(len(HOURS))]
+TABLE = "series,time,value\n" + "".join(f"s,{time},{value}\n" for time, value in zip(HOURS, VALUES, strict=True))
 
 
 def golden(name: str) -> Path:
@@ -159,3 +166,34 @@ def process(*arguments: str, **environment: str) -> Iterator[Process]:
         started.kill()
         started.wait(30)
         started.stderr.close()
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    keys = (
+        *("data.size=96", "picture.channels=3", "picture.blocks=3", "model.embedding=12", "train.device=cpu"),
+        *("model.encoder.dim=12", "model.decoder.dim=12", "model.attention.dim=12", "train.updates=2"),
+        *("train.batch_tokens=640", "train.validate_examples=4"),
+    )
+    return load(regard.train("shapes", *keys, runs=tmp_path_factory.mktemp("runs"), quiet=True))
+
+
+@pytest.fixture(scope="session")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    keys = (
+        *("data.size=20", "model.embedding=6", "model.encoder.dim=8", "model.decoder.dim=8", "model.attention.dim=6"),
+        *("speech.bands=12", "speech.width=8", "train.device=cpu", "train.batch_tokens=200", "train.updates=2"),
+        *("search.max_ratio=0", "search.max_extra=3", "train.validate_examples=2"),
+    )
+    return load(regard.train("tones", *keys, runs=tmp_path_factory.mktemp("runs"), quiet=True))
+
+
+@pytest.fixture(scope="session")
+def forecasts(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "series.csv").write_text(TABLE)
+    keys = (
+        *(f"data.train={folder / 'series.csv'}", "data.corpus=", "forecast.horizon=6", "forecast.context=12"),
+        *("forecast.samples=11", "model.decoder.dim=8", "train.updates=2", "train.device=cpu", "forecast.windows=1"),
+    )
+    return load(regard.train("waves", *keys, runs=folder, quiet=True))

@@ -1,7 +1,6 @@
 """The interface, asked in this process: it answers as the predictor does, and refuses in sentences."""
 
 import asyncio
-import io
 import json
 import re
 import threading
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from media import png, wav
 
-import regard
-from conftest import GOLDEN, TASKS, golden, inputs_of
+from conftest import GOLDEN, HOURS, TABLE, TASKS, VALUES, golden, inputs_of
 from regard.data.corpora.tones import render as render_tones
 from regard.errors import RecipeError
 from regard.predict import Predictor, load
@@ -213,45 +212,6 @@ def test_what_cannot_be_streamed_is_refused(local, content: dict[str, Any], sent
 # uploads
 
 
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    keys = (
-        *("data.size=96", "picture.channels=3", "picture.blocks=3", "model.embedding=12", "train.device=cpu"),
-        *("model.encoder.dim=12", "model.decoder.dim=12", "model.attention.dim=12", "train.updates=2"),
-        *("train.batch_tokens=640", "train.validate_examples=4"),
-    )
-    return load(regard.train("shapes", *keys, runs=tmp_path_factory.mktemp("runs"), quiet=True))
-
-
-@pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    keys = (
-        *("data.size=20", "model.embedding=6", "model.encoder.dim=8", "model.decoder.dim=8", "model.attention.dim=6"),
-        *("speech.bands=12", "speech.width=8", "train.device=cpu", "train.batch_tokens=200", "train.updates=2"),
-        *("search.max_ratio=0", "search.max_extra=3", "train.validate_examples=2"),
-    )
-    return load(regard.train("tones", *keys, runs=tmp_path_factory.mktemp("runs"), quiet=True))
-
-
-def png(pixels: np.ndarray) -> bytes:
-    image = pytest.importorskip("PIL.Image")
-    content = io.BytesIO()
-    image.fromarray(pixels).save(content, "PNG")
-    return content.getvalue()
-
-
-def wav(samples: torch.Tensor, rate: int) -> bytes:
-    import wave
-
-    content = io.BytesIO()
-    with wave.open(content, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes((samples * 32767).short().numpy().tobytes())
-    return content.getvalue()
-
-
 def upload(server: Any, content: bytes, kind: str, query: str = "") -> Any:
     return server.request("POST", f"/v1/predict?{query}", content=content, headers={"content-type": kind})
 
@@ -278,22 +238,6 @@ def test_a_recording_is_uploaded(local, recordings: Predictor) -> None:
     (answer,) = response.json()["predictions"]
     assert answer["layout"]["kind"] == "frames"
     assert answer["tokens"] == list(recordings.predict([RECORDING])[0].tokens)
-
-
-HOURS = [f"2020-01-{day:02}T{hour:02}:00" for day in range(1, 8) for hour in range(24)]
-VALUES = [round(float(np.sin(step / 4)), 3) for step in range(len(HOURS))]
-TABLE = "series,time,value\n" + "".join(f"s,{time},{value}\n" for time, value in zip(HOURS, VALUES, strict=True))
-
-
-@pytest.fixture(scope="module")
-def forecasts(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "series.csv").write_text(TABLE)
-    keys = (
-        *(f"data.train={folder / 'series.csv'}", "data.corpus=", "forecast.horizon=6", "forecast.context=12"),
-        *("forecast.samples=11", "model.decoder.dim=8", "train.updates=2", "train.device=cpu", "forecast.windows=1"),
-    )
-    return load(regard.train("waves", *keys, runs=folder, quiet=True))
 
 
 def test_series_are_uploaded_as_csv_or_given_as_objects(local, forecasts: Predictor) -> None:

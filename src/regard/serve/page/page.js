@@ -8,7 +8,7 @@ const LABELS = { text: "text", picture: "picture", recording: "recording", serie
 const ACCEPT = { picture: "image/*", recording: "audio/*,.wav,.flac,.ogg,.mp3", series: ".csv,text/csv" };
 const KINDS = { picture: "image/", recording: "audio/", series: "text/csv" };
 const part = (id) => document.getElementById(id);
-const state = { runs: [], file: null, changes: [], viewer: null, choices: [], controller: null, asked: null };
+const state = { runs: [], file: null, changes: [], carried: [], viewer: null, choices: [], controller: null };
 
 function make(name, attributes = {}, children = []) {
   const element = document.createElement(name);
@@ -126,7 +126,6 @@ function chooseRun() {
   part("temperature").value = run.search.temperature ?? 0;
   part("examples").hidden = !run.examples.length;
   part("examples").replaceChildren(...run.examples.map((text) => example(text)));
-  part("hint").hidden = !run.attention.length;
   chooseFile(null);
   clear();
 }
@@ -173,8 +172,11 @@ async function ask() {
     else if (other) showBoth(run, other, await Promise.all([predict(run, asked), predict(other, asked)]));
     else if (run.streams && asked.n_best === 1 && asked.beam === 1) show(await follow(run, asked));
     else show(await predict(run, asked));
+    state.carried = [...state.changes];
   } catch (error) {
-    if (error.name !== "AbortError") complain(error);
+    if (error.name === "AbortError") return;
+    state.changes = state.carried; // those that the server has carried out
+    complain(error);
   } finally {
     if (state.controller === controller) {
       part("output").classList.remove("writing");
@@ -198,7 +200,7 @@ function complain(error) {
 // Showing.
 
 function clear() {
-  state.changes = [];
+  [state.changes, state.carried] = [[], []];
   state.viewer?.destroy();
   state.viewer = null;
   for (const id of ["result", "problem", "change", "diff"]) part(id).hidden = true;
@@ -212,7 +214,7 @@ function show(prediction) {
   part("output").textContent = prediction.text || prediction.error || "(an empty output)";
   part("score").textContent = [scoreOf(prediction), prediction.finished === false ? "cut at the longest length" : ""].filter(Boolean).join(", ");
   part("diff").hidden = true;
-  drawView(prediction.view);
+  drawView(prediction.view && { ...prediction.view, name: "" });
   showChips();
 }
 
@@ -222,7 +224,7 @@ function showBoth(run, other, [one, two]) {
   for (const [name, prediction] of [[run.name, one], [other.name, two]]) {
     part("output").append(make("span", { class: "quiet" }, [`${name}: `]), prediction.text || "(an empty output)", make("br"));
   }
-  part("score").textContent = [one, two].map(scoreOf).join(" and ");
+  part("score").textContent = [one, two].map(scoreOf).join(" and ").replace(" and log-probability", " and");
   const views = [one.view, two.view];
   drawView(views.every(Boolean) ? { title: views[0].title, panels: views.map(({ title: _, ...panel }) => panel) } : views.find(Boolean) ?? null);
 }
@@ -246,6 +248,7 @@ function differing({ kind, before, after }) {
 
 function drawView(view) {
   part("map").hidden = !view;
+  part("hint").hidden = !view || !chosenRun().attention.length || Boolean(part("other").value);
   if (!view) return;
   state.choices = (view.panels ?? [view])[0].choices ?? [];
   if (state.viewer) state.viewer.update(view);
@@ -257,7 +260,7 @@ function drawView(view) {
 /** Offers what can be done at a place of the map. */
 function pick({ path, unit, row, column, output, source }) {
   const run = chosenRun(), of = (name) => path[state.choices.indexOf(name)] ?? "";
-  if (!run.attention.length || (of("Output") && of("Output") !== "1")) return;
+  if (!run.attention.length || (part("other").value && !state.changes.length) || (of("Output") && of("Output") !== "1")) return;
   const site = of("Site"), isCross = !site || site === run.attention[0].site;
   const layer = /^layer (\d+)$/.exec(of("Layer"))?.[1], head = /^head (\d+)$/.exec(of("Head"))?.[1];
   const place = [site, layer ? `layer=${layer}` : "", head ? `head=${head}` : ""].filter(Boolean).join(" ");
@@ -276,7 +279,7 @@ function pick({ path, unit, row, column, output, source }) {
 function action(name, text) {
   const button = make("button", { type: "button", class: "chip" }, [name]);
   button.addEventListener("click", () => {
-    if (!state.changes.includes(text)) state.changes.push(text);
+    state.changes = [...new Set([...state.changes, text])];
     ask();
   });
   return button;
@@ -298,7 +301,7 @@ function showChips() {
 
 part("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  state.changes = [];
+  [state.changes, state.carried] = [[], []];
   ask();
 });
 part("text").addEventListener("keydown", (event) => {
