@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from conftest import Process, golden, httpx, inputs_of, process
 
+ROOT = Path(__file__).parent.parent.parent
 HEAD = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
 SLOW = {"inputs": ["the fox " * 30], "beam": 10, "search": {"max_extra": 1000}}  # takes about a second
 
@@ -193,6 +195,27 @@ def test_memory_comes_back(server: Process) -> None:
     asyncio.run(load(14))
     time.sleep(0.5)
     assert server.memory() <= 1.1 * before
+
+
+def test_the_client_of_the_docs_runs(server: Process, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs/serve.md").read_text("utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    assert len([line for line in block.splitlines() if line.strip()]) == 8
+    exec(block.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}").replace('"dates"', '"luong"'), {})
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_container_is_built_from_wheels_alone() -> None:
+    lines = [
+        line.split(maxsplit=1) for line in (ROOT / "Dockerfile").read_text("utf-8").splitlines() if line[:1].isupper()
+    ]
+    assert [name for name, _ in lines] == ["FROM", "COPY", "RUN", "RUN", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT"]
+    (install,) = [content for name, content in lines if "pip install" in content]
+    assert "--no-index --find-links=/wheels" in install
+    entry = json.loads(lines[-1][1])
+    assert entry[:2] == ["regard", "serve"]
+    assert entry[entry.index("--host") + 1] == "0.0.0.0"  # so a token is needed
+    assert (ROOT / ".dockerignore").read_text("utf-8").split() == ["*", "!wheels"]
 
 
 def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
