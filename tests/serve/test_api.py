@@ -14,9 +14,9 @@ from media import png, wav
 
 from conftest import GOLDEN, HOURS, TABLE, TASKS, VALUES, golden, inputs_of
 from regard.data.corpora.tones import render as render_tones
-from regard.errors import RecipeError
+from regard.errors import MissingExtraError, RecipeError
 from regard.predict import Predictor, load
-from regard.serve.address import Address, check_address
+from regard.serve.address import Address, check_address, check_packages
 from regard.serve.limits import Bounds
 
 PICTURE = "shapes:red-circle-8-8-6,blue-square-40-8-7"
@@ -522,6 +522,31 @@ def test_an_address_that_others_reach_needs_a_token(address: Address, is_good: b
     with pytest.raises(RecipeError, match="token") as error:
         check_address(address)
     assert not address.token or address.token not in str(error.value)
+
+
+def test_a_client_that_does_not_read_is_not_waited_for_for_ever(local) -> None:
+    server = local("classify", bounds=Bounds(deadline=0.05))
+
+    async def never(message: Any) -> None:
+        await asyncio.sleep(60)
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
+        rest = {"http_version": "1.1", "raw_path": b"/", "query_string": b"", "scheme": "http", "root_path": ""}
+        await asyncio.wait_for(server.guard(scope | rest, never, never), 10)
+
+    asyncio.run(ask())
+    assert server.guard.in_flight == 0
+
+
+@pytest.mark.parametrize("module", ["fastapi", "uvicorn", "prometheus_client"])
+def test_a_missing_package_gets_a_sentence(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setattr("regard.serve.address.find_spec", lambda name: None if name == module else object())
+    sentence = (
+        rf"regard serve needs the package {module.replace('_', '.')}; install it with: pip install 'regard\[serve\]'"
+    )
+    with pytest.raises(MissingExtraError, match=sentence):
+        check_packages()
 
 
 # documentation

@@ -1,5 +1,6 @@
 """What stands before every request: who may ask, how many at once, and the security headers of every response."""
 
+import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -68,7 +69,8 @@ class Guard:
                 if self.draining or not is_read:  # the rest of a body that is refused is not waited for
                     added.append((b"connection", b"close"))
                 message = {**message, "headers": [*message["headers"], *added]}
-            await send(message)
+            async with asyncio.timeout(self.bounds.deadline):  # of a client that does not read
+                await send(message)
 
         self.in_flight += 1
         try:
@@ -76,6 +78,8 @@ class Guard:
             await self.app(scope, receiving, sending)
         except RefusedError as refused:
             await refuse(refused, sending)
+        except TimeoutError:  # the server closes the connection, since the response is not whole
+            return
         finally:
             self.in_flight -= 1
             path = scope["path"] if scope["path"] in self._paths else UNKNOWN

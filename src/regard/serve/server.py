@@ -131,6 +131,7 @@ def _config(guard: Guard, bounds: Bounds) -> "Config":
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=HEADER_BYTES,
