@@ -22,7 +22,7 @@ TABLES = {
     "scopes": ("attention/scopes.py", "SCOPES", "model.attention.scope"),
     "poolings": ("attention/pooling.py", "POOLINGS", "classify.pooling"),
     "positions": ("attention/positions.py", "POSITIONS", "model.positions"),
-    "interventions": ("attention/intervene.py", "INTERVENTIONS", "regard intervene RUN TEXT CHANGE..."),
+    "interventions": ("attention/intervene.py", "INTERVENTIONS", "regard intervene RUN TEXT CHANGE"),
     "encoders": ("encoders/__init__.py", "ENCODERS", "model.encoder.kind"),
     "decoders": ("decoders/__init__.py", "DECODERS", "model.decoder.kind"),
     "activations": ("layers/transformer.py", "ACTIVATIONS", "model.activation"),

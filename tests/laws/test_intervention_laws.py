@@ -20,15 +20,13 @@ from small import (
     same,
     transformer,
 )
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard import models
 from regard.attention.heads import MultiHead, SelfAttention
 from regard.attention.intervene import Erase, Feed, Force, Permute, Silence, Swap, Uniform
 from regard.attention.record import record
-from regard.attention.scopes import Scope
 from regard.errors import RecipeError
-from regard.kernels import choose
 from regard.models import CROSS, DECODER_SELF, ENCODER_SELF, Seq2Seq, sites
 from regard.models.classifier import build as build_classifier
 from regard.models.interventions import intervene
@@ -104,7 +102,7 @@ def test_interventions_on_weights_act_alike_in_forward_and_in_steps(case):
     before, _, weights = told(model)
     if not case.attends():
         with (
-            pytest.raises(RecipeError, match="is not in this model|has no attention"),
+            pytest.raises(RecipeError, match=r"is not in this model|has no attention"),
             intervene(model, Silence(CROSS)),
         ):
             pass

@@ -125,7 +125,7 @@ class Force(WeightIntervention):
 
 @dataclass(frozen=True)
 class Uniform(HeadIntervention):
-    """Gives every key that a query may see the same weight, 1 / n (Wiegreffe and Pinter 2019, 4.1)."""
+    """Gives every key that a query may see the same weight, 1 / n (Wiegreffe and Pinter 2019)."""
 
     name = "uniform"
 
@@ -137,7 +137,7 @@ class Uniform(HeadIntervention):
 
 @dataclass(frozen=True)
 class Permute(HeadIntervention):
-    """Shuffles the weights of every query among the keys that it may see (Jain and Wallace 2019, 4.2.1).
+    """Shuffles the weights of every query among the keys that it may see (Jain and Wallace 2019).
 
     The order depends on the seed and on the number of the row alone: so a search does the same as teacher forcing, and
     neither padding nor other texts of the batch change it.

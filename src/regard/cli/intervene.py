@@ -51,7 +51,7 @@ def intervene(
     scale: Scale = None,
     as_json: Json = False,
 ) -> None:
-    """Compare a prediction before and after interventions.
+    """Show what interventions do to an output.
 
     The output is printed before and after, and the difference token by token: ~ replaced, - removed, + added. The
     numbers are the log-probability of each token of the first output, before, after, and the change; both are forced,

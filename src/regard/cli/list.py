@@ -13,7 +13,7 @@ TABLE = typer.Argument(metavar="[TABLE]", help="Only this table, such as scores.
 def list_tables(what: Annotated[str | None, TABLE] = None, as_json: Json = False) -> None:
     """List the recipes and all other tables.
 
-    The other tables have the values of recipe keys, such as the scores of attention.
+    The other tables have the values of recipe keys, such as the scores of attention, and the interventions.
     """
     from regard import plugins
     from regard import recipe as recipes

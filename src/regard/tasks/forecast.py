@@ -658,6 +658,12 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         first = values - shape.context - 1 + hidden
         return Axes(times, series.labels(values + shape.horizon - 1)[first:], Steps(), shape.context, first=hidden)
 
+    def positions(self, text: str) -> tuple[str, ...]:
+        """Raises RecipeError: no value can be erased or swapped in the attention alone."""
+        raise RecipeError(
+            "each step of a forecast reads earlier values directly, not by attention alone; change the series"
+        )
+
     def axes(self, text: str, written: tuple[str, ...], site: str) -> Axes:
         """The axes of the maps of a forecast."""
         known = self._series(text)

@@ -54,8 +54,8 @@ class Intervened:
     @property
     def marked(self) -> str:
         """The output after, with what was there before: `1986-[05→01]-01`."""
-        tokens = _tokens(self.before)
-        between = " " if len(tokens) > 1 and " ".join(tokens) == self.before.text else ""  # of words and numbers
+        joined = "".join(_tokens(self.before)).replace("▁", " ").strip()
+        between = "" if joined in self.before.text else " "  # between words, numbers and tags
         parts: list[str] = []
         for is_same, group in groupby(self.diff, lambda one: one.kind == "same"):
             stretch = [*group]
@@ -168,7 +168,9 @@ def find(word: str, labels: Sequence[str], noun: str, change: Intervention) -> t
     if places:
         starts = ", ".join(str(first) for first, _ in places[:LISTED])
         raise RecipeError(f"{change}: {shown(word)} is there several times, at the {noun}s {starts}; give a number")
-    raise RecipeError(f"{change}: there is no {noun} {shown(word)}{did_you_mean(word, [one.strip() for one in plain])}")
+    hint = did_you_mean(word, [one.strip() for one in plain])
+    there = f"; the {noun}s are {shown(list(labels[:LISTED]))[1:-1]}" if labels else ""
+    raise RecipeError(f"{change}: there is no {noun} {shown(word)}{hint or there}")
 
 
 def _occurrences(word: str, labels: Sequence[str], *, whole: bool) -> list[tuple[int, int]]:
