@@ -5,6 +5,7 @@
 
 import dataclasses
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from regard.errors import RecipeError, quantity, shown
 
+ENCODER, OWN = "encoder.", "self_attention"  # of the names of sites
 MARKS = frozenset({"<pad>", "<s>", "</s>"})  # labels that are not words; `<unk>` counts as a word
 
 
@@ -174,6 +176,36 @@ class AttentionMap:
         forward = expected[1:] >= expected[:-1] - 1e-6
         return forward.double().mean().item() if len(forward) else 1.0
 
+    def mass_on_end(self) -> Float[Tensor, " rows"]:
+        """The share of each row's weight that lies on the marks `<pad>`, `<s>` and `</s>`; 0 for a row without any."""
+        return self._share([label in MARKS for label in self.columns])
+
+    def mass_on_punctuation(self) -> Float[Tensor, " rows"]:
+        """The share of each row's weight that lies on punctuation: on columns with no other letters."""
+        return self._share([_is_punctuation(label) for label in self.columns])
+
+    def _share(self, chosen: list[bool]) -> Float[Tensor, " rows"]:
+        """The share of each row's weight on the chosen columns; 0 for a row without weight."""
+        own = self.weights[:, torch.tensor(chosen, dtype=torch.bool, device=self.weights.device)].sum(-1)
+        total = self.weights.sum(-1)
+        return torch.where(total > 0, own / total, torch.zeros_like(total))
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether a weight is negative, as in a difference of two maps; such a map is written to .csv alone."""
+        return bool((self.weights < 0).any())
+
+    def minus(self, other: "AttentionMap") -> "AttentionMap":
+        """The difference of two maps over the same tokens: positive if this map has more weight there."""
+        if (self.rows, self.columns) != (other.rows, other.columns):
+            sizes = f"{len(self.rows)} × {len(self.columns)} and {len(other.rows)} × {len(other.columns)}"
+            raise RecipeError(
+                f"a difference needs two maps with the same rows and columns, not maps of {sizes} or of other tokens; "
+                "force both models to write the same output, and give them the same source"
+            )
+        weights = self.weights - other.weights.to(self.weights)
+        return dataclasses.replace(self, weights=weights, place=None, view=None)
+
     def links(self, shift: int = 0) -> list[tuple[int, int]]:
         """The hard alignment as (column, row) pairs, counted from zero: each row with the column of its largest weight.
 
@@ -244,17 +276,17 @@ class AttentionMap:
         rows, columns = self.weights.shape
         return f"AttentionMap({rows} × {columns}{f', {self.place}' if self.place else ''})"
 
-    def _repr_html_(self, title: str = "") -> str:
-        """The interactive page that a notebook shows for this object."""
+    def _repr_html_(self, title: str = "") -> str | None:
+        """The interactive page that a notebook shows for this object; none for a difference of two maps."""
         from regard.show.html import framed
 
-        return framed(self, title)
+        return None if self.is_signed else framed(self, title)
 
-    def _repr_svg_(self) -> str:
-        """The picture that a notebook shows for this object if it shows no HTML."""
+    def _repr_svg_(self) -> str | None:
+        """The picture that a notebook shows for this object if it shows no HTML; none for a difference of two maps."""
         from regard.show.maps import svg
 
-        return svg(self.words())
+        return None if self.is_signed else svg(self.words())
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,6 +300,7 @@ class LayerMaps:
     columns: tuple[str, ...]
     layout: Layout = TEXT
     view: Callable[[], SourceView | None] | None = None  # as in `AttentionMap`
+    norms: Float[Tensor, "heads columns"] | None = None  # of the vectors that the weights scale, if recorded
 
     @property
     def heads(self) -> int:
@@ -282,6 +315,22 @@ class LayerMaps:
         head = 1 if self.heads == 1 else head
         place = Place(self.site, self.layer, head)
         return AttentionMap(weights, self.rows, self.columns, self.layout, place, self.view)
+
+    def by_norm(self) -> "LayerMaps":
+        """The maps with every weight scaled by the norm of its vector, ||a f(x)|| (Kobayashi et al. 2020).
+
+        A weight on a vector near zero moves the context little, which the weight alone does not show. The rows of all
+        heads together are scaled so that the mean map sums to 1 (0 if it has no weight): heads stay comparable.
+        """
+        if self.norms is None:
+            raise RecipeError(
+                f"the vectors of {self.site} were not recorded; maps of `predict` and `force` with all_maps=True have "
+                "them, for runs of the task translate"
+            )
+        scaled = self.weights * self.norms.unsqueeze(-2)
+        total = scaled.mean(0).sum(-1, keepdim=True)
+        weights = torch.where(total > 0, scaled / total, torch.zeros_like(scaled))
+        return dataclasses.replace(self, weights=weights, norms=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,6 +364,44 @@ class AttentionMaps:
     def pick(self, site: str | None = None, layer: int | None = None, head: int | None = None) -> AttentionMap:
         """One map; what is not given is the first of the `sites`, its last layer, and the mean of all heads."""
         return self.select(site or self.sites[0], layer).layers[-1].map(head)
+
+    def by_norm(self) -> "AttentionMaps":
+        """The maps with every weight scaled by the norm of its vector, as `LayerMaps.by_norm` does."""
+        return AttentionMaps(tuple(layer.by_norm() for layer in self.layers))
+
+    def mean(self, site: str | None = None, layer: int | None = None) -> AttentionMap:
+        """The mean over all heads of a site, or of one of its layers; the site is the first unless given."""
+        return self._joined(site, layer, lambda weights: weights.mean(0))
+
+    def max(self, site: str | None = None, layer: int | None = None) -> AttentionMap:
+        """The largest weight of any head of a site, or of one of its layers; rows may sum to more than 1."""
+        return self._joined(site, layer, lambda weights: weights.amax(0))
+
+    def _joined(self, site: str | None, layer: int | None, join: Callable[[Tensor], Tensor]) -> AttentionMap:
+        """One map from the weights of all heads of a site, or of one of its layers."""
+        layers = self.select(site or self.sites[0], layer).layers
+        weights = join(torch.cat([own.weights for own in layers]))
+        return dataclasses.replace(layers[-1].map(), weights=weights, place=None)
+
+    def rollout(self, site: str | None = None) -> AttentionMap:
+        """Abnar and Zuidema 2020, attention rollout: how much of each input token reaches each output, layer by layer.
+
+        R_l = (A_l + I) / 2 R_(l-1), where A_l is the mean of a layer's heads and I stands for the residual connection.
+        Of a self-attention site, this is the product over its layers. Of an attention to the source, it is the last
+        layer's mean map times the rollout of encoder.self_attention: the encoder mixes tokens, and this undoes it.
+        """
+        site = site or self.sites[0]
+        top = self.pick(site)
+        if not site.endswith(OWN):
+            encoder = ENCODER + OWN
+            if encoder not in self.sites:
+                raise RecipeError(f"rollout of {site} needs the maps of {encoder}, and this model has none")
+            return dataclasses.replace(top, weights=top.weights @ self.rollout(encoder).weights, place=None)
+        rolled = torch.eye(len(top.columns))
+        for own in self.select(site).layers:
+            mixed = (own.map().weights + torch.eye(len(top.columns))) / 2
+            rolled = mixed @ rolled
+        return dataclasses.replace(top, weights=rolled, place=None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -351,6 +438,12 @@ class AttentionMaps:
 def numbered(noun: str, count: int) -> str:
     """The numbers of so many heads or layers, for error messages."""
     return f"{noun}s 1 to {count}" if count > 1 else f"one {noun}, {noun} 1"
+
+
+def _is_punctuation(label: str) -> bool:
+    """Whether a label has punctuation and symbols alone; sentencepiece's `▁` does not count."""
+    letters = label.replace("▁", "").strip()
+    return bool(letters) and label not in MARKS and all(unicodedata.category(letter)[0] in "PS" for letter in letters)
 
 
 class Words(NamedTuple):

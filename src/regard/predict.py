@@ -34,10 +34,11 @@ ANSWERING = "an answer", "lower the beam (--beam), give shorter texts, or use a 
 class Predictor:
     """A trained model with its task: predicts outputs for texts, with attention maps, and scores examples."""
 
-    def __init__(self, run: Run, task: AnyTask, model: nn.Module) -> None:
+    def __init__(self, run: Run, task: AnyTask, model: nn.Module, trust: str = "") -> None:
         self.run = run
         self.task = task
         self.model = model
+        self.trust = trust  # how far its maps may be trusted, in a sentence; empty if that was not measured
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -141,6 +142,7 @@ class Predictor:
 
     def _explained(self, value: str, answer: Prediction) -> Prediction:
         """The answer to an input; if it is empty because the input is too long, its `problem` says so."""
+        answer = replace(answer, trust=self.trust) if self.trust else answer
         if answer.text or not self.task.too_long(value):
             return answer
         return replace(answer, problem=f"more than {self.task.longest:,} tokens")
@@ -203,4 +205,4 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
             models.load_weights(model, weights)
             model.to(chosen).eval()
     models.store_by_columns(model)
-    return Predictor(run, task, model)
+    return Predictor(run, task, model, run.trust())

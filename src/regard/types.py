@@ -160,6 +160,7 @@ class Prediction:
     finished: bool = True  # False if search.max_ratio and search.max_extra allowed no more tokens
     cuts: tuple[float, ...] = ()  # seconds at which a recording was cut into parts, since it is too long for the model
     problem: str = ""  # why the output is empty and its score means nothing: "more than 5,000 tokens"
+    trust: str = ""  # how far its map may be trusted, in a sentence, if `regard measure` has measured the run
 
     def to_dict(self, *, maps: bool = True) -> dict[str, Any]:
         """A dictionary for JSON; the rows of `attention` are `tokens`, its columns `source_tokens`.
@@ -186,6 +187,8 @@ class Prediction:
             content["attention"] = self.map.weights.tolist() if self.map else []
         elif self.source_tokens:
             content["source_tokens"] = list(self.source_tokens)
+        if maps and self.trust:
+            content["trust"] = self.trust
         if maps and self.map and self.map.layout != TEXT:
             content["layout"] = {"kind": type(self.map.layout).__name__.lower()} | asdict(self.map.layout)
         if self.alternatives:

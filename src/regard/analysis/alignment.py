@@ -1,6 +1,6 @@
 """Alignment errors: compare the links of attention maps between source and target with gold links."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 from regard.maps import MARKS, AttentionMap
 from regard.metrics import Measured
@@ -43,6 +43,31 @@ def alignment_error_rate(
         sure_count, possible_count = sure_count + len(must), possible_count + len(may - must)
     signature = f"alignment_error_rate|n:{len(sure)}|sure:{sure_count}|possible:{possible_count}"
     return Measured(1 - agreed / total if total else 0.0, signature)
+
+
+def grow_diagonal(forward: Set[Link], backward: Set[Link]) -> set[Link]:
+    """Koehn et al. 2003, grow-diag: the links of both directions, and neighbours of these that one of them has.
+
+    A neighbour is added if its source word or its target word has no link yet, until no more can be.
+    """
+    links, either = set(forward & backward), forward | backward
+    before = -1
+    while before != len(links):
+        before = len(links)
+        for source, target in sorted(either - links):
+            near = any(abs(source - one) <= 1 and abs(target - other) <= 1 for one, other in links)
+            is_free = all(source != one for one, _ in links) or all(target != other for _, other in links)
+            if near and is_free:
+                links.add((source, target))
+    return links
+
+
+# Ways to join the links of two models of opposite directions, both as (source word, target word).
+SYMMETRIES: dict[str, Callable[[Set[Link], Set[Link]], set[Link]]] = {
+    "intersection": lambda forward, backward: set(forward & backward),
+    "grow-diag": grow_diagonal,
+    "union": lambda forward, backward: set(forward | backward),
+}
 
 
 def diagonal(source: int, target: int) -> set[Link]:

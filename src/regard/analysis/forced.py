@@ -29,14 +29,15 @@ def force(
     attention of the step whose input is the last token of the target; `token_scores` has END's log-probability at its
     end. With `all_maps`, `maps` has the maps of all sites, layers and heads.
     """
-    task = _translator(predictor)
+    task = translator(predictor)
     assert isinstance(predictor.model, Seq2Seq)
     examples = [
         pair if isinstance(pair, Example) else Example(task.accept(pair[0], f"the source of pair {number:,}"), pair[1])
         for number, pair in enumerate(pairs, start=1)
     ]
     with predictor.running():
-        return task.force(predictor.model, examples, all_maps=all_maps)
+        forced = task.force(predictor.model, examples, all_maps=all_maps)
+    return [replace(prediction, trust=predictor.trust) for prediction in forced] if predictor.trust else forced
 
 
 def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, list[AttentionMap]]:
@@ -45,7 +46,7 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
     The row of a token is that of the step that writes it (output step), or of the next step, which reads it (input
     step). Rows are shifted before sub-words are merged to words: columns are summed, rows are averaged.
     """
-    task = _translator(predictor)
+    task = translator(predictor)
     if task.source is None:
         raise RecipeError(f"words are aligned with words: the source of this run is {task.recipe.source!r}, not text")
     maps: dict[str, list[AttentionMap]] = {name: [] for name in READINGS}
@@ -57,13 +58,19 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
                 f"{predictor.run.path} has no attention to the source, so it aligns nothing; use a run whose "
                 f"model.decoder.order is one of {orders}, or a Transformer"
             )
-        rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
-        columns = Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])
+        rows, columns = word_axes(task, example)
         count = len(forced.tokens)
         for name, shift in READINGS.items():
             shifted = replace(forced.map, weights=forced.map.weights[shift : shift + count], rows=forced.tokens)
             maps[name].append(shifted.merged(rows, columns))
     return maps
+
+
+def word_axes(task: Transduce, example: Example) -> tuple[Words, Words]:
+    """The words of a target and of its source text, END included, to merge the rows and columns of a map by."""
+    assert task.source is not None
+    rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
+    return rows, Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])
 
 
 def align(predictor: Predictor, gold: Gold) -> dict[str, Measured]:
@@ -89,7 +96,7 @@ def words_of(tokenizer: Tokenizer, text: str) -> Words:
     return Words(tuple(word.group() for word in words), home)
 
 
-def _translator(predictor: Predictor) -> Transduce:
+def translator(predictor: Predictor) -> Transduce:
     """The task of the run, or RecipeError if it is not `translate`."""
     if not isinstance(predictor.task, Transduce):
         task = predictor.task.recipe.task

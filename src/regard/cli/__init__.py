@@ -22,6 +22,7 @@ from regard.cli.force import force
 from regard.cli.intervene import intervene
 from regard.cli.list import list_tables
 from regard.cli.look import look
+from regard.cli.measure import measure
 from regard.cli.near import near
 from regard.cli.predict import predict
 from regard.cli.score import score
@@ -64,8 +65,8 @@ def regard(version: Annotated[bool, VERSION] = False, debug: Annotated[bool, DEB
 COMMANDS = {
     command.__name__: command
     for command in (
-        *(demo, train, predict, score, force, align, look, intervene, compare, vectors, near, data, show),
-        *(serve, doctor),
+        *(demo, train, predict, score, force, align, measure, look, intervene),
+        *(compare, vectors, near, data, show, serve, doctor),
     )
 } | {"list": list_tables}
 for name, command in COMMANDS.items():

@@ -24,6 +24,7 @@ from regard.cli.core import (
     print_map,
     say,
     to_json,
+    write_beside,
     write_line,
 )
 from regard.cli.maps import (
@@ -157,6 +158,8 @@ def look(
         if attention.place is not None:
             write_line(str(attention.place))
         print_map(attention, pieces=pieces, scale=scale)
+    if predictor.trust and not all_maps and shown_maps[0].place is None:  # it was measured for this map
+        write_beside("", predictor.trust)
 
 
 def _one_text(run: str, words: list[str]) -> str:

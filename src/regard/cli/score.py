@@ -59,7 +59,7 @@ def score(
         from regard.predict import load
 
         predictor = load(run)
-        examples = _examples(predictor, tuple(files or ()), columns, log)
+        examples = examples_of(predictor, tuple(files or ()), columns, log)
         scored = predictor.score(examples, metric=metric, beam=beam)
         baselines = predictor.task.baselines(examples)
         wrong = mistakes.find(predictor.task, scored) if errors is not None else None
@@ -105,7 +105,7 @@ def score(
             say(f"written: {errors}")
 
 
-def _examples(
+def examples_of(
     predictor: "Predictor", files: tuple[str, ...], columns: str | None, log: "ProgressLog"
 ) -> "Sequence[Example]":
     """The examples of the files, or of the run's test set; if it names none, of a set held out, as a message says."""

@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import UnknownNameError
+from regard.errors import RecipeError, UnknownNameError
+from regard.maps import AttentionMap
 
 SCALES = ("one", "map", "row")  # the weight 1, the largest weight of the map, that of each row
 SPREAD = 0.3  # a map without a larger weight is hardly legible on the scale from 0 to 1
@@ -14,6 +15,15 @@ def check_scale(scale: str) -> None:
     """Raise RecipeError if there is no such scale."""
     if scale not in SCALES:
         raise UnknownNameError("scale", scale, SCALES)
+
+
+def check_unsigned(attention: AttentionMap) -> None:
+    """Raise RecipeError for a difference of two maps: shades show how large a weight is, not its sign."""
+    if attention.is_signed:
+        raise RecipeError(
+            "this map is a difference with negative weights, which shades cannot show; write it to a .csv file, or "
+            "draw the two maps beside each other"
+        )
 
 
 def legible_scale(weights: Float[Tensor, "rows columns"]) -> str:

@@ -12,7 +12,7 @@ from regard.maps import AttentionMap, PictureView, SeriesView, Spectrogram
 from regard.show import blocks, sparklines
 from regard.show.labels import LONGEST, clipped, letters, shown
 from regard.show.large import Axis, has_many_cells, pool
-from regard.show.scale import legible_scale, shades, tops
+from regard.show.scale import check_unsigned, legible_scale, shades, tops
 from regard.show.views import source_view
 
 SHADES = "·░▒▓█"  # a dot, not a blank, so that the eye can follow a row to its column
@@ -39,6 +39,7 @@ def drawing(attention: AttentionMap, scale: str | None = None) -> str:
     Without a `scale`, the darkest shade is the weight 1, or the largest weight of the map if all are small. With enough
     colours, a map over a picture or a recording is drawn on it; one over a series is always drawn below its forecast.
     """
+    check_unsigned(attention)
     console = Console()
     colours = None if console.no_color else console.color_system
     view = source_view(attention)

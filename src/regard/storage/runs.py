@@ -42,6 +42,7 @@ PLUGINS = "plugins.json"  # the entries of installed packages that a run uses; a
 ENVIRONMENT = "environment.json"  # what the run was trained with: versions, processor, GPU, threads
 ORIGIN = "origin.json"  # digests of the weights that the run started from; absent if it did not
 PROLONGED = "prolonged.json"  # the lengths that the run had before it was prolonged; absent if it never was
+MEASURES = "measures.json"  # how far its maps may be trusted, as `regard measure` found; absent if it never ran
 CHECKPOINTS, LOCK, DAMAGED = "checkpoints", ".lock", ".damaged"
 FORMAT = 2  # of the manifest; manifests of format 1 have no id of the run and no digest of their own
 KEPT_CHECKPOINTS = 2  # number of checkpoints: the newest, and an older one in case it is damaged
@@ -56,6 +57,7 @@ VALIDATED = ("update", "dev_loss", "tokens_per_second")  # numbers that the entr
 ENDED = ("train_seconds",)  # and the entry at the end
 TEXTS = ("signature", "precision")  # all else in the metrics is a number
 LARGEST_NUMBER = 1 << 63  # of whole numbers in the metrics
+LONGEST_LINE = 1000  # letters of the sentence of a measurement
 LARGEST_OWNER = 1 << 10  # bytes of a lock file
 NAME = re.compile(r"\w[\w.+-]*")  # of runs, and of the files in them
 LONGEST_NAME = 100  # bytes of the name of a run; most systems allow 255 for a name, and temporary names are longer
@@ -264,7 +266,7 @@ class Run(Folder):
 
     def own_paths(self) -> list[Path]:
         """The paths of all files that regard keeps in a run, those that are not there yet included."""
-        names = {MANIFEST, RECIPE, METRICS, MODEL, DATA, PLUGINS, ENVIRONMENT, ORIGIN, PROLONGED, LOCK}
+        names = {MANIFEST, RECIPE, METRICS, MODEL, DATA, PLUGINS, ENVIRONMENT, ORIGIN, PROLONGED, MEASURES, LOCK}
         folders = [checkpoint.path for checkpoint in self.checkpoints()]
         inner = [folder / name for folder in folders for name in os.listdir(folder)]
         return [self.path / name for name in sorted(names | self.manifest().files.keys())] + inner
@@ -310,6 +312,21 @@ class Run(Folder):
     def started_from(self, origin: "Run") -> bool:
         """Whether the weights of `origin` are those this run started from, if it recorded that."""
         return not self.has_file(ORIGIN) or self.read(ORIGIN) == origin.origin()
+
+    def store_measures(self, content: bytes) -> None:
+        """Store the JSON of a measurement: an object with a sentence as `line`, and the digests of the `weights`."""
+        with self.training() as held:  # no other process may write the manifest meanwhile
+            held.replace(MEASURES, content)
+
+    def trust(self) -> str:
+        """The sentence that says how far its maps may be trusted; empty if its present weights were not measured."""
+        if not self.has_file(MEASURES):
+            return ""
+        stored = parse_json(self.read(MEASURES, LARGEST_LIST), dict, self.path / MEASURES)
+        line = stored.get("line")
+        if not isinstance(line, str) or not line or len(line) > LONGEST_LINE:
+            raise CorruptError(f"{self.path / MEASURES} is damaged: it has no sentence; run regard measure again")
+        return line if stored.get("weights") == self.manifest().files.get(MODEL) else ""
 
     # One process at a time trains a run.
 

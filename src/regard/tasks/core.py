@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard import recipe as recipes
+from regard.attention.norms import Norms, record_norms
 from regard.attention.record import Recording, record
 from regard.attention.scopes import Scope
 from regard.console import counted
@@ -720,11 +721,20 @@ class Axes(NamedTuple):
     first: int = 0  # the key of the first column
 
 
-def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mapping[str, Axes]) -> AttentionMaps | None:
+@contextmanager
+def recording_norms(model: nn.Module, on: bool = True) -> Iterator[Norms]:
+    """In the block, the norms of what all attention sites attend to are recorded, or nothing if `on` is False."""
+    with record_norms(model, layers=list(sites(model)) if on else []) as norms:
+        yield norms
+
+
+def recorded_maps(
+    model: nn.Module, recording: Recording, row: int, axes: Mapping[str, Axes], norms: Norms | None = None
+) -> AttentionMaps | None:
     """The maps of one row of a recorded batch, of all sites that have `axes`; None if the model has no attention.
 
     They are copies, so that they do not keep the whole batch in memory. The labels of positions that an encoder of
-    another package reads may not fit its weights; they are then numbers.
+    another package reads may not fit its weights; they are then numbers. `norms` are those of the same batch.
     """
     layers = []
     for name, (site, layer) in sites(model).items():
@@ -738,8 +748,17 @@ def recorded_maps(model: nn.Module, recording: Recording, row: int, axes: Mappin
         else:
             rows, columns = (tuple(map(str, range(1, count + 1))) for count in weights.shape[-2:])
         copied = weights.to("cpu", torch.float32, copy=True)
-        layers.append(LayerMaps(site, layer, copied, rows, columns, layout, view))
+        lengths = _norms_of(norms[name][row], weights, first) if norms else None
+        layers.append(LayerMaps(site, layer, copied, rows, columns, layout, view, lengths))
     return AttentionMaps(tuple(layers)) if layers else None
+
+
+def _norms_of(
+    norms: Float[Tensor, "*heads key"], weights: Float[Tensor, "heads query key"], first: int
+) -> Float[Tensor, "heads key"]:
+    """A copy of the norms for each of these weights: of every head, from the key `first` on."""
+    heads = norms.reshape(-1, norms.shape[-1])[:, first : first + weights.shape[-1]]
+    return heads.expand(len(weights), -1).to("cpu", torch.float32, copy=True)
 
 
 def evenly(items: Sequence[Item], count: int) -> Sequence[Item]:

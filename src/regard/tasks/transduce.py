@@ -506,7 +506,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         forced: dict[int, Forced] = {}
         for indices in counted(batching.sorted_batches(data.lengths(), FORCED_TOKENS), "forcing outputs", size=1):
             batch = self.collate(data, indices).to(device)
-            with core.recording_sites(model, all_maps) as recording:
+            with core.recording_sites(model, all_maps) as recording, core.recording_norms(model, all_maps) as norms:
                 step = model(batch)
             layout = TEXT if step.memory is None else step.memory.layout
             log_probs = step.logits.float().log_softmax(-1).gather(-1, batch.target.ids[:, 1:, None]).squeeze(-1)
@@ -520,7 +520,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
                 view = self.view(data.examples[index].source, layout)
                 sides = {CROSS: Axes(written, source, layout, view=view), DECODER_SELF: Axes(written, read)}
                 sides[ENCODER_SELF] = Axes(source, source, layout, view=view)
-                maps = core.recorded_maps(model, recording, row, sides) if all_maps else None
+                maps = core.recorded_maps(model, recording, row, sides, norms) if all_maps else None
                 forced[index] = Forced(scores[row], log_probs[row, : len(data.targets[index]) + 1], own, maps)
         return [forced[index] for index in range(len(data.examples))]
 

@@ -1,0 +1,353 @@
+"""How far maps may be trusted: erasing equals a reference, replaced weights act everywhere, measures separate."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from commands import shared_commands
+from regard import Predictor
+from regard import recipe as recipes
+from regard.analysis.forced import force
+from regard.analysis.measure import (
+    Erased,
+    Estimate,
+    Permuted,
+    Replaced,
+    Trust,
+    agreement,
+    erasures,
+    estimate,
+    kendall,
+    measure,
+    permuted_columns,
+    replaced_weights,
+    store,
+    uniform,
+    without_positions,
+)
+from regard.data.corpora import shapes
+from regard.decoders import TransformerDecoder
+from regard.errors import CorruptError, DataError, RecipeError
+from regard.maps import Grid
+from regard.models import Seq2Seq
+from regard.storage import Run
+from regard.tasks import TASKS, Transduce
+from regard.types import END, Example
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
+TRANSLATIONS = sorted(path.name for path in GOLDEN.glob("translate_*"))
+EXAMPLES = [Example("abc", "cbad"), Example("dabca", "ac"), Example("bd", "bdc")]
+SMALL = (
+    *("data.size=2000", "model.embedding=16", "model.encoder.dim=32", "model.decoder.dim=32", "model.attention.dim=16"),
+    *("model.attention.scope=global", "model.attention.score=general", "model.decoder.order=luong"),
+    *("train.updates=300", "train.validate=300", "train.batch_tokens=600", "train.learning_rate=0.01"),
+    *("train.device=cpu", "train.validate_examples=2"),
+)
+
+
+def loaded(name: str, dtype: torch.dtype = torch.float64) -> Predictor:
+    predictor = regard.load(GOLDEN / name / "finished", device="cpu")
+    predictor.model.to(dtype)
+    return predictor
+
+
+@torch.no_grad()
+def log_probs_alone(predictor: Predictor, example: Example, source: list[int]) -> Tensor:
+    """The definition: one source by itself, one forward pass, a log-softmax."""
+    task = predictor.task
+    assert isinstance(task, Transduce)
+    batch = task.collate(replace_source(task, example, source), [0])
+    logits = predictor.model.eval()(batch).logits[0]
+    wanted = [*task.target.encode(example.target), END]
+    return torch.stack([logits[row].log_softmax(-1)[token] for row, token in enumerate(wanted)])[:-1]
+
+
+def replace_source(task: Transduce, example: Example, source: list[int]):
+    data = task.encode([example])
+    return replace(data, sources=[source], sizes=torch.tensor([len(source) + 1]).numpy())
+
+
+@pytest.mark.parametrize("name", TRANSLATIONS)
+def test_erasing_equals_one_source_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.analysis.measure.ERASED_TOKENS", 25)  # so that there are several batches
+    predictor = loaded(name)
+    task = predictor.task
+    assert isinstance(task, Transduce)
+    for example, erased in zip(EXAMPLES, erasures(predictor, EXAMPLES), strict=True):
+        ids = task.inputs.encode(example.source)
+        full = log_probs_alone(predictor, example, ids)
+        columns = [full - log_probs_alone(predictor, example, ids[:at] + ids[at + 1 :]) for at in range(len(ids))]
+        assert erased.changes.shape == erased.map.weights.shape == (len(full), len(ids))
+        torch.testing.assert_close(erased.changes, torch.stack(columns, dim=1), atol=1e-9, rtol=1e-9)
+        forced = force(predictor, [example])[0].map
+        assert forced is not None
+        assert (erased.map.rows, erased.map.columns) == (forced.rows[:-1], forced.columns[:-1])
+        torch.testing.assert_close(erased.map.weights, forced.weights[:-1, :-1])
+
+
+def test_a_masked_position_is_that_of_its_row_alone() -> None:
+    predictor = loaded("translate_bahdanau")
+    assert isinstance(predictor.model, Seq2Seq)
+    assert isinstance(predictor.task, Transduce)
+    item = predictor.task.inputs.encode("dabca")
+    with torch.no_grad():
+        memory = predictor.model.read(predictor.task.inputs.collate([item]))
+        masked = without_positions(memory, torch.tensor([1, 4]))
+    assert masked.mask.tolist() == [[place != at for place in range(6)] for at in (1, 4)]
+    torch.testing.assert_close(masked.states, memory.states.expand(2, -1, -1))
+    assert bool(memory.mask.all())  # the argument is unchanged
+
+
+def test_cells_of_a_picture_are_masked_in_the_memory() -> None:
+    keys = ("picture.channels=3", "picture.blocks=3", "model.embedding=12", "model.encoder.dim=12")
+    keys += ("model.decoder.dim=12", "model.attention.dim=12", "train.device=cpu")
+    recipe = recipes.load("shapes", list(keys))
+    examples = shapes(seed=1, size=5).train[:2]
+    task = TASKS["translate"].learn(recipe, examples)
+    assert isinstance(task, Transduce)
+    predictor = Predictor(Run(Path("nowhere")), task, task.build().double().eval())
+    for example, erased in zip(examples, erasures(predictor, examples), strict=True):
+        assert isinstance(erased.map.layout, Grid)
+        assert isinstance(predictor.model, Seq2Seq)
+        cells = erased.map.layout.height * erased.map.layout.width
+        assert erased.changes.shape[1] == cells
+        data = task.encode([example])
+        batch = task.collate(data, [0])
+        wanted = torch.tensor([*data.targets[0], END])
+        with torch.no_grad():
+            memory = predictor.model.read(batch.source)
+            logits = []
+            for mask in (memory.mask, memory.mask & (torch.arange(cells) != cells - 1)):
+                step = predictor.model.decoder(batch.target.ids[:, :-1], replace(memory, mask=mask))
+                logits.append(step.logits[0].log_softmax(-1)[torch.arange(len(wanted)), wanted][:-1])
+        torch.testing.assert_close(erased.changes[:, -1], logits[0] - logits[1], atol=1e-9, rtol=1e-9)
+
+
+# ---- agreement
+
+
+def tau_by_pairs(first: list[float], second: list[float]) -> float:
+    pairs = [(a - b, c - d) for (a, c), (b, d) in combinations(zip(first, second, strict=True), 2)]
+    signed = sum(math.copysign(1, one * other) for one, other in pairs if one * other)
+    untied = [sum(1 for pair in pairs if pair[side]) for side in (0, 1)]
+    return signed / math.sqrt(untied[0] * untied[1]) if all(untied) else 0.0
+
+
+def test_kendall_counts_pairs_and_ties() -> None:
+    first = torch.tensor([[1.0, 2, 3, 4, 5], [1, 2, 2, 3, 0], [1, 1, 1, 1, 1], [5, 4, 3, 2, 1]])
+    second = torch.tensor([[2.0, 4, 6, 8, 9], [3, 1, 1, 4, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5]])
+    expected = [tau_by_pairs(*rows) for rows in zip(first.tolist(), second.tolist(), strict=True)]
+    assert kendall(first, second).tolist() == pytest.approx(expected)
+    assert expected[0] == 1
+    assert expected[2:] == [0, -1]
+
+
+def test_agreement_is_with_the_size_of_changes_and_leaves_out_single_positions() -> None:
+    weights = torch.tensor([[0.1, 0.3, 0.6], [0.6, 0.3, 0.1]])
+    change = torch.tensor([[0.1, -0.5, 2.0], [-3.0, 0.2, 0.0]])
+    assert agreement([weights, weights[:, :1], weights[:0]], [change, change[:, :1], change[:0]]) == [1.0]
+
+
+def test_the_bootstrap_interval_holds_the_mean_and_narrows() -> None:
+    few, many = estimate([0.0, 1.0] * 5), estimate([0.0, 1.0] * 500)
+    assert few.value == many.value == 0.5
+    assert few.low < many.low < 0.5 < many.high < few.high
+    assert estimate([0.25] * 3) == Estimate(0.25, 0.25, 0.25)
+    with pytest.raises(DataError, match="no example has two source positions"):
+        estimate([])
+
+
+# ---- replaced weights
+
+WEIGHTS = torch.rand(2, 1, 3, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+VISIBLE = torch.tensor([1, 0, 1, 1, 0, 1, 0], dtype=torch.bool).expand(2, 1, 3, 5, 7).clone()
+VISIBLE[0, 0, 0, 0] = False  # a row that sees nothing
+
+
+@pytest.mark.parametrize("change", [uniform, Permuted(3)])
+def test_replaced_weights_keep_their_sums_and_stay_in_sight(change: uniform) -> None:
+    weights = WEIGHTS.masked_fill(~VISIBLE, 0.0)
+    new = change(weights, VISIBLE)
+    torch.testing.assert_close(new.sum(-1), weights.sum(-1))
+    assert not new[~VISIBLE].any()
+    if change is uniform:
+        rows = new[VISIBLE].view(-1, 4)
+        assert bool((rows == rows[:, :1]).all())
+    else:
+        torch.testing.assert_close(new.sort(-1).values, weights.sort(-1).values)
+        assert not torch.equal(new, weights)
+
+
+def test_a_permuted_map_has_the_weights_of_its_rows() -> None:
+    weights = WEIGHTS[0, 0, 0]
+    permuted = permuted_columns(weights, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(permuted.sort(-1).values, weights.sort(-1).values)
+    assert not torch.equal(permuted, weights)
+
+
+@pytest.mark.parametrize("name", TRANSLATIONS)
+def test_replaced_weights_act_alike_in_forward_and_in_search_and_go_with_the_block(name: str) -> None:
+    predictor = loaded(name)
+    sources = [example.source for example in EXAMPLES]
+    before = [(answer.text, answer.score) for answer in predictor.predict(sources, beam=1)]
+    with replaced_weights(predictor.model, uniform):
+        answers = [answer for answer in predictor.predict(sources, beam=1) if answer.finished and answer.text]
+        forced = force(predictor, [Example(answer.source, answer.text) for answer in answers])
+        assert answers
+    for answer, again in zip(answers, forced, strict=True):
+        if answer.tokens == again.tokens:  # a tokenizer may split a text in another way
+            penalty = predictor.task.recipe.search.length_penalty
+            assert penalty or again.score == pytest.approx(answer.score, abs=1e-6)
+    plain = force(predictor, [Example(answer.source, answer.text) for answer in answers])
+    assert [one.score for one in plain] != [one.score for one in forced]
+    assert [(answer.text, answer.score) for answer in predictor.predict(sources, beam=1)] == before
+
+
+# ---- the result: it separates
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    return regard.load(regard.train("copy", *SMALL, runs=tmp_path_factory.mktemp("runs"), quiet=True), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def strings(trained: Predictor) -> list[Example]:
+    return [example for example in trained.task.examples(trained.task.recipe).test if len(example.source) > 4][:24]
+
+
+def test_a_trained_map_agrees_with_erasing_and_others_do_not(trained: Predictor, strings: list[Example]) -> None:
+    trust = measure(trained, strings)
+    assert trust.is_used
+    assert trust.is_above_floor
+    assert trust.agreement.value > 0.3
+    assert abs(trust.floor.value) < 0.1
+    assert trust.line.startswith("trust the map")
+    assert trust.uniform.changed > 0.5
+    assert trust.alignment.keys() == {"output step", "input step"}
+
+    with replaced_weights(trained.model, Permuted()):
+        shuffled = _agreement(erasures(trained, strings))
+    assert shuffled.low < trust.floor.high
+    assert shuffled.high < trust.agreement.low
+
+    fresh = Predictor(trained.run, trained.task, trained.task.build().eval())
+    untrained = measure(fresh, strings)
+    assert not untrained.is_above_floor
+    assert untrained.agreement.high < trust.agreement.low
+    assert untrained.line.startswith(("do not trust the map", "attention is not used"))
+
+    same = measure(trained, strings[:4], other=trained)
+    assert same.ceiling == Estimate(1.0, 1.0, 1.0)
+
+
+def _agreement(erased: list[Erased]) -> Estimate:
+    return estimate(agreement([one.map.weights for one in erased], [one.changes for one in erased]))
+
+
+def test_attention_that_reaches_no_output_is_not_used() -> None:
+    predictor = loaded("translate_transformer")
+    assert isinstance(predictor.model, Seq2Seq)
+    assert isinstance(predictor.model.decoder, TransformerDecoder)
+    for layer in predictor.model.decoder.layers:
+        assert layer.cross is not None
+        torch.nn.init.zeros_(layer.cross.out.weight)
+    trust = measure(predictor, EXAMPLES)
+    assert trust.uniform == trust.permuted == Replaced(0.0, 0.0)
+    assert trust.line == (
+        "attention is not used, so the map explains nothing: uniform weights change 0% of the outputs, permuted ones 0%"
+    )
+
+
+def test_the_line_names_the_ceiling_and_grades_by_it() -> None:
+    trust = Trust(
+        *(7, 35, Estimate(0.4, 0.35, 0.45), Estimate(0.0, -0.05, 0.05), None, Replaced(0.9, -1.0), Replaced(1.0, -2.0)),
+        *(0.1, 0.2, {}, "the map", "tokens removed"),
+    )
+    assert trust.line == (
+        "trust the map in part: its agreement with erasing source positions is 0.40 (0.35 to 0.45), a permuted map's "
+        "0.00 (-0.05 to 0.05); uniform weights change 90% of the outputs, permuted ones 100%"
+    )
+    assert replace(trust, ceiling=Estimate(0.5, 0.4, 0.6)).line.startswith("trust the map: ")
+    assert ", another run's 0.80 (0.7" in replace(trust, ceiling=Estimate(0.8, 0.7, 0.9)).line
+    assert replace(trust, agreement=Estimate(0.2, 0.14, 0.3)).line.startswith("do not trust the map: ")
+    content = json.loads(json.dumps(trust.to_dict()))
+    assert content["agreement"] == {"value": 0.4, "low": 0.35, "high": 0.45}
+    assert content["ceiling"] is None
+    assert content["uniform"] == {"changed": 0.9, "log_prob": -1.0}
+    assert content["line"] == trust.line
+
+
+def test_another_run_must_have_the_same_tokens() -> None:
+    first, other = loaded("translate_bahdanau", torch.float32), loaded("translate_luong", torch.float32)
+    forced = [force(predictor, EXAMPLES)[0].map for predictor in (first, other)]
+    if forced[0] is not None and forced[1] is not None and forced[0].columns != forced[1].columns:
+        with pytest.raises(RecipeError, match="splits texts into other tokens"):
+            measure(first, EXAMPLES, other=other)
+    with pytest.raises(DataError, match="no examples to measure on"):
+        measure(first, [])
+
+
+def test_other_tasks_are_refused() -> None:
+    with pytest.raises(RecipeError, match="needs translate"):
+        measure(regard.load(GOLDEN / "classify" / "finished", device="cpu"), EXAMPLES)
+
+
+# ---- stored in the run
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    shutil.copytree(GOLDEN / "translate_bahdanau" / "finished", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_the_line_is_stored_for_these_weights(copied: Path) -> None:
+    predictor = regard.load(copied, device="cpu")
+    assert (predictor.trust, predictor.predict(["abc"])[0].trust) == ("", "")
+    trust = measure(predictor, EXAMPLES)
+    store(predictor.run, trust)
+    again = regard.load(copied, device="cpu")
+    assert again.trust == trust.line
+    [prediction] = again.predict(["abc"])
+    assert prediction.trust == trust.line
+    assert prediction.to_dict()["trust"] == trust.line
+    assert "trust" not in prediction.to_dict(maps=False)
+    assert force(again, EXAMPLES)[0].trust == trust.line
+    run = Run.open(copied)
+    assert not (copied / ".lock").exists()
+    assert run.finished()
+    run.replace("model.safetensors", run.read("model.safetensors") + b" ")  # other weights: no longer measured
+    assert run.trust() == ""
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"line": 3}', b'{"line": ""}', b"[]", b"nonsense"])
+def test_a_damaged_line_is_refused(copied: Path, content: bytes) -> None:
+    Run.open(copied).store_measures(content)
+    with pytest.raises(CorruptError, match=r"measures.json is damaged"):
+        Run.open(copied).trust()
+
+
+def test_the_command_prints_stores_and_shows_the_line(copied: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("abc\tcba\ndabca\tac\nbd\tbdc\n", encoding="utf-8")
+    regard_command = shared_commands()
+    as_json = regard_command("measure", copied, "pairs.tsv", "--json", "--quiet", folder=tmp_path)
+    as_json.assert_behaved()
+    content = json.loads(as_json.out)
+    assert content["examples"] == 3
+    plain = regard_command("measure", copied, "pairs.tsv", "--quiet", "--other", copied, folder=tmp_path)
+    plain.assert_behaved()
+    assert plain.lines[0].startswith("agreement with erasing source positions")
+    assert "of the other run's effects of erasing  1.00 (1.00 to 1.00)" in plain.lines[2]
+    look = regard_command("look", copied, "abc", folder=tmp_path)
+    assert look.lines[-1] == plain.lines[-1]
+    chosen = regard_command("look", copied, "abc", "--layer", 1, folder=tmp_path)
+    assert plain.lines[-1] not in chosen.lines
