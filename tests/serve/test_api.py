@@ -123,6 +123,15 @@ def test_the_data_of_the_viewer_are_sent(local) -> None:
     assert server.predict(run="window", inputs=["a"], view=True).json()["predictions"][0]["view"] is None
 
 
+def test_how_far_a_map_may_be_trusted_is_told_with_it(local) -> None:
+    predictor = load(golden("bahdanau"))
+    predictor.trust = "trust the map in part"
+    server = local(run=lambda: predictor)
+    (text, *_) = inputs_of("bahdanau")
+    assert server.request("GET", "/v1/runs").json()["runs"][0]["trust"] == predictor.trust
+    assert server.predict(inputs=[text], view=True).json()["predictions"][0]["view"]["honesty"] == predictor.trust
+
+
 # interventions
 
 
