@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from media import png, wav
+from servers import GOLDEN, HOURS, TABLE, TASKS, VALUES, golden, inputs_of
 
-from conftest import GOLDEN, HOURS, TABLE, TASKS, VALUES, golden, inputs_of
 from regard.data.corpora.tones import render as render_tones
 from regard.errors import MissingExtraError, RecipeError
 from regard.predict import Predictor, load

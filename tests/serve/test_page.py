@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from media import png, wav
+from servers import TABLE, Process, golden, process
 
 from browsing import chromium
-from conftest import TABLE, Process, golden, process
 from regard.data.corpora.shapes import render as render_shapes
 from regard.data.corpora.tones import render as render_tones
 from regard.predict import Predictor

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
-
-from conftest import Process, golden, httpx, inputs_of, process
+from servers import Process, golden, inputs_of, process
 
 ROOT = Path(__file__).parent.parent.parent
 HEAD = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
