@@ -41,6 +41,7 @@ QUESTION: Schema = {
         "inputs": {
             "type": "array",
             "minItems": 1,
+            "description": "Texts; of a run that forecasts, series as objects.",
             "items": {"oneOf": [_text("A text."), {"type": "object", "description": "A series, for forecasts."}]},
         },
         "beam": {"type": "integer", "minimum": 1, "description": "Width of the beam; 1 is greedy."},
