@@ -162,6 +162,12 @@ def acts(run: str) -> list[Callable[[Connection, random.Random], Awaitable[None]
     return [good, good, good, stopped, hostile]
 
 
+def cpu_seconds(pid: int) -> float:
+    """The time that a process has computed, which hardly depends on what else the machine does."""
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def memory(pid: int) -> float:
     """The resident memory of a process in MB."""
     status = Path(f"/proc/{pid}/status").read_text("ascii")
@@ -194,9 +200,16 @@ async def measure(arguments: argparse.Namespace) -> bool:
     async with server(arguments.run) as (port, pid):
         await load(port, "run", 4, 1.0)  # warms up
         before = memory(pid)
+        times = [cpu_seconds(pid)]
         one = await load(port, "run", 1, arguments.seconds)
+        times.append(cpu_seconds(pid))
         many = await load(port, "run", arguments.clients, arguments.seconds)
+        times.append(cpu_seconds(pid))
         print(one, many, sep="\n")
+        each = [1000 * (times[place + 1] - times[place]) / own.statuses[200] for place, own in enumerate((one, many))]
+        print(
+            f"     the server computes {each[0]:.2f} ms and {each[1]:.2f} ms for an answer, {each[0] / each[1]:.1f} : 1"
+        )
         ratio = (many.statuses[200] / many.seconds) / (one.statuses[200] / one.seconds)
         await asyncio.sleep(1)
         after = memory(pid)
