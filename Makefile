@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test attack laws-avx2 laws-default lint types browser docs lessons figures sweep slow gpu lock audit clean
+.PHONY: help demo test attack laws-avx2 laws-default lint types browser docs lessons figures sweep load slow gpu lock audit clean
 
 help:  ## say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -79,6 +79,13 @@ figures: $(READY) browser  ## make the pictures of the docs anew (some minutes)
 
 sweep: $(READY)  ## train 57 combinations of order, score and scope and print what each reaches (hours on two cores)
 	$(BIN)/python benchmarks/sweep.py
+
+# MIXED=3600 adds an hour of mixed load.
+load: SECONDS = 60
+load: MIXED = 60
+load: $(READY)  ## the server under load: one client and 64, more than it can take, a mixture (some minutes)
+	test -d runs/load || $(BIN)/regard train dates name=load train.updates=700
+	$(BIN)/python benchmarks/serve.py runs/load --seconds $(SECONDS) --mixed $(MIXED)
 
 attack: $(READY)  ## the whole attack on runs, recipes, data and terminals, of which make test runs a sample
 	REGARD_ATTACK=whole OMP_NUM_THREADS=1 $(BIN)/pytest tests/attack -n $(WORKERS)

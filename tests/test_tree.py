@@ -25,7 +25,10 @@ ORDER = (
     ),
     *("training", "show", "analysis", "catalogue", "serve", "interop", "cli", "__main__"),
 )
-LAZY = {("maps.py", "show")}  # a notebook calls a map to draw itself, so the import is inside a function
+LAZY = {
+    ("maps.py", "show"),
+    ("types.py", "show"),
+}  # a notebook calls a map to draw itself, so the import is inside a function
 WRITER = "storage/"
 WRITING_METHODS = {"write_text", "write_bytes", "mkdir", "touch", "rename", "hardlink_to", "symlink_to"}
 WRITING_FUNCTIONS = {

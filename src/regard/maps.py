@@ -64,6 +64,8 @@ class Spectrogram:
     features: Float[Tensor, "frames bands"]  # natural logarithms of power
     seconds: float  # between two frames
     highest: float  # frequency of the last band, in hertz
+    samples: Float[Tensor, " samples"] | None = None  # of the sound that is played on a page; full scale is 1
+    rate: int = 0  # samples per second
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,7 +73,7 @@ class Predictor:
             raise RecipeError(f"n_best is the number of outputs for each text, {most}, not {shown(n_best)}")
         if not 0 <= seed <= LARGEST_SEED:
             raise RecipeError(f"seed is at least 0 and at most {LARGEST_SEED:,}, not {shown(seed)}")
-        settings = self._search(search or {}, beam)
+        settings = self.search_settings(search or {}, beam)
         inputs = [self.task.accept(value, f"input {number:,}") for number, value in enumerate(texts, start=1)]
         with self.running():
             answers = self.task.answer(self.model, inputs, settings, n_best, seed, all_maps=all_maps)
@@ -150,11 +150,11 @@ class Predictor:
     def score(self, examples: Sequence[Example], *, metric: str | None = None, beam: int | None = None) -> Scored:
         """Score the run on examples, in total and by group, with its recipe's metric or another that fits the task."""
         recipe = self.task.recipe
-        settings = self._search({}, beam)
+        settings = self.search_settings({}, beam)
         with self.running():
             return self.task.measure(self.model, examples, metric or recipe.metric, settings)
 
-    def _search(self, changes: Mapping[str, Any], beam: int | None) -> Search:
+    def search_settings(self, changes: Mapping[str, Any], beam: int | None) -> Search:
         """The search settings of the recipe with some changes; refuses a key that the task does not use."""
         changes = dict(changes) if beam is None else {**changes, "beam": beam}
         recipe = self.task.recipe

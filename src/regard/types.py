@@ -201,7 +201,14 @@ class Prediction:
         return f"{self.source} → {self.text}"
 
     def save(self, path: str | Path, *, pieces: bool = False, scale: str | None = None) -> Path:
-        """Write the map to a file, as `AttentionMap.save`; to .html all `maps` if there are any; returns the path."""
+        """Write the map to a file, as `AttentionMap.save`; returns the path.
+
+        To .html all `maps` are written, if there are any, and the maps of the `alternatives`.
+        """
+        if Path(path).suffix.lower() == ".html" and any(own.map is not None for own in self.alternatives):
+            from regard.show.maps import save_prediction  # imported here, because `show` imports this module
+
+            return save_prediction(self, path, scale=scale)
         if self.maps is not None and (self.map is None or Path(path).suffix.lower() == ".html"):
             return self.maps.save(path, self.title, scale=scale)
         if self.map is not None:
@@ -217,6 +224,10 @@ class Prediction:
 
     def _repr_html_(self) -> str | None:
         """The interactive page that a notebook shows for this object."""
+        if any(own.map is not None for own in self.alternatives):
+            from regard.show.html import framed
+
+            return framed(self)
         shown_maps = self.maps or self.map
         return shown_maps._repr_html_(self.title) if shown_maps else None
 

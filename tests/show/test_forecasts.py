@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from rich.cells import cell_len
-from test_html import HOSTILE, Page, browse, content, in_a_browser
+from test_html import HOSTILE, content
 
 import regard
 from commands import printed, shared_commands
@@ -401,52 +401,6 @@ def test_a_view_that_is_shorter_than_the_map_is_not_drawn() -> None:
     attention = replace(MAP, view=lambda: replace(VIEW, times=VIEW.times[-10:], history=VIEW.history[-5:]))
     assert "views" not in content(html(attention))
     assert svg(attention) == svg(attention.without_view())
-
-
-WALK = """
-const shown = [], picture = document.querySelector(".forecast"), readout = document.querySelector(".readout");
-const press = (key) => picture.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
-const note = () => shown.push(readout.textContent);
-note();
-press("ArrowDown"); note();
-press("ArrowRight"); note();
-const radius = (circle) => Number(circle.getAttribute("r"));
-const best = [...document.querySelectorAll(".looked")].sort((one, other) => radius(other) - radius(one))[0];
-const points = document.querySelector("polyline.history").getAttribute("points").split(" ").slice(1, -1);
-const isThere = (point) => Math.abs(Number(point.split(",")[0]) - best.getAttribute("cx")) < 1e-6;
-shown.push(best ? points.findIndex(isThere) : null);
-const box = picture.getBoundingClientRect(), at = document.querySelector(".chosen").getBoundingClientRect();
-const place = {clientX: at.left + 3.5 * at.width, clientY: box.top + 20, bubbles: true};
-picture.dispatchEvent(new PointerEvent("pointermove", place));
-note();
-press("Escape"); note();
-shown.push([...document.querySelectorAll("header button")].map((button) => button.textContent).join());
-document.body.append(Object.assign(document.createElement("pre"), {textContent: JSON.stringify(shown)}));
-"""
-
-
-@in_a_browser
-def test_a_browser_walks_the_steps_of_a_forecast(tmp_path: Path) -> None:
-    page = Page(browse(tmp_path, html(MAP, "shop"), "--dump-dom", after=WALK))
-    [(_, text)] = page.all("pre")
-    hint, first, second, looked, pointed, after, buttons = json.loads(text)
-    assert hint == after
-    assert first.startswith("2026-02-22 median 2, 90 % 0 to 4, observed 2.5  ←  2026-02-19 0.900")
-    assert second.startswith("2026-02-23 median 3, 90 % 1 to 5, observed 3.5  ←  2026-02-20 0.900")
-    assert looked == 23 + 1 - 3
-    assert pointed.startswith("2026-02-26 median 6")
-    assert buttons == "Forecast,Heat map,Lines"
-
-
-@in_a_browser
-def test_a_browser_draws_a_forecast_without_a_map(tmp_path: Path) -> None:
-    page = Page(browse(tmp_path, forecasts.draw(VIEW, ".html", "shop"), "--dump-dom", after=WALK))
-    [(_, text)] = page.all("pre")
-    _, first, second, looked, *_, buttons = json.loads(text)
-    assert first == "2026-02-22 median 2, 90 % 0 to 4, observed 2.5"
-    assert second == "2026-02-23 median 3, 90 % 1 to 5, observed 3.5"
-    assert (looked, buttons) == (None, "")
-    assert len(page.all("polygon", **{"class": "interval"})) == 3
 
 
 # forecasts

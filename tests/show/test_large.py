@@ -19,6 +19,7 @@ from regard.show.dots import PALETTE, encode
 from regard.show.large import CELLS, DOTS, NOTES, SIDE, arrange, has_many_cells, pool
 from regard.show.maps import draw, svg, terminal
 from regard.show.ramp import tint
+from regard.show.viewer_data import ALPHABET
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 WHOLE = os.environ.get("REGARD_ATTACK") == "whole"
@@ -144,13 +145,21 @@ def test_all_parts_of_a_large_picture_are_inside() -> None:
         assert area.y + area.height <= bottom
 
 
+def numbers(weights: str | list[list[int]]) -> torch.Tensor:
+    """The weights of a page as thousandths; many of them are written as pairs of letters of base64."""
+    if not isinstance(weights, str):
+        return torch.tensor(weights)
+    codes = [place for letter in weights for place in [ALPHABET.index(letter.encode())]]
+    return torch.tensor(codes).view(-1, 2) @ torch.tensor([64, 1]) - 1000
+
+
 @every_size
 def test_a_page_has_rounded_weights_and_says_what_a_dot_is(rows: int, columns: int) -> None:
     attention = large(rows, columns)
     tokens = content(draw(attention, ".html"))["maps"][0]
-    pooled = pool(attention)
+    pooled = pool(attention, 2 * DOTS, 2 * DOTS)
     assert tokens["size"] == [rows, columns]
-    stored = torch.tensor(tokens["weights"]).view(pooled.weights.shape) * tokens["unit"]
+    stored = numbers(tokens["weights"]).view(pooled.weights.shape) * tokens["unit"]
     torch.testing.assert_close(stored, pooled.weights, rtol=0, atol=0.000501)
     assert (len(tokens["rows"]), len(tokens["columns"])) == (pooled.rows.dots, pooled.columns.dots)
     assert tokens["note"] == pooled.describe().partition("; ")[2]

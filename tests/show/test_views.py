@@ -1,7 +1,6 @@
 """Laws of maps on pictures and recordings: weight lies where its cell lies, none outside, and nothing is transposed."""
 
 import io
-import json
 import re
 from base64 import b64decode
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rich.cells import cell_len
-from test_html import FIT, HOSTILE, Page, browse, content, in_a_browser
+from test_html import HOSTILE, content
 
 from regard.errors import DataError
 from regard.maps import AttentionMap, AttentionMaps, Frames, Grid, LayerMaps, PictureView, SourceView, Spectrogram
@@ -19,10 +18,11 @@ from regard.recipe import Limits
 from regard.recipe import Picture as Settings
 from regard.show import blocks, filmstrip, spectrogram
 from regard.show.dots import encode_pixels
-from regard.show.html import Page as MapPage
 from regard.show.html import framed, html, html_of_all
+from regard.show.html import page as page_of
 from regard.show.maps import draw, svg
 from regard.show.terminal import drawing
+from regard.show.viewer_data import Page as MapPage
 from regard.show.views import inked, interpolation, loudness, overlay, row_times, source_view, upsample
 from regard.sources import Picture
 
@@ -220,19 +220,6 @@ def test_a_white_picture_ends_visibly_in_a_png() -> None:
         assert places.min() + 287 <= places.max() <= places.min() + 290
 
 
-@in_a_browser
-def test_a_white_picture_ends_visibly_on_a_page(tmp_path: Path) -> None:
-    script = """
-    const edges = [...document.querySelectorAll(".film canvas")].map((canvas) => getComputedStyle(canvas));
-    const text = edges.map((style) => `${style.outlineStyle} ${style.outlineWidth} ${style.outlineColor}`).join();
-    document.body.append(Object.assign(document.createElement("pre"), {textContent: text}));
-    """
-    light = "--blink-settings=preferredColorScheme=1"
-    page = Page(browse(tmp_path, html(picture_map(("one", "two"), WHITE)), "--dump-dom", light, after=script))
-    [(_, shown)] = page.all("pre")
-    assert shown == ",".join(["solid 1px rgb(195, 204, 216)"] * 3)
-
-
 def test_words_of_a_filmstrip_are_merged_unless_pieces_are_wanted() -> None:
     attention = picture_map(SENTENCE)
     assert len(photos(draw(attention, ".svg").decode())) == 4
@@ -265,7 +252,7 @@ def test_files_stay_small() -> None:
     page = MapPage(("Pair",))
     for number in range(30):
         page.add((str(number),), picture_map(("a",), noise))
-    assert len(page.html()) < 5_000_000
+    assert len(page_of(page.data())) < 5_000_000
 
 
 def test_ten_minutes_are_drawn_pooled() -> None:
@@ -430,109 +417,6 @@ def test_a_notebook_shows_the_picture() -> None:
     attention = picture_map()
     assert '"kind":"picture"' in framed(attention).replace("&quot;", '"')
     assert len(photos(attention._repr_svg_())) == 3
-
-
-WALK = """
-const shown = [], wait = (time) => new Promise((done) => setTimeout(done, time));
-const figure = document.querySelector("figure[data-view='source']"), picture = figure.querySelector(".picture");
-const [large] = figure.querySelectorAll("canvas"), pixels = () => large.toDataURL();
-const words = () => [...figure.querySelectorAll(".panel.on, text[data-row].on:not(.spoken)")];
-const chosen = () => words().map((item) => item.dataset.row).join();
-const alone = pixels();
-const note = () => shown.push([chosen(), pixels() === alone]);
-const press = (key) => picture.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
-const point = (target, clientX = 1, clientY = 1) =>
-  target.dispatchEvent(new PointerEvent("pointermove", {bubbles: true, clientX, clientY}));
-shown.push(figure.hidden, [...document.querySelectorAll(".choice button")].map((item) => item.textContent).join());
-note();
-point(figure.querySelector("[data-row='1']"));
-note();
-picture.focus();
-press("Escape"); note();
-press("ArrowRight"); note();
-press("ArrowRight"); note();
-press("ArrowLeft"); note();
-const button = figure.querySelector(".play");
-shown.push(button.textContent);
-button.click(); note();
-shown.push(button.textContent);
-await wait(1000); note();
-button.click();
-await wait(2000); note();
-button.click();
-await wait(6000); note();
-shown.push(button.textContent);
-const box = large.getBoundingClientRect();
-point(large, box.left + box.width * 0.5, box.top + box.height * 0.5);
-shown.push(document.querySelector(".readout").textContent);
-document.body.append(Object.assign(document.createElement("pre"), {textContent: JSON.stringify(shown)}));
-"""
-
-
-@in_a_browser
-def test_pointer_keys_and_play_walk_the_words_of_a_picture(tmp_path: Path) -> None:
-    page = html(picture_map(tuple("abcd")), "t")
-    [(_, shown)] = Page(browse(tmp_path, page, "--dump-dom", "--virtual-time-budget=15000", after=WALK)).all("pre")
-    assert json.loads(shown) == [
-        *(False, "Picture,Heat map,Lines", ["", True]),
-        ["1", False],  # pointed at
-        *(["", True], ["0", False], ["1", False], ["0", False]),  # Escape, right, right, left
-        *("▶ Play", ["1", False], "❚❚ Pause", ["2", False]),  # goes on from the word that is chosen
-        *(["2", False], ["3", False], "▶ Play"),  # pauses, then plays to the end
-        "d ← 2,3 0.010",
-    ]
-
-
-@in_a_browser
-def test_pointer_keys_and_play_walk_the_words_of_a_recording(tmp_path: Path) -> None:
-    page = html(recording_map(), "t")
-    script = WALK.replace("pixels() === alone", "true")  # the canvas stays, lines above it change
-    [(_, shown)] = Page(browse(tmp_path, page, "--dump-dom", "--virtual-time-budget=15000", after=script)).all("pre")
-    rows = [part[0] for part in json.loads(shown) if isinstance(part, list)]
-    assert json.loads(shown)[1] == "Recording,Heat map,Lines"
-    assert rows == ["", "1", "", "0", "1", "0", "1", "2", "2", "3"]
-
-
-@in_a_browser
-@pytest.mark.parametrize("attention", [picture_map(), recording_map()], ids=["picture", "recording"])
-def test_a_narrow_window_shows_the_whole_of_a_source(tmp_path: Path, attention: AttentionMap) -> None:
-    page = Page(browse(tmp_path, html(attention, "t"), "--dump-dom", "--window-size=500,900", after=FIT))
-    [(_, shown)] = page.all("pre")
-    assert json.loads(shown) == [["source", True], ["heat", True], ["lines", True], True]
-
-
-@in_a_browser
-@pytest.mark.parametrize("scheme", [1, 0], ids=["light", "dark"])
-def test_the_canvas_is_brightest_in_the_cell_of_the_chosen_word(tmp_path: Path, scheme: int) -> None:
-    """And its pixels are those of the other formats."""
-    grey = PictureView(torch.full((384 * 3 // 5, 384, 3), 128, dtype=torch.uint8))
-    attention = picture_map(tuple("abcdefgh"), grey)
-    script = """
-    const picture = document.querySelector(".picture"), [large] = picture.querySelectorAll("canvas");
-    picture.querySelector("[data-row='7']").dispatchEvent(new PointerEvent("pointermove", {bubbles: true}));
-    const image = large.getContext("2d").getImageData(0, 0, large.width, large.height), {data} = image;
-    const text = [large.width, large.height, ...data.filter((_, place) => place % 4 === 0)].join(" ");
-    document.body.append(Object.assign(document.createElement("pre"), {textContent: text}));
-    """
-    flags = ("--dump-dom", f"--blink-settings=preferredColorScheme={scheme}")
-    [(_, shown)] = Page(browse(tmp_path, html(attention), *flags, after=script)).all("pre")
-    width, height, *reds = map(int, shown.split())
-    drawn = torch.tensor(reds).reshape(height, width)
-    brightest = drawn.argmax().item()
-    assert (brightest // width * 3 // height, brightest % width * 5 // width) == divmod(7, 5)
-    expected = list(filmstrip.panels(attention, grey, height, width, "row"))[7].pixels[..., 0]
-    assert (drawn - expected.long()).abs().max() <= 1
-
-
-@in_a_browser
-def test_a_page_with_a_picture_runs_under_its_own_policy_and_keeps_labels_literal(tmp_path: Path) -> None:
-    page = Page(browse(tmp_path, html(picture_map(HOSTILE), HOSTILE[0]), "--dump-dom"))
-    assert [text for _, text in page.all("title")] == [HOSTILE[0]]
-    assert page.all("img") == []
-    assert len(page.all("script")) == 2
-    words = [text for attributes, text in page.all("span", **{"class": "word"})]
-    assert words[1] == HOSTILE[1].replace(" ", "␣")
-    assert len(page.all("canvas")) == 1 + len(HOSTILE) + 1  # the picture, its panels, the heat map
 
 
 @pytest.mark.parametrize("attention", [picture_map(()), recording_map(tokens=0)], ids=["picture", "recording"])

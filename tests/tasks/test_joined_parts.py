@@ -138,7 +138,7 @@ def test_the_score_is_the_sum_and_outputs_of_the_same_rank_are_joined(predictor:
     with predictor.running():
         task = predictor.task
         parts = task.parts([task.accept(recording, "it")])
-        outputs, _ = task._search(predictor.model, parts, predictor._search({}, 3), 3, 0)
+        outputs, _ = task._search(predictor.model, parts, predictor.search_settings({}, 3), 3, 0)
     for rank, prediction in enumerate([several, *several.alternatives]):
         assert prediction.score == sum(outputs[number][rank].score for number in range(len(parts)))
         tokens = [token for number in range(len(parts)) for token in outputs[number][rank].tokens]

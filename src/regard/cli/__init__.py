@@ -26,6 +26,7 @@ from regard.cli.measure import measure
 from regard.cli.near import near
 from regard.cli.predict import predict
 from regard.cli.score import score
+from regard.cli.serve import serve
 from regard.cli.show import show
 from regard.cli.train import train
 from regard.cli.vectors import vectors
@@ -65,7 +66,7 @@ COMMANDS = {
     command.__name__: command
     for command in (
         *(demo, train, predict, score, force, align, measure, look, intervene),
-        *(compare, vectors, near, data, show, doctor),
+        *(compare, vectors, near, data, show, serve, doctor),
     )
 } | {"list": list_tables}
 for name, command in COMMANDS.items():

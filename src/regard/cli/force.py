@@ -16,7 +16,7 @@ from regard.visible import is_terminal
 
 if TYPE_CHECKING:
     from regard.maps import AttentionMap
-    from regard.show.html import Page
+    from regard.show.viewer_data import Page
     from regard.storage import GrowingFile
     from regard.types import Example, Prediction
 
@@ -148,7 +148,7 @@ class Drawing:
 
     def __enter__(self) -> "Drawing":
         from regard import storage
-        from regard.show.html import check_count
+        from regard.show.viewer_data import check_count
 
         if self.ending == ".html":
             check_count(self.pairs)
@@ -177,8 +177,8 @@ class Drawing:
         (storage.write if path == self.path else storage.create)(path, content)
 
     def _add_to_page(self, name: str, maps: "dict[tuple[str, ...], AttentionMap]") -> None:
-        from regard.show.html import PLACES, Page, check_count
         from regard.show.labels import make_visible
+        from regard.show.viewer_data import PLACES, Page, check_count
 
         if self._page is None:
             check_count(len(maps) * self.pairs)
@@ -188,11 +188,12 @@ class Drawing:
 
     def __exit__(self, *error: Any) -> None:
         from regard import storage
+        from regard.show.html import page
 
         if self._file is not None:
             self._file.__exit__(*error)
         if self._page is not None and error[0] is None:
-            storage.write(self.path, self._page.html())
+            storage.write(self.path, page(self._page.data()))
 
 
 def _lines(number: int, prediction: "Prediction", *, tokens: bool, as_json: bool) -> list[str]:

@@ -98,8 +98,9 @@ def look(
         log.begin("loading torch")
         from regard.analysis.forced import force
         from regard.predict import load
-        from regard.show.html import PLACES, html_of_several
+        from regard.show.html import html_of_several
         from regard.show.maps import draw
+        from regard.show.viewer_data import PLACES
 
         check_files(out or [], all_maps=all_maps, scale=scale)  # before the work begins
         log.begin("loading the run")

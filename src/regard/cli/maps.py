@@ -57,7 +57,7 @@ def choose_all(
     prediction: "Prediction", site: str | None, layer: int | None, head: int | None
 ) -> "dict[tuple[str, ...], AttentionMap]":
     """All maps of a prediction at this site, in this layer and of this head, by their place; None stands for all."""
-    from regard.show.html import by_place
+    from regard.show.viewer_data import by_place
 
     maps = _stack(prediction).select(site, layer)
     if head is None:

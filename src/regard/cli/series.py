@@ -148,8 +148,9 @@ def _drawn(
 ) -> bytes:
     """The content of a file: the forecast with its map or maps; .csv is the table of the forecast, not of a matrix."""
     from regard.show import forecasts
-    from regard.show.html import PLACES, html_of_several
+    from regard.show.html import html_of_several
     from regard.show.maps import draw
+    from regard.show.viewer_data import PLACES
 
     if not chosen or (ending == ".csv" and not choice.matrix):
         return forecasts.draw(forecast.view(), ending, forecast.title)

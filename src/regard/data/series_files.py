@@ -56,7 +56,12 @@ INFERRED = Reading()
 
 def read(name: str, format: str = "", how: Reading = INFERRED, limits: Limits = LIMITS) -> LoadedSeries:
     """The series of a file in one of FORMATS; if it is not given, the header says which."""
-    file = _open(name, limits)
+    return of_lines(load(name, limits), name, format, how)
+
+
+def of_lines(lines: Lines, name: str, format: str = "", how: Reading = INFERRED) -> LoadedSeries:
+    """The series of the lines of a file, which has this name in messages."""
+    file = _open(lines, name)
     return pick(FORMATS, format or _format(file, how.columns), "format")(file, how)
 
 
@@ -86,8 +91,7 @@ class _File(NamedTuple):
         return counted(islice(self.lines, first, None), reading(self.name), len(self.lines) - first)
 
 
-def _open(name: str, limits: Limits) -> _File:
-    lines = load(name, limits)
+def _open(lines: Lines, name: str) -> _File:
     first = next((index for index, line in enumerate(lines) if line.strip()), None)
     if first is None:
         raise DataError(f"{name} has no line with text; give a header and at least one row")

@@ -15,6 +15,7 @@ from regard.errors import NotFiniteError, RecipeError
 from regard.kernels.choose import takes
 from regard.kernels.topk import topk
 from regard.search import penalties
+from regard.search.follow import report
 from regard.search.hypotheses import FORBIDDEN_TOKENS, Beams, begin, check_limits
 from regard.search.recorded import recorded
 from regard.search.scorers import Scorer, best_words
@@ -198,6 +199,7 @@ def _search(
             rows = torch.tensor([candidate.row for candidate in chosen], device=device)
             words = torch.tensor([candidate.word for candidate in chosen], device=device)
             beams = _advance(beams, scores, rows, words, scorer, moved=moved)
+        report(beams)
         check_cancelled()
         step = decoder.step(beams.tokens[:, -1:], beams.state, prepared)
         beams, logits = beams.follow(step), step.logits[:, -1]

@@ -9,6 +9,7 @@ from torch import Tensor
 from regard.decoders import AnyDecoder
 from regard.device import check_cancelled
 from regard.errors import NotFiniteError, RecipeError
+from regard.search.follow import report
 from regard.search.hypotheses import FORBIDDEN_TOKENS, begin, check_limits
 from regard.search.recorded import recorded
 from regard.types import END, PAD, Hypothesis, Memory, Padded
@@ -67,8 +68,9 @@ def sample(
                 done[row] = beams.complete(row, word, scores[row])
         if all(done):
             break
-        check_cancelled()
         beams = beams.extend(torch.tensor(drawn, device=memory.mask.device))
+        report(beams)
+        check_cancelled()
         step = decoder.step(beams.tokens[:, -1:], beams.state, prepared)
         beams, logits = beams.follow(step), step.logits[:, -1]
     hypotheses = [hypothesis for hypothesis in done if hypothesis is not None]

@@ -88,8 +88,23 @@ def _pooled(pooled: Pooled, rows: int, columns: int) -> Pooled:
     down, across = (axis._replace(step=axis.step * step) for (axis, _), step in zip(axes, steps, strict=True))
     weights = pooled.weights
     if weights.numel() and steps != [1, 1]:
-        weights = torch.nn.functional.max_pool2d(weights[None, None], steps, steps, ceil_mode=True)[0, 0]
+        weights = _largest_of_each(weights, steps)
     return Pooled(weights.reshape(down.dots, across.dots), down, across)
+
+
+def _largest_of_each(
+    weights: Float[Tensor, "rows columns"], steps: list[int]
+) -> Float[Tensor, "dots_down dots_across"]:
+    """The largest weight of each block; of a difference of two maps, which has negative ones, that farthest from 0."""
+
+    def largest(values: Float[Tensor, "rows columns"]) -> Float[Tensor, "dots_down dots_across"]:
+        return torch.nn.functional.max_pool2d(values[None, None], steps, steps, ceil_mode=True)[0, 0]
+
+    highest = largest(weights)
+    if not (weights < 0).any():
+        return highest
+    lowest = -largest(-weights)
+    return torch.where(-lowest > highest, lowest, highest)
 
 
 def arrange(attention: AttentionMap, title: str, spell: Callable[[str], str] = str, scale: str = "one") -> Picture:

@@ -8,14 +8,27 @@ import torch
 from regard import storage
 from regard.errors import RecipeError, pick, shown
 from regard.maps import AttentionMap, AttentionMaps
-from regard.show.html import html, html_of_all
+from regard.show.html import html, html_of_all, html_of_prediction
 from regard.show.png import png
 from regard.show.scale import check_scale, check_unsigned
 from regard.show.svg import svg
 from regard.show.terminal import terminal
 from regard.show.text import pharaoh, table
+from regard.types import Prediction
 
-__all__ = ["DRAWINGS", "check_ending", "draw", "html", "pharaoh", "png", "save", "svg", "table", "terminal"]
+__all__ = [
+    "DRAWINGS",
+    "check_ending",
+    "draw",
+    "html",
+    "pharaoh",
+    "png",
+    "save",
+    "save_prediction",
+    "svg",
+    "table",
+    "terminal",
+]
 
 DRAWINGS: dict[str, Callable[..., bytes]] = {  # of a map and a title; those with shades also take a scale
     ".svg": lambda attention, title, scale=None: svg(attention, title, scale).encode(),
@@ -71,4 +84,11 @@ def save(
         storage.write(path, html_of_all(attention, title, scale))
     else:
         raise RecipeError(f"{shown(str(path))} holds one map; write all of them to a .html file, or pick one of them")
+    return path
+
+
+def save_prediction(prediction: Prediction, path: str | Path, *, scale: str | None = None) -> Path:
+    """Write a prediction with the maps of its rivals to an interactive page; returns the path."""
+    path = Path(path)
+    storage.write(path, html_of_prediction(prediction, scale))
     return path

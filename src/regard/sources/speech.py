@@ -325,9 +325,10 @@ class Speech(Source[Features]):
         return tuple(f"{place * self.seconds:.{digits}f}" for place in range(self.size(item)))
 
     def view(self, source: str) -> Spectrogram:
-        """The log-mel features of a recording, not normalised."""
-        features = _features(self.recordings, self.mel, source)
-        return Spectrogram(features, self.mel.hop / self.mel.rate, self.mel.high or self.mel.rate / 2)
+        """The log-mel features of a recording, not normalised, and its samples as the model reads them."""
+        samples = _samples(self.recordings, self.mel, source)
+        features, highest = _log_mel(samples, self.mel), self.mel.high or self.mel.rate / 2
+        return Spectrogram(features, self.mel.hop / self.mel.rate, highest, samples, self.mel.rate)
 
     def front(self, model: Model) -> SpeechFront:
         """Build the layers from features to vectors."""
@@ -351,12 +352,23 @@ def _mel(settings: Settings, rate: int) -> MelSettings:
 
 def _features(recordings: Recordings, mel: MelSettings, source: str) -> Features:
     """The log-mel features of a recording or of a varied one, at the rate of the settings."""
+    return _log_mel(_samples(recordings, mel, source), mel)
+
+
+def _samples(recordings: Recordings, mel: MelSettings, source: str) -> Float[Tensor, " samples"]:
+    """The samples of a recording or of a varied one, at the rate of the settings."""
     varied = SPEED.fullmatch(source)
     samples, rate = recordings.read(varied[2] if varied else source)
     with one_thread():  # so they do not depend on the number of threads either
         if varied:
             samples = change_speed(samples, float(varied[1]))
-        return log_mel(resample(samples, rate, mel.rate), mel)
+        return resample(samples, rate, mel.rate)
+
+
+def _log_mel(samples: Float[Tensor, " samples"], mel: MelSettings) -> Features:
+    """The log-mel features of samples, which do not depend on the number of threads."""
+    with one_thread():
+        return log_mel(samples, mel)
 
 
 def _centred(features: Features, settings: Settings) -> Features:

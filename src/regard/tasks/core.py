@@ -508,6 +508,11 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         raise NotImplementedError(f"the task {self.recipe.task} reads no files")
 
     @property
+    def output_tokens(self) -> Tokenizer | None:
+        """The tokenizer of outputs that are written token by token; None if the task has no such outputs."""
+        return None
+
+    @property
     def longest_trained(self) -> int:
         """The largest number of tokens of a side in training; with learned positions at most their number."""
         return int(min(self.recipe.data.max_length, position_limit(self.recipe.model) - 1))
@@ -744,7 +749,7 @@ def recorded_maps(
             rows, columns = (tuple(map(str, range(1, count + 1))) for count in weights.shape[-2:])
         copied = weights.to("cpu", torch.float32, copy=True)
         lengths = _norms_of(norms[name][row], weights, first) if norms else None
-        layers.append(LayerMaps(site, layer, copied, rows, columns, layout, view, lengths))
+        layers.append(LayerMaps(site, layer, copied, rows, columns, layout, view, norms=lengths))
     return AttentionMaps(tuple(layers)) if layers else None
 
 

@@ -20,6 +20,7 @@ from regard.data.batching import Lengths
 from regard.data.files import LIMITS, Loaded
 from regard.data.records import NOTHING_GIVEN, Fields, Given
 from regard.data.store import Indices, IntegerRows, Mapped, Texts, joined, take, where
+from regard.data.tokenizers import Tokenizer
 from regard.errors import DataError, RecipeError, quantity
 from regard.kernels.choose import pause_observers
 from regard.maps import AttentionMaps
@@ -409,6 +410,11 @@ class LanguageModelling(TextTask[LanguageModel, Rows, Batch]):
         """The end of a prompt that the model sees; with a window, it leaves room for one new token."""
         window = self.recipe.language_model.window
         return prompt[max(0, len(prompt) - window + 1) :] if window else prompt
+
+    @property
+    def output_tokens(self) -> Tokenizer:
+        """The tokenizer of texts and their continuations."""
+        return self.source
 
     def positions(self, text: str) -> tuple[str, ...]:
         """BEGIN and the tokens of a text that the model sees: with language_model.window, only its end."""

@@ -96,6 +96,11 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return self.inputs.noun
 
     @property
+    def output_tokens(self) -> Tokenizer:
+        """The tokenizer of targets."""
+        return self.target
+
+    @property
     def longest_in_seconds(self) -> float:
         """The longest duration of a recording in training, as data.max_length limits it."""
         return self.inputs.time(self.longest_trained)

@@ -1,0 +1,30 @@
+"""Lets a caller follow a search while it runs: a function is called at each step, and may end the search."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from regard.search.hypotheses import Beams
+
+_follower: ContextVar[Callable[[Beams], None] | None] = ContextVar("_follower", default=None)
+
+
+@contextmanager
+def following(tell: Callable[[Beams], None]) -> Iterator[None]:
+    """In the block, searches of this thread call `tell` with their live hypotheses, each time they have a new word.
+
+    The last row of a hypothesis's map is that of its last word. A hypothesis that ends now is not live any more. What
+    `tell` raises ends the search. A search that other threads run (`map_in_parallel`) is not followed.
+    """
+    token = _follower.set(tell)
+    try:
+        yield
+    finally:
+        _follower.reset(token)
+
+
+def report(beams: Beams) -> None:
+    """Call the function that follows the searches of this thread, if there is one; searches do so at every step."""
+    tell = _follower.get()
+    if tell is not None:
+        tell(beams)

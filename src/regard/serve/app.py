@@ -1,0 +1,331 @@
+"""The endpoints: runs, predictions, streams, health, metrics and the page."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from regard import __version__
+from regard.errors import DataError, MissingExtraError, RecipeError, RegardError, ResourceError
+from regard.models import sites
+from regard.predict import Predictor
+from regard.serve import pages, schema
+from regard.serve.answers import answer_of, check_cells, to_json
+from regard.serve.batcher import READY, Answer, Job, Lane, Token
+from regard.serve.bodies import Bodies
+from regard.serve.guard import Guard
+from regard.serve.inputs import UPLOADS, accept_upload, descriptions_of
+from regard.serve.limits import Bounds, RefusedError, parse_json
+from regard.serve.metrics import Metrics
+from regard.serve.questions import (
+    Options,
+    Question,
+    accept_values,
+    name_of_run,
+    options_of,
+    options_of_query,
+    question_of,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request
+
+GONE = 499  # the status of a request whose client has gone, which only metrics see
+DECODERS = 2  # uploads that are decoded at the same time
+TEXT = "text/plain; version=0.0.4; charset=utf-8"  # the content type of Prometheus
+EVENTS = "text/event-stream"
+Result = TypeVar("Result")
+
+
+class Asked(NamedTuple):
+    """A question, and the lane of its run."""
+
+    lane: Lane
+    question: Question
+
+
+class Service:
+    """Answers requests with the lanes of several runs."""
+
+    def __init__(self, lanes: Mapping[str, Lane], bounds: Bounds, metrics: Metrics) -> None:
+        self.lanes, self.bounds, self.metrics = lanes, bounds, metrics
+        self.bodies = Bodies(bounds)
+        self.pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="decoding")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all runs are loaded."""
+        return all(lane.state == READY for lane in self.lanes.values())
+
+    async def ask(self, request: "Request") -> Asked:
+        """The question of a request: a JSON body, or the content of a file with the options in the query string."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json":
+            async with self.bodies.reading(request, self.bounds.json_bytes, "the JSON body") as content:
+                given = parse_json(content, self.bounds)
+            return self._question(given)
+        if not kind.startswith(tuple(start for starts in UPLOADS.values() for start in starts)) and (
+            kind != "application/octet-stream"
+        ):
+            types = "application/json, image/*, audio/* or text/csv"
+            raise RefusedError(415, f"the content type is {kind[:100]!r}; send {types}")
+        parameters = dict(request.query_params)
+        options = options_of_query(parameters, self.bounds)
+        lane = self.lanes[name_of_run(parameters, [*self.lanes])]
+        predictor = lane.predictor
+        async with self.bodies.reading(request, self.bounds.upload_bytes, "the upload") as content:
+            inputs = await self._in_thread(lambda: accept_upload(predictor.task, content, kind, self.bounds))
+        return Asked(lane, question_of(predictor, inputs, options, self.bounds))
+
+    def _question(self, given: Mapping[str, Any]) -> Asked:
+        """The question of a JSON body."""
+        options = options_of(given, self.bounds)
+        lane = self.lanes[name_of_run(given, [*self.lanes])]
+        values = values_of(given, self.bounds)
+        inputs = accept_values(lane.predictor, values, self.bounds)
+        return Asked(lane, question_of(lane.predictor, inputs, options, self.bounds))
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
+
+    async def predict(self, request: "Request") -> bytes:
+        """The body of the response to POST /v1/predict."""
+        lane, question = await self.ask(request)
+        job = self._submit(lane, question)
+        gone: asyncio.Future[Any] = asyncio.create_task(_disconnected(request))
+        answers: asyncio.Future[Any] = asyncio.wrap_future(job.future)
+        try:
+            await asyncio.wait({answers, gone}, timeout=question.options.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done() and not answers.done():
+                raise RefusedError(GONE, "the client has gone")
+            if not answers.done():
+                raise _late(question)
+            predictions = answers.result()
+        finally:
+            job.abandon()
+            gone.cancel()
+            answers.cancel()
+        return await self._body(lane, question.options, predictions)
+
+    async def _body(self, lane: Lane, options: Options, answers: Sequence[Answer]) -> bytes:
+        """The JSON of predictions; maps are many numbers, so they are written in a thread."""
+        check_cells(answers, options, self.bounds)
+
+        def write() -> bytes:
+            return to_json({"run": lane.name, "predictions": [answer_of(each, options, lane.name) for each in answers]})
+
+        has_maps = options.maps or options.all_maps or options.view
+        return await self._in_thread(write) if has_maps else write()
+
+    def _submit(self, lane: Lane, question: Question, tell: Callable[[Token], None] | None = None) -> Job:
+        job = Job(question, time.monotonic() + question.options.timeout, tell)
+        lane.submit(job)
+        return job
+
+    async def stream(self, request: "Request") -> AsyncIterator[bytes]:
+        """The events of POST /v1/stream; the request is checked and in the queue when this returns."""
+        lane, question = await self.ask(request)
+        question = streamed(lane, question)
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[Token | None]()
+
+        def tell(token: Token | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(events.put_nowait, token)
+
+        job = self._submit(lane, question, tell)
+        job.future.add_done_callback(lambda _: tell(None))
+        return self._events(lane, question, job, events)
+
+    async def _events(
+        self, lane: Lane, question: Question, job: Job, events: "asyncio.Queue[Token | None]"
+    ) -> AsyncIterator[bytes]:
+        """An event for each token, and one for the whole prediction, or for an error."""
+        try:
+            async with asyncio.timeout(question.options.timeout):
+                while (token := await events.get()) is not None:
+                    content = asdict(token)
+                    if not question.options.maps:
+                        del content["attention"]
+                    yield _event("token", to_json(content))
+            yield _event("done", await self._body(lane, question.options, job.future.result()))
+        except TimeoutError:
+            yield _event("error", to_json({"error": str(_late(question))}))
+        except RegardError as error:
+            yield _event("error", to_json({"error": str(error)}))
+        finally:
+            job.abandon()
+
+    def describe(self) -> dict[str, Any]:
+        """The runs, for GET /v1/runs."""
+        return {"version": __version__, "runs": [describe(lane) for lane in self.lanes.values()]}
+
+
+def streamed(lane: Lane, question: Question) -> Question:
+    """The question with a beam of 1, unless it samples; RefusedError if its tokens cannot be streamed."""
+    if lane.predictor.task.output_tokens is None:
+        task = lane.predictor.task.recipe.task
+        raise RefusedError(422, f"the task {task} does not write token by token; use /v1/predict")
+    if len(question.inputs) != 1:
+        raise RefusedError(422, f"a stream has one input, not {len(question.inputs)}; use /v1/predict for several")
+    options = question.options
+    if options.interventions:
+        raise RefusedError(422, "a stream has no interventions; use /v1/predict")
+    if options.n_best > 1 or options.changes.get("beam", 1) > 1:
+        raise RefusedError(422, "a stream has one output and a beam of 1; a beam decides on its tokens only at its end")
+    if not question.settings.temperature:
+        options = replace(options, changes={**options.changes, "beam": 1})
+    return replace(question, options=options, settings=replace(question.settings, beam=1))
+
+
+def describe(lane: Lane) -> dict[str, Any]:
+    """What a client needs to know of a run."""
+    if lane.state != READY:
+        return {"name": lane.name, "state": lane.state}
+    predictor = lane.predictor
+    task = predictor.task
+    return {
+        "name": lane.name,
+        "state": lane.state,
+        "task": task.recipe.task,
+        "input": task.noun_of_input,
+        "uploads": list(UPLOADS.get(task.noun_of_input, ())),
+        "streams": task.output_tokens is not None,
+        "attention": _sites(predictor),
+        "trust": predictor.trust,
+        "search": {key: value for key, value in asdict(task.recipe.search).items() if task.uses(f"search.{key}")},
+        "examples": [*descriptions_of(task).values()],
+    }
+
+
+def _sites(predictor: Predictor) -> list[dict[str, Any]]:
+    """The attentions of a model: their site, how many layers it has, and how many heads each."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, site in sites(predictor.model).items():
+        around = predictor.model.get_submodule(name.rpartition(".")[0])
+        heads = getattr(around, "heads", 1)  # of `MultiHead`
+        entry = found.setdefault(site.name, {"site": site.name, "layers": 0, "heads": heads})
+        entry["layers"] = max(entry["layers"], site.layer)
+    return [*found.values()]
+
+
+def _late(question: Question) -> RefusedError:
+    return RefusedError(504, f"there was no answer within {question.options.timeout:g} seconds; ask for less at a time")
+
+
+def _event(name: str, content: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + content + b"\n\n"
+
+
+async def _disconnected(request: "Request") -> None:
+    """Wait until the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def status_of(error: RegardError) -> tuple[int, int | None]:
+    """The status of the response to an error, and the seconds of Retry-After."""
+    if isinstance(error, RefusedError):
+        return error.status, error.retry_after
+    if isinstance(error, RecipeError | DataError | MissingExtraError):
+        return 422, None
+    return (503, 5) if isinstance(error, ResourceError) else (500, None)
+
+
+def build(service: Service, *, token: str = "", local: bool = True) -> Guard:
+    """The application: all endpoints, behind the guard."""
+    from fastapi import FastAPI, Request, Response
+    from fastapi.responses import StreamingResponse
+
+    app = FastAPI(title="regard", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+
+    def as_json(content: Any, status: int = 200) -> Response:
+        return Response(to_json(content), status, media_type="application/json")
+
+    @app.post("/v1/predict", summary="Predict outputs", openapi_extra=schema.PREDICT)
+    async def predict(request: Request) -> Response:
+        return Response(await service.predict(request), media_type="application/json")
+
+    @app.post("/v1/stream", summary="Predict one output, token by token", openapi_extra=schema.STREAM)
+    async def stream(request: Request) -> StreamingResponse:
+        return StreamingResponse(await service.stream(request), media_type=EVENTS)
+
+    @app.get("/v1/runs", summary="The runs and what they read", openapi_extra=schema.RUNS)
+    async def runs() -> Response:
+        return as_json(service.describe())
+
+    @app.get("/health", summary="Whether the server is alive", openapi_extra=schema.HEALTH)
+    async def health() -> Response:
+        return as_json({"status": "ok"})
+
+    @app.get(
+        "/ready", summary="Whether all runs are loaded, and the server is not stopping", openapi_extra=schema.READY
+    )
+    async def ready() -> Response:
+        if guard.draining:
+            raise RefusedError(503, "the server is stopping", 5)
+        if not service.is_ready:
+            raise RefusedError(503, "runs are being loaded", 1)
+        return as_json({"status": "ready"})
+
+    @app.get("/metrics", summary="Figures in the format of Prometheus", openapi_extra=schema.METRICS)
+    async def metrics() -> Response:
+        return Response(service.metrics.exposition(service.lanes, guard.in_flight), media_type=TEXT)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return as_json(schema.document(app.openapi(), service.bounds))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(pages.docs(schema.document(app.openapi(), service.bounds)), media_type="text/html")
+
+    for path, asset in pages.ASSETS.items():
+        _serve_asset(app, path, asset)
+    _explain_errors(app)
+    paths = {"/v1/predict", "/v1/stream", "/v1/runs", "/health", "/ready", "/metrics", "/openapi.json", "/docs"}
+    guard = Guard(app, service.metrics, service.bounds, token=token, local=local, paths=paths | set(pages.ASSETS))
+    return guard
+
+
+def _serve_asset(app: "FastAPI", path: str, asset: "pages.Asset") -> None:
+    """Add the endpoint of a file of the page."""
+    from fastapi import Response
+
+    async def serve() -> Response:
+        return Response(pages.read(asset), media_type=asset.kind)
+
+    app.get(path, include_in_schema=False)(serve)
+
+
+def _explain_errors(app: "FastAPI") -> None:
+    """Answer every error with a sentence, as JSON."""
+    from fastapi import Request
+    from fastapi.responses import Response
+    from starlette.exceptions import HTTPException
+
+    def as_error(sentence: str, status: int, retry_after: int | None = None) -> Response:
+        headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+        return Response(to_json({"error": sentence}), status, headers, media_type="application/json")
+
+    async def regard_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RegardError)
+        return as_error(str(error), *status_of(error))
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        sentences = {
+            404: "there is no such endpoint; /docs has all",
+            405: "this endpoint takes another method; see /docs",
+        }
+        return as_error(sentences.get(error.status_code, str(error.detail)), error.status_code)
+
+    async def unexpected(request: Request, error: Exception) -> Response:
+        return as_error("the server met an unexpected error; its log has the details", 500)
+
+    app.add_exception_handler(RegardError, regard_error)
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(Exception, unexpected)

@@ -1,0 +1,327 @@
+// The page of the server: asks runs, shows their outputs and maps, and changes the model for one input.
+// All texts are inserted as text, never as markup.
+
+import { mount } from "/viewer/viewer.js";
+
+const KEY = "regard-token"; // of the token in the storage of this tab
+const LABELS = { text: "text", picture: "picture", recording: "recording", series: "CSV file of series" };
+const ACCEPT = { picture: "image/*", recording: "audio/*,.wav,.flac,.ogg,.mp3", series: ".csv,text/csv" };
+const KINDS = { picture: "image/", recording: "audio/", series: "text/csv" };
+const part = (id) => document.getElementById(id);
+const state = { runs: [], file: null, changes: [], carried: [], viewer: null, choices: [], controller: null };
+
+function make(name, attributes = {}, children = []) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+// Requests.
+
+async function request(path, options = {}) {
+  const token = sessionStorage.getItem(KEY);
+  const headers = { ...(options.headers ?? {}), ...(token ? { Authorization: `Bearer ${token}` } : {}) };
+  const response = await fetch(path, { ...options, headers });
+  if (response.status === 401) {
+    await askForToken();
+    return request(path, options);
+  }
+  if (!response.ok) throw new Error(await sentence(response));
+  return response;
+}
+
+async function sentence(response) {
+  try {
+    return (await response.json()).error;
+  } catch {
+    return `The server answered with the status ${response.status}.`;
+  }
+}
+
+function askForToken() {
+  const door = part("door");
+  door.showModal();
+  return new Promise((resolve) => {
+    door.addEventListener("close", () => {
+      sessionStorage.setItem(KEY, part("token").value);
+      part("token").value = "";
+      resolve();
+    }, { once: true });
+  });
+}
+
+/** What is asked of a run: path and options of a request. */
+function question(run, options, path) {
+  const { signal } = state.controller;
+  if (run.input !== "text" && state.file) {
+    const { search = {}, interventions = [], ...others } = options;
+    const query = new URLSearchParams({ run: run.name, ...others, ...search });
+    if (interventions.length) query.set("interventions", interventions.join(";"));
+    return [`${path}?${query}`, { method: "POST", body: state.file, headers: { "Content-Type": typeOf(run) }, signal }];
+  }
+  const body = JSON.stringify({ run: run.name, inputs: [part("text").value], ...options });
+  return [path, { method: "POST", body, headers: { "Content-Type": "application/json" }, signal }];
+}
+
+const typeOf = (run) => (state.file.type.startsWith(KINDS[run.input]) ? state.file.type : run.input === "series" ? "text/csv" : "application/octet-stream");
+
+async function predict(run, options) {
+  const response = await request(...question(run, options, "/v1/predict"));
+  return (await response.json()).predictions[0];
+}
+
+/** Asks for a stream; shows each token as it comes. Returns the whole prediction. */
+async function follow(run, options) {
+  const response = await request(...question(run, options, "/v1/stream"));
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let waiting = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) throw new Error("The answer ended too early.");
+    const events = (waiting + value).split("\n\n");
+    waiting = events.pop();
+    for (const event of events) {
+      const [, name, data] = /^event: (\w+)\ndata: (.*)$/s.exec(event);
+      const content = JSON.parse(data);
+      if (name === "token") part("output").textContent = (run.task === "language_model" ? part("text").value : "") + content.text;
+      else if (name === "done") return content.predictions[0];
+      else throw new Error(content.error);
+    }
+  }
+}
+
+// Runs.
+
+const runNamed = (name) => state.runs.find((run) => run.name === name);
+const chosenRun = () => runNamed(part("run").value);
+
+async function loadRuns() {
+  for (;;) {
+    const { runs, version } = await (await request("/v1/runs")).json();
+    if (runs.every((run) => run.state === "ready")) {
+      state.runs = runs;
+      part("about").textContent = `Version ${version}. Every output comes with what the model attended to.`;
+      break;
+    }
+    part("about").textContent = "Loading the runs …";
+    await new Promise((resolve) => setTimeout(resolve, 500));
+  }
+  part("run").replaceChildren(...state.runs.map((run) => make("option", { value: run.name }, [`${run.name} (${run.task})`])));
+  chooseRun();
+}
+
+/** Shows the fields of the chosen run. */
+function chooseRun() {
+  const run = chosenRun();
+  const others = state.runs.filter((other) => other !== run && other.input === run.input);
+  part("other").replaceChildren(make("option", { value: "" }, ["nothing"]), ...others.map((other) => make("option", { value: other.name }, [other.name])));
+  part("other-field").hidden = !others.length;
+  const isText = run.input === "text";
+  part("text-field").hidden = !isText;
+  part("file-field").hidden = isText;
+  part("file").accept = ACCEPT[run.input] ?? "";
+  part("options").hidden = !("beam" in run.search) || !run.streams;
+  part("beam").value = run.search.beam ?? 1;
+  part("temperature").value = run.search.temperature ?? 0;
+  part("examples").hidden = !run.examples.length;
+  part("examples").replaceChildren(...run.examples.map((text) => example(text)));
+  chooseFile(null);
+  clear();
+}
+
+function example(text) {
+  const button = make("button", { type: "button", class: "chip" }, [text]);
+  button.addEventListener("click", () => {
+    state.file = null;
+    part("text").value = text;
+    ask();
+  });
+  return button;
+}
+
+function chooseFile(file) {
+  state.file = file;
+  if (file) part("text").value = "";
+  part("drop-text").textContent = file ? file.name : `Choose a ${LABELS[chosenRun().input] ?? "file"}, or drop it here`;
+}
+
+// Asking.
+
+function options() {
+  const run = chosenRun(), number = (id) => Number(part(id).value);
+  if (part("options").hidden) return { view: true, all_maps: true };
+  const temperature = number("temperature"), search = temperature > 0 ? { temperature } : run.search.temperature ? { temperature: 0 } : {};
+  return { beam: number("beam"), n_best: number("outputs"), seed: number("seed"), search, view: true, all_maps: true };
+}
+
+async function ask() {
+  const run = chosenRun();
+  if (run.input === "text" ? !part("text").value.trim() : !state.file && !part("text").value) return;
+  state.controller?.abort();
+  const controller = (state.controller = new AbortController());
+  part("problem").hidden = true;
+  part("result").hidden = false;
+  part("change").hidden = true;
+  part("output").classList.add("writing");
+  part("go").disabled = true;
+  const asked = options();
+  try {
+    const other = runNamed(part("other").value);
+    if (state.changes.length) showChanged(await predict(run, changed(asked)));
+    else if (other) showBoth(run, other, await Promise.all([predict(run, asked), predict(other, asked)]));
+    else if (run.streams && asked.n_best === 1 && asked.beam === 1) show(await follow(run, asked));
+    else show(await predict(run, asked));
+    state.carried = [...state.changes];
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    state.changes = state.carried; // those that the server has carried out
+    complain(error);
+  } finally {
+    if (state.controller === controller) {
+      part("output").classList.remove("writing");
+      part("go").disabled = false;
+    }
+  }
+}
+
+/** The options of a question with interventions, which has one output. */
+function changed(asked) {
+  const { n_best: _, all_maps: __, ...others } = asked;
+  return { ...others, interventions: state.changes };
+}
+
+function complain(error) {
+  part("problem").textContent = error.message;
+  part("problem").hidden = false;
+  if (!part("output").textContent) part("result").hidden = true;
+}
+
+// Showing.
+
+function clear() {
+  [state.changes, state.carried] = [[], []];
+  state.viewer?.destroy();
+  state.viewer = null;
+  for (const id of ["result", "problem", "change", "diff"]) part(id).hidden = true;
+  for (const id of ["output", "score"]) part(id).textContent = "";
+  showChips();
+}
+
+const scoreOf = (prediction) => (Number.isFinite(prediction.score) ? `log-probability ${prediction.score.toFixed(3)}` : "");
+
+function show(prediction) {
+  part("output").textContent = prediction.text || prediction.error || "(an empty output)";
+  part("score").textContent = [scoreOf(prediction), prediction.finished === false ? "cut at the longest length" : ""].filter(Boolean).join(", ");
+  part("diff").hidden = true;
+  drawView(prediction.view && { ...prediction.view, name: "" });
+  showChips();
+}
+
+function showBoth(run, other, [one, two]) {
+  show(one);
+  part("output").textContent = "";
+  for (const [name, prediction] of [[run.name, one], [other.name, two]]) {
+    part("output").append(make("span", { class: "quiet" }, [`${name}: `]), prediction.text || "(an empty output)", make("br"));
+  }
+  part("score").textContent = [one, two].map(scoreOf).join(" and ").replace(" and log-probability", " and");
+  const views = [one.view, two.view];
+  drawView(views.every(Boolean) ? { title: views[0].title, panels: views.map(({ title: _, ...panel }) => panel) } : views.find(Boolean) ?? null);
+}
+
+function showChanged(prediction) {
+  const { before, changed: isOther, diff } = prediction.intervened;
+  part("output").textContent = prediction.text || "(an empty output)";
+  part("score").textContent = `${isOther ? "Without the change" : "The same as without the change"}: ${before.text || "(an empty output)"}`;
+  part("diff").hidden = !isOther;
+  part("diff").replaceChildren(...diff.flatMap(differing));
+  drawView(prediction.view);
+  showChips();
+}
+
+/** A token of the difference: what was removed, and what was added. */
+function differing({ kind, before, after }) {
+  const plain = (token) => token.replaceAll("▁", " ");
+  if (kind === "same") return [plain(before)];
+  return [...(before ? [make("del", {}, [plain(before)])] : []), ...(after ? [make("ins", {}, [plain(after)])] : [])];
+}
+
+function drawView(view) {
+  part("map").hidden = !view;
+  part("hint").hidden = !view || !chosenRun().attention.length || Boolean(part("other").value);
+  if (!view) return;
+  state.choices = (view.panels ?? [view])[0].choices ?? [];
+  if (state.viewer) state.viewer.update(view);
+  else state.viewer = mount(part("map"), view, { bare: true, pick });
+}
+
+// Changing the model.
+
+/** Offers what can be done at a place of the map. */
+function pick({ path, unit, row, column, output, source }) {
+  const run = chosenRun(), of = (name) => path[state.choices.indexOf(name)] ?? "";
+  if (!run.attention.length || (part("other").value && !state.changes.length) || (of("Output") && of("Output") !== "1")) return;
+  const site = of("Site"), isCross = !site || site === run.attention[0].site;
+  const layer = /^layer (\d+)$/.exec(of("Layer"))?.[1], head = /^head (\d+)$/.exec(of("Head"))?.[1];
+  const place = [site, layer ? `layer=${layer}` : "", head ? `head=${head}` : ""].filter(Boolean).join(" ");
+  const position = (index, label) => (unit === "words" ? `"${label.replaceAll('"', "")}"` : index + 1);
+  const actions = [];
+  if (column !== null && isCross) actions.push([`Erase “${source}”`, `erase ${position(column, source)}`]);
+  if (row !== null && column !== null) {
+    actions.push([`Let “${output}” look only at “${source}”`, `force ${place ? `${place} ` : ""}row=${position(row, output)} column=${position(column, source)}`]);
+  }
+  if (site || run.attention.length) actions.push([`Silence ${place || run.attention[0].site}`, `silence ${place || run.attention[0].site}`]);
+  part("place").textContent = [row === null ? "" : `output “${output}”`, column === null ? "" : `source “${source}”`].filter(Boolean).join(", ");
+  part("actions").replaceChildren(...actions.map(([name, text]) => action(name, text)));
+  part("change").hidden = !actions.length;
+}
+
+function action(name, text) {
+  const button = make("button", { type: "button", class: "chip" }, [name]);
+  button.addEventListener("click", () => {
+    state.changes = [...new Set([...state.changes, text])];
+    ask();
+  });
+  return button;
+}
+
+/** The interventions that are in force; each can be taken back. */
+function showChips() {
+  part("chosen").replaceChildren(...state.changes.map((text) => {
+    const button = make("button", { type: "button", class: "chip on", "aria-label": `Take back: ${text}` }, [`${text} ✕`]);
+    button.addEventListener("click", () => {
+      state.changes = state.changes.filter((other) => other !== text);
+      ask();
+    });
+    return make("li", {}, [button]);
+  }));
+}
+
+// Events.
+
+part("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  [state.changes, state.carried] = [[], []];
+  ask();
+});
+part("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    part("ask").requestSubmit();
+  }
+});
+part("run").addEventListener("change", chooseRun);
+part("file").addEventListener("change", () => {
+  chooseFile(part("file").files[0] ?? null);
+  ask();
+});
+for (const [name, isOver] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
+  part("drop").addEventListener(name, (event) => {
+    event.preventDefault();
+    part("drop").classList.toggle("over", isOver);
+    if (name !== "drop" || !event.dataTransfer.files.length) return;
+    chooseFile(event.dataTransfer.files[0]);
+    ask();
+  });
+}
+loadRuns().catch(complain);

@@ -1,0 +1,126 @@
+"""The parts of the OpenAPI document that describe bodies and responses."""
+
+from dataclasses import asdict
+from typing import Any
+
+from regard.serve.limits import Bounds
+from regard.serve.questions import SEARCH_KEYS
+
+Schema = dict[str, Any]
+
+
+def _json(description: str, schema: Schema, kind: str = "application/json") -> Schema:
+    return {"description": description, "content": {kind: {"schema": schema}}}
+
+
+def _text(description: str) -> Schema:
+    return {"type": "string", "description": description}
+
+
+ERROR = {"type": "object", "required": ["error"], "properties": {"error": _text("What is wrong, and how to fix it.")}}
+REFUSALS = {
+    "401": "The token is missing or wrong.",
+    "403": "The request comes from a page of another site.",
+    "404": "There is no such run.",
+    "408": "The body arrived too slowly.",
+    "413": "The request is larger than a bound, which the sentence names.",
+    "415": "The content type is not one that the run reads.",
+    "422": "A value is not allowed; the sentence names what is.",
+    "429": "The queue of the run is full; the header Retry-After says when to try again.",
+    "503": "The server is loading, stopping or overloaded; the header Retry-After says when to try again.",
+    "504": "There was no answer in time.",
+}
+REFUSED = {status: _json(text, ERROR) for status, text in REFUSALS.items()}
+
+QUESTION: Schema = {
+    "type": "object",
+    "required": ["inputs"],
+    "additionalProperties": False,
+    "properties": {
+        "run": _text("The name of the run; may be left out if the server has only one."),
+        "inputs": {
+            "type": "array",
+            "minItems": 1,
+            "description": "Texts; of a run that forecasts, series as objects.",
+            "items": {"oneOf": [_text("A text."), {"type": "object", "description": "A series, for forecasts."}]},
+        },
+        "beam": {"type": "integer", "minimum": 1, "description": "Width of the beam; 1 is greedy."},
+        "n_best": {"type": "integer", "minimum": 1, "default": 1, "description": "Outputs for each input."},
+        "search": {
+            "type": "object",
+            "description": "Other keys of the recipe's search section, such as temperature, which samples.",
+            "properties": {key: {"type": "number"} for key in SEARCH_KEYS},
+        },
+        "seed": {"type": "integer", "minimum": 0, "default": 0, "description": "The seed of sampling."},
+        "maps": {"type": "boolean", "default": False, "description": "The attention map of each output."},
+        "all_maps": {"type": "boolean", "default": False, "description": "The maps of all sites, layers and heads."},
+        "view": {"type": "boolean", "default": False, "description": "The data that the viewer of the page draws."},
+        "interventions": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": 'Changes of the model for one input, such as "erase 3" or "silence layer=2 head=3".',
+        },
+        "timeout": {"type": "number", "description": "Seconds in which the answer must be there."},
+    },
+}
+PREDICTION: Schema = {
+    "type": "object",
+    "required": ["source", "text", "tokens", "score"],
+    "properties": {
+        "source": _text("The input."),
+        "text": _text("The output."),
+        "tokens": {"type": "array", "items": {"type": "string"}},
+        "score": {"type": "number", "description": "The log-probability, less any penalties of the search."},
+        "source_tokens": {"type": "array", "items": {"type": "string"}, "description": "The columns of `attention`."},
+        "attention": {
+            "type": "array",
+            "items": {"type": "array", "items": {"type": "number"}},
+            "description": "The map: a row for each token, a column for each source token.",
+        },
+        "alternatives": {"type": "array", "items": {"type": "object"}, "description": "Other outputs, with n_best."},
+        "view": {"type": "object", "description": "The data that the viewer of the page draws, with view."},
+        "intervened": {"type": "object", "description": "The output before interventions, and the difference."},
+        "error": _text("Why the output is empty, for example since the input is too long."),
+    },
+}
+UPLOAD = {"schema": {"type": "string", "format": "binary"}}
+BODY: Schema = {
+    "requestBody": {
+        "required": True,
+        "description": "A JSON object; or the content of one picture, recording or CSV file of series, with the other "
+        "keys in the query string.",
+        "content": {
+            "application/json": {"schema": QUESTION},
+            "image/*": UPLOAD,
+            "audio/*": UPLOAD,
+            "text/csv": UPLOAD,
+        },
+    }
+}
+ANSWER: Schema = {
+    "type": "object",
+    "properties": {"run": _text("The name of the run."), "predictions": {"type": "array", "items": PREDICTION}},
+}
+STREAMED = (
+    "Server-sent events: `token` with the token, the text so far and, with maps, its row of attention; at the end "
+    "`done` with the whole prediction, or `error`."
+)
+PREDICT = BODY | {"responses": {"200": _json("The outputs, in the order of the inputs.", ANSWER)} | REFUSED}
+STREAM = BODY | {"responses": {"200": _json(STREAMED, {"type": "string"}, "text/event-stream")} | REFUSED}
+RUNS = {"responses": {"200": _json("The runs.", {"type": "object"}), "401": REFUSED["401"]}}
+HEALTH = {"responses": {"200": _json("It is alive.", {"type": "object"})}}
+READY = {"responses": {"200": _json("It is ready.", {"type": "object"}), "503": REFUSED["503"]}}
+METRICS = {"responses": {"200": _json("The figures.", {"type": "string"}, "text/plain"), "401": REFUSED["401"]}}
+
+
+def document(openapi: Schema, bounds: Bounds) -> Schema:
+    """The OpenAPI document, with the token as a security scheme and the bounds of this server."""
+    described = 'Predictions of trained runs, with their attention maps. Errors are `{"error": sentence}`.'
+    schemes = {"token": {"type": "http", "scheme": "bearer"}}
+    return {
+        **openapi,
+        "info": {**openapi["info"], "description": described},
+        "components": {"securitySchemes": schemes},
+        "security": [{}, {"token": []}],
+        "x-bounds": asdict(bounds),
+    }

@@ -1,0 +1,273 @@
+"""A real server on loopback: hostile bodies, clients that go away, SIGTERM, and its memory."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from servers import Process, golden, inputs_of, process
+
+ROOT = Path(__file__).parent.parent.parent
+HEAD = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+SLOW = {"inputs": ["the fox " * 30], "beam": 10, "search": {"max_extra": 1000}}  # takes about a second
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Process]:
+    with process(f"luong={golden('luong')}", f"bahdanau={golden('bahdanau')}") as started:
+        yield started
+
+
+def raw(port: int, content: bytes, seconds: float = 20.0) -> str:
+    """Send bytes; returns what comes back until the connection is closed."""
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(content)
+        parts = []
+        try:
+            while part := connection.recv(65_536):
+                parts.append(part)
+        except ConnectionResetError:
+            pass
+        return b"".join(parts).decode("latin-1")
+
+
+def ask(server: Process, **content: object) -> object:
+    return httpx.post(f"{server.address}/v1/predict", json={"run": "luong", **content}, timeout=60)
+
+
+def test_a_gigabyte_is_refused_when_it_is_announced(server: Process) -> None:
+    answer = raw(server.port, f"{HEAD}Content-Length: 1000000000\r\n\r\n".encode())
+    assert answer.startswith("HTTP/1.1 413 ")
+    assert "the JSON body has 1000000000 bytes, at most 1,000,000 bytes" in answer
+
+
+def test_a_gigabyte_in_chunks_is_refused_when_the_bound_is_reached(server: Process) -> None:
+    before = server.memory()
+    chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode())
+        sent = 0
+        try:
+            while sent < 1_000_000_000:
+                connection.sendall(chunk)
+                sent += len(chunk)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert sent < 20_000_000
+    assert server.memory() < before + 30
+    assert ask(server, inputs=["a"]).status_code == 200
+
+
+@pytest.mark.parametrize("length", ["-1", "1e3", "x", "9" * 100])
+def test_a_content_length_that_is_no_number_is_refused(server: Process, length: str) -> None:
+    assert raw(server.port, f"{HEAD}Content-Length: {length}\r\n\r\n".encode()).startswith(("HTTP/1.1 4",))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\0" * 1000,
+        b"GET " + b"/a" * 50_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+        + b"".join(b"X-%d: y\r\n" % number for number in range(20_000))
+        + b"\r\n",
+        b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
+        HEAD.encode() + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused(server: Process, content: bytes) -> None:
+    answer = raw(server.port, content)
+    assert answer.startswith("HTTP/1.1 4") or not answer
+    assert httpx.get(f"{server.address}/health").status_code == 200
+
+
+def test_random_bytes_as_bodies_never_get_a_5xx(server: Process) -> None:
+    kinds = (
+        "application/json",
+        "image/png",
+        "audio/wav",
+        "text/csv",
+        "application/octet-stream",
+        "multipart/form-data",
+    )
+    for number in range(60):
+        kind, body = kinds[number % len(kinds)], os.urandom(number * 31)
+        path = f"{server.address}/v1/{'stream' if number % 2 else 'predict'}?run=luong"
+        response = httpx.post(path, content=body, headers={"content-type": kind})
+        assert 400 <= response.status_code < 500, response.text
+        assert set(response.json()) == {"error"}
+
+
+QUICK = (
+    "import sys; from regard.serve import address, limits, server; "
+    "server.serve({'luong': sys.argv[1]}, address.Address(port=0), "
+    "limits.Bounds(body_seconds=0.5, header_seconds=0.5, drain=0.3), lambda line: print(line, flush=True))"
+)
+
+
+def test_slow_bodies_slow_headers_and_slow_drains_are_ended() -> None:
+    started = subprocess.Popen([sys.executable, "-c", QUICK, str(golden("luong"))], stdout=subprocess.PIPE, text=True)
+    try:
+        assert started.stdout is not None
+        port = int(started.stdout.readline().strip().rpartition(":")[2])
+        assert started.stdout.readline().startswith("ready")
+        began = time.monotonic()
+        answer = raw(port, f"{HEAD}Content-Length: 100\r\n\r\n{{".encode())
+        assert answer.startswith("HTTP/1.1 408 ")
+        assert "did not arrive within 0.5 seconds" in answer
+        assert raw(port, b"POST /v1/pre") == ""
+        assert raw(port, b"") == ""
+        assert time.monotonic() - began < 10
+        body = json.dumps({**SLOW, "beam": 16, "n_best": 16})
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            time.sleep(0.3)
+            started.send_signal(signal.SIGTERM)
+            assert started.wait(20) == 0
+    finally:
+        started.kill()
+        started.wait(20)
+        started.stdout.close()
+
+
+def test_the_work_of_clients_that_go_away_is_not_done(server: Process) -> None:
+    """The queue is filled with slow work by clients that are gone at once; then a request is answered soon."""
+    before = server.metric("regard_dropped_total")
+
+    async def leave() -> None:
+        body = json.dumps({"run": "luong", **SLOW}).encode()
+        opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(20)]
+        for number, (_, writer) in enumerate(opened):
+            own = body.replace(b'"beam": 10', b'"beam": %d' % (number % 10 + 3))  # not to be joined
+            writer.write(f"{HEAD}Content-Length: {len(own)}\r\n\r\n".encode() + own)
+            await writer.drain()
+        await asyncio.sleep(0.3)
+        for _, writer in opened:
+            writer.transport.abort()
+
+    asyncio.run(leave())
+    assert ask(server, inputs=["a"]).status_code == 200
+    wait_until(lambda: not server.metric("regard_queue_inputs"))
+    assert server.metric("regard_dropped_total") - before >= 10
+    assert server.metric("regard_requests_in_flight") == 1  # that of the metrics
+
+
+def test_a_killed_client_leaves_no_work_behind(server: Process) -> None:
+    script = (
+        f"import httpx; httpx.post('{server.address}/v1/stream', json={{'run': 'luong', **{SLOW | {'beam': 1}!r}}})"
+    )
+    batches = server.metric("regard_batch_inputs_count")
+    for _ in range(2):
+        client = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+        time.sleep(0.8)
+        client.kill()
+        client.wait(10)
+    wait_until(lambda: server.metric("regard_requests_in_flight") == 1)
+    assert ask(server, inputs=["a"]).status_code == 200
+    assert server.metric("regard_batch_inputs_count") >= batches + 1
+
+
+def test_memory_comes_back(server: Process) -> None:
+    texts = inputs_of("bahdanau")
+
+    async def load(rounds: int) -> None:
+        async with httpx.AsyncClient(timeout=60) as client:
+            for number in range(rounds):
+                content = {"run": "bahdanau", "inputs": texts * 4, "maps": True, "n_best": 1 + number % 5}
+                bad = {"run": "bahdanau", "inputs": ["x" * 900_000]}
+                asked = [client.post(f"{server.address}/v1/predict", json=each) for each in (content, content, bad)]
+                assert [response.status_code for response in await asyncio.gather(*asked)] == [200, 200, 413]
+
+    asyncio.run(load(6))
+    before = server.memory()
+    asyncio.run(load(14))
+    time.sleep(0.5)
+    assert server.memory() <= 1.1 * before
+
+
+def test_the_client_of_the_docs_runs(server: Process, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs/serve.md").read_text("utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    assert len([line for line in block.splitlines() if line.strip()]) == 8
+    exec(block.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}").replace('"dates"', '"luong"'), {})
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_container_is_built_from_wheels_alone() -> None:
+    lines = [
+        line.split(maxsplit=1) for line in (ROOT / "Dockerfile").read_text("utf-8").splitlines() if line[:1].isupper()
+    ]
+    assert [name for name, _ in lines] == ["FROM", "COPY", "RUN", "RUN", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT"]
+    (install,) = [content for name, content in lines if "pip install" in content]
+    assert "--no-index --find-links=/wheels" in install
+    entry = json.loads(lines[-1][1])
+    assert entry[:2] == ["regard", "serve"]
+    assert entry[entry.index("--host") + 1] == "0.0.0.0"  # so a token is needed
+    assert (ROOT / ".dockerignore").read_text("utf-8").split() == ["*", "!wheels"]
+
+
+def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    line = [sys.executable, "-m", "regard", "serve", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+
+
+def test_mistakes_on_the_command_line_get_a_sentence(tmp_path: Path, server: Process) -> None:
+    run = str(golden("luong"))
+    for arguments, code, sentence in (
+        ((run, "--host", "0.0.0.0"), 2, "can be reached from other machines, so a token is needed; set one with"),
+        ((run, run), 2, "two runs are named finished; give one another name"),
+        ((str(tmp_path),), 2, str(tmp_path)),
+        ((run, "--port", str(server.port)), 4, "cannot be listened on"),
+    ):
+        ended = command(*arguments)
+        assert ended.returncode == code, ended.stderr
+        assert sentence in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for a condition; an error if it does not come true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def test_a_token_is_needed_and_not_shown_and_sigterm_lets_accepted_requests_be_answered() -> None:
+    answers, good = [], {"authorization": "Bearer s3cret"}
+    with process(f"luong={golden('luong')}", "--window", "1000", REGARD_TOKEN="s3cret") as server:
+        path = f"{server.address}/v1/predict"
+
+        def ask_with_token() -> None:
+            answers.append(httpx.post(path, json={"inputs": ["a b"]}, headers=good, timeout=60))
+
+        assert httpx.post(path, json={"inputs": ["a"]}).status_code == 401
+        clients = [threading.Thread(target=ask_with_token) for _ in range(8)]
+        for client in clients:
+            client.start()
+        wait_until(lambda: "regard_requests_in_flight 9" in httpx.get(f"{server.address}/metrics", headers=good).text)
+        server.process.send_signal(signal.SIGTERM)
+        for client in clients:
+            client.join(30)
+        assert server.process.wait(30) == 0
+        assert [answer.status_code for answer in answers] == [200] * 8
+        assert server.process.stderr is not None
+        assert "s3cret" not in server.process.stderr.read()
+
+
+def test_at_last_ctrl_c_ends_with_0(server: Process) -> None:
+    """The last test, since it ends the server of all others."""
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(30) == 0
