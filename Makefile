@@ -73,6 +73,7 @@ browser:  # the tests of HTML maps look at them in chromium
 figures: $(READY) browser  ## make the pictures of the docs anew (some minutes)
 	$(BIN)/python docs/figures/bottleneck.py
 	$(BIN)/python docs/figures/map.py
+	$(BIN)/python docs/figures/walk.py
 	$(BIN)/python docs/figures/screens.py
 	$(BIN)/python docs/figures/sources.py
 	$(BIN)/python docs/figures/forecast.py

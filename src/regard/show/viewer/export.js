@@ -89,9 +89,8 @@ function drawing(svg, place) {
 
 /** The SVG as a canvas that is `sharp` times as large. */
 async function rasterise({ text, width, height }, sharp, canvas = make("canvas")) {
-  const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" })), image = new Image();
+  const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" })), image = make("img", { src: address });
   try {
-    image.src = address;
     await image.decode();
     if (canvas.width !== Math.round(width * sharp)) canvas.width = Math.round(width * sharp);
     if (canvas.height !== Math.round(height * sharp)) canvas.height = Math.round(height * sharp);
