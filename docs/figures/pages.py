@@ -41,7 +41,7 @@ def main() -> None:
     predictions = {recipe: predicted(recipe) for recipe in RECIPES}
     pages = {
         "heads": (html_of_prediction(predictions["transformer_small"]), (860, 940), "#heads"),
-        "models": (html_side_by_side(predictions), (1300, 1060), ""),
+        "models": (html_side_by_side([*predictions.items()]), (1300, 1060), ""),
     }
     for name, (content, size, place) in pages.items():
         text = content.decode()

@@ -154,7 +154,7 @@ def look(
         if beside is not None:
             log.begin("looking with the other run")
             other = load(beside).predict([text], beam=beam, n_best=n_best, all_maps=all_maps)[0]
-            drawings = [(path, html_side_by_side({run: prediction, beside: other}, scale)) for path in out or []]
+            drawings = [(path, html_side_by_side([(run, prediction), (beside, other)], scale)) for path in out or []]
         elif prediction.alternatives and not matrix and (site, layer, head) == (None, None, None):
             whole = {path: html_of_prediction(prediction, scale) for path, _ in drawings if _is_page(path)}
             drawings = [(path, whole.get(path, content)) for path, content in drawings]
