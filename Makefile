@@ -73,8 +73,10 @@ browser:  # the tests of HTML maps look at them in chromium
 figures: $(READY) browser  ## make the pictures of the docs anew (some minutes)
 	$(BIN)/python docs/figures/bottleneck.py
 	$(BIN)/python docs/figures/map.py
+	$(BIN)/python docs/figures/walk.py
 	$(BIN)/python docs/figures/screens.py
 	$(BIN)/python docs/figures/sources.py
+	$(BIN)/python docs/figures/pages.py
 	$(BIN)/python docs/figures/forecast.py
 
 sweep: $(READY)  ## train 57 combinations of order, score and scope and print what each reaches (hours on two cores)

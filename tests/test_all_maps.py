@@ -306,8 +306,8 @@ def test_predictions_and_maps_are_saved_by_the_ending_of_the_file(tmp_path: Path
     assert "abc → xy".encode() in (tmp_path / "one.svg").read_bytes()
     with pytest.raises(RecipeError, match=r"x.svg' holds one map; write all of them to a .html file, or pick one"):
         answer.maps.save(tmp_path / "x.svg")
-    with pytest.raises(RecipeError, match=r"unknown picture ending '.gif'"):
-        answer.map.save(tmp_path / "x.gif")
+    with pytest.raises(RecipeError, match=r"unknown picture ending '.bmp'"):
+        answer.map.save(tmp_path / "x.bmp")
     with pytest.raises(RecipeError, match=r"^'a' has no map to save: it is blank, or the model has no attention$"):
         Prediction("a", "b", 0.0, ("b",), None).save(tmp_path / "x.svg")
     assert len(list(tmp_path.iterdir())) == 3
@@ -333,8 +333,13 @@ def test_a_stack_without_layers_is_refused() -> None:
 
 def test_the_code_of_the_page_about_looking_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parents[1] / "docs" / "looking.md").read_text(encoding="utf-8")
-    block, *_ = re.findall(r"```python\n(.*?)```", text, re.S)  # the others are about models of other packages
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    block = "import regard\n" + "".join(blocks[:2])  # the others are about models of other packages
     monkeypatch.chdir(tmp_path)
     run = GOLDEN / "translate_transformer" / "finished"
-    exec(block.replace('"runs/mine"', repr(str(run))), {})
+    names: dict[str, object] = {}
+    exec(re.sub('"runs/(mine|other)"', repr(str(run)), block), names)
     assert b'"Site"' in (tmp_path / "maps.html").read_bytes()
+    assert b'"choices":["Output","Site","Layer","Head"]' in (tmp_path / "rivals.html").read_bytes()
+    assert isinstance(names["page"], bytes)
+    assert b'"panels":[' in names["page"]

@@ -274,7 +274,7 @@ def test_a_picture_is_small_and_loads_nothing(figure: Path) -> None:
 def test_the_readme_shows_a_map_the_terminal_and_the_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"!\[[^\]]{20,}\]\(([^)]+)\)", readme)  # each with a description for those who cannot see it
-    assert shown == ["docs/figures/map.svg", "docs/figures/terminal.svg", "docs/figures/page.png"]
+    assert shown == ["docs/figures/walk.gif", "docs/figures/terminal.svg", "docs/figures/page.png"]
 
 
 def test_the_picture_of_a_terminal_shows_what_stays_there() -> None:

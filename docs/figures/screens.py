@@ -24,7 +24,7 @@ from regard import storage
 HERE = Path(__file__).parent
 COMMANDS = ("regard train dates", "regard look runs/dates '14 juillet 1989' -o map.html")
 COLUMNS = 114
-WIDTH, HEIGHT, SHARPNESS = 860, 690, 1.5  # of the page in pixels, and pixels of the picture for each of them
+WIDTH, HEIGHT, SHARPNESS = 860, 860, 1.5  # of the page in pixels, and pixels of the picture for each of them
 
 # The format of a picture by rich, with fonts that machines have: the one that rich brings loads its font from a server.
 PICTURE = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -118,11 +118,18 @@ def picture(texts: list[str]) -> str:
     return console.export_svg(title="regard", theme=SVG_EXPORT_THEME, code_format=PICTURE, unique_id="terminal")
 
 
-def photograph(chromium: str, page: Path, folder: Path, width: int = WIDTH, height: int = HEIGHT) -> bytes:
-    """A PNG of a page as chromium draws it."""
+def photograph(
+    chromium: str, page: Path, folder: Path, width: int = WIDTH, height: int = HEIGHT, place: str = ""
+) -> bytes:
+    """A PNG of a page as chromium draws it; `place` is the end of its address, such as #heads."""
     alone = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-    drawing = (f"--window-size={width},{height}", f"--force-device-scale-factor={SHARPNESS}", "--hide-scrollbars")
-    files = (f"--screenshot={folder / 'page.png'}", f"--user-data-dir={folder / 'profile'}", page.as_uri())
+    drawing = (
+        "--force-prefers-reduced-motion",
+        f"--window-size={width},{height}",
+        f"--force-device-scale-factor={SHARPNESS}",
+        "--hide-scrollbars",
+    )
+    files = (f"--screenshot={folder / 'page.png'}", f"--user-data-dir={folder / 'profile'}", page.as_uri() + place)
     subprocess.run([chromium, *alone, *drawing, *files], check=True, capture_output=True, timeout=120)
     return (folder / "page.png").read_bytes()
 

@@ -23,7 +23,7 @@ SOURCES = {
     "tones": "tones:7:C4-E4-G4-A4-B5",
 }
 FIGURES = {"shapes": "filmstrip", "tones": "spectrogram"}
-SIZES = {"shapes": (1100, 770), "tones": (1000, 610)}  # of the pages, in pixels
+SIZES = {"shapes": (1000, 830), "tones": (1000, 720)}  # of the pages, in pixels
 # Chooses the third word, as somebody does who presses an arrow key three times.
 WALK = """<script type="module">
 const picture = document.querySelector(".picture");

@@ -259,11 +259,12 @@ class AttentionMap:
         sys.stdout.write(drawing(self if pieces else self.words(), scale))
 
     def save(self, path: str | Path, title: str = "", *, pieces: bool = False, scale: str | None = None) -> Path:
-        """Write the map to a file: .html, .svg, .png, .csv or .pharaoh; returns the path.
+        """Write the map to a file: .html, .svg, .png, .gif, .csv or .pharaoh; returns the path.
 
-        .svg and .png merge sub-words to words, as `words` does, unless `pieces` is True; .html has both, .csv the
-        pieces, .pharaoh the words. The darkest shade is the weight 1, so that pictures are comparable; with `scale`
-        "map" or "row" it is the largest weight of the map, or of each row. A map over a picture is drawn on it, one
+        .gif is a moving picture, in which the output appears token by token. It, .svg and .png merge sub-words to
+        words, as `words` does, unless `pieces` is True; .html has both, .csv the pieces, .pharaoh the words. The
+        darkest shade is the weight 1, so that pictures are comparable; with `scale` "map" or "row" it is the largest
+        weight of the map, or of each row. A map over a picture is drawn on it, one
         panel for each word, one over a recording above its spectrogram, and one over a series below its forecast;
         unless given, their scales are "row", "map" and "map". `without_view().save(...)` draws the matrix of such a
         map.

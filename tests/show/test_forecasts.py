@@ -528,7 +528,7 @@ def test_look_prints_no_control_character_of_a_name(runs: Path) -> None:
         (("none", "shop", "--layer", "1"), "there is no map: this run forecasts without attention"),
         (("none", "shop", "-o", "x.pharaoh"), "unknown picture ending of a forecast '.pharaoh'"),
         (("luong", "shop", "--layer", "2"), "layer 2: decoder.self_attention has one layer, layer 1"),
-        (("luong", "shop", "--target", "a"), "--target, --beam and --pieces are for texts; leave them out"),
+        (("luong", "shop", "--target", "a"), "--beside and --pieces are for texts; leave them out"),
         (("luong", "shopp"), "there is no series 'shopp' in the data of this run; did you mean 'shop'?"),
     ],
 )

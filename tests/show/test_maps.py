@@ -329,5 +329,5 @@ def test_every_format_draws_every_map_and_is_deterministic(ending: str) -> None:
 
 
 def test_an_unknown_ending_is_refused_with_a_list_of_endings() -> None:
-    with pytest.raises(RecipeError, match=f"unknown picture ending '.gif'; choose from {', '.join(DRAWINGS)}"):
-        draw(LABELS["latin"], ".gif")
+    with pytest.raises(RecipeError, match=f"unknown picture ending '.bmp'; choose from {', '.join(DRAWINGS)}"):
+        draw(LABELS["latin"], ".bmp")

@@ -573,7 +573,9 @@ def test_two_models_play_together_and_show_their_difference(pages: Pages) -> Non
     one, other = predictions(), predictions()
     shifted = AttentionMap(PIECES.weights.roll(1, -1), PIECES.rows, PIECES.columns)
     other = Prediction("x", "un mot", -0.7, PIECES.rows, shifted)
-    view = pages.open(html_side_by_side({"<i>first": one, "second": other}), viewport={"width": 1300, "height": 900})
+    view = pages.open(
+        html_side_by_side([("<i>first", one), ("second", other)]), viewport={"width": 1300, "height": 900}
+    )
     assert texts(view, "h2")[:2] == ["<i>first", "second"]
     left, right = (view.locator(".panels .picture").nth(place).bounding_box() for place in range(2))
     assert left["x"] + left["width"] <= right["x"]  # side by side, and in line
@@ -592,7 +594,7 @@ def test_two_models_play_together_and_show_their_difference(pages: Pages) -> Non
     assert view.locator(".readout:visible").text_content() == f"▁un ← ▁a {0.9 - 0.0:.3f}"
     assert texts(view, ".caption:visible") == ["3 outputs over 4 sources · difference of two maps"]
     longer = AttentionMap(torch.eye(4), tuple("abcd"), PIECES.columns)
-    unlike = pages.open(html_side_by_side({"a": one, "b": Prediction("x", "abcd", -1.0, tuple("abcd"), longer)}))
+    unlike = pages.open(html_side_by_side([("a", one), ("b", Prediction("x", "abcd", -1.0, tuple("abcd"), longer))]))
     assert unlike.get_by_role("button", name="Difference").is_disabled()
     steps_to(unlike, 4)  # the first model has written all of its three tokens
     assert shown_tokens(unlike) == [*PIECES.rows, *"abcd"]
@@ -700,7 +702,7 @@ def test_the_play_is_saved_as_webm(pages: Pages) -> None:
         html(recording_map(), "t"),
         html(MAP, "shop"),
         html_of_prediction(predictions("a long source text " * 9)),
-        html_side_by_side({"one": predictions(), "other": predictions()}),
+        html_side_by_side([("one", predictions()), ("other", predictions())]),
         html(AttentionMap(torch.rand(150, 150), *[tuple(f"word{n}" for n in range(150))] * 2), "t"),
     ],
     ids=["letters", "heads", "picture", "recording", "series", "outputs", "models", "large"],

@@ -863,9 +863,33 @@ def test_look_writes_no_picture_unless_all_are_drawn(
 
 def test_look_refuses_an_unknown_ending_before_any_work(regard: Command, run: Path, tmp_path: Path) -> None:
     result = regard("look", run, "fade", "-o", "x.svg", "-o", "x.svgg", folder=tmp_path)
-    endings = ".svg, .png, .html, .csv, .pharaoh"
+    endings = ".svg, .png, .gif, .html, .csv, .pharaoh"
     assert refused(result) == f"unknown picture ending '.svgg'; choose from {endings}; did you mean '.svg'?"
     assert os.listdir(tmp_path) == []
+
+
+def test_look_writes_rivals_two_runs_and_a_moving_picture(regard: Command, run: Path, tmp_path: Path) -> None:
+    files = ("-o", "x.html", "-o", "x.gif")
+    result = regard("look", run, "fade", "--beam", 3, "--n-best", 3, *files, folder=tmp_path)
+    assert result.code == 0, result.error
+    assert [line.endswith(")") and "rival, score -" in line for line in result.lines[:4]] == [False, True, True, False]
+    assert b'"choices":["Output"]' in (tmp_path / "x.html").read_bytes()
+    assert (tmp_path / "x.gif").read_bytes().startswith(b"GIF89a")
+    both = regard("look", run, "fade", "--beside", run, "--all", "-o", "y.html", folder=tmp_path)
+    assert both.code == 0, both.error
+    page = (tmp_path / "y.html").read_bytes()
+    assert page.count(b'"choices":["Site","Layer","Head"]') == 2
+    assert b'"panels":[' in page
+
+
+def test_look_refuses_what_a_page_of_two_runs_cannot_show(regard: Command, run: Path, tmp_path: Path) -> None:
+    def refusal(*arguments: str) -> str:
+        return refused(regard("look", run, "fade", *arguments, folder=tmp_path))
+
+    message = "--beside shows two runs on one page; name it with -o, such as -o both.html"
+    assert refusal("--beside", str(run)) == refusal("--beside", str(run), "-o", "x.svg") == message
+    assert refusal("--beside", str(run), "-o", "x.html", "--layer", "1").startswith("with --beside, maps are chosen on")
+    assert refusal("--n-best", "2", "--target", "FADE").startswith("--n-best is for a search, but --target gives")
 
 
 def test_look_json_and_blank(regard: Command, run: Path) -> None:

@@ -26,6 +26,7 @@ from regard.cli.core import (
     to_json,
     write_beside,
     write_line,
+    write_lines,
 )
 from regard.cli.maps import (
     All,
@@ -47,10 +48,14 @@ from regard.errors import RecipeError, shown
 from regard.visible import is_terminal
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from regard.predict import Predictor
     from regard.types import Prediction
 
 SOURCE = "The source: a text, or the name of a picture, a recording or a series."
+N_BEST = "Outputs of the search; those after the best are rivals, with their own maps on a .html page."
+BESIDE = "Another run: its map of the same input stands beside on a .html page."
 TARGET = "Show the map of this output, which the model is forced to write."
 
 
@@ -64,6 +69,8 @@ def look(
     head: Head = None,
     all_maps: All = False,
     target: Annotated[str | None, typer.Option(metavar="TEXT", help=TARGET)] = None,
+    n_best: Annotated[int, typer.Option(min=1, help=N_BEST)] = 1,
+    beside: Annotated[str | None, typer.Option(metavar="RUN", help=BESIDE)] = None,
     pieces: Pieces = False,
     scale: Scale = None,
     matrix: Matrix = False,
@@ -89,7 +96,12 @@ def look(
     check_utf8(target or "", "--target")
     if target is not None and beam is not None:
         raise RecipeError("--beam is for a search, but --target gives the output; leave one of them out")
+    if n_best > 1 and target is not None:
+        raise RecipeError("--n-best is for a search, but --target gives the output; leave one of them out")
     storage.Run.open(run)  # errors before torch is loaded
+    if beside is not None:
+        storage.Run.open(beside)
+        _check_beside(out or [], (site, layer, head, target), matrix=matrix)
     if out:
         check_outputs(out, input_files(run))
         for path in out:
@@ -98,7 +110,7 @@ def look(
         log.begin("loading torch")
         from regard.analysis.forced import force
         from regard.predict import load
-        from regard.show.html import html_of_several
+        from regard.show.html import html_of_prediction, html_of_several, html_side_by_side
         from regard.show.maps import draw
         from regard.show.viewer_data import PLACES
 
@@ -107,10 +119,9 @@ def look(
         predictor = load(run)
     note_unfinished(predictor.run)
     if predictor.task.recipe.task == "forecast":
-        if target is not None or beam is not None or pieces:
-            raise RecipeError(
-                "this run forecasts a series: --target, --beam and --pieces are for texts; leave them out"
-            )
+        if target is not None or beam is not None or pieces or n_best > 1 or beside is not None:
+            others = "--target, --beam, --n-best, --beside and --pieces"
+            raise RecipeError(f"this run forecasts a series: {others} are for texts; leave them out")
         chosen_maps = MapChoice(site, layer, head, all_maps, matrix, scale)
         look_at_series(predictor, text, out or [], chosen_maps, as_json=as_json)
         return
@@ -124,7 +135,7 @@ def look(
         def answer(all_maps: bool) -> "Prediction":
             if target is not None:
                 return force(predictor, [(text, target)], all_maps=all_maps)[0]
-            return predictor.predict([text], beam=beam, all_maps=all_maps)[0]
+            return predictor.predict([text], beam=beam, n_best=n_best, all_maps=all_maps)[0]
 
         prediction = answer(all_maps or (site, layer, head) != (None, None, None))
         if prediction.map is None and prediction.maps is None:  # a language model, for example, has no map of its own
@@ -141,6 +152,13 @@ def look(
             shown_maps = [attention.without_view() if matrix else attention]
             draw_as = partial(draw, shown_maps[0], title=prediction.title, pieces=pieces, scale=scale)
             drawings = [(path, draw_as(path.suffix)) for path in out or []]
+        if beside is not None:
+            log.begin("looking with the other run")
+            other = load(beside).predict([text], beam=beam, n_best=n_best, all_maps=all_maps)[0]
+            drawings = [(path, html_side_by_side([(run, prediction), (beside, other)], scale)) for path in out or []]
+        elif prediction.alternatives and not matrix and (site, layer, head) == (None, None, None):
+            whole = {path: html_of_prediction(prediction, scale) for path, _ in drawings if _is_page(path)}
+            drawings = [(path, whole.get(path, content)) for path, content in drawings]
     for sentence in _notes(predictor, run, prediction):
         note(sentence)
     for path, content in drawings:  # only after all are drawn without an error
@@ -151,6 +169,9 @@ def look(
         write_line(to_json(prediction.to_dict() | maps_to_dict(shown_maps, all_maps=all_maps)))
         return
     write_line(one_line(prediction.text) + _probability(predictor, prediction))
+    write_lines([f"{one_line(rival.text)}  (rival, score {rival.score:.2f})" for rival in prediction.alternatives])
+    if beside is not None:
+        write_line(f"{one_line(other.text)}  ({one_line(beside)})")
     if all_maps and out:  # the page shows them; in the terminal they would be hundreds of lines
         return
     for attention in shown_maps:
@@ -177,6 +198,19 @@ def _one_text(run: str, words: list[str]) -> str:
         raise RecipeError(f"there is no text to look at; write: regard look {shlex.quote(run)} TEXT")
     how = f"regard look {shlex.quote(run)} {shlex.quote(' '.join(words))}"
     raise RecipeError(f"the text has spaces; put it in quotes: {how}")
+
+
+def _is_page(path: "Path") -> bool:
+    return path.suffix.lower() == ".html"
+
+
+def _check_beside(out: "list[Path]", chosen: tuple[object, ...], *, matrix: bool) -> None:
+    """Raise RecipeError if two runs cannot be shown so: only a page holds both, and there their maps are chosen."""
+    if not out or not all(map(_is_page, out)):
+        raise RecipeError("--beside shows two runs on one page; name it with -o, such as -o both.html")
+    if matrix or any(value is not None for value in chosen):
+        others = "--site, --layer, --head, --target and --matrix"
+        raise RecipeError(f"with --beside, maps are chosen on the page; leave out {others}")
 
 
 def _notes(predictor: "Predictor", run: str, prediction: "Prediction") -> list[str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from regard.maps import AttentionMap, AttentionMaps
     from regard.types import Prediction
 
-OUT = "Also write a file: .html, .svg, .png, .csv or .pharaoh; may be repeated."
+OUT = "Also write a file: .html, .svg, .png, .gif (moves), .csv or .pharaoh; may be repeated."
 SITE = "decoder.cross_attention, decoder.self_attention, encoder.self_attention or classify.pooling.  "
 SITE += "[default: the first of them that the model has, of a classifier its pooling]"
 SCALE = "The darkest shade: weight 1 (one), the largest weight of the map, or of each row.  "

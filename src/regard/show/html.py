@@ -85,10 +85,10 @@ def html_of_prediction(prediction: Prediction, scale: str | None = None, honesty
     return page(viewer_data.data_of_prediction(prediction, scale, honesty))
 
 
-def html_side_by_side(predictions: Mapping[str, Prediction], scale: str | None = None) -> bytes:
-    """An interactive page of what several models, which are given by name, predict for the same input."""
-    panels = [viewer_data.data_of_prediction(own, scale, name=name) for name, own in predictions.items()]
-    source = next((str(own.source) for own in predictions.values()), "")
+def html_side_by_side(predictions: Sequence[tuple[str, Prediction]], scale: str | None = None) -> bytes:
+    """An interactive page of what several models, each given with its name, predict for the same input."""
+    panels = [viewer_data.data_of_prediction(own, scale, name=name) for name, own in predictions]
+    source = next((str(own.source) for _, own in predictions), "")
     return page(viewer_data.side_by_side(panels, source))
 
 

@@ -14,12 +14,14 @@ from regard.show.scale import check_scale, check_unsigned
 from regard.show.svg import svg
 from regard.show.terminal import terminal
 from regard.show.text import pharaoh, table
+from regard.show.walk import gif
 from regard.types import Prediction
 
 __all__ = [
     "DRAWINGS",
     "check_ending",
     "draw",
+    "gif",
     "html",
     "pharaoh",
     "png",
@@ -33,12 +35,13 @@ __all__ = [
 DRAWINGS: dict[str, Callable[..., bytes]] = {  # of a map and a title; those with shades also take a scale
     ".svg": lambda attention, title, scale=None: svg(attention, title, scale).encode(),
     ".png": png,
+    ".gif": gif,
     ".html": html,
     ".csv": table,
     ".pharaoh": pharaoh,
 }
-SHADED = (".svg", ".png", ".html")
-MERGING = (".svg", ".png")  # formats that show words, not their pieces; `terminal` gets words from its callers
+SHADED = (".svg", ".png", ".gif", ".html")
+MERGING = (".svg", ".png", ".gif")  # formats that show words, not their pieces; `terminal` gets words from its callers
 
 
 def check_ending(ending: str) -> None:
@@ -51,10 +54,10 @@ def draw(
 ) -> bytes:
     """The map as the content of a file; the file's ending chooses the format.
 
-    Pictures (.svg, .png) show words: the columns of a word's pieces are summed, their rows averaged. With `pieces`,
-    they show the pieces. `scale` names the weight that is drawn darkest: `one`, the largest of the `map`, or of each
-    `row`; .csv and .pharaoh have no shades. Without it, it is `one` for a matrix, and `row` or `map` for a map that is
-    drawn on its picture or recording.
+    Pictures (.svg, .png, .gif) show words: the columns of a word's pieces are summed, their rows averaged. With
+    `pieces`, they show the pieces. `scale` names the weight that is drawn darkest: `one`, the largest of the `map`, or
+    of each `row`; .csv and .pharaoh have no shades. Without it, it is `one` for a matrix, and `row` or `map` for a map
+    that is drawn on its picture or recording.
     """
     if scale is not None:
         check_scale(scale)

@@ -22,10 +22,11 @@ def png(attention: AttentionMap, title: str = "", scale: str | None = None) -> b
     return paint(texts, lambda spell: arrange_map(attention, title, spell, scale))
 
 
-def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Picture]) -> bytes:
+def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Picture], sharpness: float = 200) -> bytes:
     """Draw a picture that contains these texts as a PNG.
 
-    `arrange` returns its layout; its argument is a function that replaces characters that no installed font has.
+    `arrange` returns its layout; its argument is a function that replaces characters that no installed font has. 100
+    pixels of the layout have `sharpness` dots.
     """
     try:
         from matplotlib import collections, figure, patches
@@ -33,7 +34,7 @@ def paint(texts: Iterable[str], arrange: Callable[[Callable[[str], str]], Pictur
         raise MissingExtraError("matplotlib", "plot", "drawing a PNG") from error
     families, missing = _fonts(set("".join(map(make_visible, texts))) | set("␣…"))
     picture = arrange(lambda text: _with_codes(text, missing))
-    dots = min(200, 100 * 8000 / max(picture.width, picture.height))  # dots per inch: at most 8000 dots a side
+    dots = min(sharpness, 100 * 8000 / max(picture.width, picture.height))  # dots per inch: at most 8000 dots a side
     canvas = figure.Figure((picture.width / 100, picture.height / 100), dpi=dots, facecolor="white")
     axes = canvas.add_axes((0, 0, 1, 1), frameon=False, xticks=[], yticks=[])
     if picture.image:

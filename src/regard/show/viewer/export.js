@@ -24,7 +24,7 @@ export function toSvg(root) {
       parts.push(...ground(style, place));
       reach(place.x + place.width, place.y + place.height);
     }
-    if (node.localName === "canvas") parts.push(shape("image", { ...place, href: node.toDataURL(), preserveAspectRatio: "none" }));
+    if (node.localName === "canvas") parts.push(shape("image", { ...place, href: node.toDataURL(), preserveAspectRatio: "none", "image-rendering": style.imageRendering }));
     else if (node.localName === "svg") parts.push(drawing(node, place));
     else for (const child of node.childNodes) visit(child);
   };
@@ -40,6 +40,10 @@ function ground(style, place) {
   const [rounded, parts] = [parseFloat(style.borderTopLeftRadius) || 0, []];
   const isSeen = (colour) => !/^rgba\(.*, 0\)$|^transparent$/.test(colour);
   if (isSeen(style.backgroundColor)) parts.push(shape("rect", { ...place, rx: rounded, fill: style.backgroundColor }));
+  if (parseFloat(style.borderTopWidth) && !parseFloat(style.borderBottomWidth)) {
+    const dashes = style.borderTopStyle === "dotted" ? { "stroke-dasharray": "3 3" } : {}, y = place.y + parseFloat(style.borderTopWidth) / 2;
+    return [...parts, shape("line", { x1: place.x, x2: place.x + place.width, y1: y, y2: y, stroke: style.borderTopColor, "stroke-width": parseFloat(style.borderTopWidth), ...dashes })];
+  }
   const lines = [[style.outlineStyle, style.outlineWidth, style.outlineColor], [style.borderBottomStyle, style.borderBottomWidth, style.borderBottomColor]];
   const [kind, width, colour] = lines.find(([own, size]) => own !== "none" && parseFloat(size)) ?? [];
   if (!kind || !isSeen(colour)) return parts;
@@ -89,9 +93,8 @@ function drawing(svg, place) {
 
 /** The SVG as a canvas that is `sharp` times as large. */
 async function rasterise({ text, width, height }, sharp, canvas = make("canvas")) {
-  const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" })), image = new Image();
+  const address = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" })), image = make("img", { src: address });
   try {
-    image.src = address;
     await image.decode();
     if (canvas.width !== Math.round(width * sharp)) canvas.width = Math.round(width * sharp);
     if (canvas.height !== Math.round(height * sharp)) canvas.height = Math.round(height * sharp);

@@ -430,8 +430,8 @@ function selects(own, changed) {
       box.value = own.path[level];
       box.disabled = options.length < 2;
     });
-  const isIdle = () => boxes.every((box) => box.disabled);
-  return { isIdle, elements: boxes.filter((_, level) => own.choices[level] !== "Output"), fill };
+  const elements = boxes.filter((_, level) => own.choices[level] !== "Output"); // outputs are a list of their own
+  return { elements, fill, isIdle: () => elements.every((box) => box.disabled) };
 }
 
 // The text above a matrix: the source, shaded by the weights of the chosen output, and what is written so far.
