@@ -9,7 +9,7 @@ PEER_PYTHON is the python of an environment with GluonTS, outside this project:
 
 Both sides have the same number of layers, hidden size, dropout, context, batch and threads, learn from the same values
 and forecast the official test window of 48 hours by 100 sample paths; regard's metrics score both. Each training is a
-process of its own. The machine should be idle. The data is looked for in $REGARD_DATA or ./data.
+process of its own, which begins when the machine is idle. The data is looked for in $REGARD_DATA or ./data.
 """
 
 import argparse
@@ -126,10 +126,27 @@ def gluonts_side(updates: int, seed: int, threads: int, paths: Path | None) -> d
     return {"windows": speed(times), "seconds": seconds}
 
 
+def wait_until_quiet(seconds: float = 2.0, most: float = 60.0) -> None:
+    """Wait until no process computes for a while: what one leaves behind must not slow the next one down."""
+    until = time.monotonic() + most
+    while time.monotonic() < until:
+        before = used_seconds()
+        time.sleep(seconds)
+        if used_seconds() - before < 0.05 * seconds:
+            return
+
+
+def used_seconds() -> float:
+    """The seconds that all cores have computed since the machine started; Linux counts them."""
+    user, nice, system, *_ = Path("/proc/stat").read_text("ascii").split()[1:]
+    return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def call(python: str, side: str, updates: int, threads: int, paths: Path | None = None) -> dict[str, float]:
     """One training of one side, in a process of its own."""
     command = [python, __file__, python, "--side", side, "--updates", str(updates), "--threads", str(threads)]
     command += ["--paths", str(paths)] if paths else []
+    wait_until_quiet()
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(SOURCE) if side == "regard" else ""}
     ended = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, text=True)
     return json.loads(ended.stdout.splitlines()[-1])

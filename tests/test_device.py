@@ -324,19 +324,25 @@ def test_threads_wait_as_the_user_chose(chosen, spins):
 
 @gnu_openmp
 def test_waiting_threads_sleep_beside_a_busy_process_and_spin_otherwise():
+    spinning = "GOMP_SPINCOUNT = '300000'"  # the default of GNU OpenMP
     assert how_threads_wait({}, busy=True) == "GOMP_SPINCOUNT = '0'"
-    assert how_threads_wait({}, busy=False) == "GOMP_SPINCOUNT = '300000'"  # the default of GNU OpenMP
+    assert how_threads_wait({}, busy=False) == spinning
+    assert how_threads_wait({}, busy=True, computing=False) == spinning  # others are ready to run, but use no time
 
 
-def how_threads_wait(chosen, *, busy):
-    """The spin count that OpenMP reports in a new process, on a machine that is busy or not."""
+def how_threads_wait(chosen, *, busy, computing=True):
+    """The spin count that OpenMP reports in a new process, if others are ready to run (busy), and if they do."""
     environment = {name: value for name, value in os.environ.items() if name not in regard._WAIT_SETTINGS}
     environment |= chosen | {"OMP_DISPLAY_ENV": "verbose"}
     script = f"""
-import builtins, io
+import builtins, io, time
 real = builtins.open
 def fake(name, *more, **named):
-    return io.StringIO("1.0 1.0 1.0 {2 if busy else 1}/99 7") if name == "/proc/loadavg" else real(name, *more, **named)
+    if name == "/proc/loadavg":
+        return io.StringIO("1.0 1.0 1.0 {2 if busy else 1}/99 7")
+    if name == "/proc/stat":
+        return io.StringIO(f"cpu {{int(100 * time.monotonic()) if {computing} else 7}} 0 0 0 0 0 0 0 0 0")
+    return real(name, *more, **named)
 builtins.open = fake
 import regard.device
 """

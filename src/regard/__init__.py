@@ -47,17 +47,29 @@ def _choose_wait_policy() -> None:
 
 
 def _others_compute(samples: int = 10, seconds: float = 0.005) -> bool:
-    """Whether another process or thread is running or waiting for a core, at each of several moments; Linux counts."""
-    for _ in range(samples):
-        try:
+    """Whether other processes or threads compute: at each of several moments, and for half of a core between them.
+
+    Linux counts both. The moments alone are not enough: threads of the kernel that wake at the same ticks as this
+    process are counted, too, although they use no time.
+    """
+    try:
+        before, started = _used_seconds(), time.monotonic()
+        for _ in range(samples):
             with open("/proc/loadavg", encoding="ascii") as load:
                 runnable = int(load.read().split()[3].split("/")[0])  # this one among them
-        except (OSError, ValueError, IndexError):
-            return False
-        if runnable < 2:
-            return False
-        time.sleep(seconds)
-    return True
+            if runnable < 2:
+                return False
+            time.sleep(seconds)
+        return _used_seconds() - before > 0.5 * (time.monotonic() - started)
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _used_seconds() -> float:
+    """The seconds that all cores have computed since the machine started."""
+    with open("/proc/stat", encoding="ascii") as stat:
+        user, nice, system, _, _, interrupts, soft_interrupts, *_ = map(int, stat.readline().split()[1:])
+    return (user + nice + system + interrupts + soft_interrupts) / os.sysconf("SC_CLK_TCK")
 
 
 _choose_wait_policy()
