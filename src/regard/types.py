@@ -205,7 +205,8 @@ class Prediction:
 
         To .html all `maps` are written, if there are any, and the maps of the `alternatives`.
         """
-        if Path(path).suffix.lower() == ".html" and any(own.map is not None for own in self.alternatives):
+        has_more = self.trust or any(own.map is not None for own in self.alternatives)  # than the map itself
+        if Path(path).suffix.lower() == ".html" and has_more and (self.map is not None or self.maps is not None):
             from regard.show.maps import save_prediction  # imported here, because `show` imports this module
 
             return save_prediction(self, path, scale=scale)

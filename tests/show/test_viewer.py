@@ -6,6 +6,7 @@ import re
 import statistics
 from base64 import b64decode
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -28,7 +29,7 @@ from regard.show.html import (
     page,
     viewer_file,
 )
-from regard.show.viewer_data import data_of_map
+from regard.show.viewer_data import data_of_map, data_of_prediction
 from regard.types import Prediction
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "has_touch": True, "is_mobile": True}
@@ -178,6 +179,15 @@ def test_the_honesty_line_stands_under_the_map(pages: Pages) -> None:
     view = pages.open(html(PIECES, honesty="Not <b>used</b>: uniform weights give the same output."))
     assert texts(view, ".honesty") == ["Not <b>used</b>: uniform weights give the same output."]
     assert pages.open(html(PIECES)).locator(".honesty").is_hidden()
+
+
+def test_a_prediction_says_how_far_its_own_map_may_be_trusted() -> None:
+    prediction = Prediction("a", "b", -1.0, ("b",), PIECES, trust="Hardly.")
+    assert data_of_prediction(prediction)["honesty"] == "Hardly."
+    all_maps = AttentionMaps(
+        (LayerMaps("encoder.self_attention", 1, PIECES.weights[None], PIECES.rows, PIECES.columns),)
+    )
+    assert "honesty" not in data_of_prediction(replace(prediction, maps=all_maps))  # it was measured for one of them
 
 
 def test_a_white_picture_ends_visibly(pages: Pages) -> None:

@@ -156,7 +156,7 @@ def look(
             log.begin("looking with the other run")
             other = load(beside).predict([text], beam=beam, n_best=n_best, all_maps=all_maps)[0]
             drawings = [(path, html_side_by_side([(run, prediction), (beside, other)], scale)) for path in out or []]
-        elif prediction.alternatives and not matrix and (site, layer, head) == (None, None, None):
+        elif (prediction.alternatives or prediction.trust) and not (matrix or all_maps or site or layer or head):
             whole = {path: html_of_prediction(prediction, scale) for path, _ in drawings if _is_page(path)}
             drawings = [(path, whole.get(path, content)) for path, content in drawings]
     for sentence in _notes(predictor, run, prediction):

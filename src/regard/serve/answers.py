@@ -41,7 +41,7 @@ def _content(prediction: Prediction, options: Options) -> dict[str, Any]:
 def _view(prediction: Prediction, name: str) -> Data | None:
     """The viewer's data of a prediction, with how far its map may be trusted; None if there is nothing to draw."""
     drawn = prediction.map is not None or prediction.maps is not None or hasattr(prediction, "view")
-    return viewer_data.data_of_prediction(prediction, honesty=prediction.trust, name=name) if drawn else None
+    return viewer_data.data_of_prediction(prediction, name=name) if drawn else None
 
 
 def _view_of_both(intervened: Intervened) -> Data | None:

@@ -80,9 +80,9 @@ def html_of_several(
     return page(viewer_data.data_of_several(maps, choices, title, scale))
 
 
-def html_of_prediction(prediction: Prediction, scale: str | None = None, honesty: str = "") -> bytes:
+def html_of_prediction(prediction: Prediction, scale: str | None = None) -> bytes:
     """A prediction as an interactive page: all its maps, and those of its rivals, the next best outputs of a search."""
-    return page(viewer_data.data_of_prediction(prediction, scale, honesty))
+    return page(viewer_data.data_of_prediction(prediction, scale))
 
 
 def html_side_by_side(predictions: Sequence[tuple[str, Prediction]], scale: str | None = None) -> bytes:

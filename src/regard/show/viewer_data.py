@@ -115,12 +115,14 @@ def data_of_maps(maps: AttentionMaps, title: str = "", scale: str | None = None,
     return data_of_several(by_place(maps), PLACES, title, scale, honesty)
 
 
-def data_of_prediction(prediction: Prediction, scale: str | None = None, honesty: str = "", name: str = "") -> Data:
+def data_of_prediction(prediction: Prediction, scale: str | None = None, name: str = "") -> Data:
     """The data of a prediction: its map or all its `maps`, and the maps of its rivals (`alternatives`), if it has any.
 
     `name` is that of the model, for predictions of several models side by side. A forecast without a map is shown, too.
+    How far the map may be trusted was measured for the map that the model reports, so it is not said of all `maps`.
     """
     named = {"name": make_visible(name)} if name else {}
+    honesty = prediction.trust if prediction.maps is None else ""
     if not _rivals(prediction):
         return _data_of_best(prediction, scale, honesty) | named
     maps, choices = maps_of_outputs(prediction)
