@@ -387,6 +387,22 @@ def test_a_location_is_counted_from_the_mixture_of_lagged_values(case: Case, lik
     same(found[..., 1:], raw[..., 1:])
 
 
+@every_kind
+def test_the_weights_of_lagged_values_are_recorded_and_no_bit_changes(case: Case) -> None:
+    model, windows = make_forecaster(Setting(case, mixes_lags=True)), make_windows()
+    outputs, expected = model(windows), trained_once(model, windows)
+    with record(model, layers=["mix"]) as recording:
+        same(model(windows), outputs)
+        weights = recording.weights["mix"]
+        found = trained_once(model, windows)
+    for name in expected:
+        same(found[name], expected[name])
+    assert weights.shape == (BATCH, SHAPE.steps, len(LAGS))
+    observed = windows.observed.unfold(1, BEFORE, 1)[:, : SHAPE.steps, [BEFORE - lag for lag in LAGS]]
+    assert ((weights > 0) == observed).all()
+    assert (weights.sum(-1) < 1).all()  # a part copies nothing
+
+
 # Learning
 
 

@@ -21,6 +21,7 @@ from regard.attention.core import Attended
 from regard.attention.foreign import Call, Watcher, check_can_be_seen, foreign_modules, watch
 from regard.attention.gates import ContextGate, SqueezeExcite, lstm_gates
 from regard.attention.heads import MultiHead, SelfAttention
+from regard.attention.lags import LagMixture
 from regard.attention.masks import Causal
 from regard.attention.scopes import Scope
 from regard.attention.sites import DECODER_SELF, Site, sites_of_any
@@ -29,6 +30,7 @@ from regard.kernels.choose import Observer
 from regard.maps import TEXT, AttentionMap, AttentionMaps, Grid, LayerMaps, Layout, Place, numbered
 from regard.types import Memory
 
+WITHOUT_KEYS = SqueezeExcite | ContextGate | LagMixture  # modules whose weights are not those of keys
 NAMED = 3  # number of modules that the repr of a recording names
 NOTHING = (
     "nothing was recorded: run the model inside the block. Of modules that regard did not build, calls of "
@@ -110,7 +112,7 @@ class Recording:
     """The recorded attention weights and gates, by the name of their module.
 
     An LSTM has several gates of shape (batch, time, units), each with its own name: `encoder.recurrence.rnn.forget_l0`.
-    The gate of a decoder's context has the shape (batch, time, 1).
+    The gate of a decoder's context has the shape (batch, time, 1), the weights of lagged values (batch, time, lags).
     """
 
     calls: dict[str, list[Float[Tensor, "batch *heads query key"]]] = field(default_factory=dict)
@@ -291,7 +293,7 @@ def record(
     recording = Recording(selection=Selection.of(heads, rows), locate=partial(_attention_sites, model))
     with ExitStack() as stack:
         for name, module in modules.items():
-            if isinstance(module, Scope | SqueezeExcite | ContextGate | nn.LSTM) and (layers is None or name in layers):
+            if isinstance(module, Scope | WITHOUT_KEYS | nn.LSTM) and (layers is None or name in layers):
                 outer = modules[name.rpartition(".")[0]]
                 has_heads = name != "" and isinstance(outer, MultiHead | SelfAttention)
                 hook = _recording_hook(recording, name, has_heads=has_heads)
@@ -318,8 +320,9 @@ def _layout_hook(recording: Recording) -> Observer:
 def _attention_sites(model: nn.Module, names: Collection[str]) -> dict[str, Site]:
     """The sites of the recorded attentions; gates of an LSTM have names that are not those of modules."""
     modules = dict(model.named_modules())
-    gates = SqueezeExcite | ContextGate
-    return sites_of_any(model, [name for name in names if name in modules and not isinstance(modules[name], gates)])
+    return sites_of_any(
+        model, [name for name in names if name in modules and not isinstance(modules[name], WITHOUT_KEYS)]
+    )
 
 
 def _record_call(recording: Recording, name: str, call: Call) -> None:
@@ -339,6 +342,8 @@ def _recording_hook(recording: Recording, name: str, *, has_heads: bool) -> Obse
             elif isinstance(module, ContextGate):
                 gate = module.gate(inputs[0])
                 recording.add(name, gate.shape[-2], partial(_part, gate, None))
+            elif isinstance(module, LagMixture):
+                recording.add(name, result.weights.shape[-2], partial(_part, result.weights.detach(), None))
             elif isinstance(module, nn.LSTM):
                 arguments = dict(zip(("input", "hx"), inputs, strict=False)) | named  # torch's names of them
                 for gate_name, values in lstm_gates(module, arguments["input"], arguments.get("hx")).items():

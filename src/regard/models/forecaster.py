@@ -3,11 +3,9 @@
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard import recipe as recipes
-from regard.attention.core import Attended
-from regard.attention.normalizers import softmax
+from regard.attention.lags import LagMixture
 from regard.data.windows import Windows, WindowShape
 from regard.decoders.history import History, HistoryState, RecurrentHistory, TransformerHistory
 from regard.errors import pick
@@ -19,28 +17,6 @@ from regard.models.likelihoods import FILL, LIKELIHOODS, Likelihood, around
 WIDEST = 50  # the width of a category's embedding, at most
 DECODERS = ("recurrent", "transformer")  # values of model.decoder.kind
 ORDERS = ("none", "luong")  # values of model.decoder.order: DeepAR, or with attention to its own history
-
-
-class LagMixture(nn.Module):
-    """Luong et al. 2015, eq. 8, attention by location:  a_t = softmax(W h_t), a weight for each lag, and one for none.
-
-    The values are those of the series itself, so many steps before t. A missing one gets no weight.
-    """
-
-    def __init__(self, dim: int, lags: int) -> None:
-        super().__init__()
-        self.out = Linear(dim, lags + 1)
-
-    def forward(
-        self,
-        states: Float[Tensor, "batch steps dim"],
-        values: Float[Tensor, "batch steps lags"],
-        observed: Bool[Tensor, "batch steps lags"],
-    ) -> Attended:
-        """The sum of the lagged values with their weights, as the context (batch, steps), in float32 at least."""
-        mask = functional.pad(observed, (0, 1), value=True)  # the last entry copies nothing
-        weights = softmax(precise(self.out(states)), mask)[..., :-1]
-        return Attended((weights * values.to(weights.dtype)).sum(-1), weights)
 
 
 class Forecaster(nn.Module):

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.attention.record import Recording
+from regard.attention.record import Recording, record
 from regard.console import counted
 from regard.data import series_files, series_given
 from regard.data.batching import Lengths
@@ -55,7 +54,7 @@ PATHS_AT_ONCE = 20_000  # sample paths that are computed together
 SHOWN = 3  # the history in a picture is at least so many times as long as the forecast
 CALENDAR = "calendar"  # the value of forecast.lags that chooses them by the frequency
 LARGEST_LAG = 10_000
-LAG_MIXTURE = "forecast.lag_mixture"  # the site of its map
+LAG_MIXTURE, MIXTURE = "forecast.lag_mixture", "mix"  # the site of its map, and the module
 LARGEST_VALUE = 1e15  # sums of the squares of values stay finite in float32
 
 
@@ -241,13 +240,6 @@ class Known(NamedTuple):
 
     series: Series
     values: int
-
-
-class Looks(NamedTuple):
-    """The weights of a batch of forecasts: of all attentions, and of the mixture of lagged values, if there is one."""
-
-    recording: Recording
-    lags: Float[Tensor, "batch horizon lags"] | None
 
 
 class Judged(NamedTuple):
@@ -624,7 +616,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             uniforms = uniform_numbers(seed, keys, (paths, horizon, model.likelihood.uniforms))
             sampled = model.sample(windows, uniforms.to(device)).cpu()
             median = _median(sampled)
-            score, looks = self._read_again(model, windows, median.to(device))
+            score, recording = self._read_again(model, windows, median.to(device))
             for row, place in enumerate(group):
                 one = Forecast(
                     series[place].name,
@@ -637,28 +629,22 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                     paths=sampled[row],
                     context=max(self.shape.context, self.shape.before - 1),
                 )
-                yield self._with_maps(model, looks, row, one, all_maps=all_maps)
+                yield self._with_maps(model, recording, row, one, all_maps=all_maps)
 
     @torch.no_grad()
     def _read_again(
         self, model: Forecaster, windows: Windows, median: Float[Tensor, "batch horizon"]
-    ) -> tuple[Float[Tensor, " batch"], "Looks"]:
+    ) -> tuple[Float[Tensor, " batch"], Recording]:
         """The log-density of the medians, and the weights of all attentions while the model reads them."""
         places = slice(self.shape.before + self.shape.context, None)
         values, observed = windows.values.clone(), windows.observed.clone()
         values[:, places], observed[:, places] = median, True
-        lags: list[Tensor] = []
-        with core.recording_sites(model, bool(sites(model))) as recording, ExitStack() as hooks:
-            if model.mix is not None:
-                hooks.enter_context(
-                    model.mix.register_forward_hook(lambda module, inputs, mixed: lags.append(mixed.weights.cpu()))
-                )
+        with record(model, layers=[*sites(model), *([] if model.mix is None else [MIXTURE])]) as recording:
             scores = model.log_prob(replace(windows, values=values, observed=observed))
-        looks = Looks(recording, lags[0][:, self.shape.context :] if lags else None)
-        return scores[:, self.shape.context :].double().sum(1).cpu(), looks
+        return scores[:, self.shape.context :].double().sum(1).cpu(), recording
 
     def _with_maps(
-        self, model: Forecaster, looks: "Looks", row: int, forecast: "Forecast", *, all_maps: bool
+        self, model: Forecaster, recording: Recording, row: int, forecast: "Forecast", *, all_maps: bool
     ) -> "Forecast":
         """The forecast with its map; if `all_maps`, with those of all layers and heads, too.
 
@@ -666,11 +652,10 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         """
         assert forecast.series is not None
         axes = self._axes(forecast.series, forecast.times)._replace(view=forecast.view)
-        maps = core.recorded_maps(model, looks.recording, row, {DECODER_SELF: axes})
-        layers = [
-            *(maps.layers if maps else ()),
-            *([] if looks.lags is None else [self._lag_map(looks.lags[row], forecast)]),
-        ]
+        maps = core.recorded_maps(model, recording, row, {DECODER_SELF: axes})
+        layers = [*(maps.layers if maps else ())]
+        if model.mix is not None:
+            layers.append(self._lag_map(recording.joined(MIXTURE)[row, self.shape.context :].cpu(), forecast))
         if not layers:
             return forecast
         maps = AttentionMaps(tuple(layers))
