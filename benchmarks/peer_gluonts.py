@@ -7,9 +7,11 @@ PEER_PYTHON is the python of an environment with GluonTS, outside this project:
 
     pip install torch==2.13.0 'gluonts[torch]==0.17.0' lightning==2.6.1 pytorch-lightning==2.6.1
 
-Both sides have the same number of layers, hidden size, dropout, context, batch and threads, learn from the same values
-and forecast the official test window of 48 hours by 100 sample paths; regard's metrics score both. Each training is a
-process of its own, which begins when the machine is idle. The data is looked for in $REGARD_DATA or ./data.
+Both sides have the same number of layers, hidden size, dropout, context, batch and threads, and forecast the official
+test window of 48 hours by 100 sample paths; regard's metrics score both. regard is its recipe deepar_m4_hourly, which
+validates on the last 48 hours of training and does not learn from them; GluonTS learns from them, too, with its own
+defaults in all else (lags, features, Student's t, learning rate). Each training is a process of its own, which begins
+when the machine is idle, or after a minute. The data is looked for in $REGARD_DATA or ./data.
 """
 
 import argparse
@@ -94,7 +96,7 @@ def gluonts_side(updates: int, seed: int, threads: int, paths: Path | None) -> d
         def on_train_batch_end(self, *_: object) -> None:
             times.append(time.perf_counter())
 
-    each_epoch = min(50, updates)
+    each_epoch = 50 if paths is not None else updates  # as its default, or without a validation in between
     with tempfile.TemporaryDirectory() as folder:
         estimator = DeepAREstimator(
             freq="h",

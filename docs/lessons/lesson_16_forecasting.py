@@ -152,9 +152,9 @@ for lag in LAGS:
 #
 # The third way is attention **by location** (Luong et al. 2015, equation 8): the state gives a weight to each of the
 # last 24 values by a softmax, without keys, and the weighted sum of the values themselves is the centre of the
-# distribution (`forecast.lag_mixture`). That is kernel regression again, with learned weights, and here the map says
-# exactly which values count. It is the recipe `waves`: `regard demo forecast` trains it in a minute, and counts how
-# often the heaviest weight is at the true lag.
+# distribution (`forecast.lag_mixture`). The map shows these weights. The network still reads the values and may move
+# the location away from the centre, so a map shows most of what counts, not all. It is the recipe `waves`: `regard
+# demo forecast` trains it in a minute, and counts how often the heaviest weight is at the true lag.
 #
 # ## Exercise 1: kernel regression over windows
 #

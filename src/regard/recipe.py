@@ -373,7 +373,7 @@ class Forecast:
     lags: str = "calendar"  # a step reads the values so many steps before: 1,24,168 or 1-24; calendar: by the frequency
     scaling: str = "mean"  # how each window is scaled; `regard list scalings`
     likelihood: str = "student_t"  # the distribution of a value; `regard list likelihoods`
-    lag_mixture: bool = False  # attention by location to the lagged values: their weighted sum is the centre of a value
+    lag_mixture: bool = False  # attention by location to lagged values; their weighted sum centres the distribution
     weighted: bool = True  # training draws series with a probability proportional to their mean absolute value
     by_series: bool = False  # an embedding for each series of the training data
     categories: tuple[str, ...] = ()  # columns with static categories of a series, such as its region

@@ -106,7 +106,7 @@ every_attending_forecaster = pytest.mark.parametrize(
 # One of each kind, for laws that need no more.
 KINDS = [Case("none", "lstm"), Case("none", "gru", 2), luong("rotary"), transformer("sinusoidal")]
 every_kind = pytest.mark.parametrize("case", KINDS, ids=str)
-every_likelihood = pytest.mark.parametrize("likelihood", LIKELIHOODS)
+EVERY_MIXTURE = [*((name, False) for name in LIKELIHOODS), *((name, True) for name in REAL)]
 
 
 def make_forecaster(setting: Setting, weights: float = 0.4) -> Forecaster:
@@ -207,9 +207,9 @@ def test_batch_mates_change_nothing(setting: Setting) -> None:
 
 
 @every_kind
-@every_likelihood
-def test_neither_batch_mates_nor_other_paths_change_a_path(case: Case, likelihood: str) -> None:
-    model, windows = make_forecaster(Setting(case, likelihood)), make_windows(likelihood)
+@pytest.mark.parametrize(("likelihood", "mixes_lags"), EVERY_MIXTURE)
+def test_neither_batch_mates_nor_other_paths_change_a_path(case: Case, likelihood: str, mixes_lags: bool) -> None:
+    model, windows = make_forecaster(Setting(case, likelihood, mixes_lags)), make_windows(likelihood)
     together = model.sample(windows, make_uniforms(model))
     for row, paths in ((1, PATHS), (2, 2), (0, 1)):
         alone = model.sample(windows.select(torch.tensor([row])), make_uniforms(model, [row], paths))
@@ -407,9 +407,7 @@ def test_the_weights_of_lagged_values_are_recorded_and_no_bit_changes(case: Case
 
 
 @every_kind
-@pytest.mark.parametrize(
-    ("likelihood", "mixes_lags"), [*((name, False) for name in LIKELIHOODS), *((name, True) for name in REAL)]
-)
+@pytest.mark.parametrize(("likelihood", "mixes_lags"), EVERY_MIXTURE)
 def test_every_likelihood_learns(case: Case, likelihood: str, mixes_lags: bool) -> None:
     setting = Setting(case, likelihood, mixes_lags)
     model, windows = make_forecaster(setting, weights=0.1), make_windows(likelihood, rows=17)

@@ -184,10 +184,13 @@ def test_the_honesty_line_stands_under_the_map(pages: Pages) -> None:
 def test_a_prediction_says_how_far_its_own_map_may_be_trusted() -> None:
     prediction = Prediction("a", "b", -1.0, ("b",), PIECES, trust="Hardly.")
     assert data_of_prediction(prediction)["honesty"] == "Hardly."
-    all_maps = AttentionMaps(
-        (LayerMaps("encoder.self_attention", 1, PIECES.weights[None], PIECES.rows, PIECES.columns),)
-    )
-    assert "honesty" not in data_of_prediction(replace(prediction, maps=all_maps))  # it was measured for one of them
+    own = (PIECES.weights[None], PIECES.rows, PIECES.columns)
+    all_maps = AttentionMaps(tuple(LayerMaps("encoder.self_attention", layer, *own) for layer in (1, 2)))
+    data = data_of_prediction(replace(prediction, maps=all_maps))
+    said = {(*own["path"], own["unit"]): own.get("honesty") for own in data["maps"]}
+    assert "honesty" not in data
+    assert {path[1] for path, sentence in said.items() if sentence == "Hardly."} == {"layer 2"}  # the reported one
+    assert set(said.values()) == {None, "Hardly."}
 
 
 def test_a_white_picture_ends_visibly(pages: Pages) -> None:

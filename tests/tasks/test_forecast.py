@@ -319,7 +319,9 @@ def test_lags_are_sorted_and_the_last_value_is_always_read() -> None:
     assert parse_lags("2-4,7") == (1, 2, 3, 4, 7)
 
 
-@pytest.mark.parametrize("text", ["", "a", "0", "5-3", "-3", "1-2-3", "1-10001", "1-999999999999", "1,,2"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "0", "5-3", "-3", "1-2-3", "1-10001", "1-999999999999", "1,,2", "1,20000", "7,5-3"]
+)
 def test_lags_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(RecipeError, match=r"^forecast.lags is calendar, or numbers from 1 to 10,000 such as .* not "):
         parse_lags(text)

@@ -11,9 +11,10 @@ from regard.kernels.linear import Linear
 
 
 class LagMixture(nn.Module):
-    """Luong et al. 2015, eq. 8, attention by location:  a_t = softmax(W h_t), a weight for each lag, and one for none.
+    """Luong et al. 2015, eq. 8, attention by location:  a_t = softmax(W h_t), a weight for each lag.
 
-    The values are those of the series itself, so many steps before t. A missing one gets no weight.
+    The values are those of the series itself, `lag` steps before t. A missing one gets no weight. One more entry of the
+    softmax has no value: its weight copies nothing.
     """
 
     def __init__(self, dim: int, lags: int) -> None:

@@ -114,7 +114,8 @@ def look_at_series(predictor: "Predictor", name: str, out: Sequence[Path], choic
         core.write_line(core.to_json(forecast.to_dict() | added))
         return
     core.write_line(core.one_line(forecast.title))
-    core.write_lines([core.one_line(line) for line in summary(forecast.map, forecast.view())])
+    shown_map = next(iter(chosen.values())) if len(chosen) == 1 else forecast.map
+    core.write_lines([core.one_line(line) for line in summary(shown_map, forecast.view())])
     if not chosen:
         core.write_line("")
         core.print_drawing(drawing_of_series(forecast.view()))

@@ -27,7 +27,7 @@ def serve(
     drain: Annotated[float, typer.Option(min=0, max=3600, help="Seconds for accepted requests after SIGTERM.")] = 20,
     quiet: Quiet = False,
 ) -> None:
-    """Serve runs over HTTP, with a page to try them on.
+    """Serve runs over HTTP, and a page to try them.
 
     The page is at /, the interface is described at /docs: predictions, streams of tokens, attention maps. Requests with
     the same settings are answered together. SIGTERM and Ctrl-C let the server answer what it has accepted, and end with

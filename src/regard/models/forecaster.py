@@ -26,8 +26,8 @@ class Forecaster(nn.Module):
     decoder is recurrent, with or without attention to its own history, or a causal Transformer.
 
     With `mixes_lags`, a step also copies: the context of its attention to lagged values (`LagMixture`) is the centre of
-    its distribution, from which the network's location is counted in deviations (as the linear part of Lai et al. 2018,
-    LSTNet, 3.5, but with weights that depend on the state). So values that repeat earlier ones need not pass through
+    its distribution, from which the network's location is counted in deviations (as the linear part of LSTNet, Lai et
+    al. 2018, but with weights that depend on the state). So values that repeat earlier ones need not pass through
     the network, which would copy them only roughly.
     """
 

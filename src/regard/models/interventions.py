@@ -56,7 +56,10 @@ def _hooks(model: nn.Module, changes: Sequence[WeightIntervention]) -> list["_Ho
     by_module: dict[str, list[WeightIntervention]] = {}
     for change in changes:
         if not names:
-            raise RecipeError(f"{change}: this model has no attention, so that there are no weights to change")
+            raise RecipeError(
+                f"{change}: this model has no attention with keys, whose weights could be changed (those of "
+                "forecast.lag_mixture cannot)"
+            )
         site = names[0] if change.site is None else change.site
         if site not in names:
             raise RecipeError(f"{change}: the site {shown(site)} is not in this model, which has {', '.join(names)}")

@@ -46,7 +46,8 @@ def limits_of(task: AnyTask, bounds: Bounds) -> Limits:
 def descriptions_of(task: AnyTask) -> dict[str, str]:
     """An example of each kind of description that a run takes in place of a file, by its prefix, such as `shapes`."""
     if isinstance(task, Forecasting):
-        return {"waves": f"{WAVES}echo-24:7"} if task.recipe.data.corpus == "waves" else {}
+        generated = task.recipe.data.corpus == "waves" and not task.recipe.data.train
+        return {"waves": f"{WAVES}seasonal:7"} if generated else {}
     return dict(task.inputs.descriptions) if isinstance(task, Transduce) else {}
 
 

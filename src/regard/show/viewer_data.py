@@ -119,10 +119,10 @@ def data_of_prediction(prediction: Prediction, scale: str | None = None, name: s
     """The data of a prediction: its map or all its `maps`, and the maps of its rivals (`alternatives`), if it has any.
 
     `name` is that of the model, for predictions of several models side by side. A forecast without a map is shown, too.
-    How far the map may be trusted was measured for the map that the model reports, so it is not said of all `maps`.
+    How far it may be trusted was measured for the map that the model reports, so of several maps only this one says it.
     """
     named = {"name": make_visible(name)} if name else {}
-    honesty = prediction.trust if prediction.maps is None else ""
+    honesty = prediction.trust
     if not _rivals(prediction):
         return _data_of_best(prediction, scale, honesty) | named
     maps, choices = maps_of_outputs(prediction)
@@ -262,16 +262,17 @@ class Page:
         place = {axis: number for number, axis in enumerate(axes)}
         views = self._views()
         number = {view: number for number, view in enumerate(views)}
+        start = _start(dict.fromkeys(entry.path for entry in self._entries), self.choices)
         contents = [
             _pooled_content(unit, pooled, summary, self.scale or "one")
             | {"path": list(path), "rows": place[pooled.rows], "columns": place[pooled.columns]}
             | (_on_view(drawn, pooled, number[drawn.view], self.scale) if drawn.view in number else {})
+            | ({"honesty": make_visible(self.honesty)} if self.honesty and path == start else {})
             for path, unit, pooled, summary, drawn in self._entries
         ]
         labels = [_labels(axis, longest) for axis in axes]
-        start = _start(dict.fromkeys(entry.path for entry in self._entries), self.choices)
         content = {"choices": self.choices, "start": start, "labels": labels, "maps": contents}
-        return _titled(self.title, self.honesty) | content | ({"views": list(views.values())} if views else {})
+        return _titled(self.title) | content | ({"views": list(views.values())} if views else {})
 
     def _views(self) -> dict[Callable[[], SourceView | None], Data]:
         """The pictures and spectrograms of all maps, by the functions that load them; the more, the smaller."""

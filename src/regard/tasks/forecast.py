@@ -627,7 +627,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
                     series=series[place],
                     times=labels,
                     paths=sampled[row],
-                    context=max(self.shape.context, self.shape.before - 1),
+                    context=max(self.shape.context, 0 if model.mix is None else self.shape.before - 1),
                 )
                 yield self._with_maps(model, recording, row, one, all_maps=all_maps)
 
@@ -772,15 +772,14 @@ def parse_lags(text: str) -> tuple[int, ...]:
     """The numbers of forecast.lags; `1-24` are all from 1 to 24."""
     try:
         ranges = [[int(end) for end in part.split("-", 1)] for part in text.split(",")]
-        lags = sorted({lag for ends in ranges for lag in range(ends[0], min(ends[-1], LARGEST_LAG + 1) + 1)})
     except ValueError:
-        lags = []
-    if not lags or not 1 <= lags[0] <= lags[-1] <= LARGEST_LAG:
+        ranges = [[0]]
+    if not all(1 <= ends[0] <= ends[-1] <= LARGEST_LAG for ends in ranges):
         raise RecipeError(
             f"forecast.lags is {CALENDAR}, or numbers from 1 to {LARGEST_LAG:,} such as 1,24,168 or 1-24, not "
             f"{shown(text)}"
         )
-    return tuple(lags) if lags[0] == 1 else (1, *lags)  # the last value is always read
+    return tuple(sorted({1}.union(*(range(ends[0], ends[-1] + 1) for ends in ranges))))  # the last value is always read
 
 
 def cut(series: Series, end: int | None, settings: Settings) -> Cut:
