@@ -23,7 +23,7 @@ def test_the_page_is_the_first_of_the_files_that_are_written(tmp_path: Path) -> 
     from regard.cli.demonstration import write_maps
 
     names = write_maps(tmp_path, PREDICTION)
-    assert names == ["map.html", "map.svg", "map.png", "map.csv", "map.pharaoh"]
+    assert names == ["map.html", "map.svg", "map.png", "map.gif", "map.csv", "map.pharaoh"]
     assert sorted(names) == sorted(path.name for path in tmp_path.iterdir())
     for name in ("map.html", "map.svg"):
         assert "cd → ab" in (tmp_path / name).read_text("utf-8")

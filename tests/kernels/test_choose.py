@@ -105,6 +105,7 @@ CHOOSING_NAMES = {
 ALLOWED = {  # files that choose a device, or that need it for optimizer and loop; none of them chooses a path
     *("device.py", "training/loop.py", "training/session.py"),
     "analysis/doctor.py",
+    "attention/foreign.py",  # records nothing inside torch's transforms
 }
 
 
