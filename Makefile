@@ -127,5 +127,5 @@ $(READY): pyproject.toml constraints-build.txt constraints-torch.txt constraints
 	$(PIP) --no-deps --require-hashes --no-index --find-links=$(VENV)/torch -r constraints-torch.txt && \
 	rm -r $(VENV)/torch && \
 	$(PIP) --no-deps --require-hashes --no-build-isolation --use-pep517 -r constraints.txt && \
-	$(PIP) --no-build-isolation -e '.[corpora,plot,papers,parquet,vision,audio,serve,hf,dev]' && \
+	$(PIP) --no-build-isolation -e '.[corpora,plot,papers,parquet,vision,audio,serve,hf,export,ray,dev]' && \
 	touch $@
