@@ -98,7 +98,9 @@ WRITE: dict[str, Callable[[str], str]] = {"enfr": french, "enes": spanish}
 
 
 def prepare(data: Path, pair: str, out: Path, limit: int | None, with_sentences: bool = False) -> None:
-    """Write training, dev and gold files of a pair in both directions."""
+    """Write training, dev and gold files of a pair in both directions; those that a folder has already stay."""
+    if (out / f"{pair}.reverse.gold.tsv").exists():  # the last file
+        return
     gold = list(gold_rows(data / "word-alignment", pair))[:limit]
     for split in ("train", "valid"):
         with gzip.open(data / FOLDERS[pair] / f"{split}.tsv.gz", "rt", encoding="utf-8") as lines:
@@ -109,7 +111,8 @@ def prepare(data: Path, pair: str, out: Path, limit: int | None, with_sentences:
             rows += [[source, target] for source, target, _ in gold] * REPEATED
         for direction in DIRECTIONS:
             ordered = rows if direction == "forward" else [row[::-1] for row in rows]
-            (out / f"{pair}.{direction}.{split}.tsv").write_text("".join("\t".join(row) + "\n" for row in ordered))
+            with gzip.open(out / f"{pair}.{direction}.{split}.tsv.gz", "wt", encoding="utf-8") as file:
+                file.writelines("\t".join(row) + "\n" for row in ordered)
     for direction in DIRECTIONS:
         lines_of_gold = ["\t".join(row if direction == "forward" else turned(row)) for row in gold]
         (out / f"{pair}.{direction}.gold.tsv").write_text("".join(f"{line}\n" for line in lines_of_gold))
@@ -151,7 +154,8 @@ def begin(folder: Path, name: str, keys: list[str]) -> subprocess.Popen[bytes]:
     """Start the training of the run PAIR-MODEL-DIRECTION."""
     pair, model, direction = name.split("-")
     recipe, *settings = MODELS[model]
-    files = [f"data.train={folder}/{pair}.{direction}.train.tsv", f"data.dev={folder}/{pair}.{direction}.valid.tsv"]
+    stem = f"{folder}/{pair}.{direction}"
+    files = [f"data.train={stem}.train.tsv.gz", f"data.dev={stem}.valid.tsv.gz"]
     command = [sys.executable, "-m", "regard", "train", recipe, "--runs", f"{folder}/runs", "--quiet"]
     command += [*settings, *SHARED, *files, "data.test=", *keys, f"name={name}"]
     with (folder / f"{name}.log").open("wb") as log:
@@ -237,7 +241,10 @@ def main() -> None:
         "--keys", nargs="*", default=[], help="further settings of all recipes, such as train.batch_tokens=4096"
     )
     parser.add_argument("--with-sentences", action="store_true", help="train on the gold sentences, too, without links")
-    parser.add_argument("--out", type=Path, help="a folder to keep the files in; else a temporary one")
+    parser.add_argument(
+        "--out", type=Path, help="a folder to keep the files in, whose texts are used again; else a temporary one"
+    )
+    parser.add_argument("--only-texts", action="store_true", help="prepare the texts in --out, and end")
     parser.add_argument("--small", action="store_true", help="tiny models on few sentences, to try the script")
     given = parser.parse_args()
     begun = time.monotonic()
@@ -248,6 +255,8 @@ def main() -> None:
         for pair in given.pairs:
             prepare(data, pair, folder, 40 if given.small else None, given.with_sentences)
         print(f"texts prepared after {time.monotonic() - begun:.0f} s", flush=True)
+        if given.only_texts:
+            return
         keys = [
             f"train.updates={given.updates}",
             f"train.seed={given.seed}",
