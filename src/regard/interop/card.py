@@ -24,7 +24,7 @@ def write(predictor: Predictor, exported: str = "", parity: str = "") -> str:
         *_scores(run),
         *(["", f"Parity with the run it was exported from: {parity}."] if parity else []),
         "## Limits",
-        "It answers inputs like those of its training data; other inputs get answers that may be wrong, and sound sure.",
+        "It answers inputs like those of its training data; other inputs get answers that may be wrong.",
         *([predictor.trust] if predictor.trust else []),
         "## How it was made",
         f"regard {__version__}, recipe `{recipe.name}`, {recipe.train.updates:,} updates at most, "

@@ -19,7 +19,7 @@ from regard.errors import MissingExtraError
 from regard.interop import transformer
 from regard.interop.transformer import Affine, Heads, Layer
 from regard.predict import Predictor
-from regard.recipe import Recipe
+from regard.recipe import Decoder, Encoder, Recipe
 from regard.tasks import Transduce
 from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
@@ -61,7 +61,7 @@ def _config(recipe: Recipe, size: int) -> dict[str, Any]:
     """The content of config.json."""
     model = recipe.model
     kind, name = CLASSES[model.norm, model.positions]
-    sides = {"encoder": model.encoder, "decoder": model.decoder}
+    sides: dict[str, Encoder | Decoder] = {"encoder": model.encoder, "decoder": model.decoder}
     layers = {f"{side}_layers": settings.layers for side, settings in sides.items()}
     widths = {f"{side}_ffn_dim": settings.inner_dim or 4 * settings.dim for side, settings in sides.items()}
     heads = {
@@ -172,7 +172,11 @@ def _tokenizers(task: Transduce) -> dict[str, bytes]:
     names = {f"{name}_token": SPECIALS[number] for name, number in (("pad", PAD), ("unk", UNKNOWN), ("eos", END))}
     shared = source.to_bytes() == target.to_bytes()
     if isinstance(source, SentencePiece) and isinstance(target, SentencePiece):
-        settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not shared, "source_lang": "source"}
+        settings: dict[str, Any] = {
+            "tokenizer_class": "MarianTokenizer",
+            "separate_vocabs": not shared,
+            "source_lang": "source",
+        }
         settings |= {"target_lang": "target"}
         vocabularies = {"vocab.json": _vocabulary(source)}
         if not shared:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.decoders import ORDERS, TransformerDecoder
+from regard.decoders import ORDERS, AnyDecoder, TransformerDecoder
 from regard.encoders import RecurrentEncoder
 from regard.errors import MissingExtraError, RecipeError
 from regard.interop import transformer
@@ -170,7 +170,8 @@ def files(predictor: Predictor, precision: str = "float32") -> dict[str, bytes]:
         prepared, state = reader.states(tokens)
         if isinstance(model.decoder, TransformerDecoder):  # the exporter must see a cache that is not empty
             begin = torch.full((ROWS, PAST), BEGIN)
-            state = model.decoder.step(begin, state, prepared).state
+            decoder: AnyDecoder = model.decoder
+            state = decoder.step(begin, state, prepared).state
         stepper = Stepper(model, prepared, state).eval()
         source, before = ([leaf.tensor for leaf in leaves(part)] for part in (prepared, state))
         source_names = [SOURCE_PREFIX + name for name in stepper.source_names]

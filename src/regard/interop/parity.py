@@ -34,7 +34,8 @@ class Parity:
         return self.same / max(1, self.sentences)
 
     def __str__(self) -> str:
-        return f"{self.same:,} of {self.sentences:,} best hypotheses are the same ({self.share:.2%}), beam {self.beam}"
+        how = "greedily" if self.beam == 1 else f"with beam {self.beam}"
+        return f"{how}, {self.same:,} of {self.sentences:,} outputs are the same, token by token ({self.share:.2%})"
 
 
 def compare(

@@ -6,6 +6,7 @@ Every attention has four matrices of full width. Grouped keys and values are rep
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -141,15 +142,15 @@ def _positions(stack: TransformerEncoder | TransformerDecoder) -> Tensor:
     return sinusoids(torch.arange(longest), dim).float()
 
 
-def _layer(layer: nn.Module) -> Layer:
-    """The weights of one layer."""
+def _layer(layer: Any) -> Layer:
+    """The weights of an encoder layer or a decoder layer."""
     cross = getattr(layer, "cross", None)
     return Layer(
-        _heads(layer.attention, layer.around_attention.norm),  # type: ignore[arg-type, union-attr]
-        None if cross is None else _heads(cross, layer.around_cross.norm),  # type: ignore[arg-type, union-attr]
-        _affine(layer.feed.inner),  # type: ignore[arg-type, union-attr]
-        _affine(layer.feed.out),  # type: ignore[arg-type, union-attr]
-        _affine(layer.around_feed.norm),  # type: ignore[arg-type, union-attr]
+        _heads(layer.attention, layer.around_attention.norm),
+        None if cross is None else _heads(cross, layer.around_cross.norm),
+        _affine(layer.feed.inner),
+        _affine(layer.feed.out),
+        _affine(layer.around_feed.norm),
     )
 
 
