@@ -12,6 +12,7 @@ import typer
 
 from regard import __version__
 from regard.cli.align import align
+from regard.cli.card import card
 from regard.cli.compare import compare
 from regard.cli.core import Command, UsageError, note, say
 from regard.cli.data import data
@@ -67,7 +68,7 @@ COMMANDS = {
     command.__name__: command
     for command in (
         *(demo, train, predict, score, force, align, measure, look, intervene),
-        *(compare, vectors, near, data, show, serve, export, doctor),
+        *(compare, vectors, near, data, show, serve, export, card, doctor),
     )
 } | {"list": list_tables}
 for name, command in COMMANDS.items():

@@ -6,7 +6,6 @@ instruction is interpreted, and no instruction can import or call anything.
 """
 
 import io
-import math
 import pickletools
 import zipfile
 from collections.abc import Callable
@@ -63,8 +62,9 @@ TYPES = {Name("torch", name) for name in STORAGES}
 KNOWN = {TENSOR, PARAMETER, *EMPTY, *TYPES}
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 NEW = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": set}
-VALUES = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "INT")
-VALUES += ("SHORT_BINBYTES", "BINBYTES", "LONG4")
+VALUES = frozenset(
+    "BININT BININT1 BININT2 INT LONG1 LONG4 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 SHORT_BINBYTES".split()
+)
 IGNORED = ("PROTO", "FRAME")
 
 
@@ -214,6 +214,6 @@ class _Interpreter:
     def _view(self, storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
         """A tensor on a storage; it must lie inside."""
         last = offset + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
-        if min(offset, *size, *stride, 0) < 0 or (math.prod(size) and last >= len(storage)):
+        if min(offset, *size, *stride, 0) < 0 or (0 not in size and last >= len(storage)):
             raise CorruptError(f"{self.path} is damaged: a tensor lies outside its storage")
         return storage.as_strided(size, stride, offset).clone()
