@@ -2,7 +2,7 @@
 
     python benchmarks/orphans.py --joey PYTHON --work FOLDER [--updates 300]
 
-PYTHON is an interpreter of an environment with the toolkit. The data are sentences of generated words and their reversed
+PYTHON is an interpreter of an environment with the toolkit. The data are generated sentences and their reversed
 translations. A Transformer and a recurrent model with attention are trained by the toolkit, which also translates the
 test sentences; the imported runs translate them again.
 """

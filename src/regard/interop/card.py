@@ -7,7 +7,6 @@ from regard.predict import Predictor
 from regard.recipe import Recipe
 from regard.storage import Run
 
-# What a recipe's names mean, in words.
 NO_DATA = "data that was given in Python, or is not recorded"
 
 
@@ -64,7 +63,7 @@ def _scores(run: Run) -> Iterator[str]:
         yield "It has no recorded scores."
         return
     best = min(entries, key=lambda entry: entry["dev_loss"])
-    numbers = [f"| {name} | {value:.4g} |" for name, value in best.items() if isinstance(value, float)]
+    numbers = [f"| {name} | {value:.4g} |" for name, value in best.items() if name.startswith("dev_")]
     yield "\n".join(
         [f"On dev data, after {best['update']:,} updates:", "", "| measure | value |", "|---|---|", *numbers]
     )

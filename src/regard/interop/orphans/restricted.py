@@ -62,9 +62,8 @@ TYPES = {Name("torch", name) for name in STORAGES}
 KNOWN = {TENSOR, PARAMETER, *EMPTY, *TYPES}
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 NEW = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": set}
-VALUES = frozenset(
-    "BININT BININT1 BININT2 INT LONG1 LONG4 BINFLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 SHORT_BINBYTES".split()
-)
+NUMBERS = ("BININT", "BININT1", "BININT2", "INT", "LONG1", "LONG4", "BINFLOAT")
+TEXTS = ("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES")
 IGNORED = ("PROTO", "FRAME")
 
 
@@ -131,7 +130,7 @@ class _Interpreter:
             stack.append(CONSTANTS[opcode])
         elif opcode in NEW:
             stack.append(NEW[opcode]())
-        elif opcode in VALUES:
+        elif opcode in NUMBERS or opcode in TEXTS:
             stack.append(argument)
         elif opcode == "MARK":
             stack.append(MARK)
