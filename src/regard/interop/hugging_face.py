@@ -5,6 +5,7 @@ positions Marian. Pegasus and Marian have all sines before all cosines. So the d
 in that order, in every matrix: no result changes but by rounding.
 """
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -221,12 +222,13 @@ class Translator:
         except ImportError:
             raise MissingExtraError("transformers", "hf", "the parity check of an export to Hugging Face") from None
         self.task = task
-        self.model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).eval()
+        with _quiet():
+            self.model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True).eval()
 
     def translate(self, sources: Sequence[Sequence[int]], beam: int, limits: Sequence[int]) -> list[list[int]]:
         """The tokens of the best hypothesis of each source, without a length penalty."""
         batch = self.task.inputs.collate([list(source) for source in sources])
-        with torch.inference_mode():
+        with torch.inference_mode(), _quiet():
             written = self.model.generate(
                 input_ids=batch.ids,
                 attention_mask=batch.mask.long(),
@@ -237,6 +239,23 @@ class Translator:
                 max_length=None,
             )
         return [_until_end(row[1:].tolist()) for row in written]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """In the block, transformers writes errors only, and draws no progress bars."""
+    from transformers.utils import logging as messages
+
+    logging: Any = messages  # some of its functions have no types
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def _until_end(tokens: list[int]) -> list[int]:

@@ -7,6 +7,7 @@ The encoder graph turns token ids into all that the decoder needs of the source 
 import contextlib
 import dataclasses
 import io
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -201,7 +202,8 @@ def _graph(
     module: nn.Module, inputs: tuple[Any, ...], dynamic: tuple[Any, ...], names: Sequence[str], outputs: Sequence[str]
 ) -> bytes:
     """The graph of a module as bytes."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    logger = logging.getLogger("torch.onnx")  # it warns of packages that nothing here needs
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), _only_errors(logger):
         warnings.simplefilter("ignore")  # the exporter's own
         program = torch.onnx.export(
             module,
@@ -220,6 +222,17 @@ def _graph(
         if size.dim_value in AXES:  # the exporter forgets that these follow from the inputs
             size.dim_param = AXES[size.dim_value]
     return bytes(proto.SerializeToString())
+
+
+@contextlib.contextmanager
+def _only_errors(logger: logging.Logger) -> Iterator[None]:
+    """In the block, a logger writes errors only."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class Graphs:
