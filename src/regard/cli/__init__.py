@@ -12,12 +12,14 @@ import typer
 
 from regard import __version__
 from regard.cli.align import align
+from regard.cli.card import card
 from regard.cli.compare import compare
 from regard.cli.core import Command, UsageError, note, say
 from regard.cli.data import data
 from regard.cli.demo import demo
 from regard.cli.doctor import doctor
 from regard.cli.errors import explain, finish_streams, prepare_streams
+from regard.cli.export import export
 from regard.cli.force import force
 from regard.cli.intervene import intervene
 from regard.cli.list import list_tables
@@ -66,7 +68,7 @@ COMMANDS = {
     command.__name__: command
     for command in (
         *(demo, train, predict, score, force, align, measure, look, intervene),
-        *(compare, vectors, near, data, show, serve, doctor),
+        *(compare, vectors, near, data, show, serve, export, card, doctor),
     )
 } | {"list": list_tables}
 for name, command in COMMANDS.items():

@@ -242,7 +242,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
             return prepared.plain.attend(
                 query, prepared.keys, prepared.values, prepared.mask, prepared.mask_bias, state.length
             )
-        sources = len(prepared.mask)
+        sources = prepared.mask.shape[0]
         attended = self.attention(
             query.unflatten(0, (sources, -1)),
             prepared.keys,

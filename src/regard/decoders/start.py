@@ -66,7 +66,7 @@ class Zeros(Start):
     def forward(self, summary: Recurrent) -> Recurrent:
         """Returns zeros for every source."""
         zeros = summary.hidden.new_zeros
-        shape = len(summary.hidden), self.layers
+        shape = summary.hidden.shape[0], self.layers
         return Recurrent(zeros(*shape, self.dim), zeros(*shape, self.cell_dim) if self.cell_dim else None)
 
 

@@ -105,7 +105,7 @@ PLAIN: frozenset[type[nn.Module]] = frozenset(
 
 def attend_memory(cross: MultiHead, asked: States, memory: KeyValues, mask: Tensor, start: int) -> States:
     """Attend with every row to the memory of its source; beams share the memory without copies."""
-    beams = asked.unflatten(0, (len(mask), -1))
+    beams = asked.unflatten(0, (mask.shape[0], -1))
     keys, values = memory.keys.unsqueeze(1), memory.values.unsqueeze(1)
     attended = cross(beams, keys, values, mask=mask[:, None, None], start=start, cleared=True)
     return attended.context.flatten(0, 1)
@@ -156,7 +156,7 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         """Empty caches."""
         site = self.shape.attention
         groups, width = site.groups or site.heads, self.shape.dim // site.heads
-        empty = self.embedding.weight.new_empty(len(prepared.mask), groups, 0, width)
+        empty = self.embedding.weight.new_empty(prepared.mask.shape[0], groups, 0, width)
         return TransformerState(tuple(KeyValues(empty, empty) for _ in self.stack))
 
     def step(self, tokens: Int[Tensor, "rows tokens"], state: TransformerState, prepared: TransformerPrepared) -> Step:
@@ -201,6 +201,6 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
             return None
         cross, memory = self.layers[-1].cross, prepared.layers[-1]
         assert cross is not None
-        beams = asked.unflatten(0, (len(prepared.mask), -1))
+        beams = asked.unflatten(0, (prepared.mask.shape[0], -1))
         mask = prepared.mask[:, None, None]
         return cross.weigh(beams, memory.keys.unsqueeze(1), mask=mask, start=state.length).flatten(0, 1)

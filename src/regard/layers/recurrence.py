@@ -131,11 +131,11 @@ class Recurrence(nn.Module):
         A flag among the inputs of an LSTM closes its input gate and opens its forget gate at padding. So the cell state
         stays the same from the last real position on. Other units have none: the second result is then empty.
         """
-        hidden = inputs.new_zeros(1, len(inputs), self.dim // self.directions)
+        hidden = inputs.new_zeros(1, inputs.shape[0], self.dim // self.directions)
         if not self.cell_dim:
             return self._run(inputs, hidden, weights)[0], []
         inputs, flagged = _add_padding_flag(inputs, mask, weights[0])
-        cell = inputs.new_zeros(1, len(inputs), self.cell_dim // self.directions)
+        cell = inputs.new_zeros(1, inputs.shape[0], self.cell_dim // self.directions)
         outputs, (_, last_cell) = self._run(inputs, (hidden, cell), [flagged, *weights[1:]])
         return outputs, [last_cell]
 

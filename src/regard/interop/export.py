@@ -1,0 +1,120 @@
+"""Export of runs to other toolkits: the files, a parity check with the written files, and a model card beside them."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.errors import CorruptError, RecipeError, pick
+from regard.interop import card, ctranslate2, hugging_face, onnx, parity, transformer
+from regard.models import Seq2Seq
+from regard.predict import Predictor
+from regard.storage import check_new
+from regard.storage.files import create_folder, write_errors
+from regard.tasks import Transduce
+
+CARD = "README.md"
+BEAM = 5  # of the parity check
+LEAST_SAME = {
+    "float32": 0.995,
+    "int8": 0.0,
+}  # shares of equal best hypotheses; int8 rounds, so that it is only reported
+LARGEST_DIFFERENCE = 1e-4  # of the logits of ONNX
+FEW = 32  # sentences of the parity check of ONNX
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The result of an export."""
+
+    path: Path
+    parity: str  # a sentence
+
+
+@dataclass(frozen=True)
+class Format:
+    """One toolkit that runs are exported to."""
+
+    module: object
+    precisions: tuple[str, ...]
+    check: Callable[[Path, Transduce, Seq2Seq, Sequence[str], str], str]
+
+
+def export(
+    predictor: Predictor,
+    to: str,
+    path: Path,
+    texts: Sequence[str],
+    *,
+    precision: str = "float32",
+    force: bool = False,
+) -> Exported:
+    """Write a run as a folder for another toolkit; `texts` are inputs for the parity check, which runs first.
+
+    If the check fails, nothing is written, unless `force` is set.
+    """
+    entry = pick(FORMATS, to, "format")
+    module = entry.module
+    if precision not in entry.precisions:
+        raise RecipeError(f"--to {to} writes {' or '.join(entry.precisions)}, not {precision}")
+    check_new(path)
+    module.check(predictor.task.recipe)  # type: ignore[attr-defined]
+    predictor.model.to("cpu").eval()
+    task, model = transformer.parts(predictor)
+    content: dict[str, bytes] = module.files(predictor, precision)  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / "export"
+        create_folder(draft, content, "export")
+        try:
+            sentence = entry.check(draft, task, model, texts, precision)
+        except CorruptError as error:
+            if not force:
+                raise
+            sentence = str(error)
+    about = card.write(predictor, exported=f"{module.NAME}, {precision}", parity=sentence)  # type: ignore[attr-defined]
+    with write_errors(path):
+        create_folder(path, content | {CARD: about.encode()}, "export")
+    return Exported(path, sentence)
+
+
+def _compare_outputs(
+    name: str,
+    translator: parity.Translates,
+    task: Transduce,
+    model: Seq2Seq,
+    texts: Sequence[str],
+    precision: str,
+) -> str:
+    """The sentence about equal best hypotheses; CorruptError if too few are equal in greedy search.
+
+    Greedy search shows whether the weights are the same. Beam searches differ in when a hypothesis may end.
+    """
+    greedy, wide = (parity.compare(task, model, translator, texts, beam)[0] for beam in (1, BEAM))
+    if greedy.share < LEAST_SAME[precision]:
+        least = f"at least {LEAST_SAME[precision]:.0%} are needed"
+        raise CorruptError(f"the export to {name} does not match the run: {greedy}; {least}; --force writes it")
+    return f"{greedy}; {wide}"
+
+
+def _check_ctranslate2(folder: Path, task: Transduce, model: Seq2Seq, texts: Sequence[str], precision: str) -> str:
+    translator = ctranslate2.Translator(folder, task)
+    return _compare_outputs(ctranslate2.NAME, translator, task, model, texts, precision)
+
+
+def _check_hugging_face(folder: Path, task: Transduce, model: Seq2Seq, texts: Sequence[str], precision: str) -> str:
+    return _compare_outputs(hugging_face.NAME, hugging_face.Translator(folder, task), task, model, texts, precision)
+
+
+def _check_onnx(folder: Path, task: Transduce, model: Seq2Seq, texts: Sequence[str], precision: str) -> str:
+    difference = onnx.compare(task, model, onnx.Graphs(folder), texts[:FEW])
+    if max(difference.logits, difference.map or 0.0) > LARGEST_DIFFERENCE:
+        most = f"at most {LARGEST_DIFFERENCE:g} is allowed"
+        raise CorruptError(f"the export to ONNX does not match the run: {difference}; {most}; --force writes it")
+    return str(difference)
+
+
+FORMATS = {
+    "huggingface": Format(hugging_face, ("float32",), _check_hugging_face),
+    "ctranslate2": Format(ctranslate2, ctranslate2.TYPES, _check_ctranslate2),
+    "onnx": Format(onnx, ("float32",), _check_onnx),
+}

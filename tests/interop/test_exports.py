@@ -1,0 +1,170 @@
+"""Exports compute what the run computes, as other toolkits run them; what they cannot express is refused by its key."""
+
+import numpy as np
+import pytest
+import torch
+from untrained_runs import TEXTS, TRANSFORMER, make_run
+
+import regard
+from regard.errors import CorruptError, RecipeError, StorageError
+from regard.interop import card, ctranslate2, export, hugging_face, onnx, parity
+from regard.storage.files import create_folder
+from regard.types import BEGIN, END, Example
+
+# Sources of different lengths, so that batches have padding.
+SOURCES = [" ".join(text.split()[:count]) for text in TEXTS for count in (1, 2, 3, 4)]
+TARGETS = ["sua sad extra", "llab", "tug tsi sad", "dnu nie", "extra extra nie dnu", "riw nehes"]
+CASES = {
+    "pegasus": ("word", False, {"model.norm": "pre", "model.activation": "gelu"}),
+    "marian": ("sentencepiece", True, {"model.norm": "post", "model.tied": True, "model.attention.score": "dot"}),
+    "blenderbot": ("character", False, {"model.positions": "learned", "model.attention.groups": 1}),
+}
+RECURRENT = {
+    "model.embedding": 10,
+    "model.encoder.dim": 12,
+    "model.decoder.dim": 14,
+    "model.attention.dim": 11,
+    "search.max_ratio": 1.0,
+}
+STEPPED = {
+    "transformer": TRANSFORMER
+    | {"model.norm": "post", "model.positions": "learned", "model.encoder.layers": 1, "model.decoder.layers": 1},
+    "bahdanau": RECURRENT,
+    "luong": RECURRENT
+    | {"model.decoder.order": "luong", "model.attention.score": "general"}
+    | {"model.encoder.cell": "lstm", "model.decoder.cell": "lstm", "model.encoder.layers": 2},
+}
+
+
+@pytest.fixture(params=CASES)
+def predictor(request, tmp_path):
+    kind, shared, changes = CASES[request.param]
+    return regard.load(make_run(tmp_path, kind, shared, **TRANSFORMER | changes))
+
+
+def forced(predictor):
+    """Pairs of token ids, and the logits of the run for every target token."""
+    task, model = predictor.task, predictor.model
+    data = task.encode([Example(source, target) for source, target in zip(TEXTS, TARGETS, strict=True)])
+    batch = task.collate(data, range(len(TEXTS)))
+    with torch.no_grad():
+        return batch, model(batch).logits
+
+
+def written(folder, content):
+    create_folder(folder, content, "test")
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_computes_the_same_logits_and_tokens(predictor, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = written(tmp_path / "hf", hugging_face.files(predictor))
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    batch, logits = forced(predictor)
+    with torch.no_grad():
+        inputs = {"input_ids": batch.source.ids, "attention_mask": batch.source.mask.long()}
+        theirs = model(**inputs, decoder_input_ids=batch.target.ids[:, :-1]).logits
+    real = batch.target.mask[:, 1:]
+    assert (theirs[..., : logits.shape[-1]] - logits)[real].abs().max() < 1e-4
+    assert (theirs[..., logits.shape[-1] :] < -1e8).all()  # rows that only the source vocabulary has
+    translator = hugging_face.Translator(folder, predictor.task)
+    measured, _ = parity.compare(predictor.task, predictor.model, translator, SOURCES, 1)
+    assert measured.same == measured.sentences == len(SOURCES)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_face_tokenizers_encode_alike(predictor, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = written(tmp_path / "hf", hugging_face.files(predictor))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        assert tokenizer(text)["input_ids"] == [*predictor.task.source.encode(text), END]
+
+
+def test_ctranslate2_computes_the_same_log_probabilities_and_tokens(predictor, tmp_path):
+    pytest.importorskip("ctranslate2")
+    task = predictor.task
+    translator = ctranslate2.Translator(written(tmp_path / "ct2", ctranslate2.files(predictor)), task)
+    batch, logits = forced(predictor)
+    sources = [[task.source.piece(token) for token in task.source.encode(text)] for text in TEXTS]
+    ids = [task.target.encode(text) for text in TARGETS]
+    scored = translator.engine.score_batch(sources, [[task.target.piece(token) for token in row] for row in ids])
+    log_probs = logits.log_softmax(-1).gather(-1, batch.target.ids[:, 1:, None]).squeeze(-1)
+    for row, result in enumerate(scored):
+        np.testing.assert_allclose(result.log_probs, log_probs[row, : len(ids[row]) + 1], atol=1e-4)
+    measured, _ = parity.compare(task, predictor.model, translator, SOURCES, 1)
+    assert measured.same == measured.sentences == len(SOURCES)
+
+
+@pytest.mark.parametrize("name", ["transformer", "bahdanau", pytest.param("luong", marks=pytest.mark.slow)])
+def test_onnx_computes_the_same_logits_and_maps(name, tmp_path):
+    pytest.importorskip("onnxruntime")
+    predictor = regard.load(make_run(tmp_path, "word", **STEPPED[name]))
+    onnx.check(predictor.task.recipe)
+    graphs = onnx.Graphs(written(tmp_path / "onnx", onnx.files(predictor)))
+    for texts in (TEXTS, TEXTS[1:2]):
+        difference = onnx.compare(predictor.task, predictor.model, graphs, texts)
+        assert difference.logits < 1e-4
+        assert difference.map is not None
+        assert difference.map < 1e-4
+    tokens = np.array([[END, END]])
+    first = graphs.step(np.array([[BEGIN]]), graphs.read(tokens))
+    assert first["map"].shape == (1, 2)
+    assert first["map"].sum() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "changes", "message"),
+    [
+        (ctranslate2, RECURRENT, "model.encoder.kind = recurrent: it takes transformer; --to onnx takes recurrent"),
+        (ctranslate2, TRANSFORMER | {"model.positions": "rotary"}, "model.positions = rotary"),
+        (hugging_face, TRANSFORMER | {"model.attention.score": "additive"}, "self_attention.score = additive"),
+        (hugging_face, TRANSFORMER | {"model.norm": "post", "model.positions": "learned"}, "takes sinusoidal"),
+        (hugging_face, TRANSFORMER | {"model.decoder.cross_attention.normalizer": "sparsemax"}, "cross_attention"),
+        (onnx, RECURRENT | {"model.decoder.order": "none"}, "model.decoder.order"),
+        (onnx, RECURRENT | {"model.attention.scope": "coverage"}, "scope = global, not coverage"),
+    ],
+)
+def test_what_a_toolkit_cannot_express_is_refused_by_its_key(module, changes, message, tmp_path):
+    predictor = regard.load(make_run(tmp_path, "word", **changes))
+    with pytest.raises(RecipeError, match=message):
+        module.check(predictor.task.recipe)
+
+
+def test_an_export_that_does_not_match_is_not_written(tmp_path, monkeypatch):
+    pytest.importorskip("ctranslate2")
+    predictor = regard.load(make_run(tmp_path, "word", **TRANSFORMER))
+    honest = ctranslate2.files
+
+    def changed(predictor, precision):
+        other = regard.load(make_run(tmp_path / "other", "word", seed=5, **TRANSFORMER))
+        return honest(other, precision)
+
+    monkeypatch.setattr(ctranslate2, "files", changed)
+    with pytest.raises(CorruptError, match="does not match the run"):
+        export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES)
+    assert not (tmp_path / "out").exists()
+    forced_out = export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES, force=True)
+    assert "does not match" in forced_out.parity
+
+
+def test_an_export_has_a_model_card_and_never_replaces_a_folder(tmp_path):
+    pytest.importorskip("ctranslate2")
+    predictor = regard.load(make_run(tmp_path, "word", **TRANSFORMER))
+    done = export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES, precision="int8")
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert done.parity in text
+    assert "CTranslate2, int8" in text
+    with pytest.raises(StorageError, match="there already"):
+        export.export(predictor, "ctranslate2", tmp_path / "out", SOURCES)
+    with pytest.raises(RecipeError, match="writes float32, not int8"):
+        export.export(predictor, "onnx", tmp_path / "other", SOURCES, precision="int8")
+    with pytest.raises(RecipeError, match="unknown format 'ctranslate'"):
+        export.export(predictor, "ctranslate", tmp_path / "other", SOURCES)
+
+
+def test_a_model_card_names_data_and_parts(tmp_path):
+    text = card.write(regard.load(make_run(tmp_path, "word", **RECURRENT)))
+    for part in ("corpus `reverse`", "order bahdanau", "score additive", "no recorded scores"):
+        assert part in text

@@ -1,0 +1,202 @@
+"""Checkpoints of other toolkits: read as plain data, refused by name if they could run code, and computed alike."""
+
+import argparse
+import collections
+import json
+import os
+import pickle
+import zipfile
+
+import pytest
+import torch
+from torch import nn
+
+import regard
+from regard.errors import CorruptError, DataError
+from regard.interop import IMPORTS
+from regard.interop.orphans import restricted
+from regard.types import BEGIN, Padded
+
+WORDS = ["<unk>", "<pad>", "<s>", "</s>", "one", "two", "three"]
+OTHERS = ["<unk>", "<pad>", "<s>", "</s>", "uno", "dos", "tres", "y"]
+
+
+class Malicious:
+    """What an attacker puts into a pickle: a call, made by whoever unpickles it."""
+
+    def __init__(self, call, *arguments):
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self):
+        return self.call, self.arguments
+
+
+def write_pickle(path, content):
+    """A file like those of torch.save, with any pickle in it."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+        archive.writestr("archive/version", "3\n")
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("name", ["system", "exec"])
+def test_a_malicious_pickle_is_refused_by_name_and_runs_nothing(tmp_path, protocol, name):
+    canary = tmp_path / "canary"
+    calls = {
+        "system": (os.system, f"touch {canary}"),
+        "exec": (exec, f"open({str(canary)!r}, 'w')"),
+    }
+    content = pickle.dumps({"model_state": {}, "z": Malicious(*calls[name])}, protocol=protocol)
+    write_pickle(tmp_path / "model.ckpt", content)
+    with pytest.raises(
+        DataError, match=rf"names '(posix|builtins|__builtin__)\.{name}', which could run code.*Nothing was run"
+    ):
+        restricted.load(tmp_path / "model.ckpt")
+    assert not canary.exists()
+    if name == "system":  # the canary works: unpickled, it would be there
+        pickle.loads(content)
+        assert canary.exists()
+
+
+def test_plain_data_is_read_as_torch_reads_it(tmp_path):
+    wide = torch.arange(60.0).reshape(3, 4, 5)
+    content = {
+        "model": collections.OrderedDict(a=wide, b=wide[:, 1:, ::2], c=nn.Parameter(torch.randn(2, 3))),
+        "opt": argparse.Namespace(layers=2, rate=0.5, names=["x", "y"], nothing=None, yes=True),
+        "numbers": (1, -2, 2**70, {"deep": [[]]}),
+        "half": torch.ones(3, dtype=torch.float16),
+        "empty": torch.empty(0, 4),
+    }
+    torch.save(content, tmp_path / "model.pt")
+    read = restricted.load(tmp_path / "model.pt")
+    for name, tensor in content["model"].items():
+        assert torch.equal(read["model"][name], tensor)
+    assert read["opt"] == vars(content["opt"])
+    assert read["numbers"] == content["numbers"]
+    assert torch.equal(read["half"], content["half"])
+    assert read["empty"].shape == (0, 4)
+
+
+def test_damaged_checkpoints_get_a_sentence(tmp_path):
+    path = tmp_path / "model.pt"
+    path.write_bytes(b"no zip")
+    with pytest.raises(DataError, match="cannot be read as a checkpoint of torch"):
+        restricted.load(path)
+    write_pickle(path, pickle.dumps([1, 2], protocol=2)[:-3])
+    with pytest.raises(CorruptError, match="is damaged"):
+        restricted.load(path)
+    torch.save({"a": torch.ones(5)}, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, member in members.items():
+            archive.writestr(name, member[:-4] if name.endswith("data/0") else member)
+    with pytest.raises(CorruptError, match="the storage 0 has 16 bytes"):
+        restricted.load(path)
+
+
+# ---- JoeyNMT
+
+
+def embeddings(width, scale):
+    return {"embedding_dim": width, "scale": scale, "dropout": 0.1}
+
+
+def write_joey(folder, model, state):
+    """A model directory with the names and the structure of JoeyNMT's."""
+    folder.mkdir()
+    special = {"unk_id": 0, "pad_id": 1, "bos_id": 2, "eos_id": 3}
+    (folder / "config.yaml").write_text(json.dumps({"data": {"special_symbols": special}, "model": model}))
+    (folder / "src_vocab.txt").write_text("\n".join(WORDS) + "\n")
+    (folder / "trg_vocab.txt").write_text("\n".join(OTHERS) + "\n")
+    torch.save({"model_state": state, "optimizer_state": {}, "stats_state": {"steps": 5}}, folder / "best.ckpt")
+    return folder
+
+
+def recurrent_model(cell, dim=6, hidden=4, width=5):
+    encoder = {"type": "recurrent", "rnn_type": cell, "embeddings": embeddings(width, False), "hidden_size": hidden}
+    encoder |= {"bidirectional": True, "num_layers": 1}
+    decoder = {"type": "recurrent", "rnn_type": cell, "embeddings": embeddings(width, False), "hidden_size": dim}
+    decoder |= {"num_layers": 1, "input_feeding": True, "init_hidden": "bridge", "attention": "bahdanau"}
+    kind = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
+    parts = {
+        "src_embed.lut": nn.Embedding(len(WORDS), width),
+        "trg_embed.lut": nn.Embedding(len(OTHERS), width),
+        "encoder.rnn": kind(width, hidden, batch_first=True, bidirectional=True),
+        "decoder.rnn": kind(width + dim, dim, batch_first=True),
+        "decoder.att_vector_layer": nn.Linear(dim + 2 * hidden, dim),
+        "decoder.output_layer": nn.Linear(dim, len(OTHERS), bias=False),
+        "decoder.attention.key_layer": nn.Linear(2 * hidden, dim, bias=False),
+        "decoder.attention.query_layer": nn.Linear(dim, dim, bias=False),
+        "decoder.attention.energy_layer": nn.Linear(dim, 1, bias=False),
+        "decoder.bridge_layer": nn.Linear(2 * hidden, dim),
+    }
+    return {"encoder": encoder, "decoder": decoder}, parts
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_recurrent_model_of_joeynmt_computes_its_equations(tmp_path, cell):
+    torch.manual_seed(1)
+    config, parts = recurrent_model(cell)
+    state = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
+    predictor = regard.load(IMPORTS["joeynmt"](write_joey(tmp_path / "joey", config, state), tmp_path / "runs"))
+    source, target = torch.tensor([[4, 6, 5, 3]]), [2, 5, 7]  # ids of JoeyNMT
+    with torch.no_grad():
+        states, last = parts["encoder.rnn"](parts["src_embed.lut"](source))
+        last = last[0] if cell == "lstm" else last
+        first = torch.tanh(parts["decoder.bridge_layer"](torch.cat([last[0], last[1]], dim=-1))).unsqueeze(0)
+        hidden, fed, logits = (first, first) if cell == "lstm" else first, torch.zeros(1, 1, 6), []
+        for token in target:
+            word = parts["trg_embed.lut"](torch.tensor([[token]]))
+            query, hidden = parts["decoder.rnn"](torch.cat([word, fed], dim=-1), hidden)
+            keys, asked = (parts[f"decoder.attention.{part}_layer"] for part in ("key", "query"))
+            scores = parts["decoder.attention.energy_layer"](torch.tanh(asked(query) + keys(states)))
+            context = scores.transpose(1, 2).softmax(-1) @ states
+            fed = torch.tanh(parts["decoder.att_vector_layer"](torch.cat([query, context], dim=-1)))
+            logits.append(parts["decoder.output_layer"](fed)[0, 0])
+        ours = predictor.model.read(Padded(source, torch.ones_like(source, dtype=torch.bool)))
+        step = predictor.model.decoder(torch.tensor([[BEGIN, 5, 7]]), ours)
+    swapped = torch.stack(logits)[:, [1, 0, 2, 3, 4, 5, 6, 7]]  # padding comes first in regard
+    assert (step.logits[0] - swapped).abs().max() < 1e-5
+    assert predictor.predict(["one three"])[0].map is not None
+
+
+def test_a_transformer_of_joeynmt_is_imported(tmp_path):
+    torch.manual_seed(1)
+    part = {"type": "transformer", "num_layers": 1, "num_heads": 2, "hidden_size": 6, "ff_size": 10}
+    part |= {"layer_norm": "pre", "embeddings": embeddings(6, True)}
+    model = {"encoder": part, "decoder": dict(part), "tied_softmax": True}
+    state = {"src_embed.lut.weight": torch.randn(len(WORDS), 6), "trg_embed.lut.weight": torch.randn(len(OTHERS), 6)}
+    sizes = {"feed_forward.pwff_layer.0": (10, 6), "feed_forward.pwff_layer.3": (6, 10)}
+    sites = {"encoder": ["src_src_att"], "decoder": ["trg_trg_att", "src_trg_att"]}
+    norms = {"encoder": ["layer_norm"], "decoder": ["x_layer_norm", "dec_layer_norm"]}
+    for side in sites:
+        linears = {f"{site}.{name}_layer": (6, 6) for site in sites[side] for name in ("q", "k", "v", "output")} | sizes
+        layers = linears | dict.fromkeys([*norms[side], "feed_forward.layer_norm"], (6,))
+        for name, shape in layers.items():
+            state[f"{side}.layers.0.{name}.weight"] = torch.randn(shape)
+            state[f"{side}.layers.0.{name}.bias"] = torch.randn(shape[:1])
+        state |= {f"{side}.layer_norm.{name}": torch.randn(6) for name in ("weight", "bias")}
+    state["decoder.output_layer.weight"] = state["trg_embed.lut.weight"]
+    run = IMPORTS["joeynmt"](write_joey(tmp_path / "joey", model, state), tmp_path / "runs")
+    predictor = regard.load(run)
+    query = predictor.model.decoder.layers[0].cross.query
+    assert torch.equal(query.weight, state["decoder.layers.0.src_trg_att.q_layer.weight"])
+    assert predictor.predict(["two one"], beam=2)[0].map is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"init_hidden": "last"}, "no counterpart of JoeyNMT's init_hidden = last"),
+        ({"rnn_type": "sru"}, "rnn_type = sru"),
+        ({"type": "transformer"}, "recurrent encoder with a transformer decoder"),
+    ],
+)
+def test_what_regard_cannot_express_is_refused_with_a_sentence(tmp_path, change, message):
+    config, parts = recurrent_model("gru")
+    config["decoder"] |= change
+    state = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
+    with pytest.raises(DataError, match=message):
+        IMPORTS["joeynmt"](write_joey(tmp_path / "joey", config, state), tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
