@@ -114,7 +114,7 @@ def report(name: str, folder: Path, model: Path, beam: int, sources: list[str], 
     import regard
     from regard.interop import IMPORTS
 
-    run = IMPORTS["joeynmt"](model, folder / "runs")
+    run, _ = IMPORTS["joeynmt"](model, "joey", folder / "runs")
     predictions = regard.load(run).predict(sources, beam=beam)
     same = sum(own.text == other for own, other in zip(predictions, theirs, strict=True))
     maps = sum(own.map is not None for own in predictions)

@@ -290,7 +290,7 @@ def test_the_picture_of_a_terminal_shows_what_stays_there() -> None:
 def test_the_readme_lists_the_extras_as_pyproject_has_them() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {
-        name: {re.split(r"[<>=]", package)[0] for package in packages}
+        name: {re.split(r"[<>=[]", package)[0] for package in packages}
         for name, packages in project["optional-dependencies"].items()
     }
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

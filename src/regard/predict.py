@@ -197,12 +197,12 @@ def load(run: Run | str | Path, device: str = "auto") -> Predictor:
     task, chosen = task_of(run), choose_device(device)
     with plugins.loading(run.needs()):
         with only_shapes():  # the run may be a stranger's, and its model larger than its weights
-            shapes = task.build()
+            shapes = models.with_lora(task.build(), task.recipe.train.lora_rank)
         memory.check_model(shapes, chosen)
         weights = models.stored_weights(run, shapes)
         with explain_out_of_memory("the model", "use a device with more memory"):
             model = task.build()
-            models.load_weights(model, weights)
+            models.load_weights(model, models.merged(weights))
             model.to(chosen).eval()
     models.store_by_columns(model)
     return Predictor(run, task, model, run.trust())

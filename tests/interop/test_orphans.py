@@ -31,6 +31,12 @@ class Malicious:
         return self.call, self.arguments
 
 
+def import_joey(folder, parent):
+    """The run that an import makes of a JoeyNMT model directory."""
+    run, _ = IMPORTS["joeynmt"](folder, "joey", parent)
+    return run
+
+
 def write_pickle(path, content):
     """A file like those of torch.save, with any pickle in it."""
     with zipfile.ZipFile(path, "w") as archive:
@@ -139,7 +145,7 @@ def test_a_recurrent_model_of_joeynmt_computes_its_equations(tmp_path, cell):
     torch.manual_seed(1)
     config, parts = recurrent_model(cell)
     state = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
-    predictor = regard.load(IMPORTS["joeynmt"](write_joey(tmp_path / "joey", config, state), tmp_path / "runs"))
+    predictor = regard.load(import_joey(write_joey(tmp_path / "joey", config, state), tmp_path / "runs"))
     source, target = torch.tensor([[4, 6, 5, 3]]), [2, 5, 7]  # ids of JoeyNMT
     with torch.no_grad():
         states, last = parts["encoder.rnn"](parts["src_embed.lut"](source))
@@ -178,7 +184,7 @@ def test_a_transformer_of_joeynmt_is_imported(tmp_path):
             state[f"{side}.layers.0.{name}.bias"] = torch.randn(shape[:1])
         state |= {f"{side}.layer_norm.{name}": torch.randn(6) for name in ("weight", "bias")}
     state["decoder.output_layer.weight"] = state["trg_embed.lut.weight"]
-    run = IMPORTS["joeynmt"](write_joey(tmp_path / "joey", model, state), tmp_path / "runs")
+    run = import_joey(write_joey(tmp_path / "joey", model, state), tmp_path / "runs")
     predictor = regard.load(run)
     query = predictor.model.decoder.layers[0].cross.query
     assert torch.equal(query.weight, state["decoder.layers.0.src_trg_att.q_layer.weight"])
@@ -198,5 +204,5 @@ def test_what_regard_cannot_express_is_refused_with_a_sentence(tmp_path, change,
     config["decoder"] |= change
     state = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
     with pytest.raises(DataError, match=message):
-        IMPORTS["joeynmt"](write_joey(tmp_path / "joey", config, state), tmp_path / "runs")
+        import_joey(write_joey(tmp_path / "joey", config, state), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()

@@ -80,7 +80,16 @@ def gelu(value: Tensor) -> Tensor:
     return value * (1 + torch.erf(value / math.sqrt(2))) / 2
 
 
-ACTIVATION_EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": lambda value: value.clamp(min=0), "gelu": gelu}
+def gelu_tanh(value: Tensor) -> Tensor:
+    """Hendrycks and Gimpel 2016, section 2."""
+    return 0.5 * value * (1 + torch.tanh(math.sqrt(2 / math.pi) * (value + 0.044715 * value**3)))
+
+
+ACTIVATION_EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": lambda value: value.clamp(min=0),
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+}
 
 
 def affine(layer: nn.Linear, states: Tensor) -> Tensor:

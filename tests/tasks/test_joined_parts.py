@@ -19,6 +19,7 @@ from regard.maps import Frames
 from regard.models import CROSS
 from regard.tasks.parts import Corner, block_diagonal, join
 from regard.types import Example, Hypothesis
+from wordpieces import build
 
 TEXTS = ["the cat sat", "a dog ran far", "the dog sat"]
 
@@ -30,7 +31,7 @@ def hypothesis(tokens: list[int], score: float, columns: int | None = None, fini
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_there_is_one_space_between_the_texts_of_two_parts(kind: str) -> None:
-    tokenizer = TOKENIZERS[kind].build(TEXTS, 40)
+    tokenizer = build(kind, TEXTS, 40)
     texts = ["the cat", "", "a dog ran", "sat"]
     outputs = [hypothesis(tokenizer.encode(text) if text else [], -1.5) for text in texts]
     joined, corners = join(outputs, [0, 5, 9, 14], 20, tokenizer)

@@ -11,7 +11,15 @@ from regard.tasks import TASKS
 from small_recipes import RECIPES
 
 # Keys that the training loop reads for every task, and sections of attention, which are read as a whole.
-OF_ALL_TASKS = ("name", "task", "metric", "train.", "model.encoder.self_attention.", "model.decoder.")
+OF_ALL_TASKS = (
+    "name",
+    "task",
+    "metric",
+    "train.",
+    "model.embedding_from",
+    "model.encoder.self_attention.",
+    "model.decoder.",
+)
 
 # Keys that are read only with some data or in some searches.
 LIMITS = {f"data.limits.{item.name}" for item in dataclasses.fields(recipes.Limits)}

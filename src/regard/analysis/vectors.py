@@ -17,7 +17,6 @@ from regard.models import Classifier
 from regard.models.classifier import make_pooling
 from regard.predict import Predictor
 from regard.tasks import Classify, core
-from regard.types import END
 
 READ_TOKENS = 16_000  # tokens in a batch of the encoder
 
@@ -44,7 +43,7 @@ def vectors(predictor: Predictor, texts: Sequence[str]) -> Float[Tensor, "texts 
     with predictor.running():
         for places, ids in core.input_batches(cased, tokenizer.encode, task.longest, READ_TOKENS):
             # the same special tokens as in training
-            padded = task.padded(ids) if isinstance(task, Classify) else pad([[*row, END] for row in ids])
+            padded = task.padded(ids) if isinstance(task, Classify) else pad([tokenizer.framed(row) for row in ids])
             memory = encoder(padded.to(device))
             rows[places] = functional.normalize(pool(memory).vector.float(), dim=-1).cpu()
     return rows

@@ -21,6 +21,7 @@ from regard.cli.doctor import doctor
 from regard.cli.errors import explain, finish_streams, prepare_streams
 from regard.cli.export import export
 from regard.cli.force import force
+from regard.cli.import_ import import_
 from regard.cli.intervene import intervene
 from regard.cli.list import list_tables
 from regard.cli.look import look
@@ -65,10 +66,10 @@ def regard(version: Annotated[bool, VERSION] = False, debug: Annotated[bool, DEB
 
 
 COMMANDS = {
-    command.__name__: command
+    command.__name__.removesuffix("_"): command
     for command in (
         *(demo, train, predict, score, force, align, measure, look, intervene),
-        *(compare, vectors, near, data, show, serve, export, card, doctor),
+        *(compare, vectors, near, data, show, serve, import_, export, card, doctor),
     )
 } | {"list": list_tables}
 for name, command in COMMANDS.items():

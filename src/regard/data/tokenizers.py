@@ -8,13 +8,13 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain, pairwise
 from typing import Any, ClassVar, TypeVar, final
 
 from regard.console import counted, tick
-from regard.errors import CorruptError, DataError, RecipeError, ResourceError
+from regard.errors import CorruptError, DataError, MissingExtraError, RecipeError, ResourceError, shown
 from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
 UNKNOWN_SURFACE = "⁇"  # stands for UNKNOWN in decoded text
@@ -67,6 +67,14 @@ class Tokenizer(ABC):
     def encode_continuation(self, text: str) -> list[int]:
         """The token ids of a text that continues after other tokens; without a space, it continues their last word."""
         return self.encode(text)
+
+    def encode_word(self, word: str) -> list[int]:
+        """The token ids of a word that other words come before and after."""
+        return self.encode(word)
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        """The ids of a text as an encoder reads them: END comes last."""
+        return [*ids, END]
 
     def begins(self, token: int) -> bool:
         """Whether a token begins a word; False only for sub-words that continue one."""
@@ -254,6 +262,131 @@ class SentencePiece(Tokenizer):
         return cls(content)
 
 
+@final
+class HuggingFace(Tokenizer):
+    """The tokenizer of an imported Hugging Face model, by the package `tokenizers`: WordPiece, byte-level BPE, Unigram.
+
+    The ids 0 to 3 are the model's own special tokens; all other tokens follow in the order of the model's ids. The text
+    of a token for labels begins with `▁` if it begins a word, as that of sentencepiece.
+    """
+
+    kind = "hugging_face"
+
+    def __init__(self, tokenizer: Mapping[str, Any], specials: Sequence[str | None], *, begin: bool) -> None:
+        """Build the tokenizer of the content of a tokenizer.json.
+
+        `specials` are the model's own tokens for PAD, UNKNOWN, BEGIN and END; None if it has none. With `begin`, an
+        encoder reads BEGIN before every text.
+        """
+        try:
+            import tokenizers
+        except ImportError as missing:
+            raise MissingExtraError("tokenizers", "hf", "the tokenizer of an imported model") from missing
+
+        self._content, self._specials, self._begin = dict(tokenizer), tuple(specials), begin
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
+        except Exception as error:  # the package raises no narrower class
+            raise _damaged(self.kind, str(error)) from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True  # "[SEP]" in a text is a text
+        known: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        if unknown := [token for token in specials if token is not None and token not in known]:
+            raise _damaged(self.kind, f"it has no token {shown(unknown[0])}")
+        own = [None if token is None else known[token] for token in specials]
+        names = {index: token for token, index in known.items() if index not in own}
+        self.rows: tuple[int | None, ...] = (*own, *sorted(names))
+        self._ids = {row: index for index, row in reversed([*enumerate(self.rows)])}
+        label = _label_maker(self._tokenizer, self._content)
+        super().__init__((*SPECIALS, *(label(names[row], row) for row in sorted(names))))
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text, without BEGIN and END; the text of a special token is UNKNOWN."""
+        ids = [self._ids[row] for row in self._tokenizer.encode(text, add_special_tokens=False).ids]
+        return [token if token >= len(SPECIALS) else UNKNOWN for token in ids]
+
+    def row(self, token: str) -> int | None:
+        """The model's own id of a token; None if it has no such token."""
+        row: int | None = self._tokenizer.token_to_id(token)
+        return row
+
+    def encode_word(self, word: str) -> list[int]:
+        """The token ids of a word; byte-level BPE encodes it with the space before it."""
+        return self.encode(f" {word}" if _is_byte_level(self._content) else word)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without special tokens; UNKNOWN becomes ⁇. Normalised text stays normalised."""
+        visible = [self.rows[token] for token in ids if token == UNKNOWN or token >= len(SPECIALS)]
+        text: str = self._tokenizer.decode([row for row in visible if row is not None], skip_special_tokens=False)
+        unknown = self._specials[UNKNOWN]
+        return text if unknown is None else text.replace(unknown, UNKNOWN_SURFACE)
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Character offsets (start, end) in the text of each token that `encode` returns."""
+        spans: list[tuple[int, int]] = self._tokenizer.encode(text, add_special_tokens=False).offsets
+        return spans
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        """The ids of a text as an encoder reads them: between BEGIN and END, or only before END."""
+        return [*([BEGIN] if self._begin else []), *ids, END]
+
+    def begins(self, token: int) -> bool:
+        """Whether a token begins a word."""
+        return self.piece(token).startswith("▁")
+
+    def to_bytes(self) -> bytes:
+        """The kind, the special tokens and the content of the tokenizer.json, as JSON in UTF-8."""
+        stored = {"kind": self.kind, "specials": self._specials, "begin": self._begin, "tokenizer": self._content}
+        return json.dumps(stored, ensure_ascii=False).encode("utf-8")
+
+    @classmethod
+    def build(cls, texts: Sequence[str], size: int) -> "HuggingFace":
+        """Refuses: the tokenizer comes with the weights of a model."""
+        raise RecipeError(
+            f"a tokenizer of kind {cls.kind!r} is not learned from texts; it comes with an imported model: "
+            "regard import FOLDER, then train.start_from=RUN"
+        )
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "HuggingFace":
+        """Restores a tokenizer from `to_bytes`; raises CorruptError if the content is damaged."""
+        try:
+            stored = json.loads(content.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise _damaged(cls.kind, str(error)) from error
+        if not isinstance(stored, dict) or stored.get("kind") != cls.kind:
+            raise _damaged(cls.kind, f"its kind is not {cls.kind}")
+        specials, begin, tokenizer = stored.get("specials"), stored.get("begin"), stored.get("tokenizer")
+        if not isinstance(specials, list) or len(specials) != len(SPECIALS) or type(begin) is not bool:
+            raise _damaged(cls.kind, "it does not name its special tokens")
+        if not isinstance(tokenizer, dict) or not all(token is None or isinstance(token, str) for token in specials):
+            raise _damaged(cls.kind, "it holds no tokenizer")
+        return cls(tokenizer, specials, begin=begin)
+
+
+def _is_byte_level(content: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer.json is of byte-level BPE (Radford et al. 2019), whose tokens are made of bytes."""
+    return "ByteLevel" in json.dumps([content.get("pre_tokenizer"), content.get("decoder")])
+
+
+def _label_maker(tokenizer: Any, content: Mapping[str, Any]) -> Callable[[str, int], str]:
+    """Returns the function that makes the label of a token from its text and its row: `▁` for a word's beginning."""
+    model = content.get("model")
+    special = {added.get("content") for added in content.get("added_tokens") or [] if isinstance(added, dict)}
+    if isinstance(model, dict) and model.get("type") == "WordPiece":
+        prefix = str(model.get("continuing_subword_prefix", "##"))
+        return lambda token, row: token.removeprefix(prefix) if token.startswith(prefix) else f"▁{token}"
+    if not _is_byte_level(content):
+        return lambda token, row: token
+
+    def label(token: str, row: int) -> str:
+        text = token if token in special else tokenizer.decode([row], skip_special_tokens=False)
+        return token if "\N{REPLACEMENT CHARACTER}" in text else text.replace(" ", "▁")
+
+    return label
+
+
 def _sentences(texts: Iterable[str]) -> Iterator[str]:
     """The texts, cut so that sentencepiece learns from all of them."""
     yield " "  # sentencepiece raises an error if nothing is left to learn from
@@ -338,4 +471,5 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "character": Character,
     "word": Word,
     "sentencepiece": SentencePiece,
+    "hugging_face": HuggingFace,
 }

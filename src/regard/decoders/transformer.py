@@ -1,6 +1,5 @@
 """The Transformer's decoder: every token attends to itself and the tokens before it, then to the memory."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -124,7 +123,7 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         self.top = Top(shape)
         start_weights(self, shape)
         self.positions = shape.placed(causal=True)
-        self.embedding = embedding
+        self.embedding, self.embedding_norm = embedding, shape.norm_of_embeddings()
         self.out = None if tied else Linear(shape.dim, embedding.num_embeddings)
         self.shape, self.attends = shape, memory_dim is not None
 
@@ -163,8 +162,7 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         """Read the tokens, all at once; the attention map is the mean of the top layer's heads."""
         if prepared.plain is not None and tokens.shape[1] == 1:
             return self.plain_step(tokens, state, prepared, prepared.plain)
-        words = self.embedding(tokens) * math.sqrt(self.shape.dim)
-        stream = Stream(dropout(self.positions.embed(words, state.length), self.shape.dropout, self.training))
+        stream = Stream(dropout(self.embed(tokens, state.length), self.shape.dropout, self.training))
         bias = self.positions.bias(tokens.shape[1], state.length + tokens.shape[1], state.length)
         caches, asked = [], None
         for index, layer in enumerate(self.layers):
@@ -174,6 +172,11 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         after = replace(state, layers=tuple(caches), length=state.length + tokens.shape[1])
         return Step(self.predict(self.top(stream)), after, self.map(asked, state, prepared))
 
+    def embed(self, tokens: Int[Tensor, "rows tokens"], start: int) -> States:
+        """The vectors of the tokens with their positions; the first token is at position `start`."""
+        words = self.positions.embed(self.embedding(tokens) * self.shape.scale, start)
+        return words if self.embedding_norm is None else self.embedding_norm(words)
+
     def plain_step(
         self,
         tokens: Int[Tensor, "rows 1"],
@@ -182,9 +185,13 @@ class TransformerDecoder(Decoder[TransformerPrepared, TransformerState]):
         plain: TransformerStep,
     ) -> Step:
         """A step of one token without module calls in the layers."""
-        words = self.positions.embed(self.embedding(tokens) * math.sqrt(self.shape.dim), state.length).squeeze(1)
         states, caches, weights = plain.step(
-            words, state.layers, prepared.layers, prepared.mask_bias, prepared.mask, self.positions
+            self.embed(tokens, state.length).squeeze(1),
+            state.layers,
+            prepared.layers,
+            prepared.mask_bias,
+            prepared.mask,
+            self.positions,
         )
         after = TransformerState(caches, state.length + 1)
         logits = linear(self.top(Stream(states)), *plain.words)

@@ -1,7 +1,5 @@
 """The Transformer's encoder: every position attends to all positions."""
 
-import math
-
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -49,14 +47,16 @@ class TransformerEncoder(Encoder):
         self.top = Top(shape)
         start_weights(self, shape)
         self.positions = shape.placed(causal=False)
-        self.embedding = embedding
-        self.dim, self.dropout = shape.dim, shape.dropout
+        self.embedding, self.embedding_norm = embedding, shape.norm_of_embeddings()
+        self.dim, self.dropout, self.scale = shape.dim, shape.dropout, shape.scale
 
     def read(
         self, vectors: Float[Tensor, "batch source word"], mask: Bool[Tensor, "batch source"], layout: Layout = TEXT
     ) -> Memory:
         """Encode the vectors; states of padding are zero, and the summary is the mean of the other states."""
-        inputs = self.positions.embed(vectors * math.sqrt(self.dim), 0)
+        inputs = self.positions.embed(vectors * self.scale, 0)
+        if self.embedding_norm is not None:
+            inputs = self.embedding_norm(inputs)
         stream = Stream(dropout(inputs, self.dropout, self.training))
         length = vectors.shape[1]
         bias = self.positions.bias(length, length, 0)

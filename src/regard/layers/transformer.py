@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from jaxtyping import Float
@@ -22,6 +23,7 @@ from regard.recipe import SMALL
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu_,
     "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
 }
 NORMS = ("pre", "post")
 
@@ -51,6 +53,22 @@ class Shape:
     positions: str
     longest: int
     init: str = "glorot"
+    norm_eps: float = 1e-5
+    embedding_norm: bool = False  # whether embeddings are normalised before the first layer
+    embedding_scaled: bool = True  # whether embeddings are multiplied by the square root of `dim`
+
+    @property
+    def scale(self) -> float:
+        """The factor of the embeddings."""
+        return math.sqrt(self.dim) if self.embedding_scaled else 1.0
+
+    def layer_norm(self) -> nn.LayerNorm:
+        """A new layer normalisation (Ba et al. 2016)."""
+        return nn.LayerNorm(self.dim, eps=self.norm_eps)
+
+    def norm_of_embeddings(self) -> nn.LayerNorm | None:
+        """A new normalisation of embeddings with their positions (Devlin et al. 2019); None if there is none."""
+        return self.layer_norm() if self.embedding_norm else None
 
     def placed(self, *, causal: bool) -> Positions:
         """The positions module of the stack; `causal` is True if attention is causal."""
@@ -86,7 +104,7 @@ class Residual(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(shape.dim)
+        self.norm = shape.layer_norm()
         self.before = shape.norm == "pre"
         self.dropout = shape.dropout
 
@@ -108,7 +126,7 @@ class Top(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(shape.dim) if shape.norm == "pre" else None
+        self.norm = shape.layer_norm() if shape.norm == "pre" else None
         self.dropout = shape.dropout
 
     def forward(self, stream: Stream) -> Float[Tensor, "*batch dim"]:

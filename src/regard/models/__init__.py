@@ -5,6 +5,7 @@ from regard.models.classifier import Classifier
 from regard.models.interventions import intervene
 from regard.models.language import LanguageModel
 from regard.models.layout import store_by_columns
+from regard.models.lora import merged, with_lora
 from regard.models.seq2seq import Seq2Seq, assemble, build
 from regard.models.weights import (
     SharedRows,
@@ -32,6 +33,7 @@ __all__ = [
     "fitting_weights",
     "intervene",
     "load_weights",
+    "merged",
     "not_finite",
     "read_tensors",
     "read_weights",
@@ -39,5 +41,6 @@ __all__ = [
     "store_by_columns",
     "stored_weights",
     "weights",
+    "with_lora",
     "with_shared_rows",
 ]

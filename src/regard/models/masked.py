@@ -19,13 +19,13 @@ class MaskedLM(nn.Module):
     tokens, which can start from them.
     """
 
-    def __init__(self, encoder: Encoder, *, tied: bool) -> None:
+    def __init__(self, encoder: Encoder, *, tied: bool, norm_eps: float = 1e-5) -> None:
         super().__init__()
         self.encoder = encoder
         self.mask_id, width = encoder.words.num_embeddings, encoder.words.embedding_dim
         self.mask = nn.Parameter(torch.empty(width).normal_(std=width**-0.5))
         self.inner = nn.Linear(encoder.dim, width)
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.out = None if tied else nn.Linear(width, self.mask_id)
         self.bias = nn.Parameter(torch.zeros(self.mask_id)) if tied else None
 
@@ -48,4 +48,4 @@ class MaskedLM(nn.Module):
 
 def build(recipe: recipes.Model, *, size: int) -> MaskedLM:
     """Build the masked language model of a recipe for a vocabulary of `size` tokens."""
-    return MaskedLM(core.text_encoder(recipe, size), tied=recipe.tied)
+    return MaskedLM(core.text_encoder(recipe, size), tied=recipe.tied, norm_eps=recipe.norm_eps)

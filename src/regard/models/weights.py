@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from regard import device as devices
 from regard.errors import CorruptError, shown
+from regard.models.lora import merged
 from regard.storage import MODEL, Folder, Run
 from regard.storage.runs import resume_command
 from regard.types import Vocabulary
@@ -126,7 +127,7 @@ def fitting_weights(run: Run, model: nn.Module, shared: Mapping[str, SharedRows]
     """
     _check_stored(run)
     own = weights(model)
-    stored = _parse(run, MODEL, devices.memory(torch.device("cpu")))
+    stored = merged(_parse(run, MODEL, devices.memory(torch.device("cpu"))))
     fitting = {
         name: weight
         for name, weight in stored.items()

@@ -18,7 +18,7 @@ from regard.maps import TEXT
 from regard.recipe import SMALL, Model, Recipe
 from regard.sources.core import Front, Source, Vectors
 from regard.storage import Run
-from regard.types import END, PAD, SPECIALS, Padded
+from regard.types import PAD, Padded
 
 SOURCE, TARGET = "source.tokens", "target.tokens"  # files of a run's tokenizers; the first alone if there is one
 
@@ -86,16 +86,16 @@ class Text(Source[list[int]]):
         return IntegerRows.of(map(self.encode, counted(sources, "encoding sources")))
 
     def size(self, item: list[int]) -> int:
-        """The number of tokens, END included."""
-        return len(item) + 1
+        """The number of tokens, special ones included."""
+        return len(self.tokenizer.framed(item))
 
     def collate(self, items: Sequence[list[int]]) -> Padded:
         """Rows of ids, each ending with END, padded to the longest."""
-        return pad([[*ids, END] for ids in items])
+        return pad([self.tokenizer.framed(ids) for ids in items])
 
     def labels(self, item: list[int]) -> tuple[str, ...]:
-        """The tokens as text, END included."""
-        return (*(self.tokenizer.piece(token) for token in item), SPECIALS[END])
+        """The tokens as text, special ones included."""
+        return tuple(self.tokenizer.piece(token) for token in self.tokenizer.framed(item))
 
     def front(self, model: Model) -> TokenEmbedding:
         """Build the token embedding of the vocabulary."""

@@ -118,8 +118,9 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
     def collate(self, data: Questions, indices: Sequence[int]) -> QuestionBatch:
         """Makes the batch of the examples at these indices."""
         questions, contexts = ([ids[index] for index in indices] for ids in (data.questions, data.contexts))
-        source, context = arrange(questions, contexts)
-        begins = torch.tensor([[len(question) + 1] for question in questions])
+        begun = [self.source.framed(question)[:-1] for question in questions]
+        source, context = arrange(begun, contexts)
+        begins = torch.tensor([[len(question) + 1] for question in begun])
         spans = begins + torch.tensor([data.spans[index] for index in indices])
         return QuestionBatch(source, context, spans, torch.tensor(indices, dtype=torch.long))
 
@@ -163,7 +164,8 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
             if not places:
                 continue
             both = [[self.source.encode(part) for part in parts(texts[place])] for place in places]
-            source, context = arrange(*zip(*both, strict=True))
+            begun = ((self.source.framed(question)[:-1], context) for question, context in both)
+            source, context = arrange(*zip(*begun, strict=True))
             with core.recording_sites(model, all_maps) as recording:
                 pointed = model(source.to(device), context.to(device))
             for row, place in enumerate(places):
@@ -178,7 +180,8 @@ class Answer(TextTask[SpanModel, Questions, QuestionBatch]):
 
     def _ids(self, text: str) -> list[int]:
         """The token ids of question END context END."""
-        return [token for part in parts(text) for token in [*self.source.encode(part), END]]
+        question, context = (self.source.encode(part) for part in parts(text))
+        return [*self.source.framed(question), *context, END]
 
     def positions(self, text: str) -> tuple[str, ...]:
         """The tokens of question END context END."""

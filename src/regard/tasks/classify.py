@@ -27,7 +27,7 @@ from regard.storage import Run
 from regard.storage.runs import parse_json
 from regard.tasks import core
 from regard.tasks.core import Axes, Encoded, Examples, Scored, TextTask
-from regard.types import BEGIN, END, BatchFirst, Example, Padded, Prediction, Vocabulary
+from regard.types import BEGIN, BatchFirst, Example, Padded, Prediction, Vocabulary
 
 LABELS = "labels.json"
 LISTED = 8  # labels that a message lists at most
@@ -166,15 +166,16 @@ class Classify(TextTask[Classifier, Labelled, LabelledBatch]):
 
     def padded(self, rows: Sequence[Sequence[int]]) -> Padded:
         """Pads sentences to a batch, with END; BEGIN comes first if classify.pooling = cls, which uses its state."""
-        return batching.pad([[*self._first(), *row, END] for row in rows])
+        return batching.pad([self.framed(row) for row in rows])
 
-    def _first(self) -> list[int]:
-        """The tokens before a sentence: BEGIN if classify.pooling = cls, otherwise none."""
-        return [BEGIN] if self.recipe.classify.pooling == "cls" else []
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        """A sentence with its special tokens; BEGIN is there if classify.pooling = cls, or if the tokenizer adds it."""
+        framed = self.source.framed(ids)
+        return framed if self.recipe.classify.pooling != "cls" or framed[0] == BEGIN else [BEGIN, *framed]
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
         """The labels of all positions of a padded sentence, those of special tokens included."""
-        return tuple(self.source.piece(token) for token in [*self._first(), *ids, END])
+        return tuple(self.source.piece(token) for token in self.framed(ids))
 
     def tokens(self, batch: LabelledBatch) -> int:
         """The number of sentences of a batch, since each has one label."""

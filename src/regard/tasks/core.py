@@ -40,7 +40,7 @@ from regard.maps import TEXT, AttentionMaps, LayerMaps, Layout, SourceView
 from regard.metrics import CLOSEST, METRICS, MULTI_REFERENCE, Measured, Outcome, companions
 from regard.models import CROSS, DECODER_SELF, POOLING, sites
 from regard.models.letters import Spelled
-from regard.recipe import Limits, Model, Recipe, Search, Train
+from regard.recipe import Limits, Recipe, Search, Train
 from regard.sources import Text
 from regard.storage import Run
 from regard.types import (
@@ -515,12 +515,12 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     @property
     def longest_trained(self) -> int:
         """The largest number of tokens of a side in training; with learned positions at most their number."""
-        return int(min(self.recipe.data.max_length, position_limit(self.recipe.model) - 1))
+        return int(min(self.recipe.data.max_length, position_limit(self.recipe)))
 
     @property
     def longest(self) -> float:
-        """The largest number of tokens of an input; with learned positions at most their number, less one for END."""
-        return min(max(LONGEST, self.recipe.data.max_length), position_limit(self.recipe.model) - 1)
+        """The largest number of tokens of an input; with learned positions at most as many as have one."""
+        return min(max(LONGEST, self.recipe.data.max_length), position_limit(self.recipe))
 
     @abstractmethod
     def too_long(self, text: str) -> bool:
@@ -638,10 +638,12 @@ def describe_dropped(names: Sequence[str], dropped: int, noun: str, why: str = "
     return [f"{' and '.join(names)}: {quantity(dropped, noun)}{why} dropped"] if dropped else []
 
 
-def position_limit(model: Model) -> float:
-    """The number of positions that a model has: model.longest if positions are learned, otherwise infinite."""
+def position_limit(recipe: Recipe) -> float:
+    """The number of tokens that have a position besides the special ones: infinite, unless positions are learned."""
+    model = recipe.model
     learned = model.positions == "learned" and "transformer" in (model.encoder.kind, model.decoder.kind)
-    return model.longest if learned else math.inf
+    specials = 2 if recipe.tokens.source == "hugging_face" else 1  # END, and BEGIN if the tokenizer adds it
+    return model.longest - specials if learned else math.inf
 
 
 def lowered(text: str, recipe: Recipe) -> str:

@@ -274,7 +274,15 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
     aligned = True
     ignores = (
         *(*core.OF_PAIRS, "source", "tokens", "search", "data.dev", "data.split_seed", "data.max_length"),
-        *("model.embedding", "model.tied", "model.encoder", "train.smoothing", "train.word_dropout", "train.capture"),
+        *(
+            "model.embedding",
+            "model.embedding_from",
+            "model.tied",
+            "model.encoder",
+            "train.smoothing",
+            "train.word_dropout",
+            "train.capture",
+        ),
         *("model.decoder.start", "model.decoder.copies", "model.decoder.gated_context", "train.compile"),
         *("model.decoder.cross_attention", *core.ATTENTION_TERMS, *core.REWARD),
     )

@@ -26,7 +26,7 @@ from regard.models.masked import MaskedLM
 from regard.recipe import Limits, Recipe, Search
 from regard.tasks import core
 from regard.tasks.core import Axes, Encoded, Scored, TextTask
-from regard.types import END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction, Vocabulary
+from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Padded, Prediction, Vocabulary
 
 BLANK = "___"  # a blank in an input text, to be filled with one token
 MASK = "<mask>"  # label of a blank on the axes of maps
@@ -101,7 +101,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
     def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         super().check(recipe)
-        if recipe.masked_lm.whole_words and recipe.tokens.source != "sentencepiece":
+        if recipe.masked_lm.whole_words and recipe.tokens.source not in ("sentencepiece", "hugging_face"):
             raise RecipeError(
                 "masked_lm.whole_words is for words in pieces: "
                 f"it needs tokens.source = sentencepiece, not {recipe.tokens.source}"
@@ -153,8 +153,9 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
 
     def collate(self, data: Texts, indices: Sequence[int]) -> MaskedBatch:
         """Makes the batch of the texts at these indices, with masked tokens."""
-        whole = batching.pad([[*data.rows[index], END] for index in indices])
-        chances = _chances([len(data.rows[index]) + 1 for index in indices], [data.seeds[index] for index in indices])
+        rows = [self.source.framed(data.rows[index]) for index in indices]
+        whole = batching.pad(rows)
+        chances = _chances([len(row) for row in rows], [data.seeds[index] for index in indices])
         source, wanted = self.hide(whole, chances)
         return MaskedBatch(source, wanted, torch.tensor(indices, dtype=torch.long))
 
@@ -171,7 +172,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         choice, kind, other = chances.unbind(-1)
         if self.recipe.masked_lm.whole_words:
             choice = choice.gather(1, self._word_beginnings(whole.ids))
-        text = whole.mask & (whole.ids != END)
+        text = whole.mask & (whole.ids != END) & (whole.ids != BEGIN)
         known = text & (whole.ids != UNKNOWN)
         asked = torch.where(known.any(1, keepdim=True), known, text)
         choice = choice.masked_fill(~asked, 2.0)
@@ -243,6 +244,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
             wanted = batch.wanted[asked]
             nats = -log_probs.gather(1, wanted.unsqueeze(1)).squeeze(1)
             rows, places = asked.nonzero().unbind(1)
+            places = places - (batch.source.ids[0, 0] == BEGIN).int()  # counted in the text
             examples = {index: data.examples[index] for index in indices}
             columns = (batch.examples[rows], places, nats, log_probs.amax(-1), log_probs.argmax(-1), wanted)
             for index, place, loss, score, said, meant in zip(*(column.tolist() for column in columns), strict=True):
@@ -270,7 +272,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         device = next(model.parameters()).device
         answers = [core.blank(text) for text in texts]
         for places, rows in core.input_batches(texts, lambda text: self.encode_blanks(text).ids, self.longest):
-            source = batching.pad([[*row, END] for row in rows]).to(device)
+            source = batching.pad([self.source.framed(row) for row in rows]).to(device)
             asked = source.ids == self.mask
             with core.recording_sites(model, all_maps) as recording:
                 logits, maps = core.with_last_attention(model, source, asked)
@@ -295,7 +297,7 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         ]
 
     def positions(self, text: str) -> tuple[str, ...]:
-        """The tokens of a text with blanks, and END."""
+        """The tokens of a text with blanks, special ones included."""
         return self.pieces(self.encode_blanks(text).ids)
 
     def too_long(self, text: str) -> bool:
@@ -320,8 +322,9 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         return holed
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """The labels of a text with blanks, and of END."""
-        return (*(MASK if token == self.mask else self.source.piece(token) for token in ids), SPECIALS[END])
+        """The labels of a text with blanks, and of its special tokens."""
+        framed = self.source.framed(ids)
+        return tuple(MASK if token == self.mask else self.source.piece(token) for token in framed)
 
     def prediction(
         self,
@@ -333,7 +336,9 @@ class MaskedText(TextTask[MaskedLM, Texts, MaskedBatch]):
         """Makes the prediction of a text from the log-probabilities of its blanks: the best fillings, with maps."""
         holed = self.encode_blanks(text)
         columns = self.pieces(holed.ids)
-        rows = None if weights is None or not holed.places else weights[holed.places, : len(columns)].cpu()
+        before = len(columns) - len(holed.ids) - 1  # special tokens that come first
+        places = [before + place for place in holed.places]
+        rows = None if weights is None or not places else weights[places, : len(columns)].cpu()
         predictions = []
         for guess in self.guesses(chances, holed.opening, n_best):
             pieces = tuple(self.source.piece(token) for token in guess.tokens)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -30,17 +31,21 @@ from regard.sources.text import SOURCE, TARGET, build_tokenizer
 from regard.storage import Run
 from regard.tasks import core
 from regard.tasks.core import Axes, Encoded, Task
-from regard.types import BEGIN, END, SPECIALS, BatchFirst, Example, Prediction, Vocabulary
+from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN, BatchFirst, Example, Prediction, Vocabulary
 
 LETTERS = "letters.tokens"
 LONGEST_WORD = 30  # letters of a word that are read; of a longer word, only its first and last letters
 SPELLED = 100_000  # size of the cache of encoded words
 ANSWER_TOKENS = 8000  # words of a batch for predictions
+PIECES = ("sentencepiece", "hugging_face")  # tokenizers that may split a word; its first piece gets its tag
 
 
 @dataclass(frozen=True)
 class Sentences(Encoded):
-    """Encoded sentences: ids of words and tags, and per sentence a tensor of letter ids, padded to its longest word."""
+    """Encoded sentences: ids of words and tags, and per sentence a tensor of letter ids, padded to its longest word.
+
+    If words are read in pieces, `words` are the ids of pieces; a word's tag stands at its first piece, PAD elsewhere.
+    """
 
     words: Sequence[list[int]]
     letters: Sequence[Int[Tensor, "_words _letters"]]
@@ -54,7 +59,7 @@ class Sentences(Encoded):
 
 @dataclass(frozen=True)
 class Tagged(BatchFirst):
-    """A batch of sentences with their gold tags; PAD after the last word."""
+    """A batch of sentences with their gold tags; PAD after the last word, and where no word begins."""
 
     source: Spelled
     tags: Int[Tensor, "batch length"]
@@ -84,8 +89,11 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     def check(cls, recipe: Recipe) -> None:
         """Refuse a recipe with unknown names or sizes that do not fit, before any data is read."""
         pick(tagged.FORMATS, recipe.tag.format, "format")
-        if (recipe.tokens.source, recipe.tokens.target) != (Word.kind, Word.kind):
-            raise RecipeError('a tagger reads words and writes tags; write tokens.source = tokens.target = "word"')
+        if recipe.tokens.source not in (Word.kind, *PIECES) or recipe.tokens.target != Word.kind:
+            raise RecipeError(
+                'a tagger reads words and writes tags; write tokens.source = tokens.target = "word"; to read words in '
+                f"pieces, tokens.source = {' or '.join(PIECES)}"
+            )
         with only_shapes():  # fails if sizes do not fit
             tagger.build(
                 recipe.model, recipe.tag.letters, words=len(SPECIALS), letters=len(SPECIALS), tags=len(SPECIALS)
@@ -142,18 +150,51 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         """Encodes all examples as ids of words, letters and tags."""
         sources, targets = store.sources(examples), store.targets(examples)
         words = IntegerRows.of(map(self.encode_words, counted(sources, "encoding words")))
-        tags = IntegerRows.of(map(self.tags.encode, targets))
+        tags = IntegerRows.of(map(self.encode_tags, sources, targets))
         letters = [self.encode_letters(source) for source in counted(sources, "encoding letters")]
         return Sentences(examples, words, letters, tags)
 
+    @property
+    def reads_words(self) -> bool:
+        """Whether the model reads whole words, and not their pieces."""
+        return self.recipe.tokens.source not in PIECES
+
     def encode_words(self, text: str) -> list[int]:
-        """The ids of the words of a text."""
-        return self.words.encode(core.lowered(text, self.recipe))
+        """The ids of the words of a text; if words are read in pieces, those of the pieces, with special tokens."""
+        if self.reads_words:
+            return self.words.encode(core.lowered(text, self.recipe))
+        return self.words.framed([token for word in self._pieces(text) for token in word])
+
+    def places(self, text: str) -> list[int]:
+        """The position of each word of a text, or of its first piece, among the ids of `encode_words`."""
+        if self.reads_words:
+            return [*range(len(text.split()))]
+        before = len(self.words.framed([])) - 1  # special tokens that come first
+        return [*accumulate(map(len, self._pieces(text)), initial=before)][:-1]
+
+    def _pieces(self, text: str) -> list[list[int]]:
+        """The ids of the pieces of each word; UNKNOWN for a word without any, such as one of control characters."""
+        return [self.words.encode_word(word) or [UNKNOWN] for word in core.lowered(text, self.recipe).split()]
+
+    def encode_tags(self, text: str, tags: str) -> list[int]:
+        """The ids of the tags, each at the position of its word, and PAD at other positions."""
+        if self.reads_words:
+            return self.tags.encode(tags)
+        spread = [PAD] * len(self.encode_words(text))
+        for place, tag in zip(self.places(text), self.tags.encode(tags), strict=True):
+            spread[place] = tag
+        return spread
 
     def encode_letters(self, text: str) -> Int[Tensor, "words letters"]:
-        """The ids of the letters of the words of a text, padded to the longest word."""
-        spelled = [self.spell(word) for word in text.split()]
-        return pad_sequence(spelled, batch_first=True)
+        """The ids of the letters of the words of a text, padded to the longest word.
+
+        If words are read in pieces, the first piece of a word has its letters, and all other positions have none.
+        """
+        words = text.split()
+        if not self.reads_words:
+            at = dict(zip(self.places(text), words, strict=True))
+            words = [at.get(place, "") for place in range(len(self.encode_words(text)))]
+        return pad_sequence([self.spell(word) for word in words], batch_first=True)
 
     def _spell(self, word: str) -> Int[Tensor, " letters"]:
         """The ids of a word's letters, with BEGIN and END; `spell` is the cached form."""
@@ -173,6 +214,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     def lawful(self, tags: Sequence[int]) -> bool:
         """Whether the tags of a sentence follow the BIO rules, if there are any; an unknown tag does not."""
+        tags = [tag for tag in tags if tag != PAD]
         if self.rules is None or not tags:
             return True
         if min(tags) < len(SPECIALS):  # a tag that is not in the vocabulary
@@ -188,7 +230,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
 
     def tokens(self, batch: Tagged) -> int:
         """The number of words of a batch."""
-        return int(batch.source.mask.sum())
+        return int((batch.tags != PAD).sum())
 
     def loss(self, model: Tagger, batch: Tagged, smoothing: float = 0.0, sampling: float = 0.0) -> Float[Tensor, ""]:
         """The cross-entropy summed over words; in training with word dropout, which leaves a word only its letters."""
@@ -220,13 +262,16 @@ class Tag(Task[Tagger, Sentences, Tagged]):
             with core.recording_sites(model, all_maps) as recording:
                 logits, weights = core.with_last_attention(model, source)
             logits = logits[..., len(SPECIALS) :]  # without the special tokens, which are no tags
-            paths = best_path(logits.float().log_softmax(-1), source.mask, rules)
+            words = batching.pad([self.places(texts[place]) for place in places]).to(device)
+            scores = logits.float().log_softmax(-1).gather(1, words.ids.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+            paths = best_path(scores, words.mask, rules)
             maps = [None] * len(places) if weights is None else weights.cpu()
-            tags, scores = paths.tags.tolist(), paths.scores.tolist()
-            for index, (place, row, score, own) in enumerate(zip(places, tags, scores, maps, strict=True)):
+            tags, totals = paths.tags.tolist(), paths.scores.tolist()
+            for index, (place, row, score, own) in enumerate(zip(places, tags, totals, maps, strict=True)):
                 answers[place] = self.prediction(texts[place], row, score, own)
                 if all_maps:
-                    axes = {ENCODER_SELF: Axes(answers[place].tokens, answers[place].source_tokens)}
+                    labels = self.positions(texts[place])
+                    axes = {ENCODER_SELF: Axes(answers[place].tokens if self.reads_words else labels, labels)}
                     answers[place] = replace(answers[place], maps=core.recorded_maps(model, recording, index, axes))
         return answers
 
@@ -235,17 +280,20 @@ class Tag(Task[Tagger, Sentences, Tagged]):
         words = tuple(text.split())
         tags = tuple(self.names[tag] for tag in row[: len(words)])
         attention_map = None
-        if weights is not None:
+        if weights is not None and self.reads_words:
             attention_map = AttentionMap(weights[: len(words), : len(words)], tags, words)
+        elif weights is not None:
+            labels = self.positions(text)
+            attention_map = AttentionMap(weights[self.places(text), : len(labels)], tags, labels)
         return Prediction(text, " ".join(tags), score, tags, attention_map, source_tokens=words)
 
     def positions(self, text: str) -> tuple[str, ...]:
-        """The words of a text."""
-        return tuple(text.split())
+        """The words of a text, or their pieces with special tokens."""
+        return tuple(text.split() if self.reads_words else map(self.words.piece, self.encode_words(text)))
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""
-        return len(text.split()) > self.longest
+        return len(text.split() if self.reads_words else self.encode_words(text)) > self.longest
 
     def unknown_parts(self, text: str) -> list[str]:
         """The letters of a text that are not in the vocabulary, in their order; if letters are not read, its words."""

@@ -279,7 +279,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         if cut:
             most = f"{settings.max_ratio:g} x source length + {settings.max_extra} tokens"
             how = "raise search.max_ratio or search.max_extra" + (
-                "" if math.isinf(core.position_limit(self.recipe.model)) else ", or model.longest"
+                "" if math.isinf(core.position_limit(self.recipe)) else ", or model.longest"
             )
             yield f"{cut:,} of {len(dev.examples):,} dev targets are longer than outputs may be ({most}); {how}"
 
@@ -526,7 +526,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def limit(self, length: int, settings: Search) -> int:
         """The largest number of output tokens, with END, for a source of this length."""
-        return int(min(settings.max_ratio * length + settings.max_extra, core.position_limit(self.recipe.model) - 1))
+        return int(min(settings.max_ratio * length + settings.max_extra, core.position_limit(self.recipe)))
 
     def too_long(self, text: str) -> bool:
         """Whether a text is too long, so that its prediction is blank."""

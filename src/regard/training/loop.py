@@ -26,6 +26,7 @@ from regard.tasks.core import Encoded, Examples
 from regard.training import engine, environment, prolonging
 from regard.training.callbacks import Callback, Callbacks, Ended, MetricsFile, Started, Updated, call
 from regard.training.callbacks import check as check_callbacks
+from regard.training.embeddings import start_embeddings
 from regard.training.engine import SMALLER_BATCHES
 from regard.training.overview import overview
 from regard.training.report import Report
@@ -108,6 +109,7 @@ def _prepare(recipe: Recipe, origin: Run | None, given: Given, log: ProgressLog)
     digest = examples.digest()
     data, dev = _encode(task, examples)
     shapes = _shapes(task)
+    start_embeddings(task, shapes)  # fails if the vectors do not fit
     memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
     return Prepared(task, examples.without_texts(), data, dev, shapes, digest)  # without texts: frees their memory
 
@@ -279,6 +281,12 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
         task.check_columns(recipe)
     if recipe.train.new_vocabulary and not recipe.train.start_from:
         raise RecipeError("train.new_vocabulary is for train.start_from=RUN, which is not set; leave it out")
+    if recipe.train.lora_rank and not recipe.train.start_from:
+        raise RecipeError("train.lora_rank is for train.start_from=RUN, which is not set; leave it out")
+    if recipe.model.embedding_from and recipe.train.start_from and not stored:
+        raise RecipeError(
+            "model.embedding_from and train.start_from both say how embeddings begin; leave one of them out"
+        )
     task.check(recipe)
     pick(dict.fromkeys(devices.PRECISIONS), recipe.train.precision, "precision")
     pick(dict.fromkeys(KEPT_WEIGHTS), recipe.train.keep, "weights to keep")
@@ -289,7 +297,7 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
 def _shapes(task: AnyTask) -> nn.Module:
     """The model of a task on the meta device: only shapes, no memory for weights."""
     with devices.only_shapes():
-        return task.build()
+        return models.with_lora(task.build(), task.recipe.train.lora_rank)
 
 
 def _learn(
@@ -309,8 +317,8 @@ def _learn(
     torch.use_deterministic_algorithms(recipe.train.deterministic)
     torch.manual_seed(recipe.train.seed)
     with stopper.undoable():  # nothing is written yet
-        model = task.build()
-    start_notes = _start_from(task, model, run)
+        model = models.with_lora(task.build(), recipe.train.lora_rank)
+    start_notes = [*([] if run.checkpoints() else start_embeddings(task, model)), *_start_from(task, model, run)]
     device = devices.choose_device(recipe.train.device)
     session = Session.begin(model.to(device), recipe.train)
     lines = overview(task, session.model, device, data, dev, len(examples.train))

@@ -30,7 +30,9 @@ def overview(
         yield f"warning: only {learned} to learn from; the model will hardly answer others"
     yield from task.describe(data, dev)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    parts = [f"{parameters:,} parameters on {device}"]
+    frozen = sum(parameter.numel() for parameter in model.parameters() if not parameter.requires_grad)
+    learning = f", of which {parameters - frozen:,} learn," if frozen else ""
+    parts = [f"{parameters:,} parameters{learning} on {device}"]
     if settings.cross_entropy_updates:
         size = f"at most {settings.batch_tokens * settings.accumulate:,} tokens"
         parts += [f"{settings.cross_entropy_updates:,} updates of {size}", _passes(settings, data)]

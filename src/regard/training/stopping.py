@@ -92,7 +92,8 @@ class Stopper:
 
         Backward is one call into C++, and Python handles signals only while Python code runs: so hooks are registered.
         """
-        large = [parameter for parameter in model.parameters() if parameter.numel() >= LARGE]
+        learned = (parameter for parameter in model.parameters() if parameter.requires_grad)
+        large = [parameter for parameter in learned if parameter.numel() >= LARGE]
         hooks = [parameter.register_post_accumulate_grad_hook(_hear) for parameter in large]
         try:
             yield

@@ -15,9 +15,8 @@ NAME = "JoeyNMT"
 BEST, CONFIG = "best.ckpt", "config.yaml"
 
 
-def load(path: Path, parent: Path = Path("runs")) -> Run:
+def load(folder: Path, name: str, parent: Path) -> Run:
     """The run of a JoeyNMT model directory: its best checkpoint, config.yaml and both vocabularies."""
-    folder = Path(path)
     config = _config(folder)
     model, data = config["model"], config.get("data", {})
     state = restricted.load(folder / BEST)["model_state"]
@@ -45,7 +44,7 @@ def load(path: Path, parent: Path = Path("runs")) -> Run:
         del tensors["encoder.embedding.weight"]
     plain = [[word for row, word in enumerate(side) if row not in ids] for side in words]
     settings |= {"model.tied": tied, "tokens.shared": shared}
-    return runs.make(Path(parent), folder.resolve().name, settings, (plain[0], plain[1]), tensors)
+    return runs.make(parent, name, settings, (plain[0], plain[1]), tensors)
 
 
 def _config(folder: Path) -> dict[str, Any]:

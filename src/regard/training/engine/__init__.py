@@ -40,7 +40,7 @@ def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:
 
 def _fits_on_device(task: AnyTask, session: Session, data: Encoded) -> bool:
     """Whether updates may be captured, and the GPU has memory for all examples; a line says so if it has not."""
-    if not takes("captured_updates", task, session.model, data):
+    if task.recipe.train.lora_rank or not takes("captured_updates", task, session.model, data):
         return False
     device = next(session.model.parameters()).device
     needed, most = Table.bytes(task, data), int(LARGEST_TABLE * devices.memory(device))
