@@ -2,6 +2,7 @@
 
 import argparse
 import collections
+import io
 import json
 import os
 import pickle
@@ -62,6 +63,100 @@ def test_a_malicious_pickle_is_refused_by_name_and_runs_nothing(tmp_path, protoc
     if name == "system":  # the canary works: unpickled, it would be there
         pickle.loads(content)
         assert canary.exists()
+
+
+class Reference:
+    """A value that a pickler writes as a persistent id."""
+
+    def __init__(self, *value):
+        self.value = value
+
+
+class StoragePickler(pickle._Pickler):  # in Python, so that names of torch can be written without their classes
+    """Writes references as torch does, and names as a pickle has them."""
+
+    def persistent_id(self, value):
+        return value.value if isinstance(value, Reference) else None
+
+
+def assembled(*parts):
+    """A pickle of protocol 2: of opcodes and of values, whose own frames are removed."""
+    stream = io.BytesIO()
+    for part in parts:
+        if isinstance(part, bytes):
+            stream.write(part)
+        else:
+            inner = io.BytesIO()
+            StoragePickler(inner, protocol=2).dump(part)
+            stream.write(inner.getvalue()[2:-1])
+    return b"\x80\x02" + stream.getvalue() + b"."
+
+
+GETATTR = b"c__builtin__\ngetattr\n"
+CALLS = {
+    "names of protocol 4": (b"\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R", "names 'posix.system'"),
+    "a name from the memo": (b"\x8c\x05posix\x94\x8c\x06system\x940h\x00h\x01\x93\x8c\x02id\x85R", "POP"),
+    "INST": (b"(iposix\nsystem\n", "names 'posix.system'"),
+    "OBJ": (b"(ccollections\nOrderedDict\no", "uses OBJ"),
+    "extensions": (b"\x82\x01", "uses EXT1"),
+    "NEWOBJ_EX": (b"ccollections\nOrderedDict\n)}\x92", "uses NEWOBJ_EX"),
+    "NEWOBJ": (b"csubprocess\nPopen\n(tq\x00\x81", "names 'subprocess.Popen'"),
+    "getattr": (GETATTR + b"ctorch._utils\n_rebuild_tensor_v2\nX\x0b\x00\x00\x00__globals__\x86R", "getattr"),
+    "a dotted name": (b"\x8c\x05torch\x8c\x0chub.download\x93", "names 'torch.hub.download'"),
+    "torch's own loader": (b"ctorch\nload\nX\x01\x00\x00\x00x\x85R", "names 'torch.load'"),
+    "numpy's objects": (b"cnumpy.core.multiarray\n_reconstruct\n)R", "numpy.core.multiarray._reconstruct"),
+    "a text persistent id": (b"Pid\n", "uses PERSID"),
+    "another persistent id": (assembled(Reference("module", "x"))[2:-1], "refers to something that is no storage"),
+    "a persistent id with a path": (
+        assembled(Reference("storage", torch.FloatStorage, "../../x", "cpu", 1))[2:-1],
+        "refers to something that is no storage",
+    ),
+    "out-of-band buffers": (b"\x97", "uses NEXT_BUFFER"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_way_to_call_or_to_import_is_refused_by_name(tmp_path, name):
+    content, message = CALLS[name]
+    write_pickle(tmp_path / "model.pt", b"\x80\x04" + content + b".")
+    with pytest.raises(DataError, match=message):
+        restricted.load(tmp_path / "model.pt")
+
+
+def test_a_pickle_in_a_pickle_stays_bytes(tmp_path):
+    canary = tmp_path / "canary"
+    inner = pickle.dumps(Malicious(os.system, f"touch {canary}"))
+    write_pickle(tmp_path / "model.pt", pickle.dumps({"inner": inner}, protocol=4))
+    assert restricted.load(tmp_path / "model.pt") == {"inner": inner}
+    assert not canary.exists()
+
+
+DEEP_KEY = b"}" + b")" + b"\x85" * 2_000_000 + b"Ns"  # its hash would take all of Python's stack
+LIST = b"]q\x00(" + b"K\x01" * 10_000 + b"e0"
+DAMAGED = {
+    "a deep tuple as a key": (DEEP_KEY, "key of a dictionary is a tuple"),
+    "a set": (b"\x8f(" + b"\x90", "uses ADDITEMS"),
+    "an empty stack": (b"R", "is damaged"),
+    "a mark too few": (b"t", "there is no mark"),
+    "a tuple of too few": (b"N\x87", "is damaged"),
+    "across a mark": (b"N(\x85", "is damaged"),
+    "an unknown memo": (b"h\x05", "is damaged"),
+    "an entry of a number": (b"K\x01NNs", "a dict is expected"),
+    "a key that collides": (b"}\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x1fNs", "key of a dictionary is a int"),
+    "a call of a number": (b"K\x01)R", "is damaged"),
+    "endless copies": (
+        b"ccollections\nOrderedDict\nq\x01" + b"(" + b"K\x01K\x02\x86" * 5000 + b"lq\x000" + b"h\x01h\x00\x85R0" * 2000,
+        "takes more than",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_pickles_that_take_memory_time_or_the_stack_are_refused(tmp_path, name):
+    content, message = DAMAGED[name]
+    write_pickle(tmp_path / "model.pt", b"\x80\x04" + content.replace(b"0h\x01h", b"h\x01h") + b".")
+    with pytest.raises((CorruptError, DataError), match=message):
+        restricted.load(tmp_path / "model.pt")
 
 
 def test_plain_data_is_read_as_torch_reads_it(tmp_path):
