@@ -1,6 +1,6 @@
 """Checkpoints of JoeyNMT and OpenNMT-py: trained by these toolkits, imported, and compared translation by translation.
 
-    python benchmarks/orphans.py --data MULTI30K --work FOLDER --joeynmt PYTHON --opennmt PYTHON [--updates 1000]
+    python benchmarks/orphans.py --data MULTI30K --work FOLDER --joeynmt PYTHON --opennmt PYTHON [--updates 400]
 
 MULTI30K has train, val and test_2016_flickr in .en.gz and .de.gz. Each PYTHON is an interpreter of an environment with
 the toolkit. A Transformer and a recurrent model with attention are trained by the toolkit, on pieces; it translates the
@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PARTS = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
-PIECES = 4000
+PIECES = 2000
 LONGEST = 60  # tokens of a translation, END included
-WIDTH, HEADS, LAYERS, INNER = 128, 4, 2, 256
+WIDTH, HEADS, LAYERS, INNER = 64, 4, 2, 128
 KINDS = ("transformer", "recurrent")
 JOEYNMT = "import sys; from joeynmt.__main__ import main; sys.argv = ['joeynmt', *sys.argv[1:]]; main()"
 OPENNMT = "import sys; from onmt.bin.{0} import main; sys.argv = ['onmt_{0}', *sys.argv[1:]]; main()"
@@ -91,11 +91,11 @@ def joeynmt_config(folder: Path, kind: str, updates: int, beam: int) -> dict:
         | {"max_output_length": LONGEST, "eval_metrics": ["bleu"], "n_best": 1},
         "training": {
             "optimizer": "adam",
-            "learning_rate": 0.002,
+            "learning_rate": 0.003,
             "scheduling": "warmupinversesquareroot",
-            "learning_rate_warmup": 200,
+            "learning_rate_warmup": 100,
             "loss": "crossentropy",
-            "batch_size": 2000,
+            "batch_size": 1000,
             "batch_type": "token",
             "normalization": "tokens",
             "epochs": 100,
@@ -130,13 +130,32 @@ def opennmt(python: str, folder: Path, kind: str, updates: int, beam: int) -> tu
         vocabulary = str(folder / "pieces.txt")
         config = {
             "data": {"corpus": {"path_src": str(folder / "train.en"), "path_tgt": str(folder / "train.de")}},
-            **{"src_vocab": vocabulary, "tgt_vocab": vocabulary, "share_vocab": True},
-            **{"save_model": str(folder / f"opennmt-{kind}"), "save_checkpoint_steps": updates},
-            **{"train_steps": updates, "valid_steps": 10 * updates, "report_every": 100, "seed": 1, "num_workers": 0},
-            **{"batch_type": "tokens", "batch_size": 2000, "batch_size_multiple": 1, "normalization": "tokens"},
-            **{"accum_count": [1], "optim": "adam", "learning_rate": 0.002, "decay_method": "rsqrt"},
-            **{"warmup_steps": 200, "dropout": [0.1], "attention_dropout": [0.1], "model_dtype": "fp32"},
-            **{"hidden_size": WIDTH, "word_vec_size": WIDTH, "param_init": 0.0, "param_init_glorot": True},
+            "src_vocab": vocabulary,
+            "tgt_vocab": vocabulary,
+            "share_vocab": True,
+            "save_model": str(folder / f"opennmt-{kind}"),
+            "save_checkpoint_steps": updates,
+            "train_steps": updates,
+            "valid_steps": 10 * updates,
+            "report_every": 100,
+            "seed": 1,
+            "num_workers": 0,
+            "batch_type": "tokens",
+            "batch_size": 1000,
+            "batch_size_multiple": 1,
+            "normalization": "tokens",
+            "accum_count": [1],
+            "optim": "adam",
+            "learning_rate": 0.03,
+            "decay_method": "rsqrt",
+            "warmup_steps": 100,
+            "dropout": [0.1],
+            "attention_dropout": [0.1],
+            "model_dtype": "fp32",
+            "hidden_size": WIDTH,
+            "word_vec_size": WIDTH,
+            "param_init": 0.0,
+            "param_init_glorot": True,
         }
         if kind == "transformer":
             config |= {"encoder_type": kind, "decoder_type": kind, "position_encoding": True, "heads": HEADS}
@@ -210,7 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--updates", type=int, default=1000)
+    parser.add_argument("--updates", type=int, default=400)
     for toolkit in TOOLKITS:
         parser.add_argument(f"--{toolkit}", metavar="PYTHON")
     options = parser.parse_args()

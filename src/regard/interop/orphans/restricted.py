@@ -1,4 +1,4 @@
-"""A reader of torch checkpoints that calls nothing: pickle's instructions are interpreted as data.
+"""Readers of checkpoints that call nothing: of torch, whose pickles are interpreted as data, and of npz files.
 
 A pickle may name any function of any installed package and have it called. Here a name is only looked up in a table of
 plain data: tensors, storages, dictionaries, namespaces of settings. Any other name is refused, and no instruction can
@@ -6,15 +6,19 @@ import or call anything. Memory and time are bounded: by the size of the file, a
 """
 
 import io
+import math
 import pickletools
 import struct
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import torch
+from numpy.lib import format as npy
 from torch import Tensor
 
 from regard.errors import CorruptError, DataError, shown
@@ -68,9 +72,10 @@ OBJECTS = {
     *(Name("omegaconf.base", name) for name in ("ContainerMetadata", "Metadata")),
     *(Name("omegaconf.nodes", f"{kind}Node") for kind in ("Any", "String", "Integer", "Float", "Boolean")),
 }
+SETS = {Name(module, name) for module in ("builtins", "__builtin__") for name in ("set", "frozenset")}  # become lists
 TYPES = {Name("torch", name) for name in STORAGES}
 INERT = {Name("typing", "Any")}  # names that settings hold as values
-KNOWN = {TENSOR, PARAMETER, *DICTIONARIES, *OBJECTS, *TYPES, *INERT}
+KNOWN = {TENSOR, PARAMETER, *DICTIONARIES, *SETS, *OBJECTS, *TYPES, *INERT}
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 NEW = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": set}
 NUMBERS = ("BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT")
@@ -81,17 +86,58 @@ IGNORED = ("PROTO", "FRAME")
 
 def load(path: Path) -> Any:
     """The content of a file that `torch.save` wrote: dictionaries, lists, numbers, texts and tensors."""
+    with _opened(path, "a checkpoint of torch") as file:
+        if file.peek(len(LEGACY)).startswith(LEGACY):
+            return _load_legacy(path, file)
+        with _archive(path, file) as archive:
+            return _load_archive(path, archive)
+
+
+def load_npz(path: Path) -> dict[str, Tensor]:
+    """The arrays of a file that `numpy.savez` or Marian wrote; numbers only, since others are pickles."""
+    with _opened(path, "an npz file") as file, _archive(path, file) as archive:
+        return {
+            member.removesuffix(".npy"): _array(path, member, archive.read(member)) for member in archive.namelist()
+        }
+
+
+def _array(path: Path, name: str, content: bytes) -> Tensor:
+    """The array of an npy file; its numbers must be as many as its header says."""
+    file = io.BytesIO(content)
+    header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(npy.read_magic(file))
+    if header is None:
+        raise DataError(f"{path} was not read: {shown(name)} has an unknown version")
+    shape, by_columns, dtype = header(file)
+    if dtype.hasobject or dtype.kind not in "iuf" or dtype.byteorder == ">":
+        raise DataError(f"{path} was not read: {shown(name)} has the type {dtype}, and regard reads numbers only")
+    if math.prod(shape) * dtype.itemsize != len(content) - file.tell():
+        raise CorruptError(f"{path} is damaged: {shown(name)} has not as many numbers as it says")
+    numbers = np.frombuffer(bytearray(content[file.tell() :]), dtype)
+    return torch.from_numpy(numbers.reshape(shape, order="F" if by_columns else "C"))
+
+
+@contextmanager
+def _opened(path: Path, what: str) -> Iterator["_BoundedFile"]:
+    """The file; what goes wrong while it is read becomes a sentence."""
     try:
         with _BoundedFile(path) as file:
-            if file.peek(len(LEGACY)).startswith(LEGACY):
-                return _load_legacy(path, file)
-            with zipfile.ZipFile(file) as archive:
-                file.most = None
-                return _load_archive(path, archive)
-    except (CorruptError, DataError):
-        raise
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, KeyError, OSError) as error:
-        raise DataError(f"{path} cannot be read as a checkpoint of torch: {shown(str(error))}") from error
+            yield file
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, TypeError, KeyError, OSError) as error:
+        raise DataError(f"{path} cannot be read as {what}: {shown(str(error))}") from error
+
+
+def _archive(path: Path, file: "_BoundedFile") -> zipfile.ZipFile:
+    """The archive of a file, whose members are no larger than the file."""
+    archive = zipfile.ZipFile(file)
+    file.most = None
+    members = archive.infolist()
+    if len({member.filename for member in members}) < len(members):
+        raise DataError(f"{path} was not read: it has two members of one name")
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise DataError(f"{path} was not read: it is compressed, and checkpoints are not")
+    if sum(member.file_size for member in members) > path.stat().st_size:
+        raise DataError(f"{path} was not read: its members are larger than the file")
+    return archive
 
 
 class _BoundedFile(io.BufferedReader):
@@ -110,13 +156,6 @@ class _BoundedFile(io.BufferedReader):
 
 def _load_archive(path: Path, archive: zipfile.ZipFile) -> Any:
     """The content of an archive as torch 1.6 and later write it: a pickle, and a member for each storage."""
-    members = archive.infolist()
-    if len({member.filename for member in members}) < len(members):
-        raise DataError(f"{path} was not read: it has two members of one name")
-    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
-        raise DataError(f"{path} was not read: it is compressed, and torch's checkpoints are not")
-    if sum(member.file_size for member in members) > path.stat().st_size:
-        raise DataError(f"{path} was not read: its members are larger than the file")
     main = [name for name in archive.namelist() if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(main) != 1:
         raise DataError(f"{path} is no checkpoint of torch: it has no single data.pkl")
@@ -342,6 +381,12 @@ class _Interpreter:
             return arguments[0]
         if name in OBJECTS:
             return Settings()
+        if name in SETS:
+            entries = arguments[0] if arguments else []
+            if not isinstance(entries, list | tuple):
+                raise TypeError("a set is made of a list")
+            self._count(len(entries))
+            return [*entries]
         if name in DICTIONARIES:
             given = arguments[0] if arguments and isinstance(arguments[0], list | dict) else {}
             self._count(len(given))
