@@ -1,4 +1,4 @@
-"""A Transformer by its published equations, in float64, to hold imports of other toolkits against; and regard's logits."""
+"""A Transformer by its published equations, in float64, to hold imports against; and regard's logits."""
 
 import math
 
@@ -34,13 +34,14 @@ def attend(parts, states, memory, heads, causal):
 def stack(layers, states, memory=None, *, heads, pre, eps):
     """Run layers; each is a dict of `self`, `cross` (four affine maps each), `inner`, `outer`, and norms by name."""
     for layer in layers:
-        steps = {"self": lambda inputs: attend(layer["self"], inputs, inputs, heads, memory is not None)}
-        if memory is not None:
-            steps["cross"] = lambda inputs: attend(layer["cross"], inputs, memory, heads, False)
-        steps["feed"] = lambda inputs: linear(layer["outer"], torch.relu(linear(layer["inner"], inputs)))
-        for name, step in steps.items():
-            gain = layer[f"{name}_norm"]
-            states = states + step(norm(gain, states, eps)) if pre else norm(gain, states + step(states), eps)
+        for name in ("self", "feed") if memory is None else ("self", "cross", "feed"):
+            inputs = norm(layer[f"{name}_norm"], states, eps) if pre else states
+            if name == "feed":
+                update = linear(layer["outer"], torch.relu(linear(layer["inner"], inputs)))
+            else:
+                seen, causal = (inputs, memory is not None) if name == "self" else (memory, False)
+                update = attend(layer[name], inputs, seen, heads, causal)
+            states = states + update if pre else norm(layer[f"{name}_norm"], states + update, eps)
     return states
 
 

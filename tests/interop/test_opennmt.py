@@ -18,7 +18,7 @@ EMBEDDING = "embeddings.make_embedding.emb_luts.0"
 
 
 def import_model(tmp_path, options, parts, **changes):
-    """The run of a checkpoint with these settings and modules; names that begin with `generator` are its output layer."""
+    """The run of a checkpoint with these settings and modules; `generator` is its output layer."""
     state = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
     generator = {name.removeprefix("generator."): state.pop(name) for name in list(state) if "generator" in name}
     vocabulary = {"src": WORDS, "tgt": OTHERS, "data_task": "seq2seq", "decoder_start_token": "<s>"}
@@ -191,8 +191,8 @@ def test_what_regard_cannot_express_is_refused(tmp_path, change, message):
 
 def test_a_tensor_that_has_no_place_is_refused_by_name(tmp_path):
     options, parts = recurrent("GRU", "general", True, 1)
-    with pytest.raises(DataError, match="regard has no place for decoder.attn.linear_cover.weight"):
+    with pytest.raises(DataError, match=r"regard has no place for decoder\.attn.linear_cover.weight"):
         import_model(tmp_path, options, parts | {"decoder.attn.linear_cover": nn.Linear(1, 6, bias=False)})
     del parts["decoder.attn.linear_in"]
-    with pytest.raises(DataError, match="it has no tensor decoder.attn.linear_in.weight"):
+    with pytest.raises(DataError, match=r"it has no tensor decoder\.attn.linear_in.weight"):
         import_model(tmp_path, options, parts)

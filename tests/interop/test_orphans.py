@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import warnings
 import zipfile
 
 import pytest
@@ -131,8 +132,7 @@ def test_a_pickle_in_a_pickle_stays_bytes(tmp_path):
     assert not canary.exists()
 
 
-DEEP_KEY = b"}" + b")" + b"\x85" * 2_000_000 + b"Ns"  # its hash would take all of Python's stack
-LIST = b"]q\x00(" + b"K\x01" * 10_000 + b"e0"
+DEEP_KEY = b"}" + b")" + b"\x85" * 40_000 + b"Ns"  # its hash would take all of Python's stack
 DAMAGED = {
     "a deep tuple as a key": (DEEP_KEY, "key of a dictionary is a tuple"),
     "a set": (b"\x8f(" + b"\x90", "uses ADDITEMS"),
@@ -145,21 +145,43 @@ DAMAGED = {
     "a key that collides": (b"}\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x1fNs", "key of a dictionary is a int"),
     "a call of a number": (b"K\x01)R", "is damaged"),
     "endless copies": (
-        b"ccollections\nOrderedDict\nq\x01" + b"(" + b"K\x01K\x02\x86" * 5000 + b"lq\x000" + b"h\x01h\x00\x85R0" * 2000,
+        b"ccollections\nOrderedDict\nq\x01" + b"(" + b"K\x01K\x02\x86" * 500 + b"lq\x00" + b"h\x01h\x00\x85R" * 2000,
         "takes more than",
     ),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_pickles_that_take_memory_time_or_the_stack_are_refused(tmp_path, name):
+def test_pickles_that_take_memory_time_or_the_stack_are_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(restricted, "MOST_STEPS", 100_000)
     content, message = DAMAGED[name]
-    write_pickle(tmp_path / "model.pt", b"\x80\x04" + content.replace(b"0h\x01h", b"h\x01h") + b".")
+    write_pickle(tmp_path / "model.pt", b"\x80\x04" + content + b".")
     with pytest.raises((CorruptError, DataError), match=message):
         restricted.load(tmp_path / "model.pt")
 
 
-def test_plain_data_is_read_as_torch_reads_it(tmp_path):
+TOOLKITS = {"joeynmt": "best.ckpt", "opennmt": "model_step_5.pt", "fairseq": "checkpoint_best.pt"}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("toolkit", TOOLKITS)
+def test_no_import_runs_anything(tmp_path, toolkit, legacy):
+    canary, folder = tmp_path / "canary", tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(json.dumps({"model": {}, "data": {}}))
+    file = folder / TOOLKITS[toolkit]
+    content = {"model": Malicious(os.system, f"touch {canary}"), "vocab": {}, "generator": {}, "opt": {}}
+    torch.save(content, file, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(DataError, match=r"names 'posix\.system', which could run code.*Nothing was run"):
+        IMPORTS[toolkit](file if toolkit == "opennmt" else folder, "mine", tmp_path / "runs")
+    assert not canary.exists()
+    assert not (tmp_path / "runs").exists()
+    torch.load(file, weights_only=False)  # the canary works
+    assert canary.exists()
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_plain_data_is_read_as_torch_reads_it(tmp_path, legacy):
     wide = torch.arange(60.0).reshape(3, 4, 5)
     content = {
         "model": collections.OrderedDict(a=wide, b=wide[:, 1:, ::2], c=nn.Parameter(torch.randn(2, 3))),
@@ -168,13 +190,15 @@ def test_plain_data_is_read_as_torch_reads_it(tmp_path):
         "half": torch.ones(3, dtype=torch.float16),
         "empty": torch.empty(0, 4),
     }
-    torch.save(content, tmp_path / "model.pt")
+    content["transforms"] = {"one"}
+    torch.save(content, tmp_path / "model.pt", _use_new_zipfile_serialization=not legacy)
     read = restricted.load(tmp_path / "model.pt")
     for name, tensor in content["model"].items():
         assert torch.equal(read["model"][name], tensor)
     assert read["opt"] == vars(content["opt"])
     assert read["numbers"] == content["numbers"]
     assert torch.equal(read["half"], content["half"])
+    assert read["transforms"] == ["one"]
     assert read["empty"].shape == (0, 4)
 
 
@@ -193,6 +217,108 @@ def test_damaged_checkpoints_get_a_sentence(tmp_path):
         for name, member in members.items():
             archive.writestr(name, member[:-4] if name.endswith("data/0") else member)
     with pytest.raises(CorruptError, match="the storage 0 has 16 bytes"):
+        restricted.load(path)
+
+
+def test_tricks_of_archives_are_refused(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save({"a": torch.ones(500)}, path)
+
+    def refused(change, message, **options):
+        with zipfile.ZipFile(path) as archive:
+            members = [(name, archive.read(name)) for name in archive.namelist()]
+        file = tmp_path / "changed.pt"
+        with warnings.catch_warnings(), zipfile.ZipFile(file, "w", **options) as archive:
+            warnings.simplefilter("ignore")  # two members of one name
+            for name, content in change(members):
+                archive.writestr(name, content)
+        with pytest.raises((DataError, CorruptError), match=message):
+            restricted.load(file)
+
+    refused(lambda members: [*members, members[0]], "two members of one name")
+    refused(lambda members: members, "it is compressed", compression=zipfile.ZIP_DEFLATED)
+    refused(lambda members: [(f"x/{name}", content) for name, content in members], r"no single data\.pkl")
+    refused(lambda members: [*members, ("b/data.pkl", b"N.")], r"no single data\.pkl")
+    refused(lambda members: [(n, b"big" if "byteorder" in n else c) for n, c in members], "big-endian")
+    refused(lambda members: [part for part in members if "data/0" not in part[0]], "data/0")
+    large = ("model/data.pkl", b"N" * (restricted.MOST_PICKLE + 1))
+    refused(lambda members: [large], r"data\.pkl has 67,108,865 bytes")
+
+
+def test_members_that_overlap_are_refused(tmp_path):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", b"N." + b"x" * 10_000)
+        for number in range(20):  # names for the bytes of the first member
+            copy = zipfile.ZipInfo(f"a/data/{number}")
+            copy.file_size = copy.compress_size = 10_002
+            copy.header_offset = copy.CRC = 0
+            archive.filelist.append(copy)
+    with pytest.raises(DataError, match="its members are larger than the file"):
+        restricted.load(path)
+
+
+def test_a_directory_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    torch.save({"a": torch.ones(3)}, tmp_path / "model.pt")
+    monkeypatch.setattr(restricted, "MOST_PICKLE", 200)
+    with pytest.raises(DataError, match="has a directory of"):
+        restricted.load(tmp_path / "model.pt")
+
+
+FLOATS = (torch.FloatStorage, "0", "cpu", 4)
+VIEWS = {
+    "behind the end": ((2, (3,), (1,)), "lies outside its storage"),
+    "a wide stride": ((0, (2,), (4,)), "lies outside its storage"),
+    "larger than its storage": ((0, (1_000_000_000_000,), (0,)), "lies outside its storage"),
+    "many axes": ((0, (2,) * 200, (0,) * 200), "lies outside its storage"),
+    "a negative offset": ((-1, (2,), (1,)), "are whole numbers"),
+    "a negative size": ((0, (-2, -2), (1, 1)), "are whole numbers"),
+    "a negative stride": ((3, (2,), (-1,)), "are whole numbers"),
+    "no numbers": ((0.0, (2,), (1,)), "are whole numbers"),
+    "other axes": ((0, (2, 2), (1,)), "is damaged"),
+}
+
+
+def tensor_pickle(storage, offset, size, stride):
+    """A pickle of one tensor."""
+    name = b"ctorch._utils\n_rebuild_tensor_v2\n"
+    return assembled(name, b"(", Reference("storage", *storage), offset, size, stride, b"\x89NtR")
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_tensors_outside_their_storage_are_refused(tmp_path, name):
+    view, message = VIEWS[name]
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        archive.writestr("a/data.pkl", tensor_pickle(FLOATS, *view))
+        archive.writestr("a/data/0", torch.arange(4.0).numpy().tobytes())
+    with pytest.raises(CorruptError, match=message):
+        restricted.load(tmp_path / "model.pt")
+
+
+def test_a_tensor_that_fits_is_read_and_its_storage_has_one_type(tmp_path):
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", tensor_pickle(FLOATS, 1, (3,), (1,)))
+        archive.writestr("a/data/0", torch.arange(4.0).numpy().tobytes())
+    assert restricted.load(path).tolist() == [1, 2, 3]
+    one = tensor_pickle(FLOATS, 0, (2,), (1,))[2:-1]
+    for other in ((torch.IntStorage, "0", "cpu", 4), (torch.HalfStorage, "0", "cpu", 8)):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a/data.pkl", b"\x80\x02" + one + tensor_pickle(other, 0, (2,), (1,))[2:-1] + b"\x86.")
+            archive.writestr("a/data/0", torch.arange(4.0).numpy().tobytes())
+        with pytest.raises(CorruptError, match="the storage 0 has two types or sizes"):
+            restricted.load(path)
+
+
+def test_files_before_torch_1_6_are_bounded(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save({"a": torch.arange(5.0)}, path, _use_new_zipfile_serialization=False)
+    content = path.read_bytes()
+    path.write_bytes(content[:-4])
+    with pytest.raises(CorruptError, match=r"the storage \d+ has 16 bytes"):
+        restricted.load(path)
+    path.write_bytes(content.replace(b"K\x05N", b"\x8a\x05\x00\x00\x00\x00\x7fN"))
+    with pytest.raises(CorruptError, match="its storages are larger than the file"):
         restricted.load(path)
 
 
