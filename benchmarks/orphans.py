@@ -5,7 +5,7 @@
 MULTI30K has train, val and test_2016_flickr in .en.gz and .de.gz. Each PYTHON is an interpreter of an environment with
 the toolkit. A Transformer and a recurrent model with attention are trained by the toolkit, on pieces; it translates the
 1,000 test sentences, and the imported run translates them again. If translations differ, the model that both have says
-which of the two is more likely.
+which of the two is more likely. Neither side has a length penalty.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def joeynmt_config(folder: Path, kind: str, updates: int, beam: int) -> dict:
             "special_symbols": special,
         },
         "testing": {"beam_size": beam, "beam_alpha": 0, "batch_size": 20, "batch_type": "sentence"}
-        | {"max_output_length": LONGEST, "eval_metrics": ["bleu"], "n_best": 1},
+        | {"min_output_length": 0, "max_output_length": LONGEST, "eval_metrics": ["bleu"], "n_best": 1},
         "training": {
             "optimizer": "adam",
             "learning_rate": 0.003,
@@ -205,23 +205,21 @@ def compare(toolkit: str, kind: str, folder: Path, model: Path, beam: int, their
     theirs = [text.replace("<unk>", "⁇") for text in theirs]
     different = [number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]]
     maps = sum(prediction.map is not None for prediction in predictions)
-    likelier = [
-        forced[0].score - forced[1].score
-        for forced in (
-            predictor.task.force(predictor.model, [Example(sources[number], side[number]) for side in (ours, theirs)])
-            for number in different
-            if ours[number] and theirs[number]
-        )
+    cut = [number for number in different if len(theirs[number].split()) >= LONGEST]  # it has no end
+    gains = [
+        predictions[number].score - predictor.task.force(predictor.model, [Example(sources[number], text)])[0].score
+        for number in different
+        if number not in cut and (text := theirs[number])
     ]
-    better, worse = sum(gain > 1e-4 for gain in likelier), sum(gain < -1e-4 for gain in likelier)
     print(
         f"{toolkit} {kind}, beam {beam}: {len(ours) - len(different):,} of {len(ours):,} translations are the same "
-        f"({len(set(theirs)):,} different ones, {maps:,} with a map); of the others, regard's is likelier in {better}, "
-        f"the toolkit's in {worse}; mean gain in log P {sum(likelier) / max(1, len(likelier)):+.3f}",
+        f"({len(set(theirs)):,} different ones, {maps:,} with a map); of {len(different)} others, {len(cut)} of the "
+        f"toolkit's are cut at {LONGEST} tokens; log P of regard's minus the toolkit's: "
+        f"{', '.join(f'{gain:+.4f}' for gain in sorted(gains)) or 'none to compare'}",
         flush=True,
     )
-    if different:
-        print(f"  such as: {ours[different[0]]}\n  and:     {theirs[different[0]]}", flush=True)
+    for number in different[:1]:
+        print(f"  regard:    {ours[number]}\n  {toolkit + ':':10} {theirs[number]}", flush=True)
 
 
 def main() -> None:

@@ -8,8 +8,12 @@ import reference
 import torch
 from torch import nn
 
-from regard.errors import DataError
+import regard
+from regard.analysis.forced import word_axes
+from regard.data.tokenizers import Word
+from regard.errors import CorruptError, DataError
 from regard.interop import IMPORTS
+from regard.types import END, Example
 
 WORDS = ["<unk>", "<blank>", "<s>", "</s>", "one", "two", "three"]
 OTHERS = ["<unk>", "<blank>", "<s>", "</s>", "uno", "dos", "tres", "y"]
@@ -96,6 +100,17 @@ def test_a_recurrent_model_computes_its_equations(tmp_path, kind, attention, fee
             rows.append(parts["generator"](fed)[0])
     own = reference.regard_logits(run, " ".join(SOURCE), " ".join(TARGET))
     reference.assert_equal(own, torch.stack(rows), OTHERS)
+
+
+def test_a_source_without_an_end_has_none_in_maps_and_files(tmp_path):
+    options, parts = recurrent("GRU", "dot", True, 1)
+    task = regard.load(import_model(tmp_path, options, parts)).task
+    assert word_axes(task, Example("one two", "dos"))[1].labels == ("one", "two")
+    tokenizer = Word.from_bytes(Word(["a"], ends=False).to_bytes())
+    assert (tokenizer.framed([4]), tokenizer.framed([])) == ([4], [END])
+    assert Word.from_bytes(Word(["a"]).to_bytes()).framed([4]) == [4, END]
+    with pytest.raises(CorruptError, match="`ends` is neither true nor false"):
+        Word.from_bytes(b'{"kind": "word", "tokens": [], "ends": 1}')
 
 
 def transformer(biases, dim=8, layers=2):

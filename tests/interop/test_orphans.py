@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 import regard
+from commands import shared_commands
 from regard.errors import CorruptError, DataError
-from regard.interop import IMPORTS
+from regard.interop import IMPORTS, MARKS, recognised
 from regard.interop.orphans import restricted
 from regard.types import BEGIN, Padded
 
@@ -427,3 +428,36 @@ def test_what_regard_cannot_express_is_refused_with_a_sentence(tmp_path, change,
     with pytest.raises(DataError, match=message):
         import_joey(write_joey(tmp_path / "joey", config, state), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+# ---- the command
+
+
+def test_the_command_recognises_a_model_by_its_files(tmp_path):
+    config, parts = recurrent_model("gru")
+    state = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
+    folder = write_joey(tmp_path / "joey", config, state)
+    command = shared_commands()
+    done = command("import", folder, folder=tmp_path, limit=60)
+    assert done.out.decode() == "runs/joey\n", done.error
+    assert "by its files, this is a model of joeynmt" in done.error
+    assert "next: regard predict runs/joey" in done.error
+    (folder / "mine_step_10.pt").touch()
+    refused = command("import", folder, folder=tmp_path, limit=60)
+    assert refused.code == 2
+    assert "add --from joeynmt or --from opennmt" in refused.error
+
+
+def test_the_help_names_the_toolkits_of_the_table():
+    text = " ".join(shared_commands()("import", "--help").out.decode().replace("│", " ").split())
+    assert f"{', '.join(IMPORTS)}." in text
+    assert list(MARKS) == list(IMPORTS)
+
+
+@pytest.mark.parametrize("toolkit", IMPORTS)
+def test_a_folder_without_a_model_is_refused(tmp_path, toolkit):
+    with pytest.raises(DataError, match=str(tmp_path)):
+        IMPORTS[toolkit](tmp_path, "mine", tmp_path / "runs")
+    with pytest.raises(DataError, match="nothing"):
+        IMPORTS[toolkit](tmp_path / "nothing", "mine", tmp_path / "runs")
+    assert recognised(tmp_path) == "hugging_face"

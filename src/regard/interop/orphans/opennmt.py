@@ -56,7 +56,11 @@ SCORES = {"mlp": "additive", "general": "general", "dot": "dot"}
 
 
 def load(path: Path, name: str, parent: Path) -> Run:
-    """The run of a checkpoint of OpenNMT-py, a file NAME_step_N.pt that has weights, settings and vocabularies."""
+    """The run of a checkpoint of OpenNMT-py, NAME_step_N.pt, or of the last one in a folder.
+
+    It has weights, settings and vocabularies.
+    """
+    path = _last(path) if path.is_dir() else path
     checkpoint = restricted.load(path)
     if not isinstance(checkpoint, dict) or not checkpoint.keys() >= set(PARTS):
         raise DataError(f"{path} is no checkpoint of {TOOLKIT} 3, which has {', '.join(PARTS)}")
@@ -80,6 +84,15 @@ def load(path: Path, name: str, parent: Path) -> Run:
     tensors["decoder.out.bias"] = target.bias(generator["bias"])
     state.check_read(".pe.pe")
     return runs.make(parent, name, settings, (source, target), tensors, ends=False)
+
+
+def _last(folder: Path) -> Path:
+    """The checkpoint of the most steps in a folder."""
+    steps = {file: file.stem.rpartition("_step_")[2] for file in folder.glob("*_step_*.pt")}
+    numbered = {file: int(step) for file, step in steps.items() if step.isdecimal()}
+    if len({file.stem.rpartition("_step_")[0] for file in numbered}) != 1:
+        raise DataError(f"{folder} has not the checkpoints *_step_N.pt of one model of {TOOLKIT}; name a file")
+    return max(numbered, key=lambda file: numbered[file])
 
 
 def _transformer(options: Options, state: Tensors) -> tuple[dict[str, Any], dict[str, Tensor]]:
