@@ -6,12 +6,13 @@ import math
 import pytest
 import reference
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import regard
 from regard.analysis.forced import word_axes
 from regard.data.tokenizers import Word
-from regard.errors import CorruptError, DataError
+from regard.errors import CorruptError, DataError, RegardError
 from regard.interop import IMPORTS
 from regard.types import END, Example
 
@@ -100,6 +101,37 @@ def test_a_recurrent_model_computes_its_equations(tmp_path, kind, attention, fee
             rows.append(parts["generator"](fed)[0])
     own = reference.regard_logits(run, " ".join(SOURCE), " ".join(TARGET))
     reference.assert_equal(own, torch.stack(rows), OTHERS)
+
+
+def test_weights_may_be_in_safetensors(tmp_path):
+    torch.manual_seed(7)
+    options, parts = recurrent("GRU", "dot", True, 1)
+    first = import_model(tmp_path, options, parts)
+    file = tmp_path / "model_step_5.pt"
+    checkpoint = torch.load(file, weights_only=False)
+    generator = {f"generator.{name}": tensor for name, tensor in checkpoint["generator"].items()}
+    save_file(checkpoint["model"] | generator, tmp_path / "model_step_5.00.safetensors")
+    torch.save({name: checkpoint[name] for name in ("vocab", "opt", "optim")}, file)
+    torch.save({}, tmp_path / "model_step_4.pt")
+    second, _ = IMPORTS["opennmt"](tmp_path, "mine", tmp_path / "runs")  # the last one in the folder
+    assert second.read("model.safetensors") == first.read("model.safetensors")
+    (tmp_path / "model_step_5.00.safetensors").write_bytes(b"no")
+    with pytest.raises(CorruptError, match="holds no tensors"):
+        IMPORTS["opennmt"](file, "mine", tmp_path / "runs")
+    (tmp_path / "model_step_5.00.safetensors").unlink()
+    with pytest.raises(DataError, match=r"there is no model_step_5\.00\.safetensors beside it"):
+        IMPORTS["opennmt"](file, "mine", tmp_path / "runs")
+
+
+def test_tensors_of_odd_shapes_get_a_sentence(tmp_path):
+    options, parts = transformer(True)
+    parts["encoder.transformer.0.self_attn.linear_keys"] = nn.Linear(3, 5)
+    with pytest.raises(DataError, match="its weights do not fit together"):
+        import_model(tmp_path, options, parts)
+    options, parts = transformer(True)
+    for change in ({"hidden_size": 10**9}, {"enc_layers": 10**9}, {"transformer_ff": -1}):
+        with pytest.raises(RegardError):
+            import_model(tmp_path, options, parts, position_encoding_type="SinusoidalConcat", **change)
 
 
 def test_a_source_without_an_end_has_none_in_maps_and_files(tmp_path):

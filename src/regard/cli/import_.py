@@ -39,9 +39,10 @@ def import_(
         from regard.errors import pick
         from regard.interop import IMPORTS, recognised
 
-        if toolkit is None and (toolkit := recognised(folder)) != "hugging_face":
-            log.say(f"by its files, this is a model of {toolkit}")
-        run, notes = pick(IMPORTS, toolkit, "toolkit")(folder, chosen, runs)
+        kind = toolkit or recognised(folder)
+        if toolkit is None and kind != "hugging_face":
+            log.say(f"by its files, this is a model of {kind}")
+        run, notes = pick(IMPORTS, kind, "toolkit")(folder, chosen, runs)
         for line in notes:
             log.say(line)
     write_line(to_json({"run": str(run.path), "notes": notes}) if as_json else str(run.path))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from regard.errors import DataError, listed
+from regard.errors import DataError, listed, shown
 from regard.storage import Run
 
 
@@ -20,7 +20,10 @@ def _orphan(toolkit: str, path: Path, name: str, parent: Path) -> tuple[Run, lis
     from regard.interop.orphans import fairseq, joeynmt, marian, opennmt
 
     load = {"joeynmt": joeynmt.load, "opennmt": opennmt.load, "fairseq": fairseq.load, "marian": marian.load}[toolkit]
-    return load(path, name, parent), []
+    try:
+        return load(path, name, parent), []
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # of torch, at shapes that no model has
+        raise DataError(f"{path} cannot be imported: its weights do not fit together: {shown(str(error))}") from error
 
 
 # What `regard import` reads, by its name: (model, name of the run, folder of runs) -> run and notes.

@@ -175,7 +175,7 @@ def _transformer(model: Options, state: Tensors) -> tuple[dict[str, Any], dict[s
         if model.get(f"{side}_learned_pos", bool, False):
             tables[side] = state[f"{side}.embed_positions.weight"][FIRST:]
         else:
-            tables[side] = runs.sinusoids(sizes[side]["dim"], LONGEST, FIRST)
+            tables[side] = runs.sinusoids(state.width(f"{side}.embed_tokens.weight"), LONGEST, FIRST)
     settings = runs.sides(sizes["encoder"], sizes["decoder"]) | {
         "model.norm": norm,
         "model.activation": model.get("activation_fn", str, "relu"),

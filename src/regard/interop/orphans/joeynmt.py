@@ -150,6 +150,7 @@ def _recurrent(model: Options, state: Tensors) -> tuple[dict[str, Any], dict[str
     tensors["decoder.readout.weight"] = torch.cat([readout[:, dim:], readout[:, :dim]], dim=1)
     tensors["decoder.readout.bias"] = state["decoder.att_vector_layer.bias"]
     if start == "bridge":  # one matrix, for all layers and for cell states
+        state[f"decoder.rnn.weight_hh_l{layers - 1}"]  # there are so many layers, not only according to the settings
         bridge = Affine(state["decoder.bridge_layer.weight"], state["decoder.bridge_layer.bias"])
         for part in ("hidden", *(["cell"] if cells["decoder"] == "lstm" else [])):
             tensors |= Affine(*(torch.cat([tensor] * layers) for tensor in bridge)).named(f"decoder.bridge.{part}")

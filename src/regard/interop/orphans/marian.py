@@ -145,7 +145,8 @@ def _transformer(options: Options, state: Tensors) -> tuple[dict[str, Any], dict
         return Affine(state[f"{name}_scale{end}"].flatten(), state[f"{name}_bias{end}"].flatten())
 
     learned = options.get("transformer-train-positions", str, "false") == "true"
-    table = state["Wpos"] if learned else runs.sinusoids(dim, LONGEST)
+    embedding = "Wemb" if "Wemb" in state else "decoder_Wemb"
+    table = state["Wpos"] if learned else runs.sinusoids(state.width(embedding), LONGEST)
     tensors: dict[str, Tensor] = {}
     sizes: dict[str, dict[str, Any]] = {}
     for side in ("encoder", "decoder"):

@@ -1,20 +1,25 @@
 """OpenNMT-py 3: Transformers, and recurrent models with attention in Luong's order, with or without input feeding."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
-from regard.errors import DataError, pick
+from regard.errors import CorruptError, DataError, pick, shown
 from regard.interop.orphans import restricted, runs
 from regard.interop.orphans.options import Options
 from regard.interop.orphans.runs import Affine, LayerNames, Tensors, Vocabulary
 from regard.storage import Run
 
 TOOLKIT = "OpenNMT-py"
-PARTS = ("model", "generator", "vocab", "opt")  # of a checkpoint
+PARTS = ("vocab", "opt")  # of a checkpoint, besides weights
+OUT = "generator."
 EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
+LONGEST = 5000  # positions of a sinusoidal table
 PADDING, UNKNOWN, BEGIN, END = "<blank>", "<unk>", "<s>", "</s>"
 FEED = ("feed_forward.w_1", "feed_forward.w_2", "feed_forward.layer_norm")
 
@@ -65,7 +70,7 @@ def load(path: Path, name: str, parent: Path) -> Run:
     if not isinstance(checkpoint, dict) or not checkpoint.keys() >= set(PARTS):
         raise DataError(f"{path} is no checkpoint of {TOOLKIT} 3, which has {', '.join(PARTS)}")
     options, vocabulary = (Options(path, TOOLKIT, checkpoint[part]) for part in ("opt", "vocab"))
-    state, generator = (Tensors(path, checkpoint[part]) for part in ("model", "generator"))
+    state, generator = _weights(path, checkpoint)
     options.only("model_task", "seq2seq")
     options.only("copy_attn", False)
     kinds = options.get("encoder_type", str), options.get("decoder_type", str)
@@ -84,6 +89,24 @@ def load(path: Path, name: str, parent: Path) -> Run:
     tensors["decoder.out.bias"] = target.bias(generator["bias"])
     state.check_read(".pe.pe")
     return runs.make(parent, name, settings, (source, target), tensors, ends=False)
+
+
+def _weights(path: Path, checkpoint: dict[str, Any]) -> tuple[Tensors, Tensors]:
+    """The tensors of the model and of its output layer, which may be in files of safetensors beside the checkpoint."""
+    if "model" in checkpoint:
+        return Tensors(path, checkpoint["model"]), Tensors(path, checkpoint.get("generator"))
+    shard = re.compile(rf"{re.escape(path.stem)}\.\d+\.safetensors")
+    files = sorted(file for file in path.parent.iterdir() if shard.fullmatch(file.name))
+    if not files:
+        raise DataError(f"{path} has no weights, and there is no {path.stem}.00.safetensors beside it")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            tensors |= load_file(file)
+        except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+            raise CorruptError(f"{file} holds no tensors: {shown(str(error))}") from error
+    out = {name.removeprefix(OUT): tensors.pop(name) for name in sorted(tensors) if name.startswith(OUT)}
+    return Tensors(files[0], tensors), Tensors(files[0], out)
 
 
 def _last(folder: Path) -> Path:
@@ -115,8 +138,8 @@ def _transformer(options: Options, state: Tensors) -> tuple[dict[str, Any], dict
         top = Affine(state[f"{side}.layer_norm.weight"], state[f"{side}.layer_norm.bias"])
         tensors |= top.named(f"{side}.top.norm")
         if options.get("position_encoding_type", str, "SinusoidalInterleaved") == "SinusoidalConcat":
-            longest = 5000
-            tensors[f"{side}.positions.table.weight"] = runs.sinusoids(dim, longest)
+            longest = LONGEST
+            tensors[f"{side}.positions.table.weight"] = runs.sinusoids(state.width(f"{side}.{EMBEDDING}"), longest)
     has_positions = options.get("position_encoding", bool, False)
     if longest and not has_positions:
         raise DataError(f"{options.path}: position_encoding_type is set, but position_encoding is false")

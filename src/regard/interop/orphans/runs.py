@@ -79,6 +79,13 @@ class Tensors:
         tensor: Tensor = self.content[name]
         return tensor.to(torch.float32)
 
+    def width(self, name: str) -> int:
+        """The width of a matrix: sizes that settings name may be anything."""
+        matrix = self[name]
+        if matrix.ndim != 2:
+            raise DataError(f"{self.path} cannot be imported: {name} is no matrix")
+        return matrix.shape[1]
+
     def first(self, *names: str) -> Tensor | None:
         """The tensor of the first of these names that there is; None if there is none."""
         return next((self[name] for name in names if name in self), None)
