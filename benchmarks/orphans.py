@@ -91,7 +91,7 @@ def joeynmt_config(folder: Path, kind: str, updates: int, beam: int) -> dict:
         | {"min_output_length": 0, "max_output_length": LONGEST, "eval_metrics": ["bleu"], "n_best": 1},
         "training": {
             "optimizer": "adam",
-            "learning_rate": 0.003,
+            "learning_rate": 0.003 if kind == "transformer" else 0.01,
             "scheduling": "warmupinversesquareroot",
             "learning_rate_warmup": 100,
             "loss": "crossentropy",

@@ -2,6 +2,9 @@
 
 import argparse
 import math
+import sys
+import types
+from typing import Any
 
 import pytest
 import reference
@@ -107,6 +110,33 @@ def transformer_logits(state, pre, learned, normed):
     return states @ exact["decoder.output_projection.weight"].T
 
 
+def of_omegaconf(values, monkeypatch):
+    """Settings as OmegaConf 2.0 pickles them; it does not install beside today's packages, so its classes stand in."""
+    classes = {}
+    monkeypatch.setitem(sys.modules, "omegaconf", types.ModuleType("omegaconf"))
+    for path in ("dictconfig.DictConfig", "base.ContainerMetadata", "base.Metadata", "nodes.AnyNode"):
+        module, name = f"omegaconf.{path}".rsplit(".", 1)
+        classes[name] = type(name, (), {"__module__": module})
+        holder = sys.modules.get(module) if module in sys.modules else types.ModuleType(module)
+        setattr(holder, name, classes[name])
+        monkeypatch.setitem(sys.modules, module, holder)
+
+    def made(kind, **attributes):
+        created = classes[kind]()
+        vars(created).update(attributes)
+        return created
+
+    def node(value, parent):
+        if not isinstance(value, dict):
+            return made("AnyNode", _metadata=made("Metadata", ref_type=Any), _parent=parent, _val=value)
+        metadata = made("ContainerMetadata", ref_type=Any, object_type=dict)
+        section = made("DictConfig", _metadata=metadata, _parent=parent)
+        section._content = {key: node(part, section) for key, part in value.items()}
+        return section
+
+    return node(values, None)
+
+
 def old_names(state):
     """The weights as fairseq wrote them before 0.9: numbered norms, one matrix for queries, keys and values; tied."""
     norms = {
@@ -130,19 +160,24 @@ def old_names(state):
     ("pre", "learned", "normed", "form"),
     [
         (False, False, False, "args"),
+        (False, False, False, "omegaconf"),
         (True, True, False, "cfg"),
         (True, False, True, "old"),
         (False, True, True, "args"),
     ],
 )
-def test_a_transformer_computes_its_equations(tmp_path, pre, learned, normed, form):
+def test_a_transformer_computes_its_equations(tmp_path, monkeypatch, pre, learned, normed, form):
     torch.manual_seed(4)
     state = transformer(pre, learned, normed)
     args = settings("transformer_iwslt_de_en", layernorm_embedding=normed)
     for side in ("encoder", "decoder"):
         vars(args)[f"{side}_normalize_before"] = pre
         vars(args)[f"{side}_learned_pos"] = learned
-    if form == "cfg":
+    if form == "omegaconf":
+        task = {"source_lang": "en", "target_lang": "es"}
+        config = of_omegaconf({"model": vars(args), "task": task}, monkeypatch)
+        run = import_model(tmp_path, state, None, cfg=config)
+    elif form == "cfg":
         config = {"model": args, "task": {"_name": "translation", "source_lang": "en", "target_lang": "es"}}
         run = import_model(tmp_path, state, None, cfg=config)
     else:

@@ -72,9 +72,14 @@ OBJECTS = {
     *(Name("omegaconf.base", name) for name in ("ContainerMetadata", "Metadata")),
     *(Name("omegaconf.nodes", f"{kind}Node") for kind in ("Any", "String", "Integer", "Float", "Boolean")),
 }
-SETS = {Name(module, name) for module in ("builtins", "__builtin__") for name in ("set", "frozenset")}  # become lists
+BUILTINS = ("builtins", "__builtin__")
+SETS = {Name(module, name) for module in BUILTINS for name in ("set", "frozenset")}  # become lists
 TYPES = {Name("torch", name) for name in STORAGES}
-INERT = {Name("typing", "Any")}  # names that settings hold as values
+# Types that settings hold as values; they are not called.
+INERT = {
+    Name("typing", "Any"),
+    *(Name(module, name) for module in BUILTINS for name in ("dict", "list", "str", "int", "float", "bool")),
+}
 KNOWN = {TENSOR, PARAMETER, *DICTIONARIES, *SETS, *OBJECTS, *TYPES, *INERT}
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 NEW = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": set}
@@ -300,10 +305,9 @@ class _Interpreter:
         name = Name(name.module, name.name)
         if name in KNOWN:
             return name
-        allowed = ", ".join(sorted(map(str, KNOWN - TYPES)))
         raise DataError(
             f"{self.path} was not read: its pickle names {shown(str(name))}, which could run code; regard reads plain "
-            f"data only ({allowed}, and storages of torch). Nothing was run"
+            "data only: tensors, numbers, texts, dictionaries, lists, sets and settings. Nothing was run"
         )
 
     def _step(self, opcode: str, argument: Any) -> None:
