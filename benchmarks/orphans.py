@@ -88,7 +88,7 @@ def joeynmt_config(folder: Path, kind: str, updates: int, beam: int) -> dict:
             "special_symbols": special,
         },
         "testing": {"beam_size": beam, "beam_alpha": 0, "batch_size": 20, "batch_type": "sentence"}
-        | {"min_output_length": 0, "max_output_length": LONGEST, "eval_metrics": ["bleu"], "n_best": 1},
+        | {"max_output_length": LONGEST, "eval_metrics": ["bleu"], "n_best": 1},
         "training": {
             "optimizer": "adam",
             "learning_rate": 0.003 if kind == "transformer" else 0.01,
