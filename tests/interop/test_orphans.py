@@ -442,6 +442,9 @@ def test_the_command_recognises_a_model_by_its_files(tmp_path):
     assert done.out.decode() == "runs/joey\n", done.error
     assert "by its files, this is a model of joeynmt" in done.error
     assert "next: regard predict runs/joey" in done.error
+    predicted = command("predict", "runs/joey", "--text", "one three", folder=tmp_path, limit=60)
+    assert predicted.code == 0
+    assert "not finished" not in predicted.error
     (folder / "mine_step_10.pt").touch()
     refused = command("import", folder, folder=tmp_path, limit=60)
     assert refused.code == 2

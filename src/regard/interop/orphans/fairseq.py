@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.errors import DataError, shown
 from regard.interop.orphans import restricted, runs
 from regard.interop.orphans.options import Options
-from regard.interop.orphans.runs import Affine, LayerNames, Tensors, Vocabulary
+from regard.interop.orphans.runs import Affine, LayerNames, Tensors, Vocabulary, projections
 from regard.storage import Run
 
 TOOLKIT = "fairseq"
@@ -19,17 +19,15 @@ BEGIN, PADDING, END, UNKNOWN = SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # th
 FIRST = 2  # the position of the first token: padding has 1
 LONGEST = 1024  # positions of a sinusoidal table
 FEED = ("fc1", "fc2", "final_layer_norm")
-
-
-def _attention(name: str) -> tuple[str, str, str, str]:
-    """The names of query, key, value and output of an attention."""
-    return f"{name}.q_proj", f"{name}.k_proj", f"{name}.v_proj", f"{name}.out_proj"
-
-
+PROJECTIONS = (".q_proj", ".k_proj", ".v_proj", ".out_proj")
 LAYERS = {
-    "encoder": LayerNames(_attention("self_attn"), "self_attn_layer_norm", *FEED),
+    "encoder": LayerNames(projections("self_attn", *PROJECTIONS), "self_attn_layer_norm", *FEED),
     "decoder": LayerNames(
-        _attention("self_attn"), "self_attn_layer_norm", *FEED, _attention("encoder_attn"), "encoder_attn_layer_norm"
+        projections("self_attn", *PROJECTIONS),
+        "self_attn_layer_norm",
+        *FEED,
+        projections("encoder_attn", *PROJECTIONS),
+        "encoder_attn_layer_norm",
     ),
 }
 # Norms of a layer in checkpoints before 0.9, which number them.

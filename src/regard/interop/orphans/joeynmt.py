@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.errors import DataError, pick
 from regard.interop.orphans import restricted, runs
 from regard.interop.orphans.options import Options, read_yaml
-from regard.interop.orphans.runs import Affine, LayerNames, Tensors, Vocabulary
+from regard.interop.orphans.runs import Affine, LayerNames, Tensors, Vocabulary, projections
 from regard.storage import Run
 
 TOOLKIT = "JoeyNMT"
@@ -18,17 +18,15 @@ SPECIAL = ("pad", "unk", "bos", "eos")
 DEFAULTS = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}  # ids
 SCORES = {"bahdanau": "additive", "luong": "general"}
 FEED = ("feed_forward.pwff_layer.0", "feed_forward.pwff_layer.3", "feed_forward.layer_norm")
-
-
-def _attention(name: str) -> tuple[str, str, str, str]:
-    """The names of query, key, value and output of an attention."""
-    return f"{name}.q_layer", f"{name}.k_layer", f"{name}.v_layer", f"{name}.output_layer"
-
-
+PROJECTIONS = (".q_layer", ".k_layer", ".v_layer", ".output_layer")
 LAYERS = {
-    "encoder": LayerNames(_attention("src_src_att"), "layer_norm", *FEED),
+    "encoder": LayerNames(projections("src_src_att", *PROJECTIONS), "layer_norm", *FEED),
     "decoder": LayerNames(
-        _attention("trg_trg_att"), "x_layer_norm", *FEED, _attention("src_trg_att"), "dec_layer_norm"
+        projections("trg_trg_att", *PROJECTIONS),
+        "x_layer_norm",
+        *FEED,
+        projections("src_trg_att", *PROJECTIONS),
+        "dec_layer_norm",
     ),
 }
 

@@ -10,13 +10,14 @@ from torch import Tensor
 from regard.errors import DataError, shown
 from regard.interop.orphans import restricted, runs
 from regard.interop.orphans.options import Options, parse_yaml, read_yaml
-from regard.interop.orphans.runs import Affine, LayerNames, Tensors, Vocabulary
+from regard.interop.orphans.runs import Affine, LayerNames, Tensors, Vocabulary, projections
 from regard.storage import Run
 
 TOOLKIT = "Marian"
 SETTINGS = "special:model.yml"  # the array that has the settings
 DECODER = "decoder.yml"  # the end of the name of the file that names model and vocabularies
 OUT = "decoder_ff_logit_out"
+PROJECTIONS = ("_Wq", "_Wk", "_Wv", "_Wo")
 UNKNOWN, END = "<unk>", "</s>"  # there are no others: the decoder begins with a vector of zeros
 LONGEST = 1024  # positions of a sinusoidal table
 NORM_EPS = 1e-9
@@ -49,15 +50,13 @@ ALLOWED: dict[str, tuple[object, ...]] = {
 
 def _names(side: str, number: int) -> LayerNames:
     """The names of the parts of a layer, which is counted from 1."""
-
-    def attention(name: str) -> tuple[str, str, str, str]:
-        return f"{name}_Wq", f"{name}_Wk", f"{name}_Wv", f"{name}_Wo"
-
     start = f"{side}_l{number}"
     norms, cross = (f"{start}_self_Wo_ln", f"{start}_ffn_ffn_ln"), f"{start}_context"
-    names = LayerNames(attention(f"{start}_self"), norms[0], f"{start}_ffn_W1", f"{start}_ffn_W2", norms[1])
+    names = LayerNames(
+        projections(f"{start}_self", *PROJECTIONS), norms[0], f"{start}_ffn_W1", f"{start}_ffn_W2", norms[1]
+    )
     if side == "decoder":
-        names = names._replace(cross=attention(cross), around_cross=f"{cross}_Wo_ln")
+        names = names._replace(cross=projections(cross, *PROJECTIONS), around_cross=f"{cross}_Wo_ln")
     return names
 
 

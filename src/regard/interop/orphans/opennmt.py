@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.errors import CorruptError, DataError, pick, shown
 from regard.interop.orphans import restricted, runs
 from regard.interop.orphans.options import Options
-from regard.interop.orphans.runs import Affine, LayerNames, Tensors, Vocabulary
+from regard.interop.orphans.runs import Affine, LayerNames, Tensors, Vocabulary, projections
 from regard.storage import Run
 
 TOOLKIT = "OpenNMT-py"
@@ -22,18 +22,18 @@ EMBEDDING = "embeddings.make_embedding.emb_luts.0.weight"
 LONGEST = 5000  # positions of a sinusoidal table
 PADDING, UNKNOWN, BEGIN, END = "<blank>", "<unk>", "<s>", "</s>"
 FEED = ("feed_forward.w_1", "feed_forward.w_2", "feed_forward.layer_norm")
-
-
-def _attention(name: str) -> tuple[str, str, str, str]:
-    """The names of query, key, value and output of an attention."""
-    return f"{name}.linear_query", f"{name}.linear_keys", f"{name}.linear_values", f"{name}.final_linear"
-
-
+PROJECTIONS = (".linear_query", ".linear_keys", ".linear_values", ".final_linear")
 LAYERS = {  # where the layers are, and the names of their parts
-    "encoder": ("transformer", LayerNames(_attention("self_attn"), "layer_norm", *FEED)),
+    "encoder": ("transformer", LayerNames(projections("self_attn", *PROJECTIONS), "layer_norm", *FEED)),
     "decoder": (
         "transformer_layers",
-        LayerNames(_attention("self_attn"), "layer_norm_1", *FEED, _attention("context_attn"), "layer_norm_2"),
+        LayerNames(
+            projections("self_attn", *PROJECTIONS),
+            "layer_norm_1",
+            *FEED,
+            projections("context_attn", *PROJECTIONS),
+            "layer_norm_2",
+        ),
     ),
 }
 # What a Transformer must have; the first value is the default.
@@ -82,7 +82,7 @@ def load(path: Path, name: str, parent: Path) -> Run:
         raise DataError(f"{path}: regard has no counterpart of a {kinds[0]} encoder with a {kinds[1]} decoder")
     source = Vocabulary(path, vocabulary.texts("src"), (PADDING, UNKNOWN, BEGIN, END))
     begin = vocabulary.get("decoder_start_token", str, BEGIN)
-    target = Vocabulary(path, vocabulary.texts("tgt"), (PADDING, UNKNOWN, begin, END))
+    target = Vocabulary(path, vocabulary.texts("tgt"), (PADDING, UNKNOWN, begin, END), dropped=[BEGIN])
     tensors["encoder.embedding.weight"] = source.rows(state[f"encoder.{EMBEDDING}"])
     tensors["decoder.embedding.weight"] = target.rows(state[f"decoder.{EMBEDDING}"])
     tensors["decoder.out.weight"] = target.rows(generator["weight"])

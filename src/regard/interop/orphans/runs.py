@@ -1,5 +1,6 @@
 """Turns the weights and vocabularies of another toolkit into a run directory."""
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from regard.data.tokenizers import Word
 from regard.device import only_shapes
 from regard.errors import DataError, shown
 from regard.sources.text import SOURCE, TARGET
-from regard.storage import MODEL, RECIPE, Run
+from regard.storage import METRICS, MODEL, RECIPE, Run
 from regard.tasks import Transduce
 from regard.types import BEGIN, END, SPECIALS
 
@@ -126,6 +127,11 @@ class LayerNames(NamedTuple):
     around_cross: str = ""
 
 
+def projections(attention: str, query: str, key: str, value: str, out: str) -> tuple[str, str, str, str]:
+    """The names of the four matrices of an attention."""
+    return f"{attention}{query}", f"{attention}{key}", f"{attention}{value}", f"{attention}{out}"
+
+
 def layer(
     name: str, parts: LayerNames, linear: Callable[[str], Affine], norm: Callable[[str], Affine]
 ) -> dict[str, Tensor]:
@@ -197,4 +203,5 @@ def make(
             shapes = f"{list(tensors[tensor].shape)}, and regard expects {list(own.shape)}"
             raise DataError(f"{name} cannot be imported: {tensor} has the shape {shapes}")
     plain = {key: tensor.to(torch.float32).contiguous().clone() for key, tensor in tensors.items()}
-    return Run.create(parent, name, files | {MODEL: save(plain)})
+    finished = json.dumps({"train_seconds": 0.0}).encode() + b"\n"  # it was trained elsewhere
+    return Run.create(parent, name, files | {MODEL: save(plain), METRICS: finished})
