@@ -323,6 +323,14 @@ def test_files_before_torch_1_6_are_bounded(tmp_path):
         restricted.load(path)
 
 
+def test_settings_that_merge_without_end_are_refused(tmp_path):
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 12)]  # 10^11 entries
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"is not valid YAML: .*constructor for the tag"):
+        IMPORTS["joeynmt"](tmp_path, "mine", tmp_path / "runs")
+
+
 # ---- JoeyNMT
 
 

@@ -66,12 +66,16 @@ def read_yaml(path: Path, toolkit: str, *, texts: bool = False) -> Any:
 
 
 def parse_yaml(content: str, path: Path, toolkit: str, *, texts: bool = False) -> Any:
-    """The value of a YAML text, in which no tag makes an object."""
+    """The value of a YAML text, in which no tag makes an object.
+
+    Merge keys (<<) are refused: nested ones make a small text as large as its author likes.
+    """
     try:
         import yaml
     except ImportError:
         raise MissingExtraError("pyyaml", "hf", f"an import from {toolkit}") from None
+    without_merges = type("Loader", (yaml.SafeLoader,), {"flatten_mapping": lambda loader, node: None})
     try:
-        return yaml.load(content, yaml.BaseLoader) if texts else yaml.safe_load(content)
+        return yaml.load(content, yaml.BaseLoader if texts else without_merges)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid YAML: {shown(str(error))}") from error
