@@ -187,6 +187,7 @@ class Decoder:
     self_attention: Site = Site()  # of a Transformer
     cross_attention: Site = Site()  # attention to the source
     gated_context: bool = False  # if recurrent: a gate computed from the query multiplies the context (Xu et al. 2015)
+    linear_readout: bool = False  # if recurrent: no tanh after the layer that the prediction is computed from
 
 
 @dataclass(frozen=True)

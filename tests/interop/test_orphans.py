@@ -2,9 +2,11 @@
 
 import argparse
 import collections
+import io
 import json
 import os
 import pickle
+import warnings
 import zipfile
 
 import pytest
@@ -12,8 +14,9 @@ import torch
 from torch import nn
 
 import regard
+from commands import shared_commands
 from regard.errors import CorruptError, DataError
-from regard.interop import IMPORTS
+from regard.interop import IMPORTS, MARKS, recognised
 from regard.interop.orphans import restricted
 from regard.types import BEGIN, Padded
 
@@ -64,7 +67,122 @@ def test_a_malicious_pickle_is_refused_by_name_and_runs_nothing(tmp_path, protoc
         assert canary.exists()
 
 
-def test_plain_data_is_read_as_torch_reads_it(tmp_path):
+class Reference:
+    """A value that a pickler writes as a persistent id."""
+
+    def __init__(self, *value):
+        self.value = value
+
+
+class StoragePickler(pickle._Pickler):  # in Python, so that names of torch can be written without their classes
+    """Writes references as torch does, and names as a pickle has them."""
+
+    def persistent_id(self, value):
+        return value.value if isinstance(value, Reference) else None
+
+
+def assembled(*parts):
+    """A pickle of protocol 2: of opcodes and of values, whose own frames are removed."""
+    stream = io.BytesIO()
+    for part in parts:
+        if isinstance(part, bytes):
+            stream.write(part)
+        else:
+            inner = io.BytesIO()
+            StoragePickler(inner, protocol=2).dump(part)
+            stream.write(inner.getvalue()[2:-1])
+    return b"\x80\x02" + stream.getvalue() + b"."
+
+
+GETATTR = b"c__builtin__\ngetattr\n"
+CALLS = {
+    "names of protocol 4": (b"\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R", "names 'posix.system'"),
+    "a name from the memo": (b"\x8c\x05posix\x94\x8c\x06system\x940h\x00h\x01\x93\x8c\x02id\x85R", "POP"),
+    "INST": (b"(iposix\nsystem\n", "names 'posix.system'"),
+    "OBJ": (b"(ccollections\nOrderedDict\no", "uses OBJ"),
+    "extensions": (b"\x82\x01", "uses EXT1"),
+    "NEWOBJ_EX": (b"ccollections\nOrderedDict\n)}\x92", "uses NEWOBJ_EX"),
+    "NEWOBJ": (b"csubprocess\nPopen\n(tq\x00\x81", "names 'subprocess.Popen'"),
+    "getattr": (GETATTR + b"ctorch._utils\n_rebuild_tensor_v2\nX\x0b\x00\x00\x00__globals__\x86R", "getattr"),
+    "a dotted name": (b"\x8c\x05torch\x8c\x0chub.download\x93", "names 'torch.hub.download'"),
+    "torch's own loader": (b"ctorch\nload\nX\x01\x00\x00\x00x\x85R", "names 'torch.load'"),
+    "numpy's objects": (b"cnumpy.core.multiarray\n_reconstruct\n)R", "numpy.core.multiarray._reconstruct"),
+    "a text persistent id": (b"Pid\n", "uses PERSID"),
+    "another persistent id": (assembled(Reference("module", "x"))[2:-1], "refers to something that is no storage"),
+    "a persistent id with a path": (
+        assembled(Reference("storage", torch.FloatStorage, "../../x", "cpu", 1))[2:-1],
+        "refers to something that is no storage",
+    ),
+    "out-of-band buffers": (b"\x97", "uses NEXT_BUFFER"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_way_to_call_or_to_import_is_refused_by_name(tmp_path, name):
+    content, message = CALLS[name]
+    write_pickle(tmp_path / "model.pt", b"\x80\x04" + content + b".")
+    with pytest.raises(DataError, match=message):
+        restricted.load(tmp_path / "model.pt")
+
+
+def test_a_pickle_in_a_pickle_stays_bytes(tmp_path):
+    canary = tmp_path / "canary"
+    inner = pickle.dumps(Malicious(os.system, f"touch {canary}"))
+    write_pickle(tmp_path / "model.pt", pickle.dumps({"inner": inner}, protocol=4))
+    assert restricted.load(tmp_path / "model.pt") == {"inner": inner}
+    assert not canary.exists()
+
+
+DEEP_KEY = b"}" + b")" + b"\x85" * 40_000 + b"Ns"  # its hash would take all of Python's stack
+DAMAGED = {
+    "a deep tuple as a key": (DEEP_KEY, "key of a dictionary is a tuple"),
+    "a set": (b"\x8f(" + b"\x90", "uses ADDITEMS"),
+    "an empty stack": (b"R", "is damaged"),
+    "a mark too few": (b"t", "there is no mark"),
+    "a tuple of too few": (b"N\x87", "is damaged"),
+    "across a mark": (b"N(\x85", "is damaged"),
+    "an unknown memo": (b"h\x05", "is damaged"),
+    "an entry of a number": (b"K\x01NNs", "a dict is expected"),
+    "a key that collides": (b"}\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x1fNs", "key of a dictionary is a int"),
+    "a call of a number": (b"K\x01)R", "is damaged"),
+    "endless copies": (
+        b"ccollections\nOrderedDict\nq\x01" + b"(" + b"K\x01K\x02\x86" * 500 + b"lq\x00" + b"h\x01h\x00\x85R" * 2000,
+        "takes more than",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_pickles_that_take_memory_time_or_the_stack_are_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(restricted, "MOST_STEPS", 100_000)
+    content, message = DAMAGED[name]
+    write_pickle(tmp_path / "model.pt", b"\x80\x04" + content + b".")
+    with pytest.raises((CorruptError, DataError), match=message):
+        restricted.load(tmp_path / "model.pt")
+
+
+TOOLKITS = {"joeynmt": "best.ckpt", "opennmt": "model_step_5.pt", "fairseq": "checkpoint_best.pt"}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("toolkit", TOOLKITS)
+def test_no_import_runs_anything(tmp_path, toolkit, legacy):
+    canary, folder = tmp_path / "canary", tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(json.dumps({"model": {}, "data": {}}))
+    file = folder / TOOLKITS[toolkit]
+    content = {"model": Malicious(os.system, f"touch {canary}"), "vocab": {}, "generator": {}, "opt": {}}
+    torch.save(content, file, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(DataError, match=r"names 'posix\.system', which could run code.*Nothing was run"):
+        IMPORTS[toolkit](file if toolkit == "opennmt" else folder, "mine", tmp_path / "runs")
+    assert not canary.exists()
+    assert not (tmp_path / "runs").exists()
+    torch.load(file, weights_only=False)  # the canary works
+    assert canary.exists()
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_plain_data_is_read_as_torch_reads_it(tmp_path, legacy):
     wide = torch.arange(60.0).reshape(3, 4, 5)
     content = {
         "model": collections.OrderedDict(a=wide, b=wide[:, 1:, ::2], c=nn.Parameter(torch.randn(2, 3))),
@@ -73,13 +191,15 @@ def test_plain_data_is_read_as_torch_reads_it(tmp_path):
         "half": torch.ones(3, dtype=torch.float16),
         "empty": torch.empty(0, 4),
     }
-    torch.save(content, tmp_path / "model.pt")
+    content["transforms"] = {"one"}
+    torch.save(content, tmp_path / "model.pt", _use_new_zipfile_serialization=not legacy)
     read = restricted.load(tmp_path / "model.pt")
     for name, tensor in content["model"].items():
         assert torch.equal(read["model"][name], tensor)
     assert read["opt"] == vars(content["opt"])
     assert read["numbers"] == content["numbers"]
     assert torch.equal(read["half"], content["half"])
+    assert read["transforms"] == ["one"]
     assert read["empty"].shape == (0, 4)
 
 
@@ -99,6 +219,116 @@ def test_damaged_checkpoints_get_a_sentence(tmp_path):
             archive.writestr(name, member[:-4] if name.endswith("data/0") else member)
     with pytest.raises(CorruptError, match="the storage 0 has 16 bytes"):
         restricted.load(path)
+
+
+def test_tricks_of_archives_are_refused(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save({"a": torch.ones(500)}, path)
+
+    def refused(change, message, **options):
+        with zipfile.ZipFile(path) as archive:
+            members = [(name, archive.read(name)) for name in archive.namelist()]
+        file = tmp_path / "changed.pt"
+        with warnings.catch_warnings(), zipfile.ZipFile(file, "w", **options) as archive:
+            warnings.simplefilter("ignore")  # two members of one name
+            for name, content in change(members):
+                archive.writestr(name, content)
+        with pytest.raises((DataError, CorruptError), match=message):
+            restricted.load(file)
+
+    refused(lambda members: [*members, members[0]], "two members of one name")
+    refused(lambda members: members, "it is compressed", compression=zipfile.ZIP_DEFLATED)
+    refused(lambda members: [(f"x/{name}", content) for name, content in members], r"no single data\.pkl")
+    refused(lambda members: [*members, ("b/data.pkl", b"N.")], r"no single data\.pkl")
+    refused(lambda members: [(n, b"big" if "byteorder" in n else c) for n, c in members], "big-endian")
+    refused(lambda members: [part for part in members if "data/0" not in part[0]], "data/0")
+    large = ("model/data.pkl", b"N" * (restricted.MOST_PICKLE + 1))
+    refused(lambda members: [large], r"data\.pkl has 67,108,865 bytes")
+
+
+def test_members_that_overlap_are_refused(tmp_path):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", b"N." + b"x" * 10_000)
+        for number in range(20):  # names for the bytes of the first member
+            copy = zipfile.ZipInfo(f"a/data/{number}")
+            copy.file_size = copy.compress_size = 10_002
+            copy.header_offset = copy.CRC = 0
+            archive.filelist.append(copy)
+    with pytest.raises(DataError, match="its members are larger than the file"):
+        restricted.load(path)
+
+
+def test_a_directory_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    torch.save({"a": torch.ones(3)}, tmp_path / "model.pt")
+    monkeypatch.setattr(restricted, "MOST_PICKLE", 200)
+    with pytest.raises(DataError, match="has a directory of"):
+        restricted.load(tmp_path / "model.pt")
+
+
+FLOATS = (torch.FloatStorage, "0", "cpu", 4)
+VIEWS = {
+    "behind the end": ((2, (3,), (1,)), "lies outside its storage"),
+    "a wide stride": ((0, (2,), (4,)), "lies outside its storage"),
+    "larger than its storage": ((0, (1_000_000_000_000,), (0,)), "lies outside its storage"),
+    "many axes": ((0, (2,) * 200, (0,) * 200), "lies outside its storage"),
+    "a negative offset": ((-1, (2,), (1,)), "are whole numbers"),
+    "a negative size": ((0, (-2, -2), (1, 1)), "are whole numbers"),
+    "a negative stride": ((3, (2,), (-1,)), "are whole numbers"),
+    "no numbers": ((0.0, (2,), (1,)), "are whole numbers"),
+    "other axes": ((0, (2, 2), (1,)), "is damaged"),
+}
+
+
+def tensor_pickle(storage, offset, size, stride):
+    """A pickle of one tensor."""
+    name = b"ctorch._utils\n_rebuild_tensor_v2\n"
+    return assembled(name, b"(", Reference("storage", *storage), offset, size, stride, b"\x89NtR")
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_tensors_outside_their_storage_are_refused(tmp_path, name):
+    view, message = VIEWS[name]
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        archive.writestr("a/data.pkl", tensor_pickle(FLOATS, *view))
+        archive.writestr("a/data/0", torch.arange(4.0).numpy().tobytes())
+    with pytest.raises(CorruptError, match=message):
+        restricted.load(tmp_path / "model.pt")
+
+
+def test_a_tensor_that_fits_is_read_and_its_storage_has_one_type(tmp_path):
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", tensor_pickle(FLOATS, 1, (3,), (1,)))
+        archive.writestr("a/data/0", torch.arange(4.0).numpy().tobytes())
+    assert restricted.load(path).tolist() == [1, 2, 3]
+    one = tensor_pickle(FLOATS, 0, (2,), (1,))[2:-1]
+    for other in ((torch.IntStorage, "0", "cpu", 4), (torch.HalfStorage, "0", "cpu", 8)):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a/data.pkl", b"\x80\x02" + one + tensor_pickle(other, 0, (2,), (1,))[2:-1] + b"\x86.")
+            archive.writestr("a/data/0", torch.arange(4.0).numpy().tobytes())
+        with pytest.raises(CorruptError, match="the storage 0 has two types or sizes"):
+            restricted.load(path)
+
+
+def test_files_before_torch_1_6_are_bounded(tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save({"a": torch.arange(5.0)}, path, _use_new_zipfile_serialization=False)
+    content = path.read_bytes()
+    path.write_bytes(content[:-4])
+    with pytest.raises(CorruptError, match=r"the storage \d+ has 16 bytes"):
+        restricted.load(path)
+    path.write_bytes(content.replace(b"K\x05N", b"\x8a\x05\x00\x00\x00\x00\x7fN"))
+    with pytest.raises(CorruptError, match="its storages are larger than the file"):
+        restricted.load(path)
+
+
+def test_settings_that_merge_without_end_are_refused(tmp_path):
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 12)]  # 10^11 entries
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"is not valid YAML: .*constructor for the tag"):
+        IMPORTS["joeynmt"](tmp_path, "mine", tmp_path / "runs")
 
 
 # ---- JoeyNMT
@@ -206,3 +436,39 @@ def test_what_regard_cannot_express_is_refused_with_a_sentence(tmp_path, change,
     with pytest.raises(DataError, match=message):
         import_joey(write_joey(tmp_path / "joey", config, state), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+# ---- the command
+
+
+def test_the_command_recognises_a_model_by_its_files(tmp_path):
+    config, parts = recurrent_model("gru")
+    state = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.state_dict().items()}
+    folder = write_joey(tmp_path / "joey", config, state)
+    command = shared_commands()
+    done = command("import", folder, folder=tmp_path, limit=60)
+    assert done.out.decode() == "runs/joey\n", done.error
+    assert "by its files, this is a model of joeynmt" in done.error
+    assert "next: regard predict runs/joey" in done.error
+    predicted = command("predict", "runs/joey", "--text", "one three", folder=tmp_path, limit=60)
+    assert predicted.code == 0
+    assert "not finished" not in predicted.error
+    (folder / "mine_step_10.pt").touch()
+    refused = command("import", folder, folder=tmp_path, limit=60)
+    assert refused.code == 2
+    assert "add --from joeynmt or --from opennmt" in refused.error
+
+
+def test_the_help_names_the_toolkits_of_the_table():
+    text = " ".join(shared_commands()("import", "--help").out.decode().replace("│", " ").split())
+    assert f"{', '.join(IMPORTS)}." in text
+    assert list(MARKS) == list(IMPORTS)
+
+
+@pytest.mark.parametrize("toolkit", IMPORTS)
+def test_a_folder_without_a_model_is_refused(tmp_path, toolkit):
+    with pytest.raises(DataError, match=str(tmp_path)):
+        IMPORTS[toolkit](tmp_path, "mine", tmp_path / "runs")
+    with pytest.raises(DataError, match="nothing"):
+        IMPORTS[toolkit](tmp_path / "nothing", "mine", tmp_path / "runs")
+    assert recognised(tmp_path) == "hugging_face"

@@ -67,9 +67,11 @@ def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, li
 
 
 def word_axes(task: Transduce, example: Example) -> tuple[Words, Words]:
-    """The words of a target and of its source text, END included, to merge the rows and columns of a map by."""
+    """The words of a target and of its source text, END included if it is read, to merge rows and columns of a map."""
     assert task.source is not None
     rows, columns = words_of(task.target, example.target), words_of(task.source, example.source)
+    if not task.source.ends and columns.labels:
+        return rows, columns
     return rows, Words((*columns.labels, SPECIALS[END]), [*columns.home, len(columns.labels)])
 
 

@@ -72,9 +72,14 @@ class Tokenizer(ABC):
         """The token ids of a word that other words come before and after."""
         return self.encode(word)
 
+    @property
+    def ends(self) -> bool:
+        """Whether an encoder reads END after every text; False only for some imported models."""
+        return True
+
     def framed(self, ids: Sequence[int]) -> list[int]:
-        """The ids of a text as an encoder reads them: END comes last."""
-        return [*ids, END]
+        """The ids of a text as an encoder reads them: END comes last, if it is read; it stands for an empty text."""
+        return [*ids, END] if self.ends or not ids else [*ids]
 
     def begins(self, token: int) -> bool:
         """Whether a token begins a word; False only for sub-words that continue one."""
@@ -101,9 +106,15 @@ class Listed(Tokenizer):
     kind: ClassVar[str]
     separator: ClassVar[str]  # between two tokens of a decoded text
 
-    def __init__(self, tokens: Sequence[str]) -> None:
+    def __init__(self, tokens: Sequence[str], *, ends: bool = True) -> None:
         super().__init__((*SPECIALS, *tokens))
         self._ids = {token: index for index, token in enumerate(tokens, start=len(SPECIALS))}
+        self._ends = ends
+
+    @property
+    def ends(self) -> bool:
+        """Whether an encoder reads END after every text."""
+        return self._ends
 
     @staticmethod
     @abstractmethod
@@ -120,8 +131,8 @@ class Listed(Tokenizer):
         return self.separator.join(pieces)
 
     def to_bytes(self) -> bytes:
-        """The kind and the list of tokens as JSON in UTF-8."""
-        stored = {"kind": self.kind, "tokens": list(self._ids)}
+        """The kind and the list of tokens as JSON in UTF-8; `ends` only if it is False."""
+        stored = {"kind": self.kind, "tokens": list(self._ids), **({} if self.ends else {"ends": False})}
         return json.dumps(stored, ensure_ascii=False).encode("utf-8")
 
     @classmethod
@@ -148,7 +159,9 @@ class Listed(Tokenizer):
             raise _damaged(cls.kind, "its tokens are not a list of texts")
         if len(set(tokens)) != len(tokens):
             raise _damaged(cls.kind, "it holds a token twice")
-        return cls(tokens)
+        if type(ends := stored.get("ends", True)) is not bool:
+            raise _damaged(cls.kind, "its `ends` is neither true nor false")
+        return cls(tokens, ends=ends)
 
 
 @final

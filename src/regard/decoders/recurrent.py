@@ -96,6 +96,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         tied: bool = False,
         copies: bool = False,
         gated_context: bool = False,
+        linear_readout: bool = False,
     ) -> None:
         super().__init__()
         widths = {"word": embedding.embedding_dim, "state": dim, "feed": dim}
@@ -105,7 +106,7 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
         self.attention = attention
         self.recurrence = self.stack(cell, cell_width, dim, layers, dropout, encoder)
         self.bridge = start(self.recurrence, encoder)
-        self.readout = Linear(readout_width, dim)
+        self.readout, self.linear_readout = Linear(readout_width, dim), linear_readout
         self.out = None if tied else Linear(dim, embedding.num_embeddings)
         self.dropout, self.copies = dropout, copies
         self.pointer = Pointer(context_dim=encoder.dim, dim=dim, word_dim=embedding.embedding_dim) if copies else None
@@ -256,8 +257,12 @@ class RecurrentDecoder(Decoder[RecurrentPrepared, RecurrentState]):
 
     def read(self, words: Words, parts: Parts) -> States:
         """The vector that logits are computed from: one hidden layer over the parts that `reads` names."""
-        inputs = [*parts, words] if "word" in self.reads else parts
-        return torch.tanh(self.readout(torch.cat(list(inputs), dim=-1)))
+        return self.read_out([*parts, words] if "word" in self.reads else parts)
+
+    def read_out(self, parts: Parts) -> States:
+        """tanh(W [parts] + b), without the tanh if `linear_readout`."""
+        linear = self.readout(torch.cat(list(parts), dim=-1))
+        return linear if self.linear_readout else torch.tanh(linear)
 
 
 def _joined(stretches: Sequence[Float[Tensor, "rows _ *rest"]]) -> Float[Tensor, "rows tokens *rest"]:
@@ -315,7 +320,7 @@ class LuongFeeding(RecurrentDecoder):
         """Run the cell with a_{t-1} fed, then attend with its new state."""
         output, recurrent = run_cell(state.feed, state.recurrent)
         attended = self.attend(output, state, prepared)
-        attentional = torch.tanh(self.readout(torch.cat([attended.context, output], dim=-1)))
+        attentional = self.read_out([attended.context, output])
         return Advance((attentional,), attended, replace(state, recurrent=recurrent, feed=attentional))
 
     def read(self, words: Words, parts: Parts) -> States:

@@ -98,6 +98,8 @@ def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
     if kind is TransformerDecoder:
         if settings.gated_context:
             raise RecipeError(f"{GATED} a Transformer has no such context; leave it out")
+        if settings.linear_readout:
+            raise RecipeError("model.decoder.linear_readout needs a recurrent decoder; a Transformer has no readout")
         shape = stack_shape(recipe, settings, cross if encoder else None)
         return TransformerDecoder(words, shape, memory_dim=encoder.dim if encoder else None, tied=recipe.tied)
     if recipe.tied and words.embedding_dim != settings.dim:
@@ -127,6 +129,7 @@ def decoder(recipe: Model, size: int, encoder: Encoder | None) -> AnyDecoder:
         tied=recipe.tied,
         copies=settings.copies,
         gated_context=settings.gated_context,
+        linear_readout=settings.linear_readout,
     )
 
 
