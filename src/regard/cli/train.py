@@ -41,7 +41,7 @@ def train(
     from regard import recipe as recipes
     from regard.console import ProgressLog, announcement
     from regard.data.paths import are_large
-    from regard.storage import Run
+    from regard.storage import FollowedRun, Run
 
     if exact and resume is None:
         raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
@@ -80,6 +80,8 @@ def train(
         else:
             assert resume is not None
             run = training.resume(resume, *(overrides or []), exact=exact, quiet=quiet, callbacks=callbacks)
+    if isinstance(run, FollowedRun):  # another process reports
+        return
     last = run.metrics()[-1]
     if as_json:
         write_line(json.dumps({"run": str(run.path)} | last))

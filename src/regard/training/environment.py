@@ -12,12 +12,13 @@ from regard.errors import DataError, shown
 from regard.kernels.choose import are_definitions_only
 from regard.recipe import Train
 from regard.storage import ENVIRONMENT, Run
+from regard.training.processes import Processes
 
 Environment = dict[str, Any]
 MOST_NAMED = 10  # changes that a message names
 
 
-def current(settings: Train) -> Environment:
+def current(settings: Train, processes: Processes) -> Environment:
     """What a training with these settings is computed with, here and now."""
     return {
         "regard": __version__,
@@ -25,6 +26,7 @@ def current(settings: Train) -> Environment:
         "processor": name_processor(),
         "gpu": name_gpu(choose_device(settings.device)),
         "threads": settings.threads or torch.get_num_threads(),
+        "processes": processes.size,
         "definitions_only": are_definitions_only(),  # REGARD_PLAIN=1
     }
 
@@ -49,6 +51,7 @@ def describe_changes(run: Run, now: Environment, *, exact: bool) -> str:
 
 
 def _changes(before: Mapping[str, Any], now: Environment) -> list[str]:
+    before = {"processes": 1, **before}  # older versions knew only one
     different = [name for name in now if before.get(name) != now[name]]
     return [f"{name} {shown(before.get(name, 'not recorded'))}, now {shown(now[name])}" for name in different]
 

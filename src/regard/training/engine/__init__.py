@@ -8,11 +8,23 @@ from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
 from regard.training.engine.captured import Captured, Table
 from regard.training.engine.core import SMALLER_BATCHES, Engine
+from regard.training.engine.distributed import Distributed, Losses, shard
 from regard.training.engine.eager import Eager
 from regard.training.engine.rewarded import Rewarded, Staged
 from regard.training.session import Session
 
-__all__ = ["SMALLER_BATCHES", "Captured", "Eager", "Engine", "Rewarded", "Staged", "choose"]
+__all__ = [
+    "SMALLER_BATCHES",
+    "Captured",
+    "Distributed",
+    "Eager",
+    "Engine",
+    "Losses",
+    "Rewarded",
+    "Staged",
+    "choose",
+    "shard",
+]
 
 
 # Share of a GPU's memory that the examples may take. Of all its memory, not of what is free now: a resumed run must
@@ -23,8 +35,12 @@ LARGEST_TABLE = 0.4
 def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:
     """Returns the engine for this training: captured updates if they are possible, otherwise eager ones.
 
+    Several processes have an engine of their own, whose updates are eager.
     If there is train.reward, updates with cross-entropy are such ones, and those with reward are eager.
     """
+
+    if session.losses is not None:
+        return Distributed(task, session, data)
 
     def with_cross_entropy() -> Engine:
         return (Captured if _fits_on_device(task, session, data) else Eager)(task, session, data)
