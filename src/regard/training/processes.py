@@ -137,6 +137,7 @@ def joined(settings: Train) -> Iterator[Processes]:
     if settings.parallel == "auto" and (not _was_started_with_others() or os.environ["WORLD_SIZE"] == "1"):
         yield ALONE
         return
+    _check_reward(settings, int(os.environ.get("WORLD_SIZE", "1")))
     if not dist.is_available():
         raise RecipeError("this build of torch has no torch.distributed; leave out train.parallel, and use one process")
     _begin(settings)
@@ -160,11 +161,16 @@ def _begin(settings: Train) -> None:
         ) from error
 
 
+def _check_reward(settings: Train, count: int) -> None:
+    """Refuse train.reward if there is more than one process."""
+    if settings.reward and count > 1:
+        raise RecipeError(f"train.reward is for one process, not {count}; leave it out, or start one process")
+
+
 def _known(settings: Train) -> Processes:
     """The processes of the group there is."""
     group = Group()
-    if settings.reward:
-        raise RecipeError(f"train.reward is for one process, not {group.size}; leave it out, or start one process")
+    _check_reward(settings, group.size)
     return ALONE if settings.parallel == "auto" and group.size == 1 else group
 
 
@@ -187,7 +193,7 @@ def told_if_lost(processes: Processes, saved: Callable[[], str]) -> Iterator[Non
             raise
         raise LostProcessError(
             f"another process of the training has ended, or has not answered in time; {saved()}",
-            is_reported=not _may_report(),
+            is_reported=not _may_report(processes),
         ) from error
 
 
@@ -197,12 +203,12 @@ def is_lost(error: BaseException) -> bool:
     return words or isinstance(error, dist.DistError)
 
 
-def _may_report() -> bool:
-    """Whether no other process has reported what has happened; the store may be gone with its process."""
-    with suppress(RuntimeError):
-        store = _store()
-        return not store.check([ENDED]) and store.add(REPORTED, 1) == 1
-    return True
+def _may_report(processes: Processes) -> bool:
+    """Whether no other process reports what has happened; the store may have ended with the first process."""
+    try:
+        return not _store().check([ENDED]) and _store().add(REPORTED, 1) == 1
+    except RuntimeError:
+        return processes.rank == 1
 
 
 def _store() -> Store:

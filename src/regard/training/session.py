@@ -251,7 +251,9 @@ class Session:
         weights = {f"model.{name}": tensor for name, tensor in models.weights(self.model).items()}
         stored = {name for name in shards.stored_names(checkpoint) if not name.startswith("generator.")}
         moments = {
-            f"optimizer.{name}.{key}": torch.zeros(()) if key == "step" else torch.zeros_like(parameter)
+            f"optimizer.{name}.{key}": torch.zeros((), dtype=torch.float32)
+            if key == "step"
+            else torch.zeros_like(parameter)
             for name, parameter in self.model.named_parameters()
             for key in MOMENTS
             if f"optimizer.{name}.step" in stored
@@ -309,7 +311,7 @@ class Session:
         required = {f"average.{name}": like for name, like in averages.items()} | {
             "generator.cpu": torch.get_rng_state()
         }
-        step = torch.empty((), device="meta")
+        step = torch.empty((), dtype=torch.float32, device="meta")
         moments = [
             {f"optimizer.{name}.{key}": step if key == "step" else own for key in MOMENTS}
             for name, own in self.model.named_parameters()

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,10 +84,14 @@ class Distributed(Eager):
         self.processes = session.processes
         self.module: nn.Module = session.losses
         if not isinstance(self.module, FSDPModule):
-            unused = self._has_unused_parameters()
+            unused = self._has_unused_parameters()  # DDP must search for these in every update
             self.module = DistributedDataParallel(
                 self.module, gradient_as_bucket_view=True, find_unused_parameters=unused, **KEEP_BUFFERS
             )
+            # The first gradients decide in which order DDP sums all others: now, and not in a run's first update, so
+            # that a resumed run has the same bits.
+            with self._without_trace():
+                pass
 
     def update(self, batches: Batches, stopper: Any) -> None:
         """Run one update; all processes have the buffers of the first one then."""
@@ -105,7 +110,9 @@ class Distributed(Eager):
 
     def loss(self, piece: Share, sampling: float) -> Float[Tensor, ""]:
         """The summed loss of this process's rows; 0 if it has none."""
-        loss: Tensor = self.module(piece.batch, sampling)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module")  # outputs are never changed in place
+            loss: Tensor = self.module(piece.batch, sampling)
         return loss if piece.counts else 0.0 * loss
 
     def backward(self, piece: Share, tokens: float, sampling: float, *, last: bool) -> float:
@@ -139,15 +146,19 @@ class Distributed(Eager):
         return [index for number in range(self.settings.accumulate) for index in self.batches[first + number]]
 
     def _has_unused_parameters(self) -> bool:
-        """Whether a parameter gets no gradient in an update: DDP must search for such ones then. Leaves no trace."""
+        """Whether a parameter gets no gradient in an update."""
+        with self._without_trace():
+            return any(parameter.grad is None for parameter in self.module.parameters() if parameter.requires_grad)
+
+    @contextmanager
+    def _without_trace(self) -> Iterator[None]:
+        """In the block, the parameters have the gradient of the first example; all is as before after it."""
         model = self.session.model
         buffers = [(buffer, buffer.clone()) for buffer in stored_buffers(model)]
         with generators_restored():
             model.train()
             self.module(super().collate([0]), 0.0).backward()
+            yield
         for buffer, before in buffers:
             buffer.copy_(before)
-        learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        unused = any(parameter.grad is None for parameter in learned)
         self.session.optimizer.zero_grad(set_to_none=True)
-        return unused
