@@ -12,21 +12,20 @@ from regard.errors import DataError, shown
 from regard.kernels.choose import are_definitions_only
 from regard.recipe import Train
 from regard.storage import ENVIRONMENT, Run
-from regard.training.processes import Processes
 
 Environment = dict[str, Any]
 MOST_NAMED = 10  # changes that a message names
 
 
-def current(settings: Train, processes: Processes) -> Environment:
-    """What a training with these settings is computed with, here and now."""
+def current(settings: Train, processes: int = 1) -> Environment:
+    """What a training with these settings, by so many processes, is computed with, here and now."""
     return {
         "regard": __version__,
         "torch": torch.__version__,
         "processor": name_processor(),
         "gpu": name_gpu(choose_device(settings.device)),
         "threads": settings.threads or torch.get_num_threads(),
-        "processes": processes.size,
+        "processes": processes,
         "definitions_only": are_definitions_only(),  # REGARD_PLAIN=1
     }
 

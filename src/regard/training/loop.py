@@ -57,28 +57,14 @@ def train(
     """
     check_callbacks(callbacks)
     recipe, given = _given(recipe if isinstance(recipe, Recipe) else recipes.load(recipe), overrides, pairs, dev)
-    origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
-    if origin and origin.path != Path(recipe.train.start_from):  # a link such as runs/latest: it will point to this run
-        recipe = replace(recipe, train=replace(recipe.train, start_from=str(origin.path)))
-    with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
-        check(recipe)
+    recipe, origin, packages = _checked(recipe)
     with Stopper().listening() as stopper, joined(recipe.train) as processes, _log(processes, quiet=quiet) as log:
         stopper.say = log.say
-        task, examples, data, dev_data, shapes, digest = _prepare(recipe, origin, given, log)
-        files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: digest} | task.files()
-        if packages:
-            files[storage.PLUGINS] = plugins.to_json(packages)
-        files[storage.ENVIRONMENT] = environment.to_json(environment.current(recipe.train, processes))
-        if origin is not None:
-            _fitting(origin, task, shapes)
-            files[storage.ORIGIN] = origin.origin()
+        prepared = _prepare(recipe, origin, given, log)
+        task, examples, data, dev_data, _, _ = prepared
         with stopper.deferred(), told_if_lost(processes, lambda: "nothing was written"):
-            run = _created(Path(runs), recipe.name, files, processes)
-            older = Path(runs) / recipe.name
-            notice = f"{older} exists; this run is {run.path}" if run.path != older else ""
-            log.say(notice or f"run {run.path}")
-            if obstacle := run.latest_obstacle():
-                log.warn(obstacle)
+            run, notice = _created(Path(runs), prepared, origin, packages, processes, log)
+            del prepared
             with _training(run, processes) as locked:
                 _learn(task, examples, data, dev_data, locked, log, stopper, callbacks, processes)
             if notice:
@@ -86,18 +72,61 @@ def train(
     return run
 
 
+def create(recipe: Recipe, runs: Path, processes: int, *, quiet: bool = False) -> Run:
+    """Check a recipe and its data as `train` does, and create the run, which so many processes will `resume`."""
+    recipe, origin, packages = _checked(recipe)
+    with Stopper().listening() as stopper, current_log(quiet=quiet) as log:
+        stopper.say = log.say
+        prepared = _prepare(recipe, origin, NOTHING_GIVEN, log)
+        return _created(runs, prepared, origin, packages, ALONE, log, processes)[0]
+
+
+def _checked(recipe: Recipe) -> tuple[Recipe, Run | None, Mapping[str, plugins.Package]]:
+    """The recipe of a new run, the run that it starts from, and the installed packages that it uses."""
+    origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
+    if origin and origin.path != Path(recipe.train.start_from):  # a link such as runs/latest: it will point to this run
+        recipe = replace(recipe, train=replace(recipe.train, start_from=str(origin.path)))
+    with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
+        check(recipe)
+    return recipe, origin, packages
+
+
 def _log(processes: Processes, *, quiet: bool) -> AbstractContextManager[ProgressLog]:
     """The log that is open, or a new one; of several processes, only the first one reports."""
     return current_log(quiet=quiet) if processes.first else ProgressLog(quiet=True)
 
 
-def _created(runs: Path, name: str, files: Mapping[str, bytes], processes: Processes) -> Run:
-    """The new run, which the first process creates and writes."""
-    if processes.first:
-        run = Run.create(runs, name, files)
-        processes.broadcast(str(run.path))
-        return run
-    return FollowedRun(Path(processes.broadcast("")))
+def _created(
+    runs: Path,
+    prepared: "Prepared",
+    origin: Run | None,
+    packages: Mapping[str, plugins.Package],
+    processes: Processes,
+    log: ProgressLog,
+    count: int = 0,
+) -> tuple[Run, str]:
+    """The new run, which the first process creates and writes, and a notice if it has not the name of the recipe.
+
+    `count` is the number of processes that will train it, if that is not these.
+    """
+    task, recipe = prepared.task, prepared.task.recipe
+    files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: prepared.digest} | task.files()
+    if packages:
+        files[storage.PLUGINS] = plugins.to_json(packages)
+    files[storage.ENVIRONMENT] = environment.to_json(environment.current(recipe.train, count or processes.size))
+    if origin is not None:
+        _fitting(origin, task, prepared.shapes)
+        files[storage.ORIGIN] = origin.origin()
+    if not processes.first:
+        return FollowedRun(Path(processes.broadcast(""))), ""
+    run = Run.create(runs, recipe.name, files)
+    processes.broadcast(str(run.path))
+    older = runs / recipe.name
+    notice = f"{older} exists; this run is {run.path}" if run.path != older else ""
+    log.say(notice or f"run {run.path}")
+    if obstacle := run.latest_obstacle():
+        log.warn(obstacle)
+    return run, notice
 
 
 class Prepared(NamedTuple):
@@ -209,7 +238,7 @@ def resume(
         if run.finished() and recipe == run.recipe():
             log.say(f"the run {run.path} is finished already; to prolong it, add train.updates=NUMBER")
             return run if processes.first else locked
-        now = environment.current(recipe.train, processes)
+        now = environment.current(recipe.train, processes.size)
         changes = environment.describe_changes(run, now, exact=exact)
         task = task_class(recipe.task).restore(recipe, run.read)
         if run.has_file(storage.ORIGIN):
@@ -225,7 +254,7 @@ def resume(
         memory.check_training(_shapes(task), recipe.train, devices.choose_device(recipe.train.device))
         examples = examples.without_texts()  # frees their memory
         with stopper.deferred():
-            if changes:
+            if changes and processes.first:
                 log.warn(changes)
                 environment.record(locked, now, run.newest_update())
             log.say(f"run {run.path}")
@@ -268,19 +297,19 @@ def _training(run: Run, processes: Processes) -> Iterator[Run]:
         with (
             run.training() as locked,
             devices.explain_out_of_memory("training", SMALLER_BATCHES),
-            told_if_lost(processes, lambda: _saved(run)),
+            told_if_lost(processes, lambda: describe_saved(run)),
         ):
             yield locked
             processes.wait_for_all()
     except StoppedError as stopped:
         unchanged = f"{run.path} is finished, as it was before"  # it was to be prolonged
-        raise StoppedError(stopped.number, unchanged if run.finished() else _saved(run)) from None
+        raise StoppedError(stopped.number, unchanged if run.finished() else describe_saved(run)) from None
     except CallbackError as failed:
-        state = "the run is finished all the same" if run.finished() else _saved(run)
+        state = "the run is finished all the same" if run.finished() else describe_saved(run)
         raise CallbackError(failed.method, failed.update, failed.error, state) from failed.error
 
 
-def _saved(run: Run) -> str:
+def describe_saved(run: Run) -> str:
     """The end of an error message about a run that can be resumed."""
     return f"{run.newest_update():,} updates are saved; go on with: {how_to_resume(run)}"
 
@@ -359,7 +388,7 @@ def _learn(
     for line in (*examples.notes, *lines, *start_notes):
         log.say(line)
     _restore_newest(run, session, recipe, log)
-    if run.foreign_names():
+    if processes.first and run.foreign_names():
         names = ", ".join(run.foreign_names())
         log.warn(
             f"{run.path / storage.CHECKPOINTS} holds what is not a checkpoint of this run; it is left alone: {names}"

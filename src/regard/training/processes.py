@@ -21,7 +21,7 @@ from regard.recipe import Train
 PARALLEL = ("auto", "ddp", "fsdp")  # values of train.parallel
 STARTED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables that torchrun sets
 # Texts of RuntimeErrors that mean: another process has ended or does not answer.
-LOST_WORDS = ("gloo", "NCCL", "onnection closed", "onnection reset", "roken pipe", "Timed out waiting", "store")
+LOST_WORDS = ("gloo", "NCCL", "onnection closed", "onnection reset", "roken pipe", "Timed out waiting", "TCPStore")
 ENDED, REPORTED = "regard/ended", "regard/reported"  # keys of the store that the processes share
 
 Number = TypeVar("Number", int, float, Tensor)
@@ -67,10 +67,10 @@ ALONE = Processes()
 
 
 class Group(Processes):
-    """The processes of torch's process group, also if it has only this one."""
+    """The processes of torch's process group, also if it has only this one; `ends` says that it ends with them."""
 
-    def __init__(self) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+    def __init__(self, *, ends: bool) -> None:
+        self.rank, self.size, self.ends = dist.get_rank(), dist.get_world_size(), ends
 
     def sum(self, number: Number) -> Number:
         """The sum over all processes of a number, with all its digits; a tensor is summed on its device."""
@@ -115,7 +115,7 @@ class Group(Processes):
 
     def wait_for_end_of_first(self) -> None:
         """Wait until the first process has ended, which closes its connection to this one; nothing is ever sent."""
-        if not self.first:
+        if not self.first and self.ends:
             with suppress(RuntimeError):
                 dist.recv(torch.empty(1), 0)
 
@@ -132,7 +132,7 @@ def joined(settings: Train) -> Iterator[Processes]:
     With `train.parallel` = auto, a process that was started alone needs no group.
     """
     if dist.is_available() and dist.is_initialized():  # by Ray, which also ends it
-        yield _known(settings)
+        yield _known(settings, ends=False)
         return
     if settings.parallel == "auto" and (not _was_started_with_others() or os.environ["WORLD_SIZE"] == "1"):
         yield ALONE
@@ -141,7 +141,7 @@ def joined(settings: Train) -> Iterator[Processes]:
     if not dist.is_available():
         raise RecipeError("this build of torch has no torch.distributed; leave out train.parallel, and use one process")
     _begin(settings)
-    yield _known(settings)
+    yield _known(settings, ends=True)
     dist.destroy_process_group()  # not after an error: see `wait_for_end_of_first`
 
 
@@ -167,9 +167,9 @@ def _check_reward(settings: Train, count: int) -> None:
         raise RecipeError(f"train.reward is for one process, not {count}; leave it out, or start one process")
 
 
-def _known(settings: Train) -> Processes:
+def _known(settings: Train, *, ends: bool) -> Processes:
     """The processes of the group there is."""
-    group = Group()
+    group = Group(ends=ends)
     _check_reward(settings, group.size)
     return ALONE if settings.parallel == "auto" and group.size == 1 else group
 
