@@ -6,12 +6,10 @@ The processes are forks with the variables that torchrun sets, in float64; one t
 import json
 import random
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,10 +18,9 @@ from safetensors.torch import load as load_tensors
 from commands import SOURCES, Result, shared_commands, user_environment
 from regard import storage
 from regard.storage import Run
+from together import LIMIT, curve, start, together
 
-LIMIT = 60.0  # seconds of a training, which takes about three
 UPDATE = "regard.training.engine.eager:learn_once"  # is called at every update
-WALL_CLOCK = {"tokens_per_second", "seconds", "train_seconds"}
 SIZES = ("model.embedding=8", "model.encoder.dim=8", "model.decoder.dim=8", "model.attention.dim=6")
 SETTINGS = (
     *("train.updates=9", "train.validate=3", "train.batch_tokens=60", "train.learning_rate=0.01", "train.device=cpu"),
@@ -55,39 +52,11 @@ def train(name: str, *overrides: str) -> list[str]:
     return ["train", "reverse", *data, *SIZES, *SETTINGS, *overrides]
 
 
-def start(
-    count: int, arguments: Sequence[str], folder: Path, acts: Mapping[int, Mapping[str, Any]] | None = None
-) -> list[int]:
-    """Start a command in so many processes; `acts` are options of forks.py by rank. Returns their process ids."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    group = {"WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-    started = []
-    for rank in range(count):
-        own = {"RANK": rank, "LOCAL_RANK": rank} | group if count > 1 else {}
-        options = {"environment": {key: str(value) for key, value in own.items()}} | dict((acts or {}).get(rank, {}))
-        started.append(shared_commands().start(*arguments, folder=folder, float64=True, **options))
-    return started
-
-
-def together(
-    count: int, arguments: Sequence[str], folder: Path, acts: Mapping[int, Mapping[str, Any]] | None = None
-) -> list[Result]:
-    """The results of a command in so many processes, see `start`."""
-    return [shared_commands().wait(process, LIMIT) for process in start(count, arguments, folder, acts)]
-
-
 def succeeded(results: Sequence[Result]) -> None:
     """Check that all processes ended well, and that only the first one has printed anything."""
     for rank, result in enumerate(results):
         assert result.code == 0, (rank, result.error)
     assert [result.out == b"" and not result.error for result in results[1:]] == [True] * (len(results) - 1)
-
-
-def curve(path: Path) -> list[dict[str, Any]]:
-    """The recorded numbers of a run that do not depend on the clock."""
-    return [{key: value for key, value in entry.items() if key not in WALL_CLOCK} for entry in Run(path).metrics()]
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ RESUME = typer.Option(
 )
 
 RAY = typer.Option(metavar="ADDRESS", help="Train on a Ray cluster, HOST:PORT, or on a new one here: local.")
-PROCESSES = typer.Option(min=1, help="Train with so many processes, on this machine or by --ray; see train.parallel.")
+PROCESSES = typer.Option(min=1, help="With --ray: train with so many processes.")
 
 
 def train(
@@ -42,6 +42,8 @@ def train(
     To start from the weights of another run, add: train.start_from=runs/dates
 
     To prolong a run, finished or not: regard train --resume runs/dates train.updates=2000
+
+    To train with two processes: torchrun --standalone --nproc-per-node 2 -m regard train dates
     """
     from regard import recipe as recipes
     from regard.console import ProgressLog, announcement
@@ -59,6 +61,9 @@ def train(
         raise RecipeError("--dry-run is for new runs; write: regard train RECIPE --dry-run")
     if ray is not None and (dry_run or tensorboard is not None or exact):
         raise RecipeError("--ray takes no --dry-run, --tensorboard or --exact; leave them out")
+    if processes > 1 and ray is None:
+        how = f"write: torchrun --standalone --nproc-per-node {processes} -m regard train ..."
+        raise RecipeError(f"--processes is for --ray; without Ray, torchrun starts several processes: {how}")
     if ray == "":
         raise RecipeError("--ray needs the address of a Ray cluster, HOST:PORT, or local")
     if recipe is not None:
