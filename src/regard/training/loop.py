@@ -417,9 +417,11 @@ def _distributed(task: AnyTask, model: nn.Module, processes: Processes) -> nn.Mo
     """What computes the losses if there are several processes; with train.parallel = fsdp it shards the model."""
     if processes is ALONE:
         return None
-    losses = engine.Losses(task, model)
+    from regard.training.engine.distributed import Losses, shard  # imports the compiler of torch, for a second
+
+    losses = Losses(task, model)
     if task.recipe.train.parallel == "fsdp":
-        engine.shard(losses, processes)
+        shard(losses, processes)
     return losses
 
 

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch._C._distributed_c10d import HashStore, Store
 
 from regard.errors import LostProcessError, NotFiniteError, RecipeError, StoppedError, shown
 from regard.recipe import Train
@@ -147,7 +146,11 @@ def joined(settings: Train) -> Iterator[Processes]:
 
 def _begin(settings: Train) -> None:
     """Make the process group, on the GPU of this process if it has one."""
-    options: dict[str, Any] = {} if _was_started_with_others() else {"store": HashStore(), "rank": 0, "world_size": 1}
+    options: dict[str, Any] = {}
+    if not _was_started_with_others():
+        from torch._C._distributed_c10d import HashStore
+
+        options = {"store": HashStore(), "rank": 0, "world_size": 1}
     on_gpu = settings.device != "cpu" and torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -211,6 +214,6 @@ def _may_report(processes: Processes) -> bool:
         return processes.rank == 1
 
 
-def _store() -> Store:
+def _store() -> Any:
     """The store of the process group."""
     return dist.distributed_c10d._get_default_store()

@@ -20,7 +20,6 @@ from regard.errors import CorruptError, StoppedError, shown
 from regard.recipe import Train
 from regard.storage import METRICS, MODEL, Checkpoint
 from regard.storage.runs import parse_json
-from regard.training import shards
 from regard.training.averaging import Averager, under
 from regard.training.processes import ALONE, Processes
 
@@ -140,6 +139,7 @@ class Session:
     clock: Clock = field(default_factory=Clock)
     processes: Processes = ALONE  # that train the model together
     losses: nn.Module | None = None  # with several processes: computes the loss of a batch, see engine.distributed
+    is_sharded: bool = False  # whether this process has only a part of the model
 
     @staticmethod
     def begin(
@@ -162,12 +162,8 @@ class Session:
             capturable=on_gpu,
         )
         averager = Averager(model, decay=settings.ema, last=settings.average)
-        return Session(model, optimizer, averager, processes=processes, losses=losses)
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether this process has only a part of the model."""
-        return shards.is_sharded(self.model)
+        is_sharded = losses is not None and settings.parallel == "fsdp"
+        return Session(model, optimizer, averager, processes=processes, losses=losses, is_sharded=is_sharded)
 
     @contextmanager
     def undone_if_stopped(self) -> Iterator[None]:
@@ -216,6 +212,8 @@ class Session:
 
         All processes call it at the same time.
         """
+        from regard.training import shards  # imports the compiler of torch, for a second
+
         weights = {f"model.{name}": tensor for name, tensor in models.weights(self.model).items()}
         shards.write(weights | self._optimizer_tensors(), Path(self.processes.broadcast(str(folder))))
 
@@ -229,11 +227,11 @@ class Session:
         if checkpoint.has_file(METRICS):  # not so in checkpoints of older versions
             checkpoint.metrics()
         progress = Progress.of(checkpoint, settings)
-        if self.is_sharded:
-            if self.processes.first:
-                shards.check(checkpoint, memory.of_training(self.model, settings) + shards.LARGEST_HEADER)
-        else:
-            weights = models.read_weights(checkpoint, self.model)
+        weights = {} if self.is_sharded else models.read_weights(checkpoint, self.model)
+        if self.is_sharded and self.processes.first:
+            from regard.training import shards
+
+            shards.check(checkpoint, memory.of_training(self.model, settings))
         tensors = self._read_state(checkpoint, progress.validations)
         if not self.is_sharded:
             models.load_weights(self.model, weights)
@@ -248,6 +246,8 @@ class Session:
 
         All processes call it at the same time.
         """
+        from regard.training import shards
+
         weights = {f"model.{name}": tensor for name, tensor in models.weights(self.model).items()}
         stored = {name for name in shards.stored_names(checkpoint) if not name.startswith("generator.")}
         moments = {

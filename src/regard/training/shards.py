@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -20,11 +20,6 @@ from regard.storage import Checkpoint
 
 ENDING = ".safetensors"
 LARGEST_HEADER = 64 << 20  # bytes of the header of a file
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Whether each process has only a part of the model's parameters."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -39,14 +34,14 @@ def write(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def check(checkpoint: Checkpoint, most: int) -> None:
-    """Raise CorruptError if a shard, of at most `most` bytes, is not the one that was written, or is another's."""
+    """Raise CorruptError if a shard, with tensors of `most` bytes, is not the one that was written, or is another's."""
     listed = checkpoint.manifest().files
     for path in checkpoint.path.glob(f"*{ENDING}"):
         if path.name not in listed:
             raise CorruptError(f"{path} is not a part of the checkpoint; move it elsewhere")
     for name in listed:
         if name.endswith(ENDING):
-            checkpoint.read(name, most)
+            checkpoint.read(name, most + LARGEST_HEADER)
 
 
 def stored_names(checkpoint: Checkpoint) -> set[str]:

@@ -29,7 +29,6 @@ from regard.training.health import Health, health
 from regard.training.processes import ALONE, Processes
 from regard.training.schedules import learning_rate
 from regard.training.session import Session, generators_restored
-from regard.training.shards import whole
 from regard.training.stopping import Stopper
 from regard.types import Example
 
@@ -97,6 +96,8 @@ def judged_model(task: AnyTask, session: Session) -> Iterator[nn.Module]:
         with session.averager.applied(session.model):
             yield session.model
         return
+    from regard.training.shards import whole  # imports the compiler of torch, for a second
+
     weights = {name: whole(tensor) for name, tensor in models.weights(session.model).items()}
     yield whole_model(task, session, weights)
 

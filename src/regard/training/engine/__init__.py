@@ -8,23 +8,11 @@ from regard.tasks import AnyTask
 from regard.tasks.core import Encoded
 from regard.training.engine.captured import Captured, Table
 from regard.training.engine.core import SMALLER_BATCHES, Engine
-from regard.training.engine.distributed import Distributed, Losses, shard
 from regard.training.engine.eager import Eager
 from regard.training.engine.rewarded import Rewarded, Staged
 from regard.training.session import Session
 
-__all__ = [
-    "SMALLER_BATCHES",
-    "Captured",
-    "Distributed",
-    "Eager",
-    "Engine",
-    "Losses",
-    "Rewarded",
-    "Staged",
-    "choose",
-    "shard",
-]
+__all__ = ["SMALLER_BATCHES", "Captured", "Eager", "Engine", "Rewarded", "Staged", "choose"]
 
 
 # Share of a GPU's memory that the examples may take. Of all its memory, not of what is free now: a resumed run must
@@ -40,6 +28,8 @@ def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:
     """
 
     if session.losses is not None:
+        from regard.training.engine.distributed import Distributed  # imports the compiler of torch, for a second
+
         return Distributed(task, session, data)
 
     def with_cross_entropy() -> Engine:
