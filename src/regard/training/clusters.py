@@ -5,10 +5,11 @@ All machines must have the folders of the runs and of the data under the same pa
 
 import os
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 from regard.console import ProgressLog
@@ -72,7 +73,7 @@ def train(run: Run, address: str, processes: int, overrides: Sequence[str], log:
                 run_config=RunConfig(storage_path=storage, failure_config=FailureConfig(max_failures=RESTARTS)),
             )
             log.say(f"training on Ray with {processes} processes; the numbers are in {run.path / METRICS}")
-            with _shown(run, log):
+            with _shown(run, log), redirect_stdout(sys.stderr):  # Ray prints warnings there
                 _fit(trainer, run)
 
 

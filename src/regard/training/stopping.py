@@ -113,6 +113,9 @@ class Stopper:
 
     def check_all(self, processes: Processes) -> None:
         """Raise StoppedError in all processes that train together if one of them has noted a signal."""
+        if processes.size == 1:
+            self.check()
+            return
         number = processes.maximum(self._signal or 0)
         if number:
             raise StoppedError(number)
