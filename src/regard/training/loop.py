@@ -154,8 +154,17 @@ def _prepare(recipe: Recipe, origin: Run | None, given: Given, log: ProgressLog)
     data, dev = _encode(task, examples)
     shapes = _shapes(task)
     start_embeddings(task, shapes)  # fails if the vectors do not fit
-    memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
+    _check_memory(shapes, recipe.train)
     return Prepared(task, examples.without_texts(), data, dev, shapes, digest)  # without texts: frees their memory
+
+
+def _check_memory(shapes: nn.Module, settings: Train) -> None:
+    """Raise ResourceError if there is too little memory; of what FSDP2 shards, that for a whole model is needed."""
+    device = devices.choose_device(settings.device)
+    if settings.parallel == "fsdp":
+        memory.check_model(shapes, device)
+    else:
+        memory.check_training(shapes, settings, device)
 
 
 def _encode(task: AnyTask, examples: Examples) -> tuple[Encoded, Encoded]:
@@ -234,8 +243,9 @@ def resume(
     ):
         stopper.say = log.say
         recipe = prolonging.prolonged_recipe(run, overrides)
+        is_done = run.finished() and recipe == run.recipe()
         processes.wait_for_all()  # all have read the run before the first one changes it
-        if run.finished() and recipe == run.recipe():
+        if is_done:
             log.say(f"the run {run.path} is finished already; to prolong it, add train.updates=NUMBER")
             return run if processes.first else locked
         now = environment.current(recipe.train, processes.size)
@@ -251,7 +261,7 @@ def resume(
                 "Restore the old data to resume, or train a new run"
             )
         data, dev = _encode(task, examples)
-        memory.check_training(_shapes(task), recipe.train, devices.choose_device(recipe.train.device))
+        _check_memory(_shapes(task), recipe.train)
         examples = examples.without_texts()  # frees their memory
         with stopper.deferred():
             if changes and processes.first:
@@ -300,7 +310,6 @@ def _training(run: Run, processes: Processes) -> Iterator[Run]:
             told_if_lost(processes, lambda: describe_saved(run)),
         ):
             yield locked
-            processes.wait_for_all()
     except StoppedError as stopped:
         unchanged = f"{run.path} is finished, as it was before"  # it was to be prolonged
         raise StoppedError(stopped.number, unchanged if run.finished() else describe_saved(run)) from None
