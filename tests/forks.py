@@ -6,6 +6,7 @@ answers with its process id; {"wait": process, "limit": seconds} answers with it
   arguments    of the command line
   folder       the working directory
   environment  variables to set
+  float64      new tensors are of that type, as the weights of models
   stdin        its bytes
   terminals    which of "out" and "error" are terminals; the others are pipes
   encoding     ENCODING:ERRORS of the streams, as in PYTHONIOENCODING; utf-8:strict if it is not given
@@ -40,7 +41,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import torch._dynamo  # noqa: F401  torch imports it with the first optimizer or model, which takes two seconds
+import torch
+import torch._dynamo
 
 from regard import cli, predict, training  # noqa: F401  imported before the fork
 from regard.analysis import alignment, doctor  # noqa: F401
@@ -165,6 +167,8 @@ def run_command(task: dict[str, Any], report: int) -> NoReturn:
         Operations(task, report)
     for name, limit in task.get("limits", {}).items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
+    if task.get("float64"):
+        torch.set_default_dtype(torch.float64)
     sys.argv = ["regard", *task["arguments"]]
     code = 1
     try:

@@ -95,6 +95,14 @@ class ResourceError(RegardError):
     exit_code = 6
 
 
+class LostProcessError(ResourceError):
+    """Another process of a training has ended, or does not answer."""
+
+    def __init__(self, message: str, *, is_reported: bool = False) -> None:
+        super().__init__(message)
+        self.is_reported = is_reported  # whether another process has printed what happened
+
+
 class UnexpectedError(RegardError):
     """An exception that regard did not foresee: a mistake in regard, or in something that it uses."""
 

@@ -247,6 +247,8 @@ class Train:
     precision: str = "float32"  # of matrix products: float32, bfloat16, or auto: bfloat16 if the GPU is fast in it
     capture: bool = True  # on a GPU: run each update as one CUDA graph, if possible
     compile: bool = False  # use torch.compile in captured updates: takes a minute, worth it for large models
+    parallel: str = "auto"  # more processes: ddp (a whole model in each), fsdp (a part in each), auto: ddp if several
+    timeout: int = _number(600, 1, 1_000_000)  # more processes: seconds that they wait for each other
     deterministic: bool = False  # use only deterministic algorithms, which give the same bits again; slower on a GPU
     ctc: float = _number(0.0, 0.0, 1.0)  # joint CTC loss: its weight; the decoder's is 1 - ctc; 0: no CTC layer
     reward: tuple[str, ...] = ()  # metrics to train on after the cross-entropy: their sum over drawn outputs

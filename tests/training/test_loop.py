@@ -20,7 +20,6 @@ from regard.models import Seq2Seq
 from regard.recipe import Recipe
 from regard.storage import Run
 from regard.tasks import Transduce
-from regard.tasks.core import Encoded
 from regard.training import loop, validation
 from regard.training.callbacks import Callbacks, MetricsFile
 from regard.training.schedules import SCHEDULES
@@ -175,7 +174,7 @@ def set_dev_losses(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list
     """Replace the dev losses by these; returns a list of the weights at each validation."""
     weights_at: list[dict[str, Tensor]] = []
 
-    def evaluate(task: Transduce, model: Seq2Seq, data: Encoded, stopper: Stopper) -> tuple[float, None]:
+    def evaluate(task: Transduce, model: Seq2Seq, *_: object) -> tuple[float, None]:
         weights_at.append(weights(model))
         return losses[len(weights_at) - 1], None
 

@@ -295,7 +295,7 @@ def test_the_learning_rate_is_a_tensor_on_the_gpu_of_the_model(monkeypatch):
     monkeypatch.setattr(torch, "zeros", lambda *_, device: devices.append(torch.device(device)))
     monkeypatch.setattr(torch.optim, "AdamW", lambda *_, **__: None)
     monkeypatch.setattr(session, "Averager", lambda *_, **__: None)
-    monkeypatch.setattr(session, "Session", lambda *_: None)
+    monkeypatch.setattr(session, "Session", lambda *_, **__: None)
     Session.begin(model, make_recipe().train)
     assert devices == [gpu]
 

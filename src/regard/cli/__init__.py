@@ -18,7 +18,7 @@ from regard.cli.core import Command, UsageError, note, say
 from regard.cli.data import data
 from regard.cli.demo import demo
 from regard.cli.doctor import doctor
-from regard.cli.errors import explain, finish_streams, prepare_streams
+from regard.cli.errors import explain, finish_streams, is_reported_elsewhere, prepare_streams
 from regard.cli.export import export
 from regard.cli.force import force
 from regard.cli.import_ import import_
@@ -138,5 +138,6 @@ def _report(error: Exception | KeyboardInterrupt) -> int:
             import traceback
 
             traceback.print_exception(error)
-        note(explained)
+        if command != "train" or not is_reported_elsewhere(explained):
+            note(explained)
     return explained.exit_code

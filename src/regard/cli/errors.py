@@ -6,7 +6,18 @@ import signal
 import sys
 
 from regard import __version__
-from regard.errors import RegardError, ResourceError, StoppedError, StorageError, UnexpectedError, shown
+from regard.errors import (
+    DataError,
+    LostProcessError,
+    NotFiniteError,
+    RecipeError,
+    RegardError,
+    ResourceError,
+    StoppedError,
+    StorageError,
+    UnexpectedError,
+    shown,
+)
 from regard.visible import guard_streams
 
 STANDARD = (0, 1, 2)  # the descriptors of stdin, stdout and stderr
@@ -55,6 +66,15 @@ def explain(error: BaseException, doing: str) -> RegardError:
         return ResourceError(f"there is not enough memory for {doing}; give it less to do, or a larger machine")
     number = os.urandom(4).hex()
     return UnexpectedError(doing, type(error).__name__, number, _write_details(error, number))
+
+
+def is_reported_elsewhere(error: RegardError) -> bool:
+    """Whether the first of several processes of a training, which torchrun has started, prints this error."""
+    if isinstance(error, LostProcessError):
+        return error.is_reported
+    started = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    is_first = not started or os.environ["RANK"] == "0"
+    return not is_first and isinstance(error, StoppedError | NotFiniteError | RecipeError | DataError)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

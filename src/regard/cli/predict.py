@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 N_BEST = "With --json: outputs per text; if more than the beam, a wider search adds them."
 SEARCH = "A key of the recipe's search, such as temperature=0.8; may be repeated."
 MAPS = "With --json: attention maps, too; they are most of its size."
+RAY = "Predict texts on a Ray cluster, HOST:PORT, or on a new one here: local. The outputs are the same."
 LIST = "Of a run that reads recordings or pictures: a file with their names, one per line; may be repeated."
 LONGEST_QUOTED = 100  # characters of a text that a suggested command repeats
 
@@ -39,6 +40,8 @@ def predict(
     seed: Annotated[int, typer.Option(min=0, help="The seed of sampling (temperature above 0).")] = 0,
     as_json: Json = False,
     maps: Annotated[bool, typer.Option("--maps", help=MAPS)] = False,
+    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help=RAY)] = None,
+    processes: Annotated[int, typer.Option(min=1, help="With --ray: so many processes, each with the run.")] = 1,
     quiet: Quiet = False,
 ) -> None:
     r"""Print a line of output for each of input.
@@ -70,6 +73,10 @@ def predict(
         raise RecipeError("--n-best adds further outputs to JSON; add --json, or leave it out for the best alone")
     if maps and not as_json:
         raise RecipeError("--maps adds attention maps to JSON; add --json, or write: regard look RUN TEXT")
+    if ray == "":
+        raise RecipeError("--ray needs the address of a Ray cluster, HOST:PORT, or local")
+    if processes > 1 and ray is None:
+        raise RecipeError("--processes is for --ray; add --ray local, or leave it out")
     _check_inputs(inputs, text, lists, columns)
     Run.open(run)  # an error before torch is loaded
     with ProgressLog(quiet=quiet or not is_terminal(sys.stderr)) as log:
@@ -79,6 +86,8 @@ def predict(
         log.begin("loading the run")
         predictor = load(run)
     core.note_unfinished(predictor.run, quiet=quiet)
+    if ray is not None and (predictor.task.reads_files or predictor.task.recipe.task == "forecast"):
+        raise RecipeError(f"--ray is for runs that read texts, which {run} does not; leave it out")
     if predictor.task.recipe.task == "forecast":
         _check_series(text, lists, beam, n_best, search)
         forecast_files(predictor, inputs or [], columns, seed, as_json=as_json, maps=maps, quiet=quiet)
@@ -93,10 +102,20 @@ def predict(
         core.say(f"type {what} on each line; Ctrl-D ends")
     settings = dict(item for assignment in search or [] for item in parse_override(assignment).items())
     notes, number, unreadable = Notes(predictor.task, with_maps=maps), 0, 0
+    remote: Iterator[list[Prediction]] = iter(())
+    if ray is not None:
+        from regard.training import clusters
+
+        batches = list(batches)
+        options = {"beam": beam, "n_best": n_best, "search": settings, "seed": seed}
+        remote = clusters.predict(predictor.run, batches, options, ray, processes)
     is_known = isinstance(batches, Sequence)  # all inputs, and not those of stdin
     for batch in track(batches, "predicting", quiet=quiet):
         ask = partial(predictor.predict, beam=beam, n_best=n_best, search=settings, seed=seed + number)
-        answered = _answer(predictor.task, batch, ask, one_must_be_readable=is_known and not number)
+        if ray is None:
+            answered = _answer(predictor.task, batch, ask, one_must_be_readable=is_known and not number)
+        else:
+            answered = [Answered(prediction) for prediction in next(remote)]
         for answer, problem in answered:
             number += 1
             if problem:

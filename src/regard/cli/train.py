@@ -18,6 +18,9 @@ RESUME = typer.Option(
     metavar="RUN", help="Instead of RECIPE: resume a run that was stopped; with train.updates=N, prolong any run."
 )
 
+RAY = typer.Option(metavar="ADDRESS", help="Train on a Ray cluster, HOST:PORT, or on a new one here: local.")
+PROCESSES = typer.Option(min=1, help="With --ray: train with so many processes.")
+
 
 def train(
     recipe: Annotated[str | None, RECIPE] = None,
@@ -27,6 +30,8 @@ def train(
     runs: Runs = Path("runs"),
     dry_run: Annotated[bool, DRY_RUN] = False,
     tensorboard: Annotated[Path | None, TENSORBOARD] = None,
+    processes: Annotated[int, PROCESSES] = 1,
+    ray: Annotated[str | None, RAY] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -37,11 +42,13 @@ def train(
     To start from the weights of another run, add: train.start_from=runs/dates
 
     To prolong a run, finished or not: regard train --resume runs/dates train.updates=2000
+
+    To train with two processes: torchrun --standalone --nproc-per-node 2 -m regard train dates
     """
     from regard import recipe as recipes
     from regard.console import ProgressLog, announcement
     from regard.data.paths import are_large
-    from regard.storage import Run
+    from regard.storage import FollowedRun, Run
 
     if exact and resume is None:
         raise RecipeError("--exact is for runs that are resumed; write: regard train --resume RUN --exact")
@@ -52,6 +59,13 @@ def train(
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     if dry_run and resume is not None:
         raise RecipeError("--dry-run is for new runs; write: regard train RECIPE --dry-run")
+    if ray is not None and (dry_run or tensorboard is not None or exact):
+        raise RecipeError("--ray takes no --dry-run, --tensorboard or --exact; leave them out")
+    if processes > 1 and ray is None:
+        how = f"write: torchrun --standalone --nproc-per-node {processes} -m regard train ..."
+        raise RecipeError(f"--processes is for --ray; without Ray, torchrun starts several processes: {how}")
+    if ray == "":
+        raise RecipeError("--ray needs the address of a Ray cluster, HOST:PORT, or local")
     if recipe is not None:
         _check_no_run(recipe)
     if resume is not None:
@@ -63,6 +77,7 @@ def train(
         log.begin("loading torch")
         from regard import training
         from regard.tasks import task_class
+        from regard.training import clusters
         from regard.training.report import FirstSource
         from regard.training.tensorboard import TensorBoard
 
@@ -75,11 +90,19 @@ def train(
             if as_json:
                 write_line(json.dumps(found._asdict()))
             return
-        if settings is not None:
+        if ray is not None:
+            if settings is not None:
+                run, overrides = training.create(settings, runs, processes, quiet=quiet), None
+            else:
+                run = Run.open(resume or "")
+            clusters.train(run, ray, processes, overrides or [], log)
+        elif settings is not None:
             run = training.train(settings, runs=runs, quiet=quiet, callbacks=callbacks)
         else:
             assert resume is not None
             run = training.resume(resume, *(overrides or []), exact=exact, quiet=quiet, callbacks=callbacks)
+    if isinstance(run, FollowedRun):  # another process reports
+        return
     last = run.metrics()[-1]
     if as_json:
         write_line(json.dumps({"run": str(run.path)} | last))

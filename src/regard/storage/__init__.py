@@ -21,6 +21,7 @@ from regard.storage.runs import (
     RECIPE,
     Checkpoint,
     Folder,
+    FollowedRun,
     Run,
 )
 
@@ -39,6 +40,7 @@ __all__ = [
     "CachedRows",
     "Checkpoint",
     "Folder",
+    "FollowedRun",
     "GrowingFile",
     "Run",
     "cached",

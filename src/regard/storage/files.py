@@ -157,6 +157,12 @@ def append(path: Path, content: bytes, owner: str) -> None:
             _write_synced(path, content, os.O_APPEND)
 
 
+def digest_of_file(path: Path) -> str:
+    """The SHA-256 of a file of any size."""
+    with opened(path, os.O_RDONLY) as handle, os.fdopen(handle, "rb", closefd=False) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read(path: Path, most: int = LARGEST_FILE) -> bytes:
     """The content of a file of at most `most` bytes.
 
@@ -252,12 +258,16 @@ def create_folder(path: Path, files: Mapping[str, bytes], owner: str) -> None:
         sync_folder(path.parent)
 
 
-def replace_folder(path: Path, files: Mapping[str, bytes], owner: str) -> None:
+def replace_folder(
+    path: Path, files: Mapping[str, bytes], owner: str, complete: Callable[[Path], None] = lambda folder: None
+) -> None:
     """Create a folder with these files in place of an old one of that name, if there is one.
 
-    If the process is killed in between, the old one has a temporary name, see `leftovers`.
+    `complete` may add files to the new folder before it gets its name. If the process is killed in between, the old one
+    has a temporary name, see `leftovers`.
     """
     with _partial_folder(path, files, owner) as partial:
+        complete(partial)
         replaced = None if _is_free(path) else _temporary(path, owner, REPLACED)
         if replaced is not None:
             os.rename(path, replaced)

@@ -16,8 +16,9 @@ import shlex
 import socket
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -513,10 +514,13 @@ class Run(Folder):
 
     # Checkpoints
 
-    def save(self, update: int, content: Mapping[str, bytes]) -> None:
+    def save(
+        self, update: int, content: Mapping[str, bytes], write_shards: Callable[[Path], None] | None = None
+    ) -> None:
         """Write a checkpoint, with a copy of the metrics; keep only the newest KEPT_CHECKPOINTS of this run.
 
         A checkpoint of the same update is replaced. Anything else that has its name is left alone: it gets another.
+        `write_shards` writes further files into the folder of the checkpoint, which has a temporary name then.
         """
         folder, run = self.path / CHECKPOINTS, self.id
         with write_errors(folder):
@@ -529,7 +533,11 @@ class Run(Folder):
             replaced = [checkpoint.path for checkpoint in same if not _foreign_files(checkpoint)]
             free = (path for path in numbered(folder / f"{update:08}") if not os.path.lexists(path))
             path = replaced[0] if replaced else next(free)
-            files.replace_folder(path, _with_manifest({**content, METRICS: metrics}, run), run)
+            content = {**content, METRICS: metrics}
+            if write_shards is None:
+                files.replace_folder(path, _with_manifest(content, run), run)
+            else:
+                files.replace_folder(path, content, run, partial(_add_shards, write_shards, run))
             others = [checkpoint for checkpoint in own if checkpoint.path != path]
             for old in _newest_first([Checkpoint(path), *others])[KEPT_CHECKPOINTS:]:
                 self._remove(old)
@@ -538,6 +546,10 @@ class Run(Folder):
         """The checkpoints of this run, the newest first, and damaged ones, whose run is not known."""
         run = self.id
         return [checkpoint for checkpoint in self._numbered_folders() if _run_of(checkpoint) in (run, None)]
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """The checkpoint whose folder has this name."""
+        return Checkpoint(self.path / CHECKPOINTS / name)
 
     def own_checkpoints(self) -> list[Checkpoint]:
         """The checkpoints whose manifest names this run, the newest first."""
@@ -580,6 +592,41 @@ class Run(Folder):
         """Remove a checkpoint, unless somebody has put other files into it."""
         if not _foreign_files(checkpoint):
             files.remove_folder(checkpoint.path, self.id)
+
+
+class FollowedRun(Run):
+    """A run as it is seen by a process that trains it together with others: another one locks and writes it."""
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator["FollowedRun"]:
+        """The run itself."""
+        yield self
+
+    def replace(self, name: str, content: bytes) -> None:
+        """Leave the file to the process that writes."""
+
+    def record(self, entry: Mapping[str, Any]) -> None:
+        """Leave the metrics to the process that writes."""
+
+    def restore_metrics(self, checkpoint: Checkpoint | None, size: int = 0) -> Path | None:
+        """Leave the metrics to the process that writes."""
+
+    def prolong(self, recipe: recipes.Recipe, update: int) -> None:
+        """Leave the recipe to the process that writes."""
+
+    def save(
+        self, update: int, content: Mapping[str, bytes], write_shards: Callable[[Path], None] | None = None
+    ) -> None:
+        """Leave the checkpoint to the process that writes; this one adds its shards, if there are any."""
+        if write_shards is not None:
+            write_shards(self.path)
+
+
+def _add_shards(write_shards: Callable[[Path], None], run: str, folder: Path) -> None:
+    """Let shards be written into the folder of a checkpoint, and add the manifest of all files."""
+    write_shards(folder)
+    digests = {name: [files.digest_of_file(folder / name)] for name in sorted(os.listdir(folder))}
+    files.write(folder / MANIFEST, Manifest(run, digests).to_json(), run)
 
 
 def _bounded_list(entries: Sequence[Mapping[str, Any]]) -> bytes:

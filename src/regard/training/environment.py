@@ -17,14 +17,15 @@ Environment = dict[str, Any]
 MOST_NAMED = 10  # changes that a message names
 
 
-def current(settings: Train) -> Environment:
-    """What a training with these settings is computed with, here and now."""
+def current(settings: Train, processes: int = 1) -> Environment:
+    """What a training with these settings, by so many processes, is computed with, here and now."""
     return {
         "regard": __version__,
         "torch": torch.__version__,
         "processor": name_processor(),
         "gpu": name_gpu(choose_device(settings.device)),
         "threads": settings.threads or torch.get_num_threads(),
+        "processes": processes,
         "definitions_only": are_definitions_only(),  # REGARD_PLAIN=1
     }
 
@@ -49,6 +50,7 @@ def describe_changes(run: Run, now: Environment, *, exact: bool) -> str:
 
 
 def _changes(before: Mapping[str, Any], now: Environment) -> list[str]:
+    before = {"processes": 1, **before}  # older versions knew only one
     different = [name for name in now if before.get(name) != now[name]]
     return [f"{name} {shown(before.get(name, 'not recorded'))}, now {shown(now[name])}" for name in different]
 

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from regard.training.processes import ALONE, Processes
+
 FLAT = 0.9  # attention is called flat if its entropy is above this share of the highest possible entropy
 WORDS = ((0.25, "sharp"), (0.5, "focused"), (FLAT, "spread out"), (float("inf"), "flat"))  # by entropy
 
@@ -42,13 +44,11 @@ class Health(NamedTuple):
 Map = tuple[Float[Tensor, "_batch _tokens _source"], Bool[Tensor, "_batch _source"], Bool[Tensor, "_batch _tokens"]]
 
 
-def health(maps: Sequence[Map], *, ends: bool = True) -> Health | None:
+def health(maps: Sequence[Map], *, ends: bool = True, processes: Processes = ALONE) -> Health | None:
     """Computes the statistics of attention maps, each with the masks of its source and target; None without maps.
 
-    `ends` says whether the last position of a source is END.
+    `ends` says whether the last position of a source is END. Several processes have different maps.
     """
-    if not maps:
-        return None
     sums = torch.zeros(4, dtype=torch.float64)
     for attention, source, target in maps:
         lengths = source.sum(-1)
@@ -59,5 +59,8 @@ def health(maps: Sequence[Map], *, ends: bool = True) -> Health | None:
         before = attention[sentences, :, (lengths - 2).clamp(min=0)]
         values = torch.stack([entropy, end, before, torch.ones_like(end)])
         sums += (values * target).sum((1, 2)).double().cpu()
+    sums = processes.sum(sums)
+    if not sums[3]:
+        return None
     entropy, end, before = (sums[:3] / sums[3]).tolist()
     return Health(entropy, end, before) if ends else Health(entropy, None, None)

@@ -1,7 +1,7 @@
 """The training loop, the same for all tasks: `train` starts a run, `resume` continues one."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Given
 from regard.errors import CallbackError, CorruptError, DataError, RecipeError, StoppedError, pick
 from regard.kernels.choose import capturable
 from regard.recipe import Data, Recipe, Train
-from regard.storage import Checkpoint, Run
+from regard.storage import Checkpoint, FollowedRun, Run
 from regard.storage.runs import check_name, resume_command
 from regard.tasks import AnyTask, task_class, task_of
 from regard.tasks.core import Encoded, Examples
@@ -29,11 +29,12 @@ from regard.training.callbacks import check as check_callbacks
 from regard.training.embeddings import start_embeddings
 from regard.training.engine import SMALLER_BATCHES
 from regard.training.overview import overview
+from regard.training.processes import ALONE, PARALLEL, Processes, joined, told_if_lost
 from regard.training.report import Report
 from regard.training.schedules import SCHEDULES, learning_rate
 from regard.training.session import Clock, Session
 from regard.training.stopping import Stopper
-from regard.training.validation import check_best, part_of, validate
+from regard.training.validation import check_best, part_of, validate, whole_model
 from regard.types import Vocabulary
 
 KEPT_WEIGHTS = ("best", "last")  # values of train.keep: which weights are stored in the run
@@ -56,33 +57,76 @@ def train(
     """
     check_callbacks(callbacks)
     recipe, given = _given(recipe if isinstance(recipe, Recipe) else recipes.load(recipe), overrides, pairs, dev)
+    recipe, origin, packages = _checked(recipe)
+    with Stopper().listening() as stopper, joined(recipe.train) as processes, _log(processes, quiet=quiet) as log:
+        stopper.say = log.say
+        prepared = _prepare(recipe, origin, given, log)
+        task, examples, data, dev_data, _, _ = prepared
+        with stopper.deferred(), told_if_lost(processes, lambda: "nothing was written"):
+            run, notice = _created(Path(runs), prepared, origin, packages, processes, log)
+            del prepared
+            with _training(run, processes) as locked:
+                _learn(task, examples, data, dev_data, locked, log, stopper, callbacks, processes)
+            if notice:
+                log.say(notice)
+    return run
+
+
+def create(recipe: Recipe, runs: Path, processes: int, *, quiet: bool = False) -> Run:
+    """Check a recipe and its data as `train` does, and create the run, which so many processes will `resume`."""
+    recipe, origin, packages = _checked(recipe)
+    with Stopper().listening() as stopper, current_log(quiet=quiet) as log:
+        stopper.say = log.say
+        prepared = _prepare(recipe, origin, NOTHING_GIVEN, log)
+        return _created(runs, prepared, origin, packages, ALONE, log, processes)[0]
+
+
+def _checked(recipe: Recipe) -> tuple[Recipe, Run | None, Mapping[str, plugins.Package]]:
+    """The recipe of a new run, the run that it starts from, and the installed packages that it uses."""
     origin = Run.open(recipe.train.start_from) if recipe.train.start_from else None
     if origin and origin.path != Path(recipe.train.start_from):  # a link such as runs/latest: it will point to this run
         recipe = replace(recipe, train=replace(recipe.train, start_from=str(origin.path)))
     with plugins.resolving(origin.needs() if origin else plugins.NO_NEEDS) as packages:
         check(recipe)
-    with Stopper().listening() as stopper, current_log(quiet=quiet) as log:
-        stopper.say = log.say
-        task, examples, data, dev_data, shapes, digest = _prepare(recipe, origin, given, log)
-        files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: digest} | task.files()
-        if packages:
-            files[storage.PLUGINS] = plugins.to_json(packages)
-        files[storage.ENVIRONMENT] = environment.to_json(environment.current(recipe.train))
-        if origin is not None:
-            _fitting(origin, task, shapes)
-            files[storage.ORIGIN] = origin.origin()
-        with stopper.deferred():
-            run = Run.create(Path(runs), recipe.name, files)
-            older = Path(runs) / recipe.name
-            notice = f"{older} exists; this run is {run.path}" if run.path != older else ""
-            log.say(notice or f"run {run.path}")
-            if obstacle := run.latest_obstacle():
-                log.warn(obstacle)
-            with _training(run) as locked:
-                _learn(task, examples, data, dev_data, locked, log, stopper, callbacks)
-            if notice:
-                log.say(notice)
-    return run
+    return recipe, origin, packages
+
+
+def _log(processes: Processes, *, quiet: bool) -> AbstractContextManager[ProgressLog]:
+    """The log that is open, or a new one; of several processes, only the first one reports."""
+    return current_log(quiet=quiet) if processes.first else ProgressLog(quiet=True)
+
+
+def _created(
+    runs: Path,
+    prepared: "Prepared",
+    origin: Run | None,
+    packages: Mapping[str, plugins.Package],
+    processes: Processes,
+    log: ProgressLog,
+    count: int = 0,
+) -> tuple[Run, str]:
+    """The new run, which the first process creates and writes, and a notice if it has not the name of the recipe.
+
+    `count` is the number of processes that will train it, if that is not these.
+    """
+    task, recipe = prepared.task, prepared.task.recipe
+    files = {storage.RECIPE: recipes.to_toml(recipe).encode(), storage.DATA: prepared.digest} | task.files()
+    if packages:
+        files[storage.PLUGINS] = plugins.to_json(packages)
+    files[storage.ENVIRONMENT] = environment.to_json(environment.current(recipe.train, count or processes.size))
+    if origin is not None:
+        _fitting(origin, task, prepared.shapes)
+        files[storage.ORIGIN] = origin.origin()
+    if not processes.first:
+        return FollowedRun(Path(processes.broadcast(""))), ""
+    run = Run.create(runs, recipe.name, files)
+    processes.broadcast(str(run.path))
+    older = runs / recipe.name
+    notice = f"{older} exists; this run is {run.path}" if run.path != older else ""
+    log.say(notice or f"run {run.path}")
+    if obstacle := run.latest_obstacle():
+        log.warn(obstacle)
+    return run, notice
 
 
 class Prepared(NamedTuple):
@@ -110,8 +154,17 @@ def _prepare(recipe: Recipe, origin: Run | None, given: Given, log: ProgressLog)
     data, dev = _encode(task, examples)
     shapes = _shapes(task)
     start_embeddings(task, shapes)  # fails if the vectors do not fit
-    memory.check_training(shapes, recipe.train, devices.choose_device(recipe.train.device))
+    _check_memory(shapes, recipe.train)
     return Prepared(task, examples.without_texts(), data, dev, shapes, digest)  # without texts: frees their memory
+
+
+def _check_memory(shapes: nn.Module, settings: Train) -> None:
+    """Raise ResourceError if there is too little memory; of what FSDP2 shards, that for a whole model is needed."""
+    device = devices.choose_device(settings.device)
+    if settings.parallel == "fsdp":
+        memory.check_model(shapes, device)
+    else:
+        memory.check_training(shapes, settings, device)
 
 
 def _encode(task: AnyTask, examples: Examples) -> tuple[Encoded, Encoded]:
@@ -182,13 +235,20 @@ def resume(
     run = run if isinstance(run, Run) else Run.open(run)
     with plugins.loading(run.needs()):
         check(run.recipe(), stored=True)
-    with Stopper().listening() as stopper, current_log(quiet=quiet) as log, _training(run) as locked:
+    with (
+        Stopper().listening() as stopper,
+        joined(run.recipe().train) as processes,
+        _log(processes, quiet=quiet) as log,
+        _training(run if processes.first else FollowedRun(run.path), processes) as locked,
+    ):
         stopper.say = log.say
         recipe = prolonging.prolonged_recipe(run, overrides)
-        if run.finished() and recipe == run.recipe():
+        is_done = run.finished() and recipe == run.recipe()
+        processes.wait_for_all()  # all have read the run before the first one changes it
+        if is_done:
             log.say(f"the run {run.path} is finished already; to prolong it, add train.updates=NUMBER")
-            return run
-        now = environment.current(recipe.train)
+            return run if processes.first else locked
+        now = environment.current(recipe.train, processes.size)
         changes = environment.describe_changes(run, now, exact=exact)
         task = task_class(recipe.task).restore(recipe, run.read)
         if run.has_file(storage.ORIGIN):
@@ -201,15 +261,15 @@ def resume(
                 "Restore the old data to resume, or train a new run"
             )
         data, dev = _encode(task, examples)
-        memory.check_training(_shapes(task), recipe.train, devices.choose_device(recipe.train.device))
+        _check_memory(_shapes(task), recipe.train)
         examples = examples.without_texts()  # frees their memory
         with stopper.deferred():
-            if changes:
+            if changes and processes.first:
                 log.warn(changes)
                 environment.record(locked, now, run.newest_update())
             log.say(f"run {run.path}")
-            _learn(task, examples, data, dev, locked, log, stopper, callbacks)
-    return run
+            _learn(task, examples, data, dev, locked, log, stopper, callbacks, processes)
+    return run if processes.first else locked
 
 
 def _given(recipe: Recipe, overrides: Sequence[str], pairs: Any, dev: Any) -> tuple[Recipe, Given]:
@@ -241,20 +301,24 @@ def _given_again(run: Run, data: Data, pairs: Any, dev: Any) -> Given:
 
 
 @contextmanager
-def _training(run: Run) -> Iterator[Run]:
+def _training(run: Run, processes: Processes) -> Iterator[Run]:
     """In the block, the run is locked; errors say what to do if memory runs out, or how to resume a stopped run."""
     try:
-        with run.training() as locked, devices.explain_out_of_memory("training", SMALLER_BATCHES):
+        with (
+            run.training() as locked,
+            devices.explain_out_of_memory("training", SMALLER_BATCHES),
+            told_if_lost(processes, lambda: describe_saved(run)),
+        ):
             yield locked
     except StoppedError as stopped:
         unchanged = f"{run.path} is finished, as it was before"  # it was to be prolonged
-        raise StoppedError(stopped.number, unchanged if run.finished() else _saved(run)) from None
+        raise StoppedError(stopped.number, unchanged if run.finished() else describe_saved(run)) from None
     except CallbackError as failed:
-        state = "the run is finished all the same" if run.finished() else _saved(run)
+        state = "the run is finished all the same" if run.finished() else describe_saved(run)
         raise CallbackError(failed.method, failed.update, failed.error, state) from failed.error
 
 
-def _saved(run: Run) -> str:
+def describe_saved(run: Run) -> str:
     """The end of an error message about a run that can be resumed."""
     return f"{run.newest_update():,} updates are saved; go on with: {how_to_resume(run)}"
 
@@ -290,6 +354,11 @@ def check(recipe: Recipe, *, stored: bool = False) -> None:
     task.check(recipe)
     pick(dict.fromkeys(devices.PRECISIONS), recipe.train.precision, "precision")
     pick(dict.fromkeys(KEPT_WEIGHTS), recipe.train.keep, "weights to keep")
+    pick(dict.fromkeys(PARALLEL), recipe.train.parallel, "value of train.parallel")
+    if recipe.train.parallel == "fsdp" and (recipe.train.ema or recipe.train.average > 1):
+        raise RecipeError("train.parallel=fsdp shards no averages of weights; leave out train.ema and train.average")
+    if recipe.train.parallel != "auto" and recipe.train.reward:
+        raise RecipeError("train.reward is for one process; leave out train.parallel")
     check_best(recipe)
     devices.choose_device(recipe.train.device)
 
@@ -309,6 +378,7 @@ def _learn(
     log: ProgressLog,
     stopper: Stopper,
     users: Sequence[Callback],
+    processes: Processes,
 ) -> None:
     """Train to the end, from the newest checkpoint if there is one, then compute the metric on dev."""
     recipe = task.recipe
@@ -320,19 +390,21 @@ def _learn(
         model = models.with_lora(task.build(), recipe.train.lora_rank)
     start_notes = [*([] if run.checkpoints() else start_embeddings(task, model)), *_start_from(task, model, run)]
     device = devices.choose_device(recipe.train.device)
-    session = Session.begin(model.to(device), recipe.train)
+    losses = _distributed(task, model.to(device), processes)
+    session = Session.begin(model, recipe.train, processes, losses)
+    stopper.together = processes.size > 1
     lines = overview(task, session.model, device, data, dev, len(examples.train))
     for line in (*examples.notes, *lines, *start_notes):
         log.say(line)
     _restore_newest(run, session, recipe, log)
-    if run.foreign_names():
+    if processes.first and run.foreign_names():
         names = ", ".join(run.foreign_names())
         log.warn(
             f"{run.path / storage.CHECKPOINTS} holds what is not a checkpoint of this run; it is left alone: {names}"
         )
     if start_notes:
-        run.save(0, session.files())  # after this, the run it started from may be changed or deleted
-    callbacks = Callbacks([MetricsFile(run), Report(log)], users)
+        _save(run, session)  # after this, the run it started from may be changed or deleted
+    callbacks = Callbacks([MetricsFile(run), Report(log)], users) if processes.first else Callbacks([])
     on_gpu = device.type == "cuda"  # then eager updates use the capturable paths too, which never wait for the GPU
     with _told_if_it_fails(callbacks, run, session, recipe.metric):
         call(callbacks.start, _started(run, recipe, session))
@@ -343,9 +415,23 @@ def _learn(
             stopper.signals_in_backward(model),
         ):
             fit(task, session, data, dev, run, callbacks, stopper)
+        if not processes.first:
+            return
         ended = _measure(task, session, dev, run, stopper)
     _restore_metrics(run, run.own_checkpoints()[0], session, log)
     call(callbacks.end, ended)
+
+
+def _distributed(task: AnyTask, model: nn.Module, processes: Processes) -> nn.Module | None:
+    """What computes the losses if there are several processes; with train.parallel = fsdp it shards the model."""
+    if processes is ALONE:
+        return None
+    from regard.training.engine.distributed import Losses, shard  # imports the compiler of torch, for a second
+
+    losses = Losses(task, model)
+    if task.recipe.train.parallel == "fsdp":
+        shard(losses, processes)
+    return losses
 
 
 def _started(run: Run, recipe: Recipe, session: Session) -> Started:
@@ -372,8 +458,8 @@ def _measure(task: AnyTask, session: Session, dev: Encoded, run: Run, stopper: S
     """Compute the metric of the stored weights on all of dev."""
     recipe, seconds, device = task.recipe, session.clock.seconds(), next(session.model.parameters()).device
     with stopper.at_once(), devices.current(device):
-        models.load_weights(session.model, models.stored_weights(run, session.model))
-        value, signature = task.measure(session.model, dev.examples, recipe.metric, recipe.search).measured
+        model = whole_model(task, session, models.stored_weights(run, session.model))
+        value, signature = task.measure(model, dev.examples, recipe.metric, recipe.search).measured
     precision = devices.choose_precision(recipe.train.precision, device)
     examples = len(dev.examples)
     return Ended(run, True, session.progress.update, seconds, recipe.metric, value, signature, precision, examples)
@@ -454,6 +540,10 @@ def _restore_newest(run: Run, session: Session, recipe: Recipe, log: ProgressLog
     Without any checkpoint, training begins at update 0; if all are damaged, the error of the newest is raised. If the
     run is prolonged, it gets its new recipe then, and not before: a finished run that cannot go on stays finished.
     """
+    if not session.processes.first:
+        if name := session.processes.broadcast(""):
+            _restore_with_others(run.checkpoint(name), session, recipe)
+        return
     damaged: list[tuple[Checkpoint, CorruptError]] = []
     for checkpoint in run.checkpoints():
         try:
@@ -468,12 +558,23 @@ def _restore_newest(run: Run, session: Session, recipe: Recipe, log: ProgressLog
             aside = run.set_aside(broken)
             log.warn(f"{why}; it is set aside as {aside.name}; an older checkpoint is used instead")
         _restore_metrics(run, checkpoint, session, log)
+        session.processes.broadcast(checkpoint.path.name)
+        if session.is_sharded:
+            session.load_shards(checkpoint)
         log.say(f"going on after update {session.progress.update:,}")
         return
     if damaged:
         raise damaged[0][1]
     _prolong(run, recipe, 0, log)
     run.restore_metrics(None)
+    session.processes.broadcast("")
+
+
+def _restore_with_others(checkpoint: Checkpoint, session: Session, recipe: Recipe) -> None:
+    """Restore the session from the checkpoint that the first process has chosen and checked."""
+    session.restore(checkpoint, recipe.train)
+    if session.is_sharded:
+        session.load_shards(checkpoint)
 
 
 def _prolong(run: Run, recipe: Recipe, done: int, log: ProgressLog) -> None:
@@ -513,14 +614,18 @@ def fit(
                 return
             if settings.patience and progress.waited >= settings.patience:
                 return
-            stopper.check()
+            stopper.check_all(session.processes)
             running.update(batches, stopper)
             session.average(judged=_due(settings, progress.update))
             call(callbacks.update, _updated(settings, session))
-    except (StoppedError, CallbackError):
+    except (StoppedError, CallbackError) as error:
         running.collect()
-        if not stopper.hurried:  # after a second signal an update may be half done: the last checkpoint is used instead
+        # After a second signal an update may be half done: the last checkpoint is used instead. So it is if a callback
+        # fails, of which other processes do not know.
+        alone = isinstance(error, CallbackError) and session.processes.size > 1
+        if not stopper.hurried and not alone:
             _save(run, session)
+            session.processes.wait_for_all()
         raise
 
 
@@ -529,7 +634,7 @@ def _save(run: Run, session: Session) -> None:
     progress, clock = session.progress, session.clock
     progress.metrics_size = run.metrics_size()
     progress.seconds, progress.interval = clock.seconds(), clock.interval_seconds()
-    run.save(progress.update, session.files())
+    run.save(progress.update, session.files(), session.write_shards if session.is_sharded else None)
 
 
 def _updated(settings: Train, session: Session) -> Updated:

@@ -2,25 +2,31 @@
 
 import json
 import math
+import random
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from regard import models
+from regard import memory, models
 from regard.errors import CorruptError, StoppedError, shown
 from regard.recipe import Train
 from regard.storage import METRICS, MODEL, Checkpoint
 from regard.storage.runs import parse_json
 from regard.training.averaging import Averager, under
+from regard.training.processes import ALONE, Processes
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what the optimizer keeps of each parameter
 MOST_GPUS = 64  # whose random generators a checkpoint can hold
+MOST_PROCESSES = 1024  # likewise
 ADDED = {"norms": 0.0, "normed": 0}  # counters that older checkpoints do not have, none of them
 
 
@@ -131,10 +137,20 @@ class Session:
     averager: Averager
     progress: Progress = field(default_factory=Progress)
     clock: Clock = field(default_factory=Clock)
+    processes: Processes = ALONE  # that train the model together
+    losses: nn.Module | None = None  # with several processes: computes the loss of a batch, see engine.distributed
+    is_sharded: bool = False  # whether this process has only a part of the model
 
     @staticmethod
-    def begin(model: nn.Module, settings: Train) -> "Session":
-        """A session before its first update, with a new AdamW optimizer."""
+    def begin(
+        model: nn.Module, settings: Train, processes: Processes = ALONE, losses: nn.Module | None = None
+    ) -> "Session":
+        """A session before its first update, with a new AdamW optimizer.
+
+        The first of several processes draws the random numbers that it would draw alone, and the others draw others.
+        """
+        if not processes.first:
+            _seed(settings.seed, processes.rank, 0)
         device = next(model.parameters()).device
         on_gpu = device.type == "cuda"
         optimizer = torch.optim.AdamW(
@@ -145,13 +161,15 @@ class Session:
             fused=True,
             capturable=on_gpu,
         )
-        return Session(model, optimizer, Averager(model, decay=settings.ema, last=settings.average))
+        averager = Averager(model, decay=settings.ema, last=settings.average)
+        is_sharded = losses is not None and settings.parallel == "fsdp"
+        return Session(model, optimizer, averager, processes=processes, losses=losses, is_sharded=is_sharded)
 
     @contextmanager
     def undone_if_stopped(self) -> Iterator[None]:
         """If the block raises StoppedError, restore random generators and buffers; weights must not change in it."""
         generators = _generators()
-        buffers = [(buffer, buffer.clone()) for buffer in _stored_buffers(self.model)]
+        buffers = [(buffer, buffer.clone()) for buffer in stored_buffers(self.model)]
         try:
             yield
         except StoppedError:
@@ -174,30 +192,96 @@ class Session:
                 group["lr"] = rate
 
     def files(self) -> dict[str, bytes]:
-        """The files of a checkpoint, by name, with the whole state of the session."""
+        """The files of a checkpoint, by name, with the whole state of the session, except what `write_shards` writes.
+
+        All processes call it, and only the first one gets files.
+        """
+        generators = {f"generator.{name}": state for name, state in self._all_generators().items()}
+        if not self.processes.first:
+            return {}
         averages = {f"average.{name}": average for name, average in self.averager.tensors().items()}
-        generators = {f"generator.{name}": state for name, state in _generators().items()}
-        tensors = self._optimizer_tensors() | averages | generators
+        tensors = averages | generators | ({} if self.is_sharded else self._optimizer_tensors())
         return {
-            MODEL: save_tensors(models.weights(self.model)),
+            **({} if self.is_sharded else {MODEL: save_tensors(models.weights(self.model))}),
             OPTIMIZER: save_tensors({name: tensor.contiguous().clone() for name, tensor in tensors.items()}),
             STATE: json.dumps(asdict(self.progress)).encode(),
         }
 
+    def write_shards(self, folder: Path) -> None:
+        """Write this process's parts of weights and optimizer; the folder is that of the first process.
+
+        All processes call it at the same time.
+        """
+        from regard.training import shards  # imports the compiler of torch, for a second
+
+        weights = {f"model.{name}": tensor for name, tensor in models.weights(self.model).items()}
+        shards.write(weights | self._optimizer_tensors(), Path(self.processes.broadcast(str(folder))))
+
     def restore(self, checkpoint: Checkpoint, settings: Train) -> None:
-        """Load the whole state from a checkpoint; CorruptError if one of its files is damaged, and nothing changes."""
+        """Load the whole state from a checkpoint; CorruptError if one of its files is damaged, and nothing changes.
+
+        If the model is sharded, `load_shards` must follow, in all processes.
+        """
         if checkpoint.update > settings.updates:
             raise CorruptError(f"{checkpoint.path} is damaged: the run ends after {settings.updates:,} updates")
         if checkpoint.has_file(METRICS):  # not so in checkpoints of older versions
             checkpoint.metrics()
-        progress, weights = Progress.of(checkpoint, settings), models.read_weights(checkpoint, self.model)
+        progress = Progress.of(checkpoint, settings)
+        weights = {} if self.is_sharded else models.read_weights(checkpoint, self.model)
+        if self.is_sharded and self.processes.first:
+            from regard.training import shards
+
+            shards.check(checkpoint, memory.of_training(self.model, settings))
         tensors = self._read_state(checkpoint, progress.validations)
+        if not self.is_sharded:
+            models.load_weights(self.model, weights)
+            self._load_optimizer(tensors)
         device = next(self.model.parameters()).device
-        models.load_weights(self.model, weights)
-        self._load_optimizer(tensors)
         self.averager.load({name: average.to(device) for name, average in under("average.", tensors).items()})
-        _set_generators(under("generator.", tensors))
+        self._set_own_generators(under("generator.", tensors), settings.seed, progress.update)
         self.progress = progress
+
+    def load_shards(self, checkpoint: Checkpoint) -> None:
+        """Load the parts of weights and optimizer that this process has; any number of processes may have written them.
+
+        All processes call it at the same time.
+        """
+        from regard.training import shards
+
+        weights = {f"model.{name}": tensor for name, tensor in models.weights(self.model).items()}
+        stored = {name for name in shards.stored_names(checkpoint) if not name.startswith("generator.")}
+        moments = {
+            f"optimizer.{name}.{key}": torch.zeros((), dtype=torch.float32)
+            if key == "step"
+            else torch.zeros_like(parameter)
+            for name, parameter in self.model.named_parameters()
+            for key in MOMENTS
+            if f"optimizer.{name}.step" in stored
+        }
+        if different := stored ^ (weights | moments).keys():
+            raise CorruptError(f"the shards of {checkpoint.path} do not fit the run's recipe: {shown(min(different))}")
+        shards.read(weights | moments, checkpoint)
+        self._load_optimizer(moments)
+
+    def _all_generators(self) -> dict[str, Tensor]:
+        """The random generators of the first process as `_generators` names them, and those of the others by rank."""
+        states = _generators() if self.processes.first else {}
+        for name, own in _current_generators().items() if self.processes.size > 1 else ():
+            for rank, state in enumerate(self.processes.gather(own)):
+                states |= {_of_rank(rank, name): state} if rank else {}
+        return states
+
+    def _set_own_generators(self, states: Mapping[str, Tensor], seed: int, update: int) -> None:
+        """Set the random generators of this process; it gets new ones if there were fewer processes before."""
+        rank = self.processes.rank
+        if rank == 0:
+            _set_generators(states)
+        elif _of_rank(rank, "cpu") not in states:
+            _seed(seed, rank, update)
+        else:
+            torch.set_rng_state(states[_of_rank(rank, "cpu")])
+            if torch.cuda.is_available() and _of_rank(rank, "cuda") in states:
+                torch.cuda.set_rng_state(states[_of_rank(rank, "cuda")])
 
     def _read_state(self, checkpoint: Checkpoint, validations: int) -> dict[str, Tensor]:
         """The tensors of optimizer, averages and random generators: all that must be there, and none besides."""
@@ -209,9 +293,10 @@ class Session:
             if missing and (group is required or len(missing) < len(group)):
                 raise CorruptError(f"{checkpoint.path / OPTIMIZER} does not fit the run's recipe: no {min(missing)}")
         for name, state in under("generator.", tensors).items():
+            kind = name.rpartition(".")[2]  # without the rank
             try:
-                if name == "cpu" or int(name.removeprefix("cuda")) < torch.cuda.device_count():
-                    torch.Generator(name.replace("cuda", "cuda:")).set_state(state)
+                if kind == "cpu" or int(kind.removeprefix("cuda") or 0) < torch.cuda.device_count():
+                    torch.Generator(re.sub("([0-9])", r":\1", kind, count=1)).set_state(state)
             except RuntimeError as error:
                 raise CorruptError(f"{checkpoint.path / OPTIMIZER} is damaged: generator.{name}: {error}") from error
         return tensors
@@ -226,13 +311,20 @@ class Session:
         required = {f"average.{name}": like for name, like in averages.items()} | {
             "generator.cpu": torch.get_rng_state()
         }
-        step = torch.empty((), device="meta")
+        step = torch.empty((), dtype=torch.float32, device="meta")
         moments = [
-            {f"optimizer.{name}.{key}": like for key, like in (("step", step), ("exp_avg", own), ("exp_avg_sq", own))}
+            {f"optimizer.{name}.{key}": step if key == "step" else own for key in MOMENTS}
             for name, own in self.model.named_parameters()
+            if not self.is_sharded
         ]
-        state = torch.empty(16, dtype=torch.uint8, device="meta")
-        return required, moments + [{f"generator.cuda{index}": state} for index in range(MOST_GPUS)]
+        state, own_state = torch.empty(16, dtype=torch.uint8, device="meta"), required["generator.cpu"].to("meta")
+        generators = {f"generator.cuda{index}": state for index in range(MOST_GPUS)}
+        for rank in range(1, MOST_PROCESSES):
+            generators |= {
+                f"generator.{_of_rank(rank, 'cpu')}": own_state,
+                f"generator.{_of_rank(rank, 'cuda')}": state,
+            }
+        return required, moments + [{name: like} for name, like in generators.items()]
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """The optimizer's state as tensors, each named by the parameter it belongs to."""
@@ -248,7 +340,7 @@ class Session:
         self.optimizer.load_state_dict(state)
 
 
-def _stored_buffers(model: nn.Module) -> list[Tensor]:
+def stored_buffers(model: nn.Module) -> list[Tensor]:
     """The persistent buffers of a model, which checkpoints hold; non-persistent ones are computed again on load."""
     return [
         buffer
@@ -264,6 +356,22 @@ def _generators() -> dict[str, Tensor]:
     if torch.cuda.is_available():
         states |= {f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
     return states
+
+
+def _current_generators() -> dict[str, Tensor]:
+    """The states of the random generators that this process uses: of the CPU, and of its GPU."""
+    states = {"cpu": torch.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
+
+
+def _of_rank(rank: int, name: str) -> str:
+    """The name of a random generator of the process with that rank."""
+    return f"rank{rank}.{name}"
+
+
+def _seed(seed: int, rank: int, update: int) -> None:
+    """Begin the random numbers of a process that no checkpoint has."""
+    torch.manual_seed(random.Random(f"generator {seed} {rank} {update}").getrandbits(63))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from types import FrameType
 from torch import Tensor, nn
 
 from regard.errors import StoppedError
+from regard.training.processes import Processes
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 GRACE, RETRY = 1.0, 0.1  # seconds until undoable work is abandoned, and between further attempts
@@ -24,11 +25,15 @@ class Stopper:
     If no `check()` comes within `GRACE` seconds, the error is raised at any point inside `undoable()`. A second signal
     always raises it at once; then `hurried` is True, because work may be half done. Python ignores errors that are
     raised while an object is finalized: there the error is raised a moment later.
+
+    Of several processes that train together, none may leave an update that the others go on with: they stop when
+    `check_all` is called, and only a second signal stops one alone.
     """
 
     def __init__(self) -> None:
         self.hurried = False
         self.say: Callable[[str], None] = lambda text: None  # called with a message at the first signal
+        self.together = False  # with other processes: then only `check_all` raises the error, in all at the same point
         self._deferring = False
         self._undoable = False
         self._saying: threading.Thread | None = None
@@ -103,8 +108,17 @@ class Stopper:
 
     def check(self) -> None:
         """Raise StoppedError if a signal was noted: called where it is safe to stop."""
-        if self._signal is not None:
+        if self._signal is not None and not self.together:
             raise StoppedError(self._signal)
+
+    def check_all(self, processes: Processes) -> None:
+        """Raise StoppedError in all processes that train together if one of them has noted a signal."""
+        if processes.size == 1:
+            self.check()
+            return
+        number = processes.maximum(self._signal or 0)
+        if number:
+            raise StoppedError(number)
 
     def _obey(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: raise StoppedError, or note the signal, answer it and set the alarm."""
@@ -127,7 +141,7 @@ class Stopper:
 
     def _abandon(self, number: int, frame: FrameType | None) -> None:
         """Handle the alarm: raise StoppedError if the current work can be undone; else the alarm comes again."""
-        if self._undoable and not _in_finalizer(frame):
+        if self._undoable and not self.together and not _in_finalizer(frame):
             signal.setitimer(signal.ITIMER_REAL, 0)
             assert self._signal is not None
             raise StoppedError(self._signal)

@@ -1,14 +1,15 @@
 """Validations: the dev loss, the metric and samples on a part of dev, and which weights are stored."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save as save_tensors
-from torch import nn
+from torch import Tensor, nn
 
 from regard import device as devices
 from regard import models, storage
@@ -25,6 +26,7 @@ from regard.tasks.core import AnyBatched, DevLoss, Encoded, by_source, evenly
 from regard.training.callbacks import Sample, Validated
 from regard.training.engine.eager import halves
 from regard.training.health import Health, health
+from regard.training.processes import ALONE, Processes
 from regard.training.schedules import learning_rate
 from regard.training.session import Session, generators_restored
 from regard.training.stopping import Stopper
@@ -43,11 +45,13 @@ def validate(
 
     `part` are the dev examples that are predicted, for the metric.
     """
-    settings, progress, model = task.recipe.train, session.progress, session.model
-    with session.averager.applied(model):
+    settings, progress, processes = task.recipe.train, session.progress, session.processes
+    with judged_model(task, session) as model:
         with session.undone_if_stopped(), stopper.undoable():
-            dev_loss, attention_health = evaluate(task, model, dev, stopper)
-            part_scored = score(task, model, part) if part and math.isfinite(dev_loss) else PartScored()
+            dev_loss, attention_health = evaluate(task, model, dev, stopper, processes)
+            is_scored = part and math.isfinite(dev_loss) and processes.first
+            part_scored = score(task, model, part) if is_scored else PartScored()
+            part_scored = part_scored._replace(value=processes.broadcast(part_scored.value))
         advice = "a lower train.learning_rate may help"
         if not math.isfinite(dev_loss):
             raise NotFiniteError(f"update {progress.update}: the dev loss is {dev_loss}; {advice}")
@@ -56,7 +60,7 @@ def validate(
             raise NotFiniteError(f"update {progress.update}: the tensor {name} holds NaN or infinite numbers; {advice}")
         cost = cost_of(task.recipe, dev_loss, part_scored.value)
         improved, best = cost < progress.lowest, (cost, dev_loss) < (progress.lowest, progress.best_loss)
-        if best or settings.keep == "last":
+        if processes.first and (best or settings.keep == "last"):
             run.replace(storage.MODEL, save_tensors(tensors))
     progress.waited = 0 if improved else progress.waited + 1
     if best:
@@ -83,6 +87,30 @@ def validate(
     progress.begin_interval()
     session.clock.start_interval()
     return validated
+
+
+@contextmanager
+def judged_model(task: AnyTask, session: Session) -> Iterator[nn.Module]:
+    """The model with its mean weights; if it is sharded, a whole copy of it."""
+    if not session.is_sharded:
+        with session.averager.applied(session.model):
+            yield session.model
+        return
+    from regard.training.shards import whole  # imports the compiler of torch, for a second
+
+    weights = {name: whole(tensor) for name, tensor in models.weights(session.model).items()}
+    yield whole_model(task, session, weights)
+
+
+def whole_model(task: AnyTask, session: Session, weights: Mapping[str, Tensor]) -> nn.Module:
+    """A model with these weights that is not sharded: the session's own one, unless that is."""
+    model = session.model
+    if session.is_sharded:
+        with generators_restored():
+            model = models.with_lora(task.build(), task.recipe.train.lora_rank)
+        model = model.to(next(session.model.parameters()).device)
+    models.load_weights(model, weights)
+    return model
 
 
 def cost_of(recipe: Recipe, dev_loss: float, value: float | None) -> float:
@@ -180,12 +208,19 @@ def score(task: AnyTask, model: nn.Module, part: Sequence[Example]) -> PartScore
 
 
 @torch.no_grad()
-def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -> tuple[float, Health | None]:
-    """The mean loss per target token, in nats, and the health of the attention if the model has a map."""
+def evaluate(
+    task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper, processes: Processes = ALONE
+) -> tuple[float, Health | None]:
+    """The mean loss per target token, in nats, and the health of the attention if the model has a map.
+
+    Several processes share the batches, and all get the mean over all of them.
+    """
     model.eval()
     device = next(model.parameters()).device
     total, tokens, maps, ends = 0.0, 0, [], True
-    for indices in counted(sorted_batches(data.lengths(), task.recipe.train.batch_tokens), "validating", size=1):
+    batches = sorted_batches(data.lengths(), task.recipe.train.batch_tokens)
+    own = batches.take(range(processes.rank, len(batches), processes.size))
+    for indices in counted(own, "validating", size=1):
         stopper.check()
         for batch, judged in _judge(task, model, task.collate(data, indices).to(device)):
             total += judged.loss.item()
@@ -193,7 +228,8 @@ def evaluate(task: AnyTask, model: nn.Module, data: Encoded, stopper: Stopper) -
             if judged.attention is not None and judged.mask is not None:
                 maps.append((judged.attention, judged.mask, batch.target.mask[:, 1:]))
                 ends = judged.layout == TEXT
-    return total / tokens, health(maps, ends=ends)
+    total, tokens = processes.sum(total), processes.sum(tokens)
+    return total / tokens, health(maps, ends=ends, processes=processes)
 
 
 def _judge(task: AnyTask, model: nn.Module, batch: AnyBatched) -> list[tuple[AnyBatched, DevLoss]]:

@@ -23,8 +23,14 @@ LARGEST_TABLE = 0.4
 def choose(task: AnyTask, session: Session, data: Encoded) -> Engine:
     """Returns the engine for this training: captured updates if they are possible, otherwise eager ones.
 
+    Several processes have an engine of their own, whose updates are eager.
     If there is train.reward, updates with cross-entropy are such ones, and those with reward are eager.
     """
+
+    if session.losses is not None:
+        from regard.training.engine.distributed import Distributed  # imports the compiler of torch, for a second
+
+        return Distributed(task, session, data)
 
     def with_cross_entropy() -> Engine:
         return (Captured if _fits_on_device(task, session, data) else Eager)(task, session, data)

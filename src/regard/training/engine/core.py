@@ -41,8 +41,8 @@ class Engine(ABC):
     def global_sum(self, number: Number) -> Number:
         """The sum over all processes of a number of this process; with one process, the number itself.
 
-        Both engines use it for the tokens and the loss of an update. The loss is divided by the tokens of all
+        All engines use it for the tokens and the loss of an update. The loss is divided by the tokens of all
         processes: then the summed gradients of several processes are the gradient of one process that has all their
         batches. `session.progress` counts the loss and the tokens of all processes.
         """
-        return number
+        return self.session.processes.sum(number)

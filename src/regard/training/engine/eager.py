@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.data.batching import Batches
 from regard.device import out_of_memory, precision
 from regard.errors import NotFiniteError, ResourceError
-from regard.tasks.core import AnyBatched, Batched, Encoded
+from regard.tasks.core import AnyBatched, Batched
 from regard.training.engine.core import Engine
 from regard.training.schedules import learning_rate
 from regard.training.stopping import Stopper
@@ -19,6 +19,8 @@ from regard.training.stopping import Stopper
 
 class Eager(Engine):
     """Collates the batches of an update on the CPU, and reads the loss of an update before the next one begins."""
+
+    splits: bool = True  # whether a batch that does not fit into memory is split
 
     def update(self, batches: Batches, stopper: Stopper) -> None:
         """Run one update; a stop may abandon it until the optimizer's step."""
@@ -44,6 +46,25 @@ class Eager(Engine):
         """The summed loss of a batch; `sampling` is the share of scheduled sampling."""
         return self.task.loss(self.session.model, piece, self.settings.smoothing, sampling)
 
+    def backward(self, piece: Any, tokens: float, sampling: float, *, last: bool) -> float:
+        """Add the gradient of a batch to that of the update, which has so many tokens; returns the batch's loss.
+
+        `last` says whether it is the last batch of the update.
+        """
+        with precision(self.settings.precision, self.device):
+            loss = self.loss(piece, sampling)
+        (loss / tokens).backward()
+        return loss.item()
+
+    def clip(self) -> float:
+        """Clip the gradient; returns its norm before that."""
+        parameters = self.session.model.parameters()
+        return torch.nn.utils.clip_grad_norm_(parameters, self.settings.clip or math.inf).item()
+
+    def examples(self, pieces: Sequence[Any]) -> list[int]:
+        """The indices of the examples of an update, for messages."""
+        return [index for piece in pieces for index in piece.examples.tolist()]
+
     def count(self, pieces: Sequence[Any]) -> None:
         """Add to the progress what else is counted of the batches of an update: nothing."""
 
@@ -61,13 +82,13 @@ def learn_once(engine: Eager, batches: Batches, stopper: Stopper) -> None:
         pieces = engine.pieces(batches)
         model.train()
         share = settings.sampling * number / max(1, settings.cross_entropy_updates)
-        total, tokens = _gradient(engine, pieces, sampling=share)
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip or math.inf).item()
-        _check_finite(number, total, norm, pieces, engine.data)
+        own, tokens = _gradient(engine, pieces, sampling=share)
+        total, norm = engine.global_sum(own), engine.clip()
+        _check_finite(number, total, norm, engine, pieces)
     session.set_rate(learning_rate(settings, number))
     session.optimizer.step()
     progress.update = number
-    progress.total += engine.global_sum(total)
+    progress.total += total
     progress.tokens += tokens
     progress.norms += norm
     progress.normed += 1
@@ -85,12 +106,9 @@ def _gradient(engine: Eager, pieces: Sequence[Batched], sampling: float) -> tupl
     total = 0.0
     for index, piece in enumerate(pieces):
         try:
-            with precision(engine.settings.precision, engine.device):
-                loss = engine.loss(piece, sampling)
-            (loss / tokens).backward()
-            total += loss.item()
+            total += engine.backward(piece, tokens, sampling, last=index + 1 == len(pieces))
         except (MemoryError, RuntimeError) as error:
-            if not out_of_memory(error):
+            if not engine.splits or not out_of_memory(error):
                 raise
             split = [*pieces[:index], *halves(piece), *pieces[index + 1 :]]
         else:
@@ -107,11 +125,11 @@ def halves(piece: AnyBatched) -> list[AnyBatched]:
     return [piece.select(half) for half in rows.split((len(rows) + 1) // 2)]
 
 
-def _check_finite(update: int, loss: float, norm: float, pieces: Sequence[Batched], data: Encoded) -> None:
+def _check_finite(update: int, loss: float, norm: float, engine: Eager, pieces: Sequence[Batched]) -> None:
     """Raise NotFiniteError if loss or gradient is not finite; the message names the examples of the batch."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
-    origins = [data.examples[index].origin for piece in pieces for index in piece.examples.tolist()]
+    origins = [engine.data.examples[index].origin for index in engine.examples(pieces)]
     more = f" and {len(origins) - 8:,} more" if len(origins) > 8 else ""
     raise NotFiniteError(
         f"update {update}: the loss is {loss}, the norm of its gradient {norm}; the weights are as before. "

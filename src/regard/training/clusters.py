@@ -1,0 +1,187 @@
+"""Ray: a training by processes of a Ray cluster, which starts again if one is lost, and predictions by such processes.
+
+All machines must have the folders of the runs and of the data under the same paths. Ray sends no usage statistics.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Any
+
+from regard.console import ProgressLog
+from regard.errors import LostProcessError, MissingExtraError, RecipeError, RegardError, StoppedError, shown
+from regard.predict import load
+from regard.storage import METRICS, Run
+from regard.training import loop
+from regard.training.loop import describe_saved
+from regard.types import Prediction
+
+LOOK = 1.0  # seconds between two looks at the metrics
+LOCAL = "local"  # the address that starts Ray on this machine, for this command alone
+RESTARTS = 3  # after processes were lost
+OBJECT_STORE = 100 << 20  # bytes of memory for what local processes send each other
+# Variables of Ray: no usage statistics, and on this machine alone only its loopback address.
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_TRAIN_V2_ENABLED": "1"}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+@contextmanager
+def connected(address: str, processes: int) -> Iterator[Any]:
+    """The module of Ray, connected to the cluster with this address; with `local`, one of so many processors."""
+    os.environ.update(QUIET | (LOOPBACK if address == LOCAL else {}))
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError("ray", "ray", "--ray") from None
+    options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    if address == LOCAL:
+        options |= {"num_cpus": processes, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = shown(str(error).split("\n", 1)[0])
+        raise RecipeError(f"no Ray cluster answers at {shown(address)} ({reason}); give HOST:PORT, or local") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def train(run: Run, address: str, processes: int, overrides: Sequence[str], log: ProgressLog) -> None:
+    """Train a run, new or stopped, with processes of a Ray cluster.
+
+    If some are lost, as many start again and go on from the last checkpoint.
+    """
+    log.begin("starting Ray")
+    settings = run.recipe().train
+    with connected(address, processes) as ray:
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        on_gpu = settings.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= processes
+        work = {"run": str(run.path.resolve()), "overrides": list(overrides), "folder": os.getcwd()}
+        with tempfile.TemporaryDirectory(prefix=".ray-", dir=run.path.resolve().parent) as storage:
+            trainer = TorchTrainer(
+                _train_with_others,
+                train_loop_config=work | {"on_gpu": on_gpu},
+                torch_config=TorchConfig(backend=_backend(on_gpu=on_gpu), timeout_s=settings.timeout),
+                scaling_config=ScalingConfig(num_workers=processes, use_gpu=on_gpu),
+                run_config=RunConfig(storage_path=storage, failure_config=FailureConfig(max_failures=RESTARTS)),
+            )
+            log.say(f"training on Ray with {processes} processes; the numbers are in {run.path / METRICS}")
+            with _shown(run, log), redirect_stdout(sys.stderr):  # Ray prints warnings there
+                _fit(trainer, run)
+
+
+@contextmanager
+def _shown(run: Run, log: ProgressLog) -> Iterator[None]:
+    """Show in the block how many updates the run has recorded; the process that trains it is elsewhere."""
+    work, ended = log.begin("learning", run.recipe().train.updates), threading.Event()
+
+    def show() -> None:
+        seen = 0
+        while not ended.wait(LOOK):
+            with suppress(RegardError):  # while the metrics are being restored
+                for entry in run.metrics()[seen:]:
+                    if "update" in entry:
+                        log.show(entry["update"])
+                        log.say(f"update {entry['update']:,} of {work.total:,}: dev loss {entry['dev_loss']:.4f}")
+                    seen += 1
+
+    watcher = threading.Thread(target=show, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _backend(*, on_gpu: bool) -> str:
+    return "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+
+
+def _fit(trainer: Any, run: Run) -> None:
+    """Train; what ends the training is raised as regard's own error."""
+    try:
+        result = trainer.fit()
+    except KeyboardInterrupt:
+        raise StoppedError(signal.SIGINT, describe_saved(run)) from None
+    except Exception as error:
+        reason = shown(str(error).split("\n", 1)[0])
+        why = f"the training on Ray has ended after {RESTARTS} restarts at most ({reason})"
+        raise LostProcessError(f"{why}; {describe_saved(run)}") from error
+    failure = (result.metrics or {}).get("error")
+    if failure:
+        refused = RegardError(failure)
+        refused.exit_code = result.metrics["exit_code"]
+        raise refused
+
+
+def _train_with_others(work: Mapping[str, Any]) -> None:
+    """The work of one process: resume the run together with the others.
+
+    An error that all of them have is reported: another start would end with it, too.
+    """
+    import torch
+    from ray import train as ray_train
+    from ray.train.torch import get_device
+
+    os.chdir(work["folder"])
+    if work["on_gpu"]:
+        torch.cuda.set_device(get_device())
+    try:
+        loop.resume(work["run"], *work["overrides"], quiet=True)
+    except RegardError as error:
+        if isinstance(error, LostProcessError):
+            raise
+        ray_train.report({"error": str(error), "exit_code": error.exit_code})
+
+
+def predict(
+    run: Run, batches: Sequence[Sequence[str]], settings: Mapping[str, Any], address: str, processes: int
+) -> Iterator[list[Prediction]]:
+    """The predictions for batches of texts, in order, by processes that each load the run.
+
+    `settings` are arguments of `Predictor.predict`; its `seed` is that of the first text.
+    """
+    with connected(address, processes) as ray:
+        from ray.data import DataContext
+
+        context = DataContext.get_current()
+        context.enable_progress_bars = False
+        context.execution_options.preserve_order = True
+        begins = [sum(map(len, batches[:index])) for index in range(len(batches))]
+        rows = [{"begin": begin, "texts": list(texts)} for begin, texts in zip(begins, batches, strict=True)]
+        answers = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            Answers,
+            fn_constructor_args=(str(run.path.resolve()), dict(settings), os.getcwd()),
+            batch_size=1,
+            batch_format="numpy",
+            concurrency=processes,
+        )
+        for row in answers.iter_rows():
+            yield list(row["answers"])
+
+
+class Answers:
+    """A process that has loaded a run and answers batches of texts."""
+
+    def __init__(self, run: str, settings: dict[str, Any], folder: str) -> None:
+        with suppress(OSError):  # a run needs no folder unless it names files of its own
+            os.chdir(folder)
+        self.predictor, self.settings = load(run), settings
+
+    def __call__(self, rows: Mapping[str, Any]) -> dict[str, list[list[Prediction]]]:
+        """The predictions for each row's texts."""
+        seed = self.settings.get("seed", 0)
+        return {
+            "answers": [
+                self.predictor.predict(list(texts), **{**self.settings, "seed": seed + int(begin)})
+                for begin, texts in zip(rows["begin"], rows["texts"], strict=True)
+            ]
+        }

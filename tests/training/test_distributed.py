@@ -1,0 +1,181 @@
+"""Several processes that train one model, on the CPU by gloo: laws on curves, stops, losses and other numbers of them.
+
+The processes are forks with the variables that torchrun sets, in float64; one test starts torchrun itself.
+"""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load as load_tensors
+
+from commands import SOURCES, Result, shared_commands, user_environment
+from regard import storage
+from regard.storage import Run
+from together import LIMIT, curve, start, together
+
+UPDATE = "regard.training.engine.eager:learn_once"  # is called at every update
+SIZES = ("model.embedding=8", "model.encoder.dim=8", "model.decoder.dim=8", "model.attention.dim=6")
+SETTINGS = (
+    *("train.updates=9", "train.validate=3", "train.batch_tokens=60", "train.learning_rate=0.01", "train.device=cpu"),
+    *("train.validate_examples=3", "search.max_ratio=0", "search.max_extra=3", "train.timeout=50"),
+)
+TRANSFORMER = (
+    *("model.encoder.kind=transformer", "model.decoder.kind=transformer", "model.attention.score=scaled_dot"),
+    *("model.attention.heads=2", "model.tied=true", "tokens.shared=true", "train.smoothing=0.1"),
+)
+LUONG = ("model.decoder.order=luong", "train.accumulate=2", "train.ema=0.9", "train.average=2")
+MODELS = {"luong": LUONG, "transformer": TRANSFORMER}
+DROPOUT = ("model.encoder.dropout=0.3", "model.decoder.dropout=0.3")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pairs to learn from, some of which are alone in their batch, and pairs for dev."""
+    path, generator = tmp_path_factory.mktemp("distributed"), random.Random(1)
+    words = ["".join(generator.choices("abcde", k=generator.randint(2, 9))) for _ in range(40)]
+    words += ["a" * 50]  # its batch has no row for a second process
+    for name, part in (("train.tsv", words[7:]), ("dev.tsv", words[:7])):
+        (path / name).write_text("".join(f"{word}\t{word[::-1]}\n" for word in part))
+    return path
+
+
+def train(name: str, *overrides: str) -> list[str]:
+    """The arguments of a training."""
+    data = ["data.train=train.tsv", "data.dev=dev.tsv", f"name={name}"]
+    return ["train", "reverse", *data, *SIZES, *SETTINGS, *overrides]
+
+
+def succeeded(results: Sequence[Result]) -> None:
+    """Check that all processes ended well, and that only the first one has printed anything."""
+    for rank, result in enumerate(results):
+        assert result.code == 0, (rank, result.error)
+    assert [result.out == b"" and not result.error for result in results[1:]] == [True] * (len(results) - 1)
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    """The stored weights of a run."""
+    return load_tensors(Run(path).read(storage.MODEL))
+
+
+def assert_close(run: Path, other: Path) -> None:
+    """Check that two runs have the same curve and weights to 1e-6 relative."""
+    assert len(curve(run)) == len(curve(other)) == 4
+    for entry, expected in zip(curve(run), curve(other), strict=True):
+        assert entry.pop("signature", "") == expected.pop("signature", "")
+        assert entry.pop("precision", "") == expected.pop("precision", "")
+        assert entry == pytest.approx(expected, rel=1e-6)
+    for name, tensor in weights(other).items():
+        assert tensor.dtype == torch.float64
+        torch.testing.assert_close(weights(run)[name], tensor, rtol=1e-6, atol=1e-9)
+
+
+def assert_same(run: Path, other: Path) -> None:
+    """Check that two runs have the same bits."""
+    assert curve(run) == curve(other)
+    assert Run(run).read(storage.MODEL) == Run(other).read(storage.MODEL)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def alone(request: pytest.FixtureRequest, folder: Path) -> str:
+    """The name of a model, of which one process has trained the run of that name."""
+    succeeded(together(1, train(request.param, *MODELS[request.param]), folder))
+    return str(request.param)
+
+
+@pytest.mark.parametrize(("count", "parallel"), [(2, "auto"), (4, "ddp"), (2, "fsdp"), (4, "fsdp")])
+def test_the_curve_of_several_processes_is_that_of_one(count: int, parallel: str, alone: str, folder: Path) -> None:
+    name = f"{alone}-{count}-{parallel}"
+    no_averages = ("train.ema=0", "train.average=1")
+    overrides = (*MODELS[alone], f"train.parallel={parallel}")
+    if parallel == "fsdp" and alone == "luong":
+        succeeded(together(1, train("plain", *MODELS[alone], *no_averages), folder))
+        succeeded(together(count, train(name, *overrides, *no_averages), folder))
+        assert_close(folder / "runs" / name, folder / "runs/plain")
+        return
+    succeeded(together(count, train(name, *overrides), folder))
+    assert_close(folder / "runs" / name, folder / "runs" / alone)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_signal_at_one_process_stops_all_and_the_resumed_run_has_the_same_bits(parallel: str, folder: Path) -> None:
+    settings = (*TRANSFORMER, *DROPOUT, f"train.parallel={parallel}")
+    succeeded(together(2, train(f"whole-{parallel}", *settings), folder))
+    acts = {1: {"signals": [[UPDATE, 5, [signal.SIGTERM]]]}}
+    stopped = together(2, train(f"stopped-{parallel}", *settings), folder, acts)
+    assert [result.code for result in stopped] == [143, 143]
+    how = f"5 updates are saved; go on with: regard train --resume runs/stopped-{parallel}"
+    assert stopped[0].error.split("\n")[-2] == f"regard: stopped by SIGTERM; {how}"
+    assert not stopped[1].error
+    succeeded(together(2, ["train", "--resume", f"runs/stopped-{parallel}", "--exact"], folder))
+    assert_same(folder / f"runs/stopped-{parallel}", folder / f"runs/whole-{parallel}")
+
+
+@pytest.mark.parametrize("parallel", ["auto", "fsdp"])
+def test_a_run_of_four_processes_goes_on_with_two_and_with_one(parallel: str, folder: Path) -> None:
+    name, settings = f"fewer-{parallel}", (*TRANSFORMER, f"train.parallel={parallel}")
+    succeeded(together(1, train(f"one-{parallel}", *TRANSFORMER), folder))
+    resume = ["train", "--resume", f"runs/{name}"]
+    for count, arguments, number in ((4, train(name, *settings), 2), (2, resume, 3)):
+        acts = {0: {"signals": [[UPDATE, number, [signal.SIGTERM]]]}}
+        assert {result.code for result in together(count, arguments, folder, acts)} == {143}
+    refused = together(1, [*resume, "--exact"], folder)
+    assert refused[0].code == 2
+    assert "processes" in refused[0].error
+    succeeded(together(1, resume, folder))
+    assert_close(folder / "runs" / name, folder / f"runs/one-{parallel}")
+
+
+@pytest.mark.parametrize(("parallel", "lost"), [("ddp", 1), ("fsdp", 1), ("ddp", 0)])
+def test_a_lost_process_ends_the_run_with_one_sentence_and_a_resumable_state(
+    parallel: str, lost: int, folder: Path
+) -> None:
+    name, settings = f"lost-{lost}-{parallel}", (*TRANSFORMER, *DROPOUT, f"train.parallel={parallel}")
+    succeeded(together(3, train(f"kept-{lost}-{parallel}", *settings), folder))
+    acts = {lost: {"signals": [[UPDATE, 5, [signal.SIGKILL]]]}}
+    results = together(3, train(name, *settings), folder, acts)
+    assert [result.code for result in results] == [-signal.SIGKILL if rank == lost else 6 for rank in range(3)]
+    sentences = [line for result in results for line in result.error.split("\n") if line.startswith("regard: ")]
+    saved = f"3 updates are saved; go on with: regard train --resume runs/{name}"
+    assert sentences == [f"regard: another process of the training has ended, or has not answered in time; {saved}"]
+    succeeded(together(3, ["train", "--resume", f"runs/{name}"], folder))
+    assert_same(folder / "runs" / name, folder / f"runs/kept-{lost}-{parallel}")
+
+
+def test_processes_do_not_wait_longer_than_the_timeout(folder: Path) -> None:
+    acts = {1: {"signals": [[UPDATE, 5, [signal.SIGSTOP]]]}}
+    first, second = start(2, train("late", *LUONG, "train.timeout=2"), folder, acts)
+    result = shared_commands().wait(first, LIMIT)
+    assert shared_commands().wait(second, 0).hung
+    assert result.code == 6
+    assert "has not answered in time; 3 updates are saved" in result.error
+
+
+def test_what_all_processes_refuse_is_said_once(folder: Path) -> None:
+    for overrides, words in {
+        ("train.parallel=fsdp", "train.ema=0.9"): "leave out train.ema and train.average",
+        ("train.parallel=all",): "unknown value of train.parallel 'all'",
+        ("data.train=absent.tsv",): "absent.tsv",
+        ("train.reward=exact_match", "train.keep=last"): "train.reward is for one process, not 2",
+    }.items():
+        results = together(2, train("refused", *overrides), folder)
+        assert [result.code for result in results] == [2, 2]
+        assert words in results[0].error
+        assert not results[1].error
+    assert not (folder / "runs/refused").exists()
+
+
+def test_torchrun_trains_with_two_processes(folder: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "regard"]
+    command += [*train("torchrun", *LUONG), "--json"]
+    environment = user_environment() | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(SOURCES)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["run"] == "runs/torchrun"
+    assert Run(folder / "runs/torchrun").environments()[0]["processes"] == 2

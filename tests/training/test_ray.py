@@ -1,0 +1,117 @@
+"""Ray on this machine: a training that loses a process goes on, and its curve is that of an undisturbed run."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from commands import SOURCES, shared_commands, user_environment
+from regard import storage
+from regard.errors import MissingExtraError
+from regard.storage import Run
+from regard.training.clusters import connected
+from together import curve, together
+
+LIMIT = 150.0  # seconds; Ray takes half a minute to start on a busy machine
+SETTINGS = (
+    *("model.embedding=8", "model.encoder.dim=8", "model.decoder.dim=8", "model.attention.dim=6"),
+    *("data.train=train.tsv", "data.dev=dev.tsv", "train.updates=60", "train.validate=10", "train.batch_tokens=60"),
+    *(
+        "train.accumulate=4",
+        "train.device=cpu",
+        "train.validate_examples=3",
+        "search.max_ratio=0",
+        "search.max_extra=3",
+    ),
+    *("model.decoder.dropout=0.2", "train.timeout=60"),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with pairs to learn from and pairs for dev, and a run that two processes have trained without Ray."""
+    path, generator = tmp_path_factory.mktemp("ray"), random.Random(1)
+    words = ["".join(generator.choices("abcde", k=generator.randint(2, 9))) for _ in range(200)]
+    for name, part in (("train.tsv", words[7:]), ("dev.tsv", words[:7])):
+        (path / name).write_text("".join(f"{word}\t{word[::-1]}\n" for word in part))
+    (path / "texts").write_text("".join(f"{word}\n" for word in words))
+    for result in together(2, ["train", "reverse", "name=undisturbed", *SETTINGS], path, float64=False):
+        assert result.code == 0, result.error
+    return path
+
+
+@contextmanager
+def command(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command of regard, in a process group of its own, which is killed at the end of the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "regard", *arguments],
+        cwd=folder,
+        env=user_environment() | {"PYTHONPATH": str(SOURCES)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_a_training_that_loses_a_process_ends_with_the_bits_of_an_undisturbed_one(folder: Path) -> None:
+    pytest.importorskip("ray")
+    run, end = folder / "runs/disturbed", time.monotonic() + LIMIT
+    ray = ["--ray", "local", "--processes", "2", "--json"]
+    arguments = ["train", "reverse", "name=disturbed", *SETTINGS, *ray]
+    with command(*arguments, folder=folder) as process:
+        while not (run / "checkpoints/00000010").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end, "no checkpoint"
+            time.sleep(0.02)
+        lost = json.loads((run / storage.LOCK).read_text())["process"]
+        os.kill(lost, signal.SIGKILL)
+        out, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, error
+    assert json.loads(out)["run"] == "runs/disturbed"
+    assert curve(run) == curve(folder / "runs/undisturbed")
+    assert Run(run).read(storage.MODEL) == Run(folder / "runs/undisturbed").read(storage.MODEL)
+    assert [path.name for path in run.parent.glob(".ray-*")] == []
+
+
+def test_predictions_of_two_processes_are_those_of_one_in_the_same_order(folder: Path) -> None:
+    pytest.importorskip("ray")
+    arguments = ["predict", "runs/undisturbed", "texts", "--json", "--search", "temperature=1"]
+    alone = shared_commands()(*arguments, folder=folder, limit=60)
+    assert alone.code == 0, alone.error
+    with command(*arguments, "--ray", "local", "--processes", "2", folder=folder) as process:
+        out, error = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, error
+    assert out.encode() == alone.out
+    assert len(alone.lines) == 200
+
+
+def test_a_missing_package_and_wrong_options_are_said_in_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"needs the package ray; install it with: pip install 'regard\[ray\]'"):
+        connected("local", 2).__enter__()
+    for arguments, words in {
+        ("train", "reverse", "--processes", "2"): "torchrun --standalone --nproc-per-node 2 -m regard train",
+        ("train", "reverse", "--ray", ""): "--ray needs the address of a Ray cluster",
+        ("train", "reverse", "--ray", "local", "--dry-run"): "--ray takes no --dry-run",
+        ("predict", "runs/undisturbed", "texts", "--processes", "2"): "--processes is for --ray",
+    }.items():
+        result = shared_commands()(*arguments, folder=folder)
+        assert result.code == 2
+        assert words in result.error
