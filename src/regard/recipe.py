@@ -65,6 +65,9 @@ INSTEAD = {
     "write tokens.size=N": "vocab_size vocabulary_size",
     "write tokens.source=NAME tokens.target=NAME": "tokenizer",
     "write search.beam=N": "beam_size beam_width num_beams",
+    "write: regard train RECIPE --log tensorboard=FOLDER": "tensorboard log_dir logdir logging_dir",
+    "write: regard train RECIPE --log wandb=PROJECT": "wandb wandb_project",
+    "write: regard train RECIPE --log mlflow=FOLDER": "mlflow",
 }
 ELSEWHERE = {name: hint for hint, names in INSTEAD.items() for name in names.split()}
 
@@ -537,6 +540,22 @@ def changed(section: Any, prefix: str = "") -> Iterator[str]:
             yield from changed(value, name + ".")
         elif value != item.default:
             yield name
+
+
+def entries(section: Any, prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+    """The section, the name and the value of all keys, those of a section before its sub-sections."""
+    own = [(item.name, getattr(section, item.name)) for item in dataclasses.fields(section)]
+    for name, value in own:
+        if not dataclasses.is_dataclass(value):
+            yield prefix, name, value
+    for name, value in own:
+        if dataclasses.is_dataclass(value):
+            yield from entries(value, f"{prefix}.{name}" if prefix else name)
+
+
+def values(recipe: Recipe) -> dict[str, Any]:
+    """The values of all keys by their full names, such as `model.attention.score`."""
+    return {f"{section}.{key}" if section else key: value for section, key, value in entries(recipe)}
 
 
 def override(recipe: Recipe, text: str, place: str = OVERRIDES) -> Recipe:
