@@ -558,6 +558,19 @@ def values(recipe: Recipe) -> dict[str, Any]:
     return {f"{section}.{key}" if section else key: value for section, key, value in entries(recipe)}
 
 
+def limits() -> dict[str, tuple[float, float]]:
+    """The smallest and the largest value of all numbers by the full names of their keys."""
+
+    def of(kind: Any, prefix: str) -> Iterator[tuple[str, tuple[float, float]]]:
+        for item in dataclasses.fields(kind):
+            if dataclasses.is_dataclass(item.default):
+                yield from of(item.default, f"{prefix}{item.name}.")
+            elif item.metadata:
+                yield prefix + item.name, (item.metadata["least"], item.metadata["most"])
+
+    return dict(of(Recipe, ""))
+
+
 def override(recipe: Recipe, text: str, place: str = OVERRIDES) -> Recipe:
     """Returns the recipe with one key changed; `text` is an override such as `model.attention.score=dot`."""
     return fill(recipe, parse_override(text), place, "")

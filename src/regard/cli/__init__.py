@@ -14,6 +14,7 @@ from regard import __version__
 from regard.cli.align import align
 from regard.cli.card import card
 from regard.cli.compare import compare
+from regard.cli.config import config
 from regard.cli.core import Command, UsageError, note, say
 from regard.cli.data import data
 from regard.cli.demo import demo
@@ -31,12 +32,13 @@ from regard.cli.predict import predict
 from regard.cli.score import score
 from regard.cli.serve import serve
 from regard.cli.show import show
+from regard.cli.sweep import sweep
 from regard.cli.train import train
 from regard.cli.vectors import vectors
 
 INTERRUPTED = 130  # the exit code that typer gives KeyboardInterrupt
 CLOSED_PIPE = 128 + signal.SIGPIPE  # the exit code if the reader of stdout has closed it, as `| head -3` does
-WITH_OVERRIDES = ("train", "compare", "data", "show")  # commands that take KEY=VALUE
+WITH_OVERRIDES = ("train", "compare", "sweep", "data", "show", "config")  # commands that take KEY=VALUE
 WITH_TEXT = ("near",)  # commands with a --text, and no more words after their last argument
 _DEBUGGING: ContextVar[bool] = ContextVar("_DEBUGGING", default=False)  # whether --debug was given
 
@@ -69,7 +71,7 @@ COMMANDS = {
     command.__name__.removesuffix("_"): command
     for command in (
         *(demo, train, predict, score, force, align, measure, look, intervene),
-        *(compare, vectors, near, data, show, serve, import_, export, card, doctor),
+        *(compare, sweep, vectors, near, data, show, config, serve, import_, export, card, doctor),
     )
 } | {"list": list_tables}
 for name, command in COMMANDS.items():

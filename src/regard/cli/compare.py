@@ -1,9 +1,10 @@
 """`regard compare`: train and score recipes and runs on the same examples."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +23,9 @@ from regard.cli.core import (
     write_line,
 )
 from regard.visible import is_terminal
+
+if TYPE_CHECKING:
+    from regard.analysis.comparison import Comparison
 
 RECIPES_AND_RUNS = "Names from `regard list`, .toml files, run directories; keys to change."
 DATA = "As data.test; may be repeated.  [default: the test set of all, or their dev set]"
@@ -49,21 +53,35 @@ def compare(
     A recipe that was trained before, on the same data, is not trained again. Recipes or runs that differ in seeds and
     name alone are joined: mean and standard deviation. The others are tested against the first one.
     """
-    from regard import storage
     from regard.console import ProgressLog
-    from regard.errors import MissingExtraError
 
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
         from regard.analysis import comparison
 
-        for path in out or []:
-            comparison.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work
-        if out:
-            check_outputs(out, _input_files(recipes_and_runs, data or []))
-            for path in out:
-                storage.check_place(path)
+        check_pictures(out or [], lambda: _input_files(recipes_and_runs, data or []))
         compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs)
+    print_comparison(compared, out or [], as_json=as_json, quiet=quiet)
+
+
+def check_pictures(out: list[Path], inputs: Callable[[], list[Path]]) -> None:
+    """Refuse a picture with a wrong ending, without its package, or in place of an input, before the work."""
+    from regard import storage
+    from regard.analysis import comparison
+
+    for path in out:
+        comparison.check_ending(path.suffix)
+    if out:
+        check_outputs(out, inputs())
+        for path in out:
+            storage.check_place(path)
+
+
+def print_comparison(compared: "Comparison", out: list[Path], *, as_json: bool, quiet: bool) -> None:
+    """Print the table of a comparison, or its JSON, and draw its pictures."""
+    from regard import storage
+    from regard.errors import MissingExtraError
+
     width = get_terminal_size().columns if is_terminal(sys.stdout) else None
     lines = map(to_json, compared.to_dicts()) if as_json else compared.table(width).split("\n")[:-1]
     for line in lines:

@@ -67,7 +67,7 @@ def show(recipe_or_run: Annotated[str, RECIPE_OR_RUN], overrides: Overrides = No
                 unset.append(key)
             else:
                 comment(f"{meanings[name]} ({origin})")
-                for line in _assignment(key, value, width):
+                for line in assignment(key, value, width):
                     write_line(line)
         if unset:
             comment(f"as model.attention: {', '.join(unset)}")
@@ -99,7 +99,7 @@ def _origins(recipe: "Recipe", overrides: list[str]) -> dict[str, str]:
     return origins | recipes.overridden(overrides)
 
 
-def _assignment(key: str, value: Any, width: int) -> list[str]:
+def assignment(key: str, value: Any, width: int) -> list[str]:
     """The TOML lines of a key; a list that is too wide for a terminal has a line for each item."""
     from regard.recipe import encoded
 
