@@ -44,7 +44,6 @@ _DEBUGGING: ContextVar[bool] = ContextVar("_DEBUGGING", default=False)  # whethe
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli import completion
 from regard.cli.core import (
     Beam,
     Json,
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
     from regard.analysis.comparison import Comparison
 
 RECIPES_AND_RUNS = "Names from `regard list`, .toml files, run directories; keys to change."
+ENTRANTS = typer.Argument(
+    metavar="RECIPE_OR_RUN...", help=RECIPES_AND_RUNS, shell_complete=completion.recipes_runs_and_overrides
+)
 DATA = "As data.test; may be repeated.  [default: the test set of all, or their dev set]"
 OUT = "Picture file, .svg or .png; may be repeated.  [default: compare.svg and .png beside the runs]"
 
 
 def compare(
-    recipes_and_runs: Annotated[list[str], typer.Argument(metavar="RECIPE_OR_RUN...", help=RECIPES_AND_RUNS)],
+    recipes_and_runs: Annotated[list[str], ENTRANTS],
     data: Annotated[list[str] | None, typer.Option(metavar="FILE", help=DATA)] = None,
     metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipes']")] = None,
     beam: Beam = None,

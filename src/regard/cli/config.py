@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli import completion
 from regard.cli.core import Overrides, check_outputs, say, stdout_width, write_line
 
 if TYPE_CHECKING:
     from regard.recipe import Recipe
 
-RECIPE = typer.Argument(metavar="[RECIPE]", help="A name from `regard list`, or a .toml file.  [default: no recipe]")
+RECIPE = typer.Argument(
+    metavar="[RECIPE]",
+    help="A name from `regard list`, or a .toml file.  [default: no recipe]",
+    shell_complete=completion.recipe_names,
+)
 OUT = typer.Option("--out", "-o", metavar="FILE", help="The file to write, such as mine.toml.  [default: stdout]")
 WIDTH = 100  # columns of a comment
 TOP = "A recipe of regard: remove the # before a key to set it; each has its default there. Train it: regard train FILE"

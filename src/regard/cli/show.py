@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli import completion
 from regard.cli.core import Json, Overrides, stdout_width, to_json, write_line
 from regard.visible import is_terminal
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from regard.storage import Run
 
 RECIPE_OR_RUN = typer.Argument(
-    metavar="RECIPE_OR_RUN", help="A name from `regard list`, a .toml file, or a run directory, such as runs/dates."
+    metavar="RECIPE_OR_RUN",
+    help="A name from `regard list`, a .toml file, or a run directory, such as runs/dates.",
+    shell_complete=completion.recipes_and_runs,
 )
 OF_RUN = "set for this run"  # where a value comes from that neither the default nor a recipe of regard has
 WIDTH = 100  # columns of a comment, if it is not printed in a terminal

@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
+from regard.cli import completion
 from regard.cli.compare import DATA, OUT, check_pictures, print_comparison
-from regard.cli.core import Beam, Json, Quiet, Runs, data_files, found_files
+from regard.cli.core import RECIPE, Beam, Json, Quiet, Runs, data_files, found_files
 from regard.errors import RegardError, quantity
 
-RECIPE = typer.Argument(metavar="RECIPE", help="A name from `regard list`, or a .toml file.")
-VALUES = typer.Argument(metavar="KEY=[A,B,...]...", help="Keys with the values to try; KEY=VALUE holds for all runs.")
+VALUES = typer.Argument(
+    metavar="KEY=[A,B,...]...",
+    help="Keys with the values to try; KEY=VALUE holds for all runs.",
+    shell_complete=completion.overrides,
+)
 JOBS = typer.Option(min=1, help="Runs that are trained at a time.  [default: by the cores; on a GPU 1]")
 
 

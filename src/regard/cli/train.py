@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from regard.cli import completion
 from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs, write_line
 from regard.errors import RecipeError
 
@@ -17,7 +18,9 @@ LOG = typer.Option(
 )
 DRY_RUN = typer.Option("--dry-run", help="Check recipe and data and say what would be trained; write nothing.")
 RESUME = typer.Option(
-    metavar="RUN", help="Instead of RECIPE: resume a run that was stopped; with train.updates=N, prolong any run."
+    metavar="RUN",
+    help="Instead of RECIPE: resume a run that was stopped; with train.updates=N, prolong any run.",
+    shell_complete=completion.run_names,
 )
 
 
