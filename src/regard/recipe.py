@@ -65,9 +65,6 @@ INSTEAD = {
     "write tokens.size=N": "vocab_size vocabulary_size",
     "write tokens.source=NAME tokens.target=NAME": "tokenizer",
     "write search.beam=N": "beam_size beam_width num_beams",
-    "write: regard train RECIPE --log tensorboard=FOLDER": "tensorboard log_dir logdir logging_dir",
-    "write: regard train RECIPE --log wandb=PROJECT": "wandb wandb_project",
-    "write: regard train RECIPE --log mlflow=FOLDER": "mlflow",
 }
 ELSEWHERE = {name: hint for hint, names in INSTEAD.items() for name in names.split()}
 

@@ -39,6 +39,7 @@ from regard.cli.vectors import vectors
 INTERRUPTED = 130  # the exit code that typer gives KeyboardInterrupt
 CLOSED_PIPE = 128 + signal.SIGPIPE  # the exit code if the reader of stdout has closed it, as `| head -3` does
 WITH_OVERRIDES = ("train", "compare", "sweep", "data", "show", "config")  # commands that take KEY=VALUE
+LOGGED = ("--tensorboard", "--wandb", "--mlflow")  # options that others have; here they are values of --log
 WITH_TEXT = ("near",)  # commands with a --text, and no more words after their last argument
 _DEBUGGING: ContextVar[bool] = ContextVar("_DEBUGGING", default=False)  # whether --debug was given
 
@@ -120,6 +121,8 @@ def _hint(error: Any) -> str:
     context, option = error.ctx, getattr(error, "option_name", "")
     if option in (own := {name: parameter for parameter in context.command.params for name in parameter.opts}):
         return f": {option} {own[option].metavar}" if own[option].metavar else ""
+    if context.command.name == "train" and option in LOGGED:
+        return f"; write: --log {option.lstrip('-')}=PLACE"
     if option and context.command.name in WITH_OVERRIDES:
         from regard.recipe import suggestion_for_option
 
