@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import regard
-from commands import SOURCES, user_environment
+from commands import SOURCES, shared_commands, user_environment
 from regard import recipe as recipes
 from regard.analysis import sweeping
 from regard.analysis.sweeping import share_cores, split_overrides
@@ -49,6 +49,7 @@ def test_values_in_brackets_are_tried_and_others_hold_for_all() -> None:
         (["train.seed=[]"], "train.seed has no value in the sweep"),
         (["train.seed=[1,2,1]"], "train.seed has 1 twice in the sweep"),
         (["train.seed=[1]", "train.seed=[2]"], "train.seed has two lists of values in the sweep"),
+        (["name=[a,b]"], "runs of a sweep are named by their values; give one name"),
         (["train.sed=[1,2]"], "unknown key 'train.sed' in the overrides"),
         (["train.seed=[x,y]"], "train.seed in the overrides is a whole number, not 'x'"),
         (["train.seed=[" + ",".join(map(str, range(1001))) + "]"], "the sweep has 1,001 combinations, at most 1,000"),
@@ -99,8 +100,11 @@ def test_cores_are_shared(
     monkeypatch: pytest.MonkeyPatch, cores: int, count: int, jobs: int, expected: tuple[int, int]
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert share_cores(count, jobs) == expected
     assert share_cores(count, 0, on_gpu=True)[0] == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert share_cores(count, jobs) == (expected[0], 3)
 
 
 # the processes
@@ -128,6 +132,17 @@ def test_a_run_that_fails_does_not_stop_the_others_and_what_is_finished_is_not_t
     assert run.path.stat().st_mtime_ns == before
     assert again.entries[0].measured == first.entries[0].measured
     assert "reverse learning_rate=0.01: trained before, on the same data" in capsys.readouterr().err
+
+
+def test_the_command_prints_json_draws_the_picture_and_says_what_failed(tmp_path: Path, data: str) -> None:
+    changes = (*SMALL, data, "train.updates=4", "model.attention.score=[dot,dott]")
+    result = shared_commands()("sweep", "reverse", *changes, "--json", "-o", "x.svg", folder=tmp_path, limit=LIMIT)
+    assert result.code == 2
+    trained, left_out = map(json.loads, result.lines)
+    assert (trained["name"], trained["run"]) == ("reverse score=dot", "runs/reverse+score-dot")
+    assert left_out["failed"].startswith("unknown score 'dott'")
+    assert (tmp_path / "x.svg").read_text(encoding="utf-8").startswith("<svg")
+    assert result.error.endswith("regard: 1 run of the sweep failed: reverse score=dott\n")
 
 
 def processes_under(parent: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Sweeps: train a recipe with all combinations of some values, several at a time, and compare the runs."""
 
+import math
 import os
 import re
 from collections import Counter
@@ -69,6 +70,8 @@ def split_overrides(overrides: Sequence[str]) -> tuple[list[str], dict[str, list
         if not (equals and value.startswith("[") and value.endswith("]")):
             fixed.append(text)
             continue
+        if key == "name":
+            raise RecipeError("runs of a sweep are named by their values; give one name, which all begin with")
         values = _items(value[1:-1])
         repeated = [each for each, times in Counter(values).items() if times > 1]
         if not values or repeated or key in axes:
@@ -88,7 +91,7 @@ def _items(text: str) -> list[str]:
 
 def _cells(base: Recipe, axes: Axes) -> tuple[dict[str, Entrant], dict[str, str]]:
     """The recipe of each combination by its name, and those that cannot be trained, with the reason."""
-    if (count := _product(map(len, axes.values()))) > MOST_RUNS:
+    if (count := math.prod(map(len, axes.values()))) > MOST_RUNS:
         raise RecipeError(f"the sweep has {count:,} combinations, at most {MOST_RUNS:,} are allowed; give fewer values")
     last = Counter(key.rpartition(".")[2] for key in axes)
     short = {key: key.rpartition(".")[2] if last[key.rpartition(".")[2]] == 1 else key for key in axes}
@@ -107,13 +110,6 @@ def _cells(base: Recipe, axes: Axes) -> tuple[dict[str, Entrant], dict[str, str]
     if first and not named:
         raise first
     return named, failed
-
-
-def _product(sizes: "map[int]") -> int:
-    count = 1
-    for size in sizes:
-        count *= size
-    return count
 
 
 def _run_name(name: str, changes: Mapping[str, str]) -> str:
@@ -155,7 +151,8 @@ def _on_gpu(job: Job) -> bool:
 
 
 def share_cores(count: int, jobs: int, *, on_gpu: bool = False) -> tuple[int, int]:
-    """How many of `count` runs are trained at a time, and the threads of each: by the cores, unless `jobs` is given."""
+    """How many of `count` runs are trained at a time, and the threads of each: by the cores, unless it is set."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most = max(1, min(count, jobs or (1 if on_gpu else min(cores, MOST_JOBS))))
-    return most, max(1, cores // most)
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return most, int(threads) if threads.isdecimal() else max(1, cores // most)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -56,6 +57,9 @@ class Workers:
                 self._stop(stopped.number)
                 done = f"{len(self.finished):,} of {quantity(len(self.jobs), 'run')} finished, the others are saved"
                 raise StoppedError(stopped.number, f"{done}; the same command goes on") from None
+            finally:  # after any other error, the end of their input stops the processes
+                for process in self.running.values():
+                    _close(process)
 
     def _start(self, name: str) -> None:
         job = self.jobs[name]
@@ -72,8 +76,9 @@ class Workers:
         self.running[name] = process
         assert process.stdin is not None
         task = {"run": str(job.run.path) if job.run else "", "runs": str(self.runs)}
-        process.stdin.write(json.dumps(task | {"recipe": recipes.to_toml(job.recipe)}) + "\n")
-        process.stdin.flush()  # and stays open: its end would stop the process
+        with suppress(BrokenPipeError):  # it has ended already, and its last words say why
+            process.stdin.write(json.dumps(task | {"recipe": recipes.to_toml(job.recipe)}) + "\n")
+            process.stdin.flush()  # and stays open: its end would stop the process
         Thread(target=self._listen, args=(name, process), daemon=True).start()
 
     def _listen(self, name: str, process: "subprocess.Popen[str]") -> None:
@@ -105,10 +110,7 @@ class Workers:
     def _end(self, name: str) -> None:
         process = self.running.pop(name)
         code = process.wait()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        process.stdout.close()
+        _close(process)
         if name not in self.finished and name not in self.failed:
             self.failed[name] = _why(code, self.last.get(name, ""))
         self.updates[name] = self.jobs[name].recipe.train.updates
@@ -128,6 +130,14 @@ class Workers:
                 process.wait()
         except StoppedError as again:
             self._stop(again.number)
+
+
+def _close(process: "subprocess.Popen[str]") -> None:
+    """Close the pipes of a process; what it was not sent is of no use any more."""
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with suppress(BrokenPipeError):
+            pipe.close()
 
 
 def _why(code: int, words: str) -> str:

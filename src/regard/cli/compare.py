@@ -34,14 +34,18 @@ ENTRANTS = typer.Argument(
 )
 DATA = "As data.test; may be repeated.  [default: the test set of all, or their dev set]"
 OUT = "Picture file, .svg or .png; may be repeated.  [default: compare.svg and .png beside the runs]"
+METRIC = "See `regard list metrics`.  [default: the recipe's]"
+Data = Annotated[list[str] | None, typer.Option(metavar="FILE", help=DATA)]
+Metric = Annotated[str | None, typer.Option(help=METRIC)]
+Out = Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)]
 
 
 def compare(
     recipes_and_runs: Annotated[list[str], ENTRANTS],
-    data: Annotated[list[str] | None, typer.Option(metavar="FILE", help=DATA)] = None,
-    metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipes']")] = None,
+    data: Data = None,
+    metric: Metric = None,
     beam: Beam = None,
-    out: Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)] = None,
+    out: Out = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
     quiet: Quiet = False,

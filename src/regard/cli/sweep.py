@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from regard.cli import completion
-from regard.cli.compare import DATA, OUT, check_pictures, print_comparison
+from regard.cli.compare import Data, Metric, Out, check_pictures, print_comparison
 from regard.cli.core import RECIPE, Beam, Json, Quiet, Runs, data_files, found_files
 from regard.errors import RegardError, quantity
 
@@ -22,10 +22,10 @@ def sweep(
     recipe: Annotated[str, RECIPE],
     values: Annotated[list[str], VALUES],
     jobs: Annotated[int | None, JOBS] = None,
-    data: Annotated[list[str] | None, typer.Option(metavar="FILE", help=DATA)] = None,
-    metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipe's]")] = None,
+    data: Data = None,
+    metric: Metric = None,
     beam: Beam = None,
-    out: Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)] = None,
+    out: Out = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
     quiet: Quiet = False,
