@@ -237,9 +237,7 @@ class Train:
     patience: int = _number(0, 0, 1_000_000_000)  # early stopping: validations without a new best; 0: never
     start_from: str = ""  # a run to start from: its tokenizers, and its weights whose names and shapes fit, are used
     new_vocabulary: bool = False  # with start_from: build vocabularies from the data; rows of tokens in both are taken
-    lora_rank: int = _number(
-        0, 0, 4096
-    )  # with start_from, LoRA: rank of the matrices beside attention projections; 0: none
+    lora_rank: int = _number(0, 0, 4096)  # with start_from: rank of LoRA matrices beside attention projections; 0: none
     seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of weights, batches, dropout, embedded corpora
     device: str = "auto"  # cpu, cuda, or auto: the GPU if there is one
     threads: int = _number(0, 0, 512)  # number of CPU threads; 0: torch's default
