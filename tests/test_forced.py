@@ -97,7 +97,7 @@ def test_the_input_step_is_one_row_later_and_that_of_the_last_token_is_end(predi
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("text", ["ab ba", "a", "ab日 本c ▁ a", "日 日本 a", "a\u3000b c", "x\u00a0y <s> z"])
 def test_every_token_belongs_to_the_word_that_contains_it(kind: str, text: str) -> None:
-    tokenizer = TOKENIZERS[kind].build(["ab ba a b c", "a b <s>"], 24)
+    tokenizer = build(kind, ["ab ba a b c", "a b <s>"], 24)
     words = words_of(tokenizer, text)
     assert words.labels == tuple(text.split(" "))
     assert len(words.home) == len(tokenizer.encode(text))

@@ -7,6 +7,7 @@ forced = regard.force(predictor, [("4 May", "05-04")])  # -> the log-probability
 with regard.record(predictor.model) as recording: ...   # -> the weights of all attentions in the block
 predictor.intervene("4 March 2026", ["erase March"])    # -> Intervened: before, after, and what changed
 compared = regard.compare("dates", run)                 # -> Comparison, with a table and a picture by length
+swept = regard.sweep("dates", "train.seed=[1,2,3]")     # -> Comparison of all combinations of values
 """
 
 import os
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.analysis.comparison import Comparison, compare
     from regard.analysis.forced import force
+    from regard.analysis.sweeping import sweep
     from regard.attention import Attended, attend
     from regard.attention.intervene import Erase, Feed, Force, Permute, Silence, Swap, Uniform
     from regard.attention.record import record
@@ -87,6 +89,7 @@ _MODULES = {
     "regard.training": ("Callback", "resume", "train"),
     "regard.predict": ("Predictor", "intervene", "load"),
     "regard.analysis.comparison": ("Comparison", "compare"),
+    "regard.analysis.sweeping": ("sweep",),
     "regard.analysis.forced": ("force",),
 }
 
@@ -108,7 +111,7 @@ __all__ = [
     "Swap",
     "Uniform",
 ]
-__all__ += ["attend", "compare", "force", "intervene", "load", "record", "resume", "train"]
+__all__ += ["attend", "compare", "force", "intervene", "load", "record", "resume", "sweep", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -71,6 +71,16 @@ def tables() -> dict[str, Table]:
     return all_tables
 
 
+def choices() -> dict[str, list[str]]:
+    """The entries that the value of a key is chosen from, by the names of keys that choose from a table."""
+    found = {key: [*table.lines()] for table in tables().values() for key in table.key.split(", ") if " " not in key}
+    for name in recipes.values(recipes.Recipe()):
+        section, _, key = name.rpartition(".")
+        if section.endswith(("self_attention", "cross_attention")) and f"model.attention.{key}" in found:
+            found[name] = found[f"model.attention.{key}"]
+    return found
+
+
 def meanings() -> dict[str, str]:
     """The meaning of every key of a recipe: the comment behind its field in recipe.py."""
     content = (HERE / "recipe.py").read_text("utf-8")

@@ -238,9 +238,7 @@ class Train:
     patience: int = _number(0, 0, 1_000_000_000)  # early stopping: validations without a new best; 0: never
     start_from: str = ""  # a run to start from: its tokenizers, and its weights whose names and shapes fit, are used
     new_vocabulary: bool = False  # with start_from: build vocabularies from the data; rows of tokens in both are taken
-    lora_rank: int = _number(
-        0, 0, 4096
-    )  # with start_from, LoRA: rank of the matrices beside attention projections; 0: none
+    lora_rank: int = _number(0, 0, 4096)  # with start_from: rank of LoRA matrices beside attention projections; 0: none
     seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of weights, batches, dropout, embedded corpora
     device: str = "auto"  # cpu, cuda, or auto: the GPU if there is one
     threads: int = _number(0, 0, 512)  # number of CPU threads; 0: torch's default
@@ -540,6 +538,35 @@ def changed(section: Any, prefix: str = "") -> Iterator[str]:
             yield from changed(value, name + ".")
         elif value != item.default:
             yield name
+
+
+def entries(section: Any, prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+    """The section, the name and the value of all keys, those of a section before its sub-sections."""
+    own = [(item.name, getattr(section, item.name)) for item in dataclasses.fields(section)]
+    for name, value in own:
+        if not dataclasses.is_dataclass(value):
+            yield prefix, name, value
+    for name, value in own:
+        if dataclasses.is_dataclass(value):
+            yield from entries(value, f"{prefix}.{name}" if prefix else name)
+
+
+def values(recipe: Recipe) -> dict[str, Any]:
+    """The values of all keys by their full names, such as `model.attention.score`."""
+    return {f"{section}.{key}" if section else key: value for section, key, value in entries(recipe)}
+
+
+def limits() -> dict[str, tuple[float, float]]:
+    """The smallest and the largest value of all numbers by the full names of their keys."""
+
+    def of(kind: Any, prefix: str) -> Iterator[tuple[str, tuple[float, float]]]:
+        for item in dataclasses.fields(kind):
+            if dataclasses.is_dataclass(item.default):
+                yield from of(item.default, f"{prefix}{item.name}.")
+            elif item.metadata:
+                yield prefix + item.name, (item.metadata["least"], item.metadata["most"])
+
+    return dict(of(Recipe, ""))
 
 
 def override(recipe: Recipe, text: str, place: str = OVERRIDES) -> Recipe:

@@ -24,7 +24,7 @@ from regard.storage import MODEL, Run
 from regard.training import Callback
 from regard.training.callbacks import Ended, Started, Updated, Validated
 from regard.training.session import Clock, Progress
-from regard.training.tensorboard import TensorBoard
+from regard.training.writers import TensorBoard
 
 UPDATES, VALIDATE = 5, 2
 VALIDATIONS = [2, 4, 5]

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -37,6 +37,9 @@ from regard.visible import make_visible
 MAX_BINS, MIN_BIN_SIZE = 10, 20  # maximum number of bins of lengths, and minimum number of examples in a bin
 FINE = ("character_errors", "tag_accuracy", "accuracy")  # metrics that give credit for a part of an output
 COUNTED = ("perplexity", "masked_accuracy")  # metrics per token: not comparable between different tokenizers
+
+
+Read = Callable[[Recipe], Examples]  # cached, so that recipes with the same data read it once
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class Comparison:
     entries: tuple[Compared, ...]
     systems: tuple[System, ...]  # the entries, with those of several seeds joined
     differences: tuple[Difference, ...]  # from the first system, of each of the others
+    failed: Mapping[str, str] = field(default_factory=dict)  # of a sweep: what could not be trained, and why
 
     def table(self, width: int | None = None) -> str:
         """A text table with score, size and speed of each system, the tests of differences, and the signatures.
@@ -114,7 +118,8 @@ class Comparison:
             rows.append([system.name, str(len(system.runs)), *scores, *sizes])
         if all(len(system.runs) == 1 for system in self.systems):
             rows = [[name, score, *sizes] for name, _, score, _, *sizes in rows]
-        notes = [f"on {self.examples}", *self._signatures(), *self._folders()]
+        failed = [f"{name} failed: {why}" for name, why in self.failed.items()]
+        notes = [f"on {self.examples}", *self._signatures(), *self._folders(), *failed]
         return "\n".join([*_lines(rows, width), "", *self._tests(width), *map(make_visible, notes)]) + "\n"
 
     def _tests(self, width: int | None) -> list[str]:
@@ -209,6 +214,8 @@ class Comparison:
                     for point in entry.curve.points
                 ],
             }
+        for name, why in self.failed.items():
+            yield {"name": name, "failed": why}
 
     def __repr__(self) -> str:
         return self.table().rstrip("\n")
@@ -233,9 +240,6 @@ def _lines(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
         named = [f"{head} {figure}" for head, figure in zip(cells[0][1:], figures, strict=True) if figure]
         lines += [*wrap(name, width), *wrap(", ".join(named), width, initial_indent="  ", subsequent_indent="  ")]
     return lines
-
-
-Read = Callable[[Recipe], Examples]  # cached, so that recipes with the same data read it once
 
 
 class Entrant(NamedTuple):
@@ -263,22 +267,26 @@ def compare(
     in seeds and name alone are joined to one system; the differences of all systems from the first are tested.
     """
     with current_log(quiet=quiet) as log:
-        return _compare(arguments, tuple(data), metric, beam, Path(runs), log)
+
+        def train_in_turn(named: Mapping[str, Entrant], read: Read) -> Mapping[str, Run]:
+            return {name: _trained(name, entrant, Path(runs), read, log) for name, entrant in named.items()}
+
+        return compare_entrants(_named(_entrants(arguments)), tuple(data), metric, beam, train_in_turn, log)
 
 
-def _compare(
-    arguments: Sequence[Recipe | Run | str | Path],
+def compare_entrants(
+    named: Mapping[str, Entrant],
     data: tuple[str, ...],
     metric: str | None,
     beam: int | None,
-    runs: Path,
+    train: Callable[[Mapping[str, Entrant], Read], Mapping[str, Run]],
     log: ProgressLog,
 ) -> Comparison:
-    named = _named(_entrants(arguments))
+    """Compare entrants by their names; `train` gives the runs of those that could be trained."""
     metric = _common_metric(named, metric)
     read = lru_cache(lambda source: task_class(source.task).examples(source))
     examples, description = _judging(named, data, read)
-    trained = {name: _trained(name, entrant, runs, read, log) for name, entrant in named.items()}
+    trained = train(named, read)
     lengths = _lengths(next(iter(trained.values())), examples)
     entries = []
     for name, run in trained.items():
@@ -355,7 +363,7 @@ def _named(entrants: Sequence[Entrant]) -> dict[str, Entrant]:
     return dict(zip(names, entrants, strict=True))
 
 
-def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:
+def _common_metric(named: Mapping[str, Entrant], metric: str | None) -> str:
     """The metric that all compared runs are scored by; RecipeError if their tasks, metrics or tokenizers differ."""
     (name, first), *others = named.items()
     for other, entrant in others:
@@ -383,7 +391,7 @@ def _common_metric(named: dict[str, Entrant], metric: str | None) -> str:
 # the examples
 
 
-def _judging(named: dict[str, Entrant], data: tuple[str, ...], read: Read) -> tuple[Sequence[Example], str]:
+def _judging(named: Mapping[str, Entrant], data: tuple[str, ...], read: Read) -> tuple[Sequence[Example], str]:
     """The examples that all are scored on, and a description of them."""
     (name, first), *others = named.items()
     noun = task_class(first.recipe.task).noun
@@ -433,18 +441,25 @@ def _trained(name: str, entrant: Entrant, runs: Path, read: Read, log: ProgressL
     """The entrant's run; for a recipe, a run of the same recipe on the same data, or a newly trained one."""
     if entrant.run is not None:
         return entrant.run
-    recipe = entrant.recipe
+    run = trained_before(name, entrant.recipe, runs, read, log)
+    if run is None:
+        log.say(f"{name}: to be trained")
+        return training.train(entrant.recipe, runs=runs, quiet=log.console.quiet)
+    return run if run.finished() else training.resume(run, quiet=log.console.quiet)
+
+
+def trained_before(name: str, recipe: Recipe, runs: Path, read: Read, log: ProgressLog) -> Run | None:
+    """A run of the same recipe on the same data, finished or begun; None if there is none."""
     for path in sorted(runs.glob(f"*/{storage.MANIFEST}")):
         run = Run.open(path.parent)
         if not re.fullmatch(rf"{re.escape(recipe.name)}(-\d+)?", run.path.name) or not _same(run, recipe, read):
             continue
         if run.finished():
             log.say(f"{name}: trained before, on the same data; {run.path} is taken as it is")
-            return run
-        log.say(f"{name}: begun before, on the same data; resuming {run.path}")
-        return training.resume(run, quiet=log.console.quiet)
-    log.say(f"{name}: to be trained")
-    return training.train(recipe, runs=runs, quiet=log.console.quiet)
+        else:
+            log.say(f"{name}: begun before, on the same data; resuming {run.path}")
+        return run
+    return None
 
 
 def _same(run: Run, recipe: Recipe, read: Read) -> bool:
@@ -472,7 +487,7 @@ def _lengths(run: Run, examples: Sequence[Example]) -> list[int]:
     return lengths if len(lengths) == len(examples) else []
 
 
-def _counted(named: dict[str, Entrant]) -> str:
+def _counted(named: Mapping[str, Entrant]) -> str:
     """A description of the unit of lengths: tokens of the first entrant."""
     kinds = [entrant.recipe.tokens.source for entrant in named.values()]
     return f"source length in {kinds[0]} tokens" + (f" of {next(iter(named))}" if len(set(kinds)) > 1 else "")

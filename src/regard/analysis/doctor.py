@@ -40,6 +40,8 @@ EXTRAS = {  # and their modules
     "parquet": ("pyarrow",),
     "audio": ("soundfile",),
     "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
     "serve": ("fastapi", "uvicorn", "prometheus_client"),
     "hf": ("transformers", "tokenizers"),
     "export": ("ctranslate2", "onnx", "onnxscript", "onnxruntime"),

@@ -14,6 +14,7 @@ from regard import __version__
 from regard.cli.align import align
 from regard.cli.card import card
 from regard.cli.compare import compare
+from regard.cli.config import config
 from regard.cli.core import Command, UsageError, note, say
 from regard.cli.data import data
 from regard.cli.demo import demo
@@ -31,18 +32,19 @@ from regard.cli.predict import predict
 from regard.cli.score import score
 from regard.cli.serve import serve
 from regard.cli.show import show
+from regard.cli.sweep import sweep
 from regard.cli.train import train
 from regard.cli.vectors import vectors
 
 INTERRUPTED = 130  # the exit code that typer gives KeyboardInterrupt
 CLOSED_PIPE = 128 + signal.SIGPIPE  # the exit code if the reader of stdout has closed it, as `| head -3` does
-WITH_OVERRIDES = ("train", "compare", "data", "show")  # commands that take KEY=VALUE
+WITH_OVERRIDES = ("train", "compare", "sweep", "data", "show", "config")  # commands that take KEY=VALUE
+LOGGED = ("--tensorboard", "--wandb", "--mlflow")  # options that others have; here they are values of --log
 WITH_TEXT = ("near",)  # commands with a --text, and no more words after their last argument
 _DEBUGGING: ContextVar[bool] = ContextVar("_DEBUGGING", default=False)  # whether --debug was given
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -69,7 +71,7 @@ COMMANDS = {
     command.__name__.removesuffix("_"): command
     for command in (
         *(demo, train, predict, score, force, align, measure, look, intervene),
-        *(compare, vectors, near, data, show, serve, import_, export, card, doctor),
+        *(compare, sweep, vectors, near, data, show, config, serve, import_, export, card, doctor),
     )
 } | {"list": list_tables}
 for name, command in COMMANDS.items():
@@ -119,6 +121,8 @@ def _hint(error: Any) -> str:
     context, option = error.ctx, getattr(error, "option_name", "")
     if option in (own := {name: parameter for parameter in context.command.params for name in parameter.opts}):
         return f": {option} {own[option].metavar}" if own[option].metavar else ""
+    if context.command.name == "train" and option in LOGGED:
+        return f"; write: --log {option.lstrip('-')}=PLACE"
     if option and context.command.name in WITH_OVERRIDES:
         from regard.recipe import suggestion_for_option
 

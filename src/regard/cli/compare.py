@@ -1,12 +1,14 @@
 """`regard compare`: train and score recipes and runs on the same examples."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from regard.cli import completion
 from regard.cli.core import (
     Beam,
     Json,
@@ -23,17 +25,27 @@ from regard.cli.core import (
 )
 from regard.visible import is_terminal
 
+if TYPE_CHECKING:
+    from regard.analysis.comparison import Comparison
+
 RECIPES_AND_RUNS = "Names from `regard list`, .toml files, run directories; keys to change."
+ENTRANTS = typer.Argument(
+    metavar="RECIPE_OR_RUN...", help=RECIPES_AND_RUNS, shell_complete=completion.recipes_runs_and_overrides
+)
 DATA = "As data.test; may be repeated.  [default: the test set of all, or their dev set]"
 OUT = "Picture file, .svg or .png; may be repeated.  [default: compare.svg and .png beside the runs]"
+METRIC = "See `regard list metrics`.  [default: the recipe's]"
+Data = Annotated[list[str] | None, typer.Option(metavar="FILE", help=DATA)]
+Metric = Annotated[str | None, typer.Option(help=METRIC)]
+Out = Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)]
 
 
 def compare(
-    recipes_and_runs: Annotated[list[str], typer.Argument(metavar="RECIPE_OR_RUN...", help=RECIPES_AND_RUNS)],
-    data: Annotated[list[str] | None, typer.Option(metavar="FILE", help=DATA)] = None,
-    metric: Annotated[str | None, typer.Option(help="See `regard list metrics`.  [default: the recipes']")] = None,
+    recipes_and_runs: Annotated[list[str], ENTRANTS],
+    data: Data = None,
+    metric: Metric = None,
     beam: Beam = None,
-    out: Annotated[list[Path] | None, typer.Option("--out", "-o", help=OUT)] = None,
+    out: Out = None,
     runs: Runs = Path("runs"),
     as_json: Json = False,
     quiet: Quiet = False,
@@ -49,21 +61,35 @@ def compare(
     A recipe that was trained before, on the same data, is not trained again. Recipes or runs that differ in seeds and
     name alone are joined: mean and standard deviation. The others are tested against the first one.
     """
-    from regard import storage
     from regard.console import ProgressLog
-    from regard.errors import MissingExtraError
 
     with ProgressLog(quiet=quiet) as log:
         log.begin("loading torch")
         from regard.analysis import comparison
 
-        for path in out or []:
-            comparison.check_ending(path.suffix)  # a wrong ending or a missing package is an error before the work
-        if out:
-            check_outputs(out, _input_files(recipes_and_runs, data or []))
-            for path in out:
-                storage.check_place(path)
+        check_pictures(out or [], lambda: _input_files(recipes_and_runs, data or []))
         compared = comparison.compare(*recipes_and_runs, data=data or (), metric=metric, beam=beam, runs=runs)
+    print_comparison(compared, out or [], as_json=as_json, quiet=quiet)
+
+
+def check_pictures(out: list[Path], inputs: Callable[[], list[Path]]) -> None:
+    """Refuse a picture with a wrong ending, without its package, or in place of an input, before the work."""
+    from regard import storage
+    from regard.analysis import comparison
+
+    for path in out:
+        comparison.check_ending(path.suffix)
+    if out:
+        check_outputs(out, inputs())
+        for path in out:
+            storage.check_place(path)
+
+
+def print_comparison(compared: "Comparison", out: list[Path], *, as_json: bool, quiet: bool) -> None:
+    """Print the table of a comparison, or its JSON, and draw its pictures."""
+    from regard import storage
+    from regard.errors import MissingExtraError
+
     width = get_terminal_size().columns if is_terminal(sys.stdout) else None
     lines = map(to_json, compared.to_dicts()) if as_json else compared.table(width).split("\n")[:-1]
     for line in lines:

@@ -4,9 +4,12 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.completion import run_names
 from regard.cli.core import Json, to_json, write_beside, write_line
 
-RUN = typer.Argument(metavar="[RUN]", help="A run directory, such as runs/dates, to examine too.")
+RUN = typer.Argument(
+    metavar="[RUN]", help="A run directory, such as runs/dates, to examine too.", shell_complete=run_names
+)
 
 
 def doctor(run: Annotated[str | None, RUN] = None, as_json: Json = False) -> None:

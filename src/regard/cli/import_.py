@@ -22,7 +22,7 @@ def import_(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a run of a model that another toolkit trained.
+    """Make a run of a model of another toolkit.
 
     The folder must be on this machine, and nothing in it is unpickled. Encoders (BERT, MiniLM, DistilBERT, RoBERTa)
     become runs of masked_lm; models of JoeyNMT, OpenNMT-py, fairseq and Marian become runs of translate.

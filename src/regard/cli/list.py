@@ -4,10 +4,13 @@ from typing import Annotated
 
 import typer
 
+from regard.cli import completion
 from regard.cli.core import Json, note, to_json, write_beside, write_line
 
 NARROWEST = 16  # columns of the names
-TABLE = typer.Argument(metavar="[TABLE]", help="Only this table, such as scores.")
+TABLE = typer.Argument(
+    metavar="[TABLE]", help="Only this table, such as scores.", shell_complete=completion.table_names
+)
 
 
 def list_tables(what: Annotated[str | None, TABLE] = None, as_json: Json = False) -> None:

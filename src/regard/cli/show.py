@@ -1,8 +1,6 @@
 """`regard show`: all values of a recipe or of a run, what they mean and where they come from."""
 
-import dataclasses
 import sys
-from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli import completion
 from regard.cli.core import Json, Overrides, stdout_width, to_json, write_line
 from regard.visible import is_terminal
 
@@ -18,7 +17,9 @@ if TYPE_CHECKING:
     from regard.storage import Run
 
 RECIPE_OR_RUN = typer.Argument(
-    metavar="RECIPE_OR_RUN", help="A name from `regard list`, a .toml file, or a run directory, such as runs/dates."
+    metavar="RECIPE_OR_RUN",
+    help="A name from `regard list`, a .toml file, or a run directory, such as runs/dates.",
+    shell_complete=completion.recipes_and_runs,
 )
 OF_RUN = "set for this run"  # where a value comes from that neither the default nor a recipe of regard has
 WIDTH = 100  # columns of a comment, if it is not printed in a terminal
@@ -53,14 +54,14 @@ def show(recipe_or_run: Annotated[str, RECIPE_OR_RUN], overrides: Overrides = No
 
     if not as_json:
         write_line(f"format = {recipes.FORMAT}")
-    for section, entries in groupby(_keys(settings, ""), key=itemgetter(0)):
+    for section, keys in groupby(recipes.entries(settings), key=itemgetter(0)):
         if section.partition(".")[0] in others:
             continue
         if section and not as_json:
             write_line("")
             write_line(f"[{section}]")
         unset = []
-        for _, key, value in entries:
+        for _, key, value in keys:
             name = f"{section}.{key}" if section else key
             origin = origins.get(name, "default")
             if as_json:
@@ -69,7 +70,7 @@ def show(recipe_or_run: Annotated[str, RECIPE_OR_RUN], overrides: Overrides = No
                 unset.append(key)
             else:
                 comment(f"{meanings[name]} ({origin})")
-                for line in _assignment(key, value, width):
+                for line in assignment(key, value, width):
                     write_line(line)
         if unset:
             comment(f"as model.attention: {', '.join(unset)}")
@@ -94,17 +95,14 @@ def _origins(recipe: "Recipe", overrides: list[str]) -> dict[str, str]:
     origins = dict.fromkeys(recipes.changed(recipe), OF_RUN)
     if recipe.name in recipes.names():
         named = recipes.load(recipe.name)
-        theirs, own = (
-            {f"{section}.{key}" if section else key: value for section, key, value in _keys(settings, "")}
-            for settings in (named, recipe)
-        )
+        theirs, own = recipes.values(named), recipes.values(recipe)
         origins |= {
             key: f"as in {origin}" for key, origin in recipes.origins(recipe.name).items() if theirs[key] == own[key]
         }
     return origins | recipes.overridden(overrides)
 
 
-def _assignment(key: str, value: Any, width: int) -> list[str]:
+def assignment(key: str, value: Any, width: int) -> list[str]:
     """The TOML lines of a key; a list that is too wide for a terminal has a line for each item."""
     from regard.recipe import encoded
 
@@ -112,14 +110,3 @@ def _assignment(key: str, value: Any, width: int) -> list[str]:
     if len(line) <= width or not isinstance(value, tuple) or not is_terminal(sys.stdout):
         return [line]
     return [f"{key} = [", *(f"  {encoded(item)}," for item in value), "]"]
-
-
-def _keys(section: Any, prefix: str) -> Iterator[tuple[str, str, Any]]:
-    """The section, the name and the value of all keys, those of a section before its sub-sections."""
-    values = [(field.name, getattr(section, field.name)) for field in dataclasses.fields(section)]
-    for name, value in values:
-        if not dataclasses.is_dataclass(value):
-            yield prefix, name, value
-    for name, value in values:
-        if dataclasses.is_dataclass(value):
-            yield from _keys(value, f"{prefix}.{name}" if prefix else name)

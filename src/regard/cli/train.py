@@ -7,17 +7,21 @@ from typing import Annotated
 
 import typer
 
+from regard.cli import completion
 from regard.cli.core import RECIPE, Json, Overrides, Quiet, Runs, write_line
 from regard.errors import RecipeError
 
 LONGEST_SOURCE = 80  # characters of a source that the suggested command repeats
 EXACT = typer.Option("--exact", help="With --resume: refuse if torch, processor, GPU or threads are not as before.")
-TENSORBOARD = typer.Option(metavar="FOLDER", help="Write curves for TensorBoard there, in a folder named as the run.")
+LOG = typer.Option(
+    metavar="NAME=PLACE", help="Record the course: tensorboard=FOLDER, wandb=PROJECT or mlflow=FOLDER; may be repeated."
+)
 DRY_RUN = typer.Option("--dry-run", help="Check recipe and data and say what would be trained; write nothing.")
 RESUME = typer.Option(
-    metavar="RUN", help="Instead of RECIPE: resume a run that was stopped; with train.updates=N, prolong any run."
+    metavar="RUN",
+    help="Instead of RECIPE: resume a run that was stopped; with train.updates=N, prolong any run.",
+    shell_complete=completion.run_names,
 )
-
 RAY = typer.Option(metavar="ADDRESS", help="Train on a Ray cluster, HOST:PORT, or on a new one here: local.")
 PROCESSES = typer.Option(min=1, help="With --ray: train with so many processes.")
 
@@ -29,7 +33,7 @@ def train(
     exact: Annotated[bool, EXACT] = False,
     runs: Runs = Path("runs"),
     dry_run: Annotated[bool, DRY_RUN] = False,
-    tensorboard: Annotated[Path | None, TENSORBOARD] = None,
+    log: Annotated[list[str] | None, LOG] = None,
     processes: Annotated[int, PROCESSES] = 1,
     ray: Annotated[str | None, RAY] = None,
     as_json: Json = False,
@@ -59,8 +63,8 @@ def train(
         raise RecipeError("give a RECIPE to train, or --resume RUN to resume a run, and not both")
     if dry_run and resume is not None:
         raise RecipeError("--dry-run is for new runs; write: regard train RECIPE --dry-run")
-    if ray is not None and (dry_run or tensorboard is not None or exact):
-        raise RecipeError("--ray takes no --dry-run, --tensorboard or --exact; leave them out")
+    if ray is not None and (dry_run or log or exact):
+        raise RecipeError("--ray takes no --dry-run, --log or --exact; leave them out")
     if processes > 1 and ray is None:
         how = f"write: torchrun --standalone --nproc-per-node {processes} -m regard train ..."
         raise RecipeError(f"--processes is for --ray; without Ray, torchrun starts several processes: {how}")
@@ -71,20 +75,18 @@ def train(
     if resume is not None:
         Run.open(resume)  # an error before torch is loaded
     settings = None if recipe is None else recipes.load(recipe, overrides or [], recipes.COMMAND_LINE)
-    with ProgressLog(quiet=quiet) as log:
+    with ProgressLog(quiet=quiet) as progress:
         if settings is not None and are_large(settings.data.train):
-            log.announce(announcement(settings))
-        log.begin("loading torch")
+            progress.announce(announcement(settings))
+        progress.begin("loading torch")
         from regard import training
         from regard.tasks import task_class
         from regard.training import clusters
         from regard.training.report import FirstSource
-        from regard.training.tensorboard import TensorBoard
+        from regard.training.writers import writers
 
-        boards, first = [] if tensorboard is None else [TensorBoard(tensorboard)], FirstSource()
-        callbacks = [*boards, first]
-        for board in boards:
-            board.check_runs(runs if resume is None else Run.open(resume).path.parent)
+        first = FirstSource()
+        callbacks = [*writers(log or [], runs if resume is None else Run.open(resume).path.parent), first]
         if settings is not None and dry_run:
             found = training.preview(settings, quiet=quiet)
             if as_json:
@@ -95,7 +97,7 @@ def train(
                 run, overrides = training.create(settings, runs, processes, quiet=quiet), None
             else:
                 run = Run.open(resume or "")
-            clusters.train(run, ray, processes, overrides or [], log)
+            clusters.train(run, ray, processes, overrides or [], progress)
         elif settings is not None:
             run = training.train(settings, runs=runs, quiet=quiet, callbacks=callbacks)
         else:
@@ -114,7 +116,7 @@ def train(
         is_short = first.source.strip() and len(first.source) <= LONGEST_SOURCE
         options_end = "-- " if first.source.startswith("-") else ""  # else the source would be read as an option
         source = f"{options_end}{shlex.quote(first.source)}" if is_short else '"..."'
-        log.say(f"next: regard look {quoted} {source}" if shows else f"next: regard predict {quoted} FILE")
+        progress.say(f"next: regard look {quoted} {source}" if shows else f"next: regard predict {quoted} FILE")
 
 
 def _check_no_run(recipe: str) -> None:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from regard import recipe as recipes
 from regard.data.archives import ENDING, Archive
+from regard.data.datasets import SavedDataset
 from regard.data.files import load
 from regard.data.origins import ORIGINS
-from regard.data.paths import find
+from regard.data.paths import DATASET, find
 from regard.data.records import ending, parquet_rows
 from regard.errors import DataError, MissingExtraError
 from regard.recipe import Data, Limits, Recipe
@@ -48,6 +49,8 @@ def _count(name: str, limits: Limits) -> int:
     """The lines, rows or files in a file."""
     if name.endswith(ENDING):
         return len(Archive(name, limits))
+    if name.startswith(DATASET):
+        return SavedDataset(name, limits).rows()
     return parquet_rows(name, limits) if ending(name) == ".parquet" else len(load(name, limits))
 
 

@@ -9,10 +9,17 @@ from regard.errors import DataError, did_you_mean
 
 LARGE = 1_000_000  # bytes of files that take a while
 PART = re.compile(r"(.*\.json)#(\w+)", re.DOTALL)  # the name of a file with parts, and the name of one of them
+DATASET = "datasets:"  # before the folder of a dataset that `datasets` of Hugging Face saved
+STATE, INFO = "state.json", "dataset_info.json"  # files that are in such a folder
 
 
 def find(name: str) -> Path:
-    """The path of the file of that name: as given, otherwise under $REGARD_DATA, otherwise under ./data."""
+    """The path of the file of that name: as given, otherwise under $REGARD_DATA, otherwise under ./data.
+
+    That of a saved dataset, `datasets:FOLDER`, is its state.json.
+    """
+    if name.startswith(DATASET):
+        return _find_dataset(name)
     if not name:
         raise DataError("the name of a file is empty; name a file that is there")
     paths = _candidates(name)
@@ -26,6 +33,19 @@ def find(name: str) -> Path:
     unset = "" if os.environ.get("REGARD_DATA") else " ($REGARD_DATA is not set)"
     suggestion = did_you_mean(Path(name).name, _files_beside(paths))
     raise DataError(f"cannot find {name}; looked for {tried}{unset}{suggestion}")
+
+
+def _find_dataset(name: str) -> Path:
+    folder = name.removeprefix(DATASET)
+    paths = _candidates(folder)
+    for path in paths:
+        if (path / STATE).is_file():
+            return path / STATE
+        if splits := sorted(inner.parent.name for inner in path.glob(f"*/{STATE}")):
+            raise DataError(f"{name} has the splits {', '.join(splits)}; name one, such as {DATASET}{path / splits[0]}")
+    tried = ", ".join(map(str, paths))
+    how = "give a folder that Dataset.save_to_disk has written: nothing is downloaded"
+    raise DataError(f"cannot find {name}; looked for {STATE} in {tried}; {how}")
 
 
 def part_of(name: str) -> str:

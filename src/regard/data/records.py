@@ -13,8 +13,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from regard.console import counted
+from regard.data.datasets import SavedDataset
 from regard.data.files import FIELDS, LIMITS, Loaded, check_expansion, check_limit, how_to_convert, load, reading
 from regard.data.parquet import open_parquet
+from regard.data.paths import DATASET
 from regard.data.store import LONG, Integers, Lines, Mapped, StoredExamples, Texts, joined, where
 from regard.errors import DataError, RecipeError, did_you_mean, shown
 from regard.recipe import Limits
@@ -88,7 +90,9 @@ class Records:
 
 
 def ending(name: str) -> str:
-    """The ending of a file with named columns, such as .csv, without .gz; empty for any other file."""
+    """The ending of a file with named columns, such as .csv, without .gz, or `datasets:`; empty for any other file."""
+    if name.startswith(DATASET):
+        return DATASET
     suffix = Path(name.lower().removesuffix(".gz")).suffix
     return suffix if suffix in READERS else ""
 
@@ -133,7 +137,7 @@ def read(name: str, columns: Sequence[str], limits: Limits = LIMITS) -> Records:
     if not may_have_columns(name):
         endings = ", ".join((*READERS, TABBED))
         raise DataError(f"{name} has no named columns; give a file that ends in {endings}, or .gz of one")
-    reader = READERS[ending(name)] if ending(name) else _csv
+    reader = _dataset if name.startswith(DATASET) else READERS[ending(name)] if ending(name) else _csv
     return Records.of(name, reader(name, columns, limits), len(columns), limits)
 
 
@@ -161,6 +165,8 @@ def column_names(name: str, limits: Limits = LIMITS) -> list[str]:
     if kind == ".parquet":
         with open_parquet(name, limits) as file:
             return file.columns
+    if kind == DATASET:
+        return SavedDataset(name, limits).columns
     lines = load(name, limits)
     if _is_csv(name):
         return max((_header(name, lines, delimiter) for delimiter in _delimiters(name)), key=len)
@@ -360,6 +366,20 @@ def _parquet(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Reco
             yield Record(number, fields)
 
 
+def _dataset(name: str, columns: Sequence[str], limits: Limits) -> Iterator[Record]:
+    """The records of a dataset that `datasets` saved; their numbers are those of its rows."""
+    saved = SavedDataset(name, limits)
+    for column in columns:
+        if column not in saved.columns and column.partition(".")[0] not in saved.columns:
+            raise _missing(name, column, saved.columns)
+    size = 0
+    for number, record in enumerate(counted(saved.records(columns), reading(name)), start=1):
+        fields = _fields(record, columns, f"{name}:{number}")
+        size += sum(map(len, fields))
+        check_limit(name, size, limits.file_bytes, "bytes, unpacked", "file_bytes")
+        yield Record(number, fields)
+
+
 def parquet_rows(name: str, limits: Limits = LIMITS) -> int:
     """The number of rows of a Parquet file."""
     with open_parquet(name, limits) as file:
@@ -436,14 +456,23 @@ def _given(rows: Any, columns: Sequence[str], expected: Sequence[str], name: str
 def _of_frame(
     frame: Any, there: Sequence[Any], columns: Sequence[str], expected: Sequence[str], name: str
 ) -> Iterator[Record]:
+    if isinstance(frame, Mapping) and all(hasattr(split, "column_names") for split in frame.values()):
+        raise DataError(f"{name}: several splits of a dataset; give one, such as pairs=dataset[{str(there[0])!r}]")
     chosen = columns or there
     if len(chosen) != len(expected):
         how = f"choose those of {' and '.join(expected)} with data.columns={','.join(map(str.upper, expected))}"
         raise DataError(f"{name}: the data frame has the columns {list_names(there)}; {how}")
     for column in chosen:
-        if column not in there:
+        if column not in there and str(column).partition(".")[0] not in there:
             raise _missing(f"{name}: the data frame", column, there)
-    for number, values in enumerate(zip(*(frame[column] for column in chosen), strict=True), start=1):
-        plain = (value.as_py() if hasattr(value, "as_py") else value for value in values)  # Arrow has values of its own
-        origin = f"{name}:{number}"
-        yield Record(number, [_text(value, column, origin) for value, column in zip(plain, chosen, strict=True)])
+    tops = [column if column in there else column.partition(".")[0] for column in chosen]
+    labels = [getattr(getattr(frame, "features", {}).get(top), "names", None) for top in tops]  # of a class label
+    for number, values in enumerate(zip(*(frame[top] for top in tops), strict=True), start=1):
+        plain = [value.as_py() if hasattr(value, "as_py") else value for value in values]  # Arrow has values of its own
+        origin, fields = f"{name}:{number}", []
+        for column, top, value, named in zip(chosen, tops, plain, labels, strict=True):
+            if named and isinstance(value, int):
+                fields.append(named[value] if value >= 0 else "")  # -1 is that of a missing label
+            else:
+                fields += [_text(value, column, origin)] if top == column else _fields({top: value}, [column], origin)
+        yield Record(number, fields)

@@ -5,7 +5,7 @@ between runs.
 """
 
 from regard.storage.cache import cached, reading_only, write_to_cache
-from regard.storage.files import GrowingFile, check_new, check_place, create, numbered, write
+from regard.storage.files import GrowingFile, check_new, check_place, create, make_folder, numbered, write
 from regard.storage.rows import CachedRows
 from regard.storage.runs import (
     CHECKPOINTS,
@@ -47,6 +47,7 @@ __all__ = [
     "check_new",
     "check_place",
     "create",
+    "make_folder",
     "numbered",
     "reading_only",
     "write",

@@ -125,6 +125,12 @@ def check_place(path: Path) -> None:
             raise StorageError(f"{path} is there and is not a file (a link, a folder or a device); choose another name")
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those that it is in, unless it is there."""
+    with write_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
 def _check_folder(path: Path) -> None:
     """Raise an error if the folder of a file is missing, or is a file."""
     try:

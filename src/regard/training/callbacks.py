@@ -1,7 +1,8 @@
 """Callbacks: objects that are told how a training goes, with an event at its start, updates, validations and end.
 
-The progress bar, `metrics.jsonl` and TensorBoard are callbacks too. A callback only looks on: it gets no model, torch's
-random generators are as before after each call, and numbers are those that the loop has read from the GPU anyway.
+The progress bar, `metrics.jsonl` and the writers for other tools are callbacks too. A callback only looks on: it gets
+no model, torch's random generators are as before after each call, and numbers are those that the loop has read from the
+GPU anyway.
 """
 
 from collections.abc import Callable, Sequence

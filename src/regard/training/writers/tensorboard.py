@@ -1,4 +1,4 @@
-"""Writes the course of a training for TensorBoard: `regard train RECIPE --tensorboard FOLDER`, or as a callback."""
+"""Writes the course of a training for TensorBoard: `regard train RECIPE --log tensorboard=FOLDER`, or as a callback."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,18 +9,19 @@ from typing import Any
 from regard import recipe as recipes
 from regard.errors import MissingExtraError, RegardError, StorageError, shown
 from regard.storage import Run
-from regard.training.callbacks import Callback, Ended, Started, Updated, Validated
+from regard.training.callbacks import Ended, Started, Updated, Validated
+from regard.training.writers.core import Values, Writer, of_end, of_update, of_validation
 
-EVERY = 10  # updates between two points of a curve
 
-
-class TensorBoard(Callback):
+class TensorBoard(Writer):
     """Writes curves to a folder with the name of the run, under `folder`; the packages of TensorBoard write the files.
 
     `folder` is neither in a run nor the folder that the run is in. A resumed run goes on in the same folder; points
     that were written after its checkpoint are hidden. If the folder cannot be written, as on a full disk, training ends
     with a StorageError, as for any error in a callback.
     """
+
+    place, example = "folder", "boards"
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = self.path = Path(folder)
@@ -56,31 +57,30 @@ class TensorBoard(Callback):
             self.writer.add_text("recipe", "    " + recipes.to_toml(event.recipe).replace("\n", "\n    "), event.update)
 
     def on_update(self, event: Updated) -> None:
-        """Write the loss, the norm of the gradient, the learning rate and the reward of some updates."""
-        if event.update % EVERY == 0 and event.gradient_norm is not None:
-            with self._writing():
-                self.writer.add_scalar("train/loss", event.loss, event.update)
-                self.writer.add_scalar("train/gradient_norm", event.gradient_norm, event.update)
-                self.writer.add_scalar("train/learning_rate", event.learning_rate, event.update)
-                if event.reward is not None:
-                    self.writer.add_scalar("train/reward", event.reward, event.update)
+        """Write the numbers of some updates."""
+        self._write(of_update(event), event.update)
 
     def on_validation(self, event: Validated) -> None:
-        """Write the numbers that metrics.jsonl has, too."""
+        """Write the numbers that metrics.jsonl has, too, and some outputs."""
+        self._write(of_validation(event), event.update)
         with self._writing():
-            for name, value in event.entry().items():
-                if name != "update":
-                    self.writer.add_scalar(f"validation/{name}", value, event.update)
+            if event.samples:
+                lines = (f"    {each.source} -> {each.output}, expected {each.expected}" for each in event.samples)
+                self.writer.add_text("samples", "\n".join(lines), event.update)
             self.writer.flush()
 
     def on_end(self, event: Ended) -> None:
         """Write the metric of a finished run, and close the event file."""
         if self.writer is None:  # the start failed
             return
+        self._write(of_end(event), event.update)
         with self._writing():
-            if event.value is not None:
-                self.writer.add_scalar(f"dev/{event.metric}", event.value, event.update)
             self.writer.close()
+
+    def _write(self, values: Values, update: int) -> None:
+        with self._writing():
+            for name, value in values.items():
+                self.writer.add_scalar(name, value, update)
 
 
 def _check_outside_runs(folder: Path) -> None:
