@@ -16,6 +16,7 @@ from regard.errors import DataError, RecipeError
 from regard.maps import AttentionMap
 from regard.show.maps import draw
 from regard.types import Example, Prediction
+from wordpieces import build
 
 SOURCES = ["ab ba", "b a b ab", "a", "bab ab ba a", "ba b"]
 SIZES = ["model.embedding=12", "model.encoder.dim=16", "model.decoder.dim=12", "model.attention.dim=8", "name=tiny"]
