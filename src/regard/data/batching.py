@@ -1,5 +1,6 @@
 """Groups examples of similar length into batches with a limited number of tokens."""
 
+import math
 import random
 from array import array
 from bisect import bisect_right
@@ -17,6 +18,7 @@ from regard.types import PAD, Padded
 # source and target length of every example, special tokens included; as an array of two columns they need less memory
 Lengths = Sequence[tuple[int, int]] | NDArray[np.int32]
 
+FEW, DRAWN = 1000, 65_536  # numbers that are shuffled one by one, and places to swap that are drawn at a time
 LONG_SOURCES = 2  # if sources usually have more than so many times as many positions as targets, see `has_long_sources`
 
 
@@ -45,30 +47,95 @@ def sorted_batches(lengths: Lengths, budget: int, *, by_target: bool = False) ->
 
 
 def shuffled(count: int, generator: random.Random) -> NDArray[np.int32]:
-    """The numbers below `count`, in the order in which `generator.shuffle` puts any list of that length."""
-    numbers = array(LONG, range(count))
-    generator.shuffle(numbers)
-    return np.asarray(numbers)
+    """The numbers below `count`, in the order in which `generator.shuffle` puts any list of that length.
+
+    Of many numbers, it is computed with arrays, ten times as fast, and leaves the generator in the same state.
+    """
+    numbers, last = np.arange(count, dtype=np.int32), count - 1
+    if count > FEW:
+        version, (*key, position), gauss = generator.getstate()
+        twister = np.random.MT19937()
+        twister.state = {"bit_generator": "MT19937", "state": {"key": np.array(key, np.uint32), "pos": position}}
+        while last > FEW:  # the numbers from `first` to `last` are swapped, the last one first, as `shuffle` does it
+            first = max(last - DRAWN, FEW, (1 << (last + 1).bit_length() - 1) - 1)
+            others = _below(twister, last, last - first + 1)
+            size = max(1, math.isqrt(last) // 4)
+            for start in range(0, len(others), size):
+                _swap(numbers, last - start, others[start : start + size])
+            last = first - 1
+        state = twister.state["state"]
+        generator.setstate((version, (*state["key"].tolist(), state["pos"]), gauss))
+    rest = array(LONG, numbers[: last + 1].tobytes())
+    generator.shuffle(rest)
+    numbers[: last + 1] = rest
+    return numbers
+
+
+def _below(twister: np.random.MT19937, last: int, count: int) -> NDArray[np.int64]:
+    """A random number from 0 to `last`, the next from 0 to `last` - 1, and so on: `count` of them.
+
+    As `random.Random` draws them: the highest bits of a word, or of the next word if they make a larger number. All
+    bounds have the same number of bits.
+    """
+    bits, drawn = (last + 1).bit_length(), np.empty(0, np.int64)
+    while len(drawn) < count:
+        bound = last - len(drawn)
+        numbers = twister.random_raw(count - len(drawn)).astype(np.int64) >> 32 - bits
+        taken, previous = numbers <= bound, None
+        while previous is None or not np.array_equal(taken, previous):  # each word that is taken lowers the next bound
+            previous, taken = taken, numbers <= bound - (np.cumsum(taken) - taken)
+        drawn = np.concatenate([drawn, numbers[taken]])
+    return drawn
+
+
+def _swap(numbers: NDArray[np.int32], last: int, others: NDArray[np.int64]) -> None:
+    """Swap the number at `last` and that at the first of the other places, the one before it and the next, and so on."""
+    places = np.arange(last, last - len(others), -1)
+    in_order = np.sort(others)
+    if in_order[-1] < places[-1] and (in_order[1:] != in_order[:-1]).all():  # no swap depends on another
+        numbers[places], numbers[others] = numbers[others], numbers[places]
+        return
+    view = numbers.data  # its items are Python's integers
+    for place, other in zip(places.tolist(), others.tolist(), strict=True):
+        view[place], view[other] = view[other], view[place]
 
 
 def _fill(order: NDArray[np.int32], lengths: NDArray[np.int32], budget: int, *, by_target: bool) -> IntegerRows:
     """Sorts examples by length and cuts them into batches; examples of equal lengths keep their order."""
     if budget < 1:
         raise RecipeError(f"a batch of {budget} tokens holds nothing; give 1 or more")
-    longest, (sources, targets) = lengths.max(1)[order], lengths[order].T
+    sources, targets = lengths.T
+    longest = np.maximum(sources, targets)
     # The source length is the second sort key, so that the shorter side needs little padding too. The sort is stable.
-    by_length = np.lexsort((targets, sources, longest) if by_target else (sources, longest))
-    longest = np.maximum(longest[by_length], 1)
+    by_length = _sorted(*(key[order] for key in ((longest, sources, targets) if by_target else (longest, sources))))
+    order = order[by_length]
+    longest = np.maximum(longest[order], 1)
     sizes, filled = array(LONG), 0
     while filled < len(order):
         sizes.append(_batch_size(longest[filled:], budget))
         filled += sizes[-1]
-    return IntegerRows.cut(order[by_length], np.asarray(sizes))
+    return IntegerRows.cut(order, np.asarray(sizes))
+
+
+def _sorted(*keys: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The order of a stable sort by several keys, the first one first; they are joined to one small number if they fit.
+
+    Numbers of two bytes are sorted ten times as fast as with `lexsort`.
+    """
+    joined, size = np.zeros(len(keys[0]), np.int64), 1
+    for key in keys:
+        highest = int(key.max(initial=0)) + 1
+        joined, size = joined * highest + key, size * highest
+    if size >= 1 << 62:
+        return np.lexsort(keys[::-1])
+    return np.argsort(joined.astype(np.min_scalar_type(size)), kind="stable")
 
 
 def _batch_size(longest: NDArray[np.int32], budget: int) -> int:
     """The number of examples of the next batch, at least one, if the examples are sorted by their `longest` side."""
     most = min(len(longest), max(1, budget // longest.item(0)))
+    if longest.item(most - 1) == longest.item(0):
+        return most
     return bisect_right(range(1, most + 1), budget, lo=1, key=lambda size: size * longest.item(size - 1))
 
 
