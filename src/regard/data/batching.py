@@ -27,15 +27,43 @@ def length_array(lengths: Lengths) -> NDArray[np.int32]:
     return np.asarray(lengths, dtype=np.int32).reshape(-1, 2)
 
 
-def plan(lengths: Lengths, budget: int, seed: int, epoch: int, *, by_target: bool = False) -> IntegerRows:
+class Mixture:
+    """Draws the examples of an epoch from several corpora, each with a fixed share; a pure function of seed and epoch.
+
+    An epoch has as many examples as there are. Each corpus is read in random order, again and again, and an epoch goes
+    on where the last one ended: so no example is drawn twice before all others of its corpus are drawn.
+    """
+
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float], seed: int) -> None:
+        self._sizes, self._seed = sizes, seed
+        bounds = np.cumsum([0.0, *weights]) / math.fsum(weights) * sum(sizes)
+        self.counts = np.diff(np.round(bounds).astype(np.int64)).tolist()  # of examples of each corpus in an epoch
+
+    def draw(self, epoch: int) -> NDArray[np.int32]:
+        """The indices of the examples of an epoch."""
+        parts, first = [np.empty(0, np.int32)], 0
+        for corpus, (size, count) in enumerate(zip(self._sizes, self.counts, strict=True)):
+            start, end = epoch * count, (epoch + 1) * count
+            for number in range(start // size, -(-end // size)):
+                order = shuffled(size, random.Random(f"corpus {self._seed} {corpus} {number}"))
+                parts.append(first + order[max(0, start - number * size) : end - number * size])
+            first += size
+        return np.concatenate(parts)
+
+
+def plan(
+    lengths: Lengths, budget: int, seed: int, epoch: int, *, by_target: bool = False, mixture: Mixture | None = None
+) -> IntegerRows:
     """Batches of one epoch in shuffled order, as lists of example indices; a pure function of the arguments.
 
     The number of rows times the length of the longest side is at most `budget`; an example longer than that gets a
     batch of its own. Examples of equal length are shuffled, so that batches differ from epoch to epoch. With
-    `by_target`, those with equal sources are sorted by their targets.
+    `by_target`, those with equal sources are sorted by their targets. With a `mixture`, it draws the examples.
     """
     generator = random.Random(f"batches {seed} {epoch}")  # a string seed works alike in every process; hash() does not
     order = shuffled(len(lengths), generator)
+    if mixture is not None:
+        order = mixture.draw(epoch)[order]
     batches = _fill(order, length_array(lengths), budget, by_target=by_target)
     return batches.take(shuffled(len(batches), generator))
 
@@ -89,7 +117,7 @@ def _below(twister: np.random.MT19937, last: int, count: int) -> NDArray[np.int6
 
 
 def _swap(numbers: NDArray[np.int32], last: int, others: NDArray[np.int64]) -> None:
-    """Swap the number at `last` and that at the first of the other places, the one before it and the next, and so on."""
+    """Swap the number at `last` with that at the first of the other places, the one before it with the next, etc."""
     places = np.arange(last, last - len(others), -1)
     in_order = np.sort(others)
     if in_order[-1] < places[-1] and (in_order[1:] != in_order[:-1]).all():  # no swap depends on another
@@ -177,19 +205,28 @@ class Batches:
     """The batch of every update, indexed by the update's number from 0 over all epochs, so that training can resume.
 
     Every epoch has `per_epoch` batches: the limits of batches depend only on the sorted lengths, which are the same in
-    every epoch. With `few_shapes`, lengths are rounded up (`rounded_lengths`), so that batches have few widths; and if
-    sources are long (`has_long_sources`), examples with targets of similar length are put together.
+    every epoch. With a `mixture` they are not: then it is the number of batches of the first epoch; an epoch with more
+    leaves some out, and one with fewer repeats some. With `few_shapes`, lengths are rounded up (`rounded_lengths`), so
+    that batches have few widths; and if sources are long (`has_long_sources`), examples with targets of similar length
+    are put together.
     """
 
-    def __init__(self, lengths: Lengths, budget: int, seed: int, *, few_shapes: bool = False) -> None:
+    def __init__(
+        self, lengths: Lengths, budget: int, seed: int, *, few_shapes: bool = False, mixture: Mixture | None = None
+    ) -> None:
         if not len(lengths):
             raise DataError("there are no examples to batch; give at least one")
         self._lengths = rounded_lengths(lengths) if few_shapes else length_array(lengths)
         self._apart = few_shapes and has_long_sources(lengths)
         self._budget = budget
         self._seed = seed
-        self.per_epoch = len(sorted_batches(self._lengths, budget, by_target=self._apart))
-        self._current: tuple[int, IntegerRows] | None = None  # cache of the latest epoch's number and plan
+        self._mixture = mixture
+        if mixture is None:
+            self.per_epoch = len(sorted_batches(self._lengths, budget, by_target=self._apart))
+            self._current: tuple[int, IntegerRows] | None = None  # cache of the latest epoch's number and plan
+        else:
+            self._current = 0, self._plan(0)
+            self.per_epoch = len(self._current[1])
 
     def widths(self, update: int) -> tuple[int, int]:
         """The widths of an update's batch: the length of its longest source and target, rounded up with `few_shapes`.
@@ -208,9 +245,11 @@ class Batches:
         epoch, index = self.locate(update)
         current = self._current
         if current is None or current[0] != epoch:
-            batches = plan(self._lengths, self._budget, self._seed, epoch, by_target=self._apart)
-            current = self._current = epoch, batches
-        return current[1][index]
+            current = self._current = epoch, self._plan(epoch)
+        return current[1][index % len(current[1])]
+
+    def _plan(self, epoch: int) -> IntegerRows:
+        return plan(self._lengths, self._budget, self._seed, epoch, by_target=self._apart, mixture=self._mixture)
 
 
 def pad(rows: Sequence[Sequence[int]]) -> Padded:
