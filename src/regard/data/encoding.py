@@ -59,7 +59,7 @@ class Encoder:
         self.wanted = {(source, target): number for number, (source, target) in enumerate(wanted)}
 
     def answer(self, kind: bytes, mask: bytes, *contents: bytes) -> list[bytes]:
-        """The answer to a request; RefusedError if a line is no pair. `mask` has a byte for each line: whether it counts."""
+        """The answer to a request; RefusedError if a line is no pair. `mask` has a byte for each line, 1 if it counts."""
         pairs = _pairs(contents)
         if kind == SCAN:
             return self._scan(pairs)
@@ -171,7 +171,7 @@ class Encoders:
             worker.__exit__()
 
     def map(self, requests: Iterable[tuple[Block, bytes, bytes]]) -> Iterator[tuple[Block, list[bytes]]]:
-        """Each block with the answer to the request about it, of a kind and a mask; RefusedError if a line is no pair."""
+        """Each block with the answer to its request, of a kind and a mask; RefusedError if a line is no pair."""
         if self._pool is None:
             for block, kind, mask in requests:
                 yield block, self._here.answer(kind, mask, *block.contents)
