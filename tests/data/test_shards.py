@@ -1,4 +1,4 @@
-"""Pairs that are read block by block give the same bits as pairs in memory; a store is resumed, checked, and rebuilt."""
+"""Pairs that are read block by block give the same bits as in memory; a store is resumed, checked, rebuilt."""
 
 import gzip
 import json

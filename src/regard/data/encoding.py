@@ -59,7 +59,7 @@ class Encoder:
         self.wanted = {(source, target): number for number, (source, target) in enumerate(wanted)}
 
     def answer(self, kind: bytes, mask: bytes, *contents: bytes) -> list[bytes]:
-        """The answer to a request; RefusedError if a line is no pair. `mask` has a byte for each line, 1 if it counts."""
+        """The answer to a request; RefusedError if a line is no pair. `mask`: a byte for each line, 1 if it counts."""
         pairs = _pairs(contents)
         if kind == SCAN:
             return self._scan(pairs)
