@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from regard.data.shards import Shards
 from regard.errors import DataError, RecipeError
 from regard.recipe import Recipe
 from regard.tasks import task_class
-from regard.tasks.core import Encoded, Examples
+from regard.tasks.core import Encoded, Examples, count_shared
 from regard.tasks.transduce import Transduce
 
 ALPHABET = ["ab", "cde", "fü", "日本", "x", "a", "\N{MATHEMATICAL FRAKTUR CAPITAL A}", "  y"]
@@ -110,6 +111,14 @@ def test_dev_files_and_their_pairs_in_train_are_the_same(folder: Path) -> None:
     memory, stored = prepare(recipe_for(folder, given)), prepare(recipe_for(folder, STORED, given))
     assert any("are in train, too" in note for note in stored[0].notes)
     assert_same(memory, stored)
+
+
+def test_pairs_of_other_files_are_found_in_train(folder: Path) -> None:
+    memory, stored = prepare(recipe_for(folder))[0], prepare(recipe_for(folder, STORED))[0]
+    asked = [*memory.train[::7], *memory.train[:3], *memory.dev[:5], replace(memory.train[0], target="other")]
+    count = count_shared(memory.train, asked)
+    assert 0 < count < len(asked)
+    assert count_shared(stored.train, asked) == count
 
 
 def test_parallel_texts_are_the_same(folder: Path) -> None:

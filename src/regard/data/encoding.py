@@ -62,7 +62,7 @@ class Encoder:
         """The answer to a request; RefusedError if a line is no pair. `mask`: a byte for each line, 1 if it counts."""
         pairs = _pairs(contents)
         if kind == SCAN:
-            return self._scan(pairs)
+            return self._scan(pairs, mask)
         chosen = [*compress(pairs, mask)]
         texts = "".join([f"[{to_json(source)}, {to_json(target)}]" for source, target in chosen]).encode()
         if kind == TELL:
@@ -70,10 +70,13 @@ class Encoder:
         sides = zip(*chosen, strict=True) if chosen else ([], [])
         return [texts, *chain.from_iterable(map(_ids, self.tokenizers, sides))]
 
-    def _scan(self, pairs: Iterable[tuple[str, str]]) -> list[bytes]:
-        """A byte for each line, the digests of the sources of complete pairs, and the numbers of wanted ones."""
+    def _scan(self, pairs: Iterable[tuple[str, str]], mask: bytes) -> list[bytes]:
+        """A byte for each line, 1 for a complete pair; digests of the sources of these, and the numbers of wanted ones.
+
+        An empty mask chooses all complete pairs.
+        """
         pairs = [*pairs]
-        complete = bytes([bool(source.strip() and target.strip()) for source, target in pairs])
+        complete = mask or bytes([bool(source.strip() and target.strip()) for source, target in pairs])
         chosen = compress(pairs, complete)
         if self.wanted:
             found = {self.wanted[pair] for pair in chosen if pair in self.wanted}

@@ -33,7 +33,7 @@ from regard.data.batching import shuffled
 from regard.data.encoding import ENCODE, SCAN, TELL, Block, Encoders, RefusedError, id_type
 from regard.data.files import Loaded, Part, Split
 from regard.data.paths import expanded, find
-from regard.data.store import Indices, IntegerRows, Integers, Stored, StoredExamples, Unread
+from regard.data.store import Indices, IntegerRows, Integers, Stored, StoredExamples, Texts, Unread
 from regard.data.tokenizers import Tokenizer
 from regard.errors import DataError
 from regard.recipe import Data, Limits
@@ -80,17 +80,22 @@ def are_stored(data: Data) -> bool:
 def read_shards(data: Data, dev: Sequence[Example]) -> Loaded:
     """The pairs of data.train, without those that are split off if there is no `dev`."""
     source = Files.of(data.train, data.limits)
-    wanted = [*dict.fromkeys((example.source, example.target) for example in dev)]
+    wanted = _distinct(dev)
     key = _key(source.digests, SIZE, wanted or data.split_seed)
     scan = Scan.from_bytes(storage.cached("scans", key, lambda: _scan(source, wanted, data.split_seed).to_bytes()))
-    return Loaded(Shards(source, key, scan), scan.dropped)
+    return Loaded(Shards(source, key, scan, wanted), scan.dropped)
+
+
+def _distinct(examples: Sequence[Example]) -> list[Texts]:
+    """The different pairs of source and target, in the order of the first of each."""
+    return [*dict.fromkeys((example.source, example.target) for example in examples)]
 
 
 class Shards(Stored[Example]):
     """The pairs of files to learn from. They are read from the files again whenever they are needed, if at all."""
 
-    def __init__(self, source: "Files", key: str, scan: Scan) -> None:
-        self.files, self.key, self.scan = source, key, scan
+    def __init__(self, source: "Files", key: str, scan: Scan, wanted: Sequence[Texts] = ()) -> None:
+        self.files, self.key, self.scan, self.wanted = source, key, scan, wanted
         self.lines = np.flatnonzero(scan.kept).astype(np.int32)
         self._starts = [0, *accumulate(scan.sizes)]
         firsts = [0, *accumulate(map(len, source.corpora))][:-1]
@@ -104,11 +109,19 @@ class Shards(Stored[Example]):
         )
 
     def count_shared(self, examples: Sequence[Example]) -> int:
-        """How many of the examples, which are those of dev, are in these files too."""
-        texts = [(example.source, example.target) for example in examples]
-        distinct = [*dict.fromkeys(texts)]
-        shared = {distinct[number] for number in self.scan.shared}
-        return sum(text in shared for text in texts)
+        """How many of the examples are among these; of those of dev, it is known."""
+        wanted = _distinct(examples)
+        found = self.scan.shared if wanted == self.wanted else self._find(wanted)
+        shared = {wanted[number] for number in found}
+        return sum((example.source, example.target) in shared for example in examples)
+
+    def _find(self, wanted: Sequence[Texts]) -> set[int]:
+        """The numbers of the wanted pairs that are in these files."""
+        found = set[int]()
+        with Encoders(self.scan.blocks, (), wanted) as encoders:
+            for _, (_, _, there) in encoders.map(self._requests("comparing with train", [], SCAN)):
+                found.update(json.loads(there))
+        return found
 
     def origin(self, line: int) -> str:
         """File and line, for messages."""
@@ -227,7 +240,7 @@ def _key(*values: Any) -> str:
     return hashlib.sha256(json.dumps([VERSION, __version__, *values]).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _scan(source: "Files", wanted: Sequence[tuple[str, str]], seed: int) -> Scan:
+def _scan(source: "Files", wanted: Sequence[Texts], seed: int) -> Scan:
     """Check all lines, and choose those of dev if none are `wanted`; else count those that are there."""
     sizes, blocks, found, complete, digests = [0] * len(source.parts), 0, set[int](), [], []
     requests = ((block, SCAN, b"") for block in counted(source.blocks(), source.reading, size=1))
