@@ -246,7 +246,8 @@ def tree(pid: int) -> Iterator[int]:
 
 def run(what: str, folder: Path, *arguments: str, python: str = sys.executable) -> dict[str, float]:
     """Run a measurement in a process of its own; its result, with the peak memory in MiB and the seconds in all."""
-    environment = os.environ | {"BEGAN": repr(time.time()), "REGARD_CACHE": str(folder / "cache")}
+    cache = folder / ("sample-cache" if "--sample" in arguments else "cache")
+    environment = os.environ | {"BEGAN": repr(time.time()), "REGARD_CACHE": str(cache)}
     command = [python, str(HERE), what, str(folder), *arguments]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         memory = Memory(process.pid)
@@ -271,7 +272,7 @@ def compare(folder: Path, eole: str, rounds: int) -> None:
     ratios = []
     for _ in range(rounds):
         theirs = run("eole", folder, python=eole)
-        keep_tokenizers(folder / "cache")
+        keep_tokenizers(folder / "sample-cache")
         ours = run("encode", folder, "--sample")
         ratios.append(ours["pairs_per_second"] / theirs["pairs_per_second"])
         show("eole", theirs)
@@ -361,7 +362,7 @@ def main() -> None:
     elif options.what == "step":
         cache_tokenizer(folder, sample=True)
         for _ in range(options.rounds):
-            show("step", run("steps", folder))
+            show("step", run("steps", folder, "--sample"))
     elif options.what == "formats":
         formats()
     else:

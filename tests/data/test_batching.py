@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batching import Batches, Mixture, length_array, pad, plan, shuffled, sorted_batches
+from regard.data.batching import Batches, Mixture, count_batches, length_array, pad, plan, shuffled, sorted_batches
 from regard.errors import DataError, RecipeError
 from regard.types import PAD
 
@@ -34,6 +34,7 @@ def assert_complete_and_within_budget(batches, lengths, budget):
 def test_a_plan_holds_every_example_once_under_the_budget(lengths, budget, seed, epoch):
     assert_complete_and_within_budget(plan(lengths, budget, seed, epoch), lengths, budget)
     assert_complete_and_within_budget(sorted_batches(lengths, budget), lengths, budget)
+    assert count_batches(lengths, budget) == len(sorted_batches(lengths, budget))
 
 
 @laws

@@ -130,19 +130,12 @@ def _swap(numbers: NDArray[np.int32], last: int, others: NDArray[np.int64]) -> N
 
 def _fill(order: NDArray[np.int32], lengths: NDArray[np.int32], budget: int, *, by_target: bool) -> IntegerRows:
     """Sorts examples by length and cuts them into batches; examples of equal lengths keep their order."""
-    if budget < 1:
-        raise RecipeError(f"a batch of {budget} tokens holds nothing; give 1 or more")
     sources, targets = lengths.T
     longest = np.maximum(sources, targets)
     # The source length is the second sort key, so that the shorter side needs little padding too. The sort is stable.
     by_length = _sorted(*(key[order] for key in ((longest, sources, targets) if by_target else (longest, sources))))
     order = order[by_length]
-    longest = np.maximum(longest[order], 1)
-    sizes, filled = array(LONG), 0
-    while filled < len(order):
-        sizes.append(_batch_size(longest[filled:], budget))
-        filled += sizes[-1]
-    return IntegerRows.cut(order, np.asarray(sizes))
+    return IntegerRows.cut(order, _sizes(longest[order], budget))
 
 
 def _sorted(*keys: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -159,12 +152,25 @@ def _sorted(*keys: NDArray[np.int32]) -> NDArray[np.int64]:
     return np.argsort(joined.astype(np.min_scalar_type(size)), kind="stable")
 
 
-def _batch_size(longest: NDArray[np.int32], budget: int) -> int:
-    """The number of examples of the next batch, at least one, if the examples are sorted by their `longest` side."""
-    most = min(len(longest), max(1, budget // longest.item(0)))
-    if longest.item(most - 1) == longest.item(0):
-        return most
-    return bisect_right(range(1, most + 1), budget, lo=1, key=lambda size: size * longest.item(size - 1))
+def count_batches(lengths: Lengths, budget: int) -> int:
+    """The number of batches of an epoch; it depends only on how many examples have which length."""
+    counts = np.bincount(np.maximum(*length_array(lengths).T))
+    return len(_sizes(np.repeat(np.arange(len(counts), dtype=np.int32), counts), budget))
+
+
+def _sizes(longest: NDArray[np.int32], budget: int) -> NDArray[np.int32]:
+    """The number of examples of each batch, at least one, if the examples are sorted by their `longest` side."""
+    if budget < 1:
+        raise RecipeError(f"a batch of {budget} tokens holds nothing; give 1 or more")
+    view, sizes, filled = np.maximum(longest, 1).data, array(LONG), 0  # the items of a view are Python's integers
+    while filled < len(view):
+        size = min(len(view) - filled, max(1, budget // view[filled]))
+        if view[filled + size - 1] > view[filled]:
+            last = filled - 1
+            size = bisect_right(range(1, size + 1), budget, lo=1, key=lambda size: size * view[last + size])
+        sizes.append(size)
+        filled += size
+    return np.asarray(sizes)
 
 
 def has_long_sources(lengths: Lengths) -> bool:
@@ -222,7 +228,7 @@ class Batches:
         self._seed = seed
         self._mixture = mixture
         if mixture is None:
-            self.per_epoch = len(sorted_batches(self._lengths, budget, by_target=self._apart))
+            self.per_epoch = count_batches(self._lengths, budget)
             self._current: tuple[int, IntegerRows] | None = None  # cache of the latest epoch's number and plan
         else:
             self._current = 0, self._plan(0)
