@@ -91,6 +91,7 @@ def recipe_for(folder: Path, *overrides: str, sample: bool = False):
             *("tokens.source=sentencepiece", "tokens.target=sentencepiece", "tokens.shared=true", "tokens.size=8000"),
             *("tokens.sample=200000", "data.store_from=0", "train.device=cpu", "train.precision=float32"),
             *("train.updates=1", "train.validate=1", "train.validate_examples=0", "train.keep=last"),
+            "train.batch_tokens=2000",
             *overrides,
         ],
     )
@@ -174,23 +175,23 @@ def step(folder: Path) -> None:
     from regard.training.session import Session
 
     torch.set_num_threads(2)
-    settings = ("train.updates=1000000", "model.encoder.dim=64", "model.decoder.dim=64", "train.batch_tokens=2000")
+    settings = ("train.updates=1000000", "model.encoder.dim=64", "model.decoder.dim=64", "train.batch_tokens=1000")
     engines, times = {}, {"stored": [], "memory": []}
     for name, store in (("stored", "data.store_from=0"), ("memory", "data.store_from=100000000000")):
         examples, task = learned(recipe_for(folder, *settings, store, sample=True))
         data = task.within_length(task.encode(examples.train)).without_texts()
         torch.manual_seed(1)
         session = Session.begin(task.build(), task.recipe.train)
-        engines[name] = Eager(task, session, data), Batches(data.lengths(), 2000, 1), data
+        engines[name] = Eager(task, session, data), Batches(data.lengths(), 1000, 1), data
     from regard.training.stopping import Stopper
 
     stopper = Stopper()
     collate = {"stored": [], "memory": []}
-    for number in range(120):
+    for number in range(40):
         for name in (("stored", "memory"), ("memory", "stored"))[number % 2]:
             engine, batches, data = engines[name]
             before = time.perf_counter()
-            engine.task.collate(data, batches[number + 5000])
+            engine.task.collate(data, batches[number + 1000])
             collate[name].append(time.perf_counter() - before)
             before = time.perf_counter()
             engine.update(batches, stopper)
@@ -374,7 +375,7 @@ def main() -> None:
 
 
 def formats(rows: int = 2_000_000) -> None:
-    """Build, open and read token rows of random lengths in random order: numpy's memmap, and an Arrow file."""
+    """Build, open and read token rows of random lengths in random order: numpy's memmap, and an Arrow file; CPU time."""
     import pyarrow as pa
 
     generator = np.random.default_rng(1)
@@ -384,30 +385,30 @@ def formats(rows: int = 2_000_000) -> None:
     order = generator.integers(0, rows, 200_000).tolist()
     with TemporaryDirectory() as folder:
         plain, arrow = f"{folder}/ids", f"{folder}/rows.arrow"
-        before = time.perf_counter()
+        before = time.process_time()
         ids.tofile(plain)
         mapped = np.memmap(plain, np.uint16, mode="r").view(np.ndarray)
         starts = ends - lengths
-        seconds = {"memmap, write and open": time.perf_counter() - before}
-        before = time.perf_counter()
+        seconds = {"memmap, write and open": time.process_time() - before}
+        before = time.process_time()
         for row in order:
             mapped[starts.item(row) : ends.item(row)].tolist()
-        seconds["memmap, 200,000 rows as lists"] = time.perf_counter() - before
-        before = time.perf_counter()
+        seconds["memmap, 200,000 rows as lists"] = time.process_time() - before
+        before = time.process_time()
         offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
         table = pa.table({"ids": pa.ListArray.from_arrays(offsets, pa.array(ids))})
         with pa.OSFile(arrow, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         column = pa.ipc.open_file(pa.memory_map(arrow)).read_all()["ids"].chunk(0)
-        seconds["arrow, write and open"] = time.perf_counter() - before
-        before = time.perf_counter()
+        seconds["arrow, write and open"] = time.process_time() - before
+        before = time.process_time()
         for row in order:
             column[row].as_py()
-        seconds["arrow, 200,000 rows as lists"] = time.perf_counter() - before
-        before = time.perf_counter()
+        seconds["arrow, 200,000 rows as lists"] = time.process_time() - before
+        before = time.process_time()
         for row in order:
             column[row].values.to_numpy().tolist()
-        seconds["arrow, 200,000 rows through numpy"] = time.perf_counter() - before
+        seconds["arrow, 200,000 rows through numpy"] = time.process_time() - before
     show("formats", seconds)
 
 
