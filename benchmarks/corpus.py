@@ -375,7 +375,7 @@ def main() -> None:
 
 
 def formats(rows: int = 2_000_000) -> None:
-    """Build, open and read token rows of random lengths in random order: numpy's memmap, and an Arrow file; CPU time."""
+    """Build, open and read token rows of random lengths in random order: numpy's memmap and Arrow; CPU time."""
     import pyarrow as pa
 
     generator = np.random.default_rng(1)
