@@ -50,7 +50,9 @@ def values_of(section: type, prefix: str = "") -> dict[str, st.SearchStrategy]:
         elif isinstance(default, float):
             strategies[name] = st.floats(least, most)
         elif isinstance(default, tuple):
-            strategies[name] = st.lists(texts, max_size=3).map(tuple)
+            numbers = st.floats(1e-300, 1e36)
+            items = numbers if item.type in ("tuple[float, ...]", tuple[float, ...]) else texts
+            strategies[name] = st.lists(items, max_size=3).map(tuple)
         else:
             strategies[name] = texts
     return strategies

@@ -9,7 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "regard"
 ORDER = (
-    *("errors", "visible", "plugins", "maps", "types", "recipe", "storage", "console", "device", "memory", "data"),
+    *("errors", "visible", "plugins", "maps", "specials", "types", "recipe", "storage", "console", "device", "memory"),
+    "data",
     *(
         "kernels",
         "attention",

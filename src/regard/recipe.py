@@ -20,6 +20,7 @@ FORMAT = 5  # version of the TOML format, see `_upgrade`
 # Bounds of what is parsed, far above those of any recipe: a recipe may come from a stranger.
 LARGEST_RECIPE = 262_144  # bytes; with all texts and lists at their longest, `to_toml` writes fewer
 LONGEST_TEXT, LONGEST_LIST = 512, 32_768  # characters of a text, and of a list of file names as JSON
+MOST_NUMBERS = 1000  # of a list
 MOST_KEY_PARTS = 16  # of a dotted key
 KEY_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 DEEP_KEY = re.compile(rf"(?<![\w\\-]){KEY_PART}(?:[ \t]*+\.[ \t]*+{KEY_PART}){{{MOST_KEY_PARTS}}}")
@@ -99,7 +100,10 @@ class Data:
 
     corpus: str = ""  # name of an embedded corpus; `regard list corpora`
     size: int = _number(25_000, 1, 10_000_000)  # number of training pairs to generate for an embedded corpus
-    train: tuple[str, ...] = ()  # one TSV file, or two line-parallel texts; or files with columns; plain or gz
+    train: tuple[str, ...] = ()  # TSV files, or two line-parallel texts; or files with columns; plain or gz; patterns
+    weights: tuple[float, ...] = ()  # of pairs: the share of each corpus in an epoch, in the order of `train`
+    temperature: float = _number(1.0, 0.01, 1e6)  # of pairs: a corpus of n has the weight n ^ (1 / temperature)
+    store_from: int = _number(50_000_000, 0, 1_000_000_000_000)  # pairs: bytes of files from which ids are on disk
     dev: tuple[str, ...] = ()  # if no file is given, a part of `train` is split off
     split_seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of that part; see dev
     test: tuple[str, ...] = ()  # files that `regard score RUN` computes the score on
@@ -117,6 +121,7 @@ class Tokens:
     source: str = "character"  # tokenizer of the source; `regard list tokenizers`
     target: str = "character"  # tokenizer of the target
     size: int = _number(8000, 1, 10_000_000)  # largest size of the vocabulary
+    sample: int = _number(1_000_000, 0, 100_000_000)  # examples that vocabularies are built from at most; 0: all
     shared: bool = False  # one vocabulary for both sides
     lower: bool = False  # lowercase the input of taggers (except their letters), classifiers, masked LMs
 
@@ -703,6 +708,13 @@ def _value(value: Any, kind: Any, limits: Mapping[str, Any], name: str) -> Any:
         if (size := len(json.dumps(value))) > LONGEST_LIST:
             raise RecipeError(f"{name} has at most {LONGEST_LIST:,} characters in all, not {size:,}; name fewer")
         return tuple(value)
+    if kind == tuple[float, ...]:
+        numbers = value if isinstance(value, list | tuple) else [value]
+        if not all(type(number) in (int, float) and 0 < number < 1e37 for number in numbers):
+            raise RecipeError(f"{name} is a number above 0 or a list of such numbers, not {shown(value)}")
+        if len(numbers) > MOST_NUMBERS:
+            raise RecipeError(f"{name} has at most {MOST_NUMBERS:,} numbers, not {len(numbers):,}")
+        return tuple(map(float, numbers))
     if type(value) is not kind and (kind is not float or type(value) is not int):
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
         raise RecipeError(f"{name} is {words[kind]}, not {shown(value)}")
@@ -724,6 +736,11 @@ def _parse_argument(argument: str, kind: Any) -> Any:
         return str(argument)
     if kind == tuple[str, ...] and not isinstance(value, list):
         return [part for part in str(argument).split(",") if part]
+    if kind == tuple[float, ...] and isinstance(value, str):
+        try:
+            return [float(part) for part in value.split(",") if part]
+        except ValueError:
+            return value
     return value
 
 

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from regard.errors import RecipeError, shown
 from regard.maps import TEXT, AttentionMap, AttentionMaps, Layout
-
-PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
-SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+from regard.specials import BEGIN as BEGIN
+from regard.specials import END as END
+from regard.specials import PAD as PAD
+from regard.specials import SPECIALS as SPECIALS
+from regard.specials import UNKNOWN as UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from itertools import combinations, pairwise
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.data.batching import Batches, length_array, pad, plan, sorted_batches
+from regard.data.batching import Batches, Mixture, count_batches, length_array, pad, plan, shuffled, sorted_batches
 from regard.errors import DataError, RecipeError
 from regard.types import PAD
 
@@ -33,6 +34,7 @@ def assert_complete_and_within_budget(batches, lengths, budget):
 def test_a_plan_holds_every_example_once_under_the_budget(lengths, budget, seed, epoch):
     assert_complete_and_within_budget(plan(lengths, budget, seed, epoch), lengths, budget)
     assert_complete_and_within_budget(sorted_batches(lengths, budget), lengths, budget)
+    assert count_batches(lengths, budget) == len(sorted_batches(lengths, budget))
 
 
 @laws
@@ -173,3 +175,57 @@ def test_padding_empty_rows_gives_empty_tensors(rows, shape):
     padded = pad(rows)
     assert tuple(padded.ids.shape) == tuple(padded.mask.shape) == shape
     assert padded.mask.dtype == torch.bool
+
+
+@pytest.mark.parametrize(
+    "count", [0, 1, 2, 999, 1001, 1002, 1023, 1024, 1025, 2047, 2049, 5000, 65_536, 65_537, 140_001]
+)
+def test_many_numbers_are_shuffled_as_the_standard_library_does_it(count):
+    for seed in range(2):
+        ours, theirs, numbers = random.Random(f"s{seed}"), random.Random(f"s{seed}"), list(range(count))
+        theirs.shuffle(numbers)
+        assert shuffled(count, ours).tolist() == numbers
+        assert ours.getstate() == theirs.getstate()
+
+
+@pytest.mark.parametrize(
+    "longest", [5, 300, 2**31 - 1]
+)  # sort keys of two bytes, of four, and too large for one number
+@pytest.mark.parametrize("by_target", [False, True])
+def test_batches_are_sorted_by_length_whatever_the_range(longest, by_target):
+    generator = random.Random(3)
+    lengths = [(generator.randint(0, longest), generator.randint(0, longest)) for _ in range(3000)]
+    in_order = [index for batch in sorted_batches(lengths, 1000, by_target=by_target) for index in batch]
+    keys = [(max(lengths[index]), *lengths[index][: 1 + by_target]) for index in range(len(lengths))]
+    assert in_order == sorted(range(len(lengths)), key=keys.__getitem__)
+
+
+def test_a_mixture_draws_each_corpus_with_its_share_and_all_its_examples_equally_often():
+    mixture = Mixture([7, 30, 400], [1.0, 1.0, 2.0], seed=5)
+    assert sum(mixture.counts) == 437
+    draws = [mixture.draw(epoch).tolist() for epoch in range(9)]
+    for first, size, share in ((0, 7, 0.25), (7, 30, 0.25), (37, 400, 0.5)):
+        drawn = [[index for index in draw if first <= index < first + size] for draw in draws]
+        assert all(abs(len(own) - share * 437) <= 1 for own in drawn)
+        counts = Counter(index for own in drawn for index in own)
+        assert len(counts) == size
+        assert max(counts.values()) - min(counts.values()) <= 1
+    assert Mixture([7, 30, 400], [1.0, 1.0, 2.0], seed=5).draw(8).tolist() == draws[8]
+    assert Mixture([7, 30, 400], [1.0, 1.0, 2.0], seed=6).draw(8).tolist() != draws[8]
+
+
+def test_batches_of_a_mixture_are_a_function_of_the_update_alone():
+    generator = random.Random(2)
+    lengths = [(generator.randint(1, 40), generator.randint(1, 40)) for _ in range(500)]
+
+    def batches():
+        return Batches(lengths, 200, 1, mixture=Mixture([100, 400], [1.0, 1.0], seed=1))
+
+    one = batches()
+    in_order = [one[update] for update in range(3 * one.per_epoch)]
+    assert all(batches()[update] == in_order[update] for update in (0, one.per_epoch, 3 * one.per_epoch - 1))
+    assert all(
+        len(batch) == 1 or len(batch) * max(map(max, map(lengths.__getitem__, batch))) <= 200 for batch in in_order
+    )
+    share = sum(index < 100 for batch in in_order for index in batch) / sum(map(len, in_order))
+    assert share == pytest.approx(0.5, abs=0.03)

@@ -24,7 +24,7 @@ OF_ALL_TASKS = (
 # Keys that are read only with some data or in some searches.
 LIMITS = {f"data.limits.{item.name}" for item in dataclasses.fields(recipes.Limits)}
 SEARCH = {"search.length_penalty", "search.no_repeat", "search.top_k", "search.top_p"}
-CONDITIONAL = LIMITS | SEARCH | {"classify.header", "data.split_seed"}
+CONDITIONAL = LIMITS | SEARCH | {"classify.header", "data.split_seed", "data.store_from"}
 OF_FILES = {"forecast": {"data.test", "forecast.windows", "forecast.stride"}}  # how series of files are cut
 
 # Keys that are refused though code that tasks share reads them: without a decoder they have no effect.

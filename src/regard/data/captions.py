@@ -17,7 +17,7 @@ import numpy as np
 from regard.console import counted
 from regard.data import files, store
 from regard.data.files import LIMITS, Loaded, load, reading
-from regard.data.paths import part_of
+from regard.data.paths import expanded, part_of
 from regard.data.records import Record, Records
 from regard.data.store import Lines, StoredExamples, Texts, joined, take, where
 from regard.errors import DataError, did_you_mean, listed, shown
@@ -84,12 +84,12 @@ def read(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
 
     An example has a picture and one of its captions.
     """
-    loaded = {name: load(name, limits) for name in names}
-    known = {name: examples for name in names if (examples := _captions(name, loaded[name])) is not None}
+    loaded = {name: load(name, limits) for name in expanded(names)}
+    known = {name: examples for name in loaded if (examples := _captions(name, loaded[name])) is not None}
     if not known:
         return files.pairs(names, limits)
     examples = joined(list(known.values()))
-    for name in names:
+    for name in loaded:
         if name not in known:
             examples = _chosen(examples, name, loaded[name])
     texts = counted(store.texts(examples), reading(*names))

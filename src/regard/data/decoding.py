@@ -8,7 +8,6 @@ refused by its name, and the training is not harmed.
 import json
 import os
 import struct
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from regard.data import pictures
 from regard.data.media import Medium
+from regard.data.workers import Worker, cores, read_exactly
 from regard.errors import DataError, RegardError
 from regard.recipe import Limits
 
@@ -72,7 +72,9 @@ class Decoders:
             return [self.square.decode(name, content) for name, content in named]
         if self._pool is None:
             for _ in range(self.count):
-                self._idle.put(self._stack.enter_context(_Worker(self.square)))
+                worker = _Worker(self.square)
+                self._stack.enter_context(worker)
+                self._idle.put(worker)
             self._pool = self._stack.enter_context(ThreadPoolExecutor(self.count))
         return list(self._pool.map(self._decode_one, named))
 
@@ -88,37 +90,18 @@ class Decoders:
 
 def workers_for(expected: int) -> int:
     """The number of worker processes for so many pictures; 0 if this process is as fast without them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if expected < LEAST or cores <= FEW_CORES or not sys.executable:
+    if expected < LEAST or cores() <= FEW_CORES or not sys.executable:
         return 0
-    return min(MOST_WORKERS, cores - 1)
+    return min(MOST_WORKERS, cores() - 1)
 
 
-class _Worker:
+class _Worker(Worker):
     """A worker process; one thread at a time uses it."""
 
     def __init__(self, square: Square) -> None:
+        super().__init__("regard.data.decoding", json.dumps([square.size, square.fit, asdict(square.limits)]))
         self.square = square
         self._is_ready: bool | None = None  # unknown before its first picture
-        settings = json.dumps([square.size, square.fit, asdict(square.limits)])
-        # One thread: several would wait for each other. A session of its own: Ctrl-C is for the process that started it
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "regard.data.decoding", settings],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
-        )
-
-    def __enter__(self) -> "_Worker":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        with suppress(BrokenPipeError), self._process:  # closes the pipes and waits
-            pass
 
     def decode(self, name: str, content: bytes) -> Image:
         """The pixels of a picture. One that the worker refuses is decoded here again, which raises its error."""
@@ -139,10 +122,9 @@ class _Worker:
     def _ask(self, name: str, content: bytes) -> tuple[bytes, bytes]:
         """The first byte of the answer, and the pixels; empty if the worker has ended."""
         encoded = os.fsencode(name)
-        assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(HEADER.pack(len(encoded), len(content)) + encoded + content)
-            self._process.stdin.flush()
+            self.requests.write(HEADER.pack(len(encoded), len(content)) + encoded + content)
+            self.requests.flush()
             answer = self._read(1)
             pixels = self._read(3 * self.square.size**2) if answer == DECODED else b""
             if answer == FAILED or pixels:
@@ -150,14 +132,7 @@ class _Worker:
         return b"", b""
 
     def _read(self, count: int) -> bytes:
-        assert self._process.stdout is not None
-        return read_exactly(self._process.stdout, count)
-
-
-def read_exactly(file: IO[bytes], count: int) -> bytes:
-    """So many bytes of a pipe; none if it ends before."""
-    content = file.read(count)
-    return content if len(content) == count else b""
+        return read_exactly(self.answers, count)
 
 
 def work(settings: str, requests: IO[bytes], answers: IO[bytes]) -> None:

@@ -1,6 +1,5 @@
 """Reads examples from text files, plain or gzip, one per line, within limits; never writes files."""
 
-import hashlib
 import os
 import random
 import select
@@ -20,7 +19,8 @@ import numpy as np
 from regard.console import counted
 from regard.data import formats, store
 from regard.data.batching import shuffled
-from regard.data.paths import find
+from regard.data.encoding import source_digest
+from regard.data.paths import expanded, find
 from regard.data.store import Indices, Integers, Lines, StoredExamples, Texts, joined, offset_type, take, where
 from regard.errors import DataError
 from regard.recipe import Limits
@@ -35,6 +35,8 @@ FEW_MEMBERS, SMALL_MEMBER = 10_000, 2**9  # gzip members that any file may have,
 SMALL_CONTENT = 2**24  # bytes that any gzip or Parquet file may unpack to, whatever its size
 FIELDS = 10_000  # columns of a file, or fields of a record
 LIMITS = Limits()  # for texts that no recipe names
+Part = tuple[str, ...]  # a TSV file, or two parallel texts
+COLUMNS = ("source", "target")
 NUMBERS = {2: "two", 3: "three"}  # of columns, as words for messages
 LARGEST_DEV = 1_000  # examples that `split` takes for dev at most
 OTHER_MARKS = {  # byte order marks at the start of files that are not UTF-8; the longer one first
@@ -161,7 +163,7 @@ def _line_starts(content: bytearray, newlines: int, *, has_mark: bool) -> Intege
 
 def load(name: str, limits: Limits = LIMITS) -> Lines:
     """The lines of a file, plain or gzip."""
-    pieces = iter(_content(name, limits))
+    pieces = iter(content(name, limits))
     start = next(pieces, b"")
     try:
         lines = read_lines(counted(chain([start], pieces), reading(name), size=1), name, limits)
@@ -224,7 +226,7 @@ def _has_more(stream: BufferedReader) -> bool:
     return bool(select.select([stream], [], [], 0)[0])
 
 
-def _content(name: str, limits: Limits) -> Iterator[bytes]:
+def content(name: str, limits: Limits) -> Iterator[bytes]:
     """The content of a file, unpacked, piece by piece; DataError if the file changes meanwhile."""
     with opened(name) as (handle, status):
         yield from _unpacked(handle, status.st_size, name, limits)
@@ -302,16 +304,43 @@ def _unzip(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
         raise DataError(f"{name} is not a whole gzip file ({error}); fetch or pack it again") from error
 
 
+def is_tsv(name: str) -> bool:
+    """Whether a name is that of a TSV file, or a pattern of such files."""
+    return name.endswith((".tsv", ".tsv.gz"))
+
+
+def corpora(names: tuple[str, ...]) -> list[list[Part]]:
+    """The corpora that names of pairs stand for: each a list of TSV files, or of pairs of parallel files.
+
+    One name, or several that end in .tsv or .tsv.gz, are TSV files, each a corpus of its own; two other names are
+    parallel texts. A pattern stands for all files that match it.
+    """
+    if names and (len(names) == 1 or all(map(is_tsv, names))):
+        return [[(file,) for file in expanded([name])] for name in names]
+    if len(names) != 2:
+        raise DataError(
+            f"{len(names)} files given; give one TSV of source<TAB>target or two parallel texts; "
+            "several TSV files if their names end in .tsv or .tsv.gz"
+        )
+    first, second = (expanded([name]) for name in names)
+    if len(first) != len(second):
+        counts = f"{names[0]} matches {len(first):,} files, {names[1]} {len(second):,}"
+        raise DataError(f"{counts}; they must be parallel")
+    return [[*zip(first, second, strict=True)]]
+
+
 def pairs(names: tuple[str, ...], limits: Limits = LIMITS, *, header: bool = False) -> Loaded:
-    """The examples of one TSV file (source<TAB>target) or of two line-parallel texts; `header` skips the first line."""
-    if len(names) not in (1, 2):
-        raise DataError(f"{len(names)} files given; give one TSV of source<TAB>target or two parallel texts")
-    lines = _tabbed(names[0], limits, "source", "target") if len(names) == 1 else _parallel(names[0], names[1], limits)
+    """The examples of TSV files or parallel texts, see `corpora`; `header` skips the first line of each file."""
+    parts = [
+        [_tabbed(part[0], limits, *COLUMNS) if len(part) == 1 else _parallel(*part, limits=limits) for part in corpus]
+        for corpus in corpora(names)
+    ]
+    lines = StoredExamples.of_files(parts)
     texts = counted(store.texts(lines), reading(*names))
-    complete = where(texts, lambda texts: bool(texts[0].strip() and texts[1].strip()))
-    count = len(lines)
+    complete, count = where(texts, lambda texts: bool(texts[0].strip() and texts[1].strip())), len(lines)
     if header:
-        complete, count = complete[complete > 0], count - 1
+        sizes = [len(part) for corpus in parts for part in corpus]
+        complete, count = np.setdiff1d(complete, [0, *np.cumsum(sizes)]), count - len(sizes)
     if not len(complete):
         why = f"all {count:,} have a blank source or target" if count else "nothing follows its header"
         raise DataError(f"{' and '.join(names)}: no pair is left, because {why}")
@@ -325,7 +354,11 @@ def _examples(name: str, count: int, texts: Callable[[int], Texts]) -> StoredExa
 
 def _tabbed(name: str, limits: Limits, *columns: str) -> StoredExamples:
     """The examples of a TSV file with these columns: the last one is the target, the others are the source."""
-    lines = load(name, limits)
+    return tabbed(load(name, limits), name, *columns)
+
+
+def tabbed(lines: Lines, name: str, *columns: str, first: int = 1) -> StoredExamples:
+    """The examples of lines with these columns; `first` is the number of the first line in messages."""
 
     def texts(index: int) -> Texts:
         line = lines.item(index)
@@ -336,24 +369,46 @@ def _tabbed(name: str, limits: Limits, *columns: str) -> StoredExamples:
             count = "one field" if fields == 1 else f"{fields} fields"
             expected = f"{NUMBERS[len(columns)]}: {'<TAB>'.join(columns)}"
             how = how_to_convert(name)
-            raise DataError(f"{name}:{index + 1}: {count}, expected {expected}{'; ' if how else ''}{how}")
+            raise DataError(f"{name}:{index + first}: {count}, expected {expected}{'; ' if how else ''}{how}")
         source, _, target = line.rpartition("\t")
         return source, target
 
     return _examples(name, len(lines), texts)
 
 
-def _parallel(first: str, second: str, limits: Limits) -> StoredExamples:
+def _parallel(first: str, second: str, *, limits: Limits) -> StoredExamples:
     sources, targets = load(first, limits), load(second, limits)
     if len(sources) != len(targets):
         counts = f"{first} has {len(sources):,} lines, {second} {len(targets):,}"
         raise DataError(f"{counts}; they must be parallel")
-    return _examples(first, len(sources), lambda index: (sources.item(index), targets.item(index)))
+    return parallel(first, sources, targets)
+
+
+def parallel(name: str, sources: Lines, targets: Lines) -> StoredExamples:
+    """The examples of parallel lines; the name is that of the first file."""
+    return _examples(name, len(sources), lambda index: (sources.item(index), targets.item(index)))
+
+
+def check_block(part: Part, contents: Sequence[bytes], first: int, limits: Limits) -> None:
+    """Raise DataError about the first line of a TSV file, or of parallel texts, that is no pair or no text.
+
+    `contents` are lines of each file, from number `first` on.
+    """
+    for name, own in zip(part, contents, strict=True):
+        try:
+            lines = read_lines([own], name, limits, first=first)
+        except NotUtf8Error as error:
+            if first == 1 and (other := formats.name_of(own)):
+                raise DataError(f"{name} is {other}, and no text; give a file of texts") from error
+            raise
+        if len(part) == 1:
+            for _ in store.texts(tabbed(lines, name, *COLUMNS, first=first)):
+                pass
 
 
 def texts(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     """The lines of plain texts, file after file: each line is an example, as source and as target."""
-    lines = joined([_texts(name, limits) for name in names])
+    lines = joined([_texts(name, limits) for name in expanded(names)])
     filled = where(counted(store.texts(lines), reading(*names)), lambda texts: bool(texts[0].strip()))
     if not len(filled):
         raise DataError(f"{' and '.join(names)}: no text is left, because all {len(lines):,} lines are blank")
@@ -367,7 +422,7 @@ def _texts(name: str, limits: Limits) -> StoredExamples:
 
 def questions(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
     """The examples of TSV files of question<TAB>context<TAB>answer; the source is question<TAB>context."""
-    lines = joined([_tabbed(name, limits, "question", "context", "answer") for name in names])
+    lines = joined([_tabbed(name, limits, "question", "context", "answer") for name in expanded(names)])
     texts = counted(store.texts(lines), reading(*names))
     complete = where(texts, lambda texts: all(map(str.strip, (*texts[0].split("\t"), texts[1]))))
     if not len(complete):
@@ -378,7 +433,7 @@ def questions(names: tuple[str, ...], limits: Limits = LIMITS) -> Loaded:
 
 def stream(names: tuple[str, ...], limits: Limits = LIMITS) -> Sequence[Example]:
     r"""The whole of plain texts, file after file: a line with its \n is the target of an example without a source."""
-    return joined([_stream(name, limits) for name in names])
+    return joined([_stream(name, limits) for name in expanded(names)])
 
 
 def _stream(name: str, limits: Limits) -> StoredExamples:
@@ -392,18 +447,20 @@ def split(examples: Sequence[Example], seed: int) -> Split:
     Examples with the same source go to the same side, so that no source of dev is in train, unless a side would then be
     empty or dev too large.
     """
-    if len(examples) < 2:
-        count = len(examples)
-        raise DataError(f"no dev part can be split off {count} pairs; give at least two, or a dev file")
+    sources = counted(store.sources(examples), "splitting off dev")
+    chosen = choose_dev(b"".join(map(source_digest, sources)), seed)
     in_dev = np.zeros(len(examples), bool)
-    in_dev[_choose_dev(examples, seed)] = True
+    in_dev[chosen] = True
     dev = take(examples, np.flatnonzero(in_dev))
     return Split(take(examples, np.flatnonzero(~in_dev)), [*dev])  # a list: the memory of all texts can be freed
 
 
-def _choose_dev(examples: Sequence[Example], seed: int) -> Indices:
-    wanted = min(LARGEST_DEV, max(1, round(len(examples) / 10)))
-    groups = _by_source(examples)
+def choose_dev(digests: bytes, seed: int) -> Indices:
+    """The indices of the examples that `split` takes for dev, by the digests of all sources."""
+    groups = _by_source(np.frombuffer(digests, np.uint64))
+    if len(groups) < 2:
+        raise DataError(f"no dev part can be split off {len(groups)} pairs; give at least two, or a dev file")
+    wanted = min(LARGEST_DEV, max(1, round(len(groups) / 10)))
     sizes = np.bincount(groups)
     generator = random.Random(f"split {seed}")
     order = shuffled(len(sizes), generator)
@@ -420,18 +477,15 @@ def _choose_dev(examples: Sequence[Example], seed: int) -> Indices:
     smallest = order[sizes[order].argmin()]  # no group fits into a tenth: take one whole group if train keeps another
     if len(sizes) > 1 and sizes[smallest] <= LARGEST_DEV:
         return np.flatnonzero(groups == smallest)
-    return generator.sample(range(len(examples)), wanted)
+    return generator.sample(range(len(groups)), wanted)
 
 
-def _by_source(examples: Sequence[Example]) -> Integers:
+def _by_source(digests: Integers) -> Integers:
     """For each example, the number of the group of its source; groups are numbered in the order of their first example.
 
     Sources are compared by digests of 64 bits; two different sources of equal digest would merely stay together.
     """
-    digests = bytearray()
-    for source in counted(store.sources(examples), "splitting off dev"):
-        digests += hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    _, first, groups = np.unique(np.frombuffer(digests, np.uint64), return_index=True, return_inverse=True)
+    _, first, groups = np.unique(digests, return_index=True, return_inverse=True)
     numbers = np.empty(len(first), np.int32)
     numbers[first.argsort()] = np.arange(len(first))
     return numbers[groups]

@@ -1,7 +1,7 @@
 """Finds the data files that a recipe names, and says how to fix missing or unusable ones."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from regard.data.archives import ENDING, Archive
 from regard.data.datasets import SavedDataset
 from regard.data.files import load
 from regard.data.origins import ORIGINS
-from regard.data.paths import DATASET, find
+from regard.data.paths import DATASET, expanded, find
 from regard.data.records import ending, parquet_rows
 from regard.errors import DataError, MissingExtraError
 from regard.recipe import Data, Limits, Recipe
@@ -30,14 +30,24 @@ class RequiredFile(NamedTuple):
 def needs(data: Data) -> list[RequiredFile]:
     """The files that a recipe names for train, dev and test; none for an embedded corpus, which is generated."""
     parts = (("train", data.train), ("dev", data.dev), ("test", data.test))
-    files = [_need(part, name, data.limits) for part, names in parts for name in names]
+    files = [_need(part, name, data.limits) for part, names in parts for name in _expanded(names)]
     archives = [name for name in data.pictures if name.endswith(ENDING)]
     return files + [_need("files", name, data.limits) for name in archives]
+
+
+def _expanded(names: Sequence[str]) -> Iterator[str]:
+    """The names of files; of a pattern, those that match, or itself if none does."""
+    for name in names:
+        try:
+            yield from expanded([name])
+        except DataError:
+            yield name
 
 
 def _need(part: str, name: str, limits: Limits) -> RequiredFile:
     path = None
     try:
+        (name,) = expanded([name])
         path = find(name)
         size = path.stat().st_size
         return RequiredFile(part, name, path, size, _count(name, limits), "")
@@ -69,7 +79,8 @@ def check_found(recipe: Recipe, names: Iterable[str]) -> None:
     """Raise DataError if a file is missing; if its corpus is known, it names the command that says where it is from."""
     for name in names:
         try:
-            find(name)
+            for file in expanded([name]):
+                find(file)
         except DataError as error:
             if Path(name).parent.name not in ORIGINS:
                 raise

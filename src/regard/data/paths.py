@@ -1,8 +1,9 @@
 """Where the data files are that a recipe names; this module is imported before torch is."""
 
+import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from regard.errors import DataError, did_you_mean
@@ -48,6 +49,28 @@ def _find_dataset(name: str) -> Path:
     raise DataError(f"cannot find {name}; looked for {STATE} in {tried}; {how}")
 
 
+def expanded(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of files, with all that match in the place of a pattern such as `shards/*.tsv.gz`, sorted by name.
+
+    A pattern is looked for where `find` looks, in the first folder that has a match. A file of just that name is taken.
+    """
+    return tuple(match for name in names for match in (_matches(name) if is_pattern(name) else [name]))
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for all files that match it: it has `*`, `?` or `[`, and no file has just that name."""
+    return glob.has_magic(name) and not is_there(name)
+
+
+def _matches(pattern: str) -> list[str]:
+    candidates = _candidates(pattern)
+    for path in candidates:
+        if matches := sorted(name for name in glob.glob(str(path), recursive=True) if os.path.isfile(name)):
+            return matches
+    tried = ", ".join(str(path) for path in candidates)
+    raise DataError(f"no file matches {pattern}; looked for {tried}; name files that are there")
+
+
 def part_of(name: str) -> str:
     """The part that a name such as `dataset_coco.json#train` means: `train`; empty if it means the whole file."""
     match = PART.fullmatch(name)
@@ -62,7 +85,7 @@ def is_there(name: str) -> bool:
 def are_large(names: Sequence[str]) -> bool:
     """Whether it takes a while to read these files; files that are missing are refused later."""
     try:
-        return sum(os.path.getsize(find(name)) for name in names) >= LARGE
+        return sum(os.path.getsize(find(name)) for name in expanded(names)) >= LARGE
     except (OSError, DataError, ValueError):
         return False
 

@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate, islice, pairwise
 from operator import eq, itemgetter
 from typing import Any, TypeVar, overload
@@ -123,6 +124,8 @@ def joined(parts: Sequence[Sequence[Item]]) -> Sequence[Item]:
     """The items of several sequences as one."""
     if len(parts) == 1:
         return parts[0]
+    if parts and all(isinstance(part, Unread) for part in parts):
+        return Unread.joined([part for part in parts if isinstance(part, Unread)])
     starts = [0, *accumulate(map(len, parts))]
 
     def item(index: int) -> Item:
@@ -130,6 +133,42 @@ def joined(parts: Sequence[Sequence[Item]]) -> Sequence[Item]:
         return parts[part][index - starts[part]]
 
     return Mapped(np.arange(starts[-1]), item)
+
+
+class Unread(Stored[Item]):
+    """Items that are read from files only when one of them is needed; `digest` tells them from all others."""
+
+    def __init__(self, count: int, digest: str, load: Callable[[], Sequence[Item]]) -> None:
+        self._size, self.digest, self._load = count, digest, load
+
+    @cached_property
+    def loaded(self) -> Sequence[Item]:
+        """The items."""
+        return self._load()
+
+    @staticmethod
+    def joined(parts: "Sequence[Unread[Item]]") -> "Unread[Item]":
+        """The items of several as one."""
+        digest = " ".join(part.digest for part in parts)
+        return Unread(sum(map(len, parts)), digest, lambda: joined([part.loaded for part in parts]))
+
+    def mapped(self, function: "Callable[[Sequence[Item]], Sequence[Other]]", name: str) -> "Unread[Other]":
+        """A function of all items, which are read only if its result is needed; the name tells it from others."""
+        return Unread(self._size, f"{self.digest}.{name}", lambda: function(self.loaded))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def item(self, index: int) -> Item:
+        """The item at an index from 0."""
+        return self.loaded[index]
+
+    def take(self, indices: Indices) -> Sequence[Item]:  # type: ignore[override]
+        """The items at these indices, in that order."""
+        return take(self.loaded, indices)
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.loaded)
 
 
 def where(items: Iterable[Item], condition: Callable[[Item], bool]) -> Integers:
@@ -158,10 +197,38 @@ def take(items: Any, indices: Indices) -> Any:
 
 
 class StoredExamples(Stored[Example]):
-    """Examples of a file: the index of the line of each, and functions of it: source and target, and the origin."""
+    """Examples of files: the index of the line of each, and functions of it: source and target, and the origin.
 
-    def __init__(self, lines: Integers, texts: Callable[[int], Texts], origin: Callable[[int], str]) -> None:
-        self.lines, self.texts, self.origin = lines, texts, origin
+    `corpora` are the indices of the lines at which each of several corpora begins.
+    """
+
+    def __init__(
+        self,
+        lines: Integers,
+        texts: Callable[[int], Texts],
+        origin: Callable[[int], str],
+        corpora: Sequence[int] = (0,),
+    ) -> None:
+        self.lines, self.texts, self.origin, self.corpora = lines, texts, origin, corpora
+
+    @staticmethod
+    def of_files(files: "Sequence[Sequence[StoredExamples]]") -> "StoredExamples":
+        """All lines of files as one: those of several corpora, each of one or more files."""
+        parts = [part for corpus in files for part in corpus]
+        if len(parts) == 1:
+            return parts[0]
+        starts = [0, *accumulate(map(len, parts))]
+        corpora = [0, *accumulate(sum(map(len, corpus)) for corpus in files)][:-1]
+
+        def texts(line: int) -> Texts:
+            part = bisect_right(starts, line) - 1
+            return parts[part].texts(line - starts[part])
+
+        def origin(line: int) -> str:
+            part = bisect_right(starts, line) - 1
+            return parts[part].origin(line - starts[part])
+
+        return StoredExamples(np.arange(starts[-1], dtype=np.int32), texts, origin, corpora)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -173,7 +240,8 @@ class StoredExamples(Stored[Example]):
 
     def take(self, indices: Indices) -> "StoredExamples":
         """The examples at these indices, in that order."""
-        return StoredExamples(self.lines[np.asarray(indices, dtype=np.int64)], self.texts, self.origin)
+        lines = self.lines[np.asarray(indices, dtype=np.int64)]
+        return StoredExamples(lines, self.texts, self.origin, self.corpora)
 
 
 def texts(examples: Sequence[Example]) -> Stored[Texts]:
@@ -185,11 +253,15 @@ def texts(examples: Sequence[Example]) -> Stored[Texts]:
 
 def sources(examples: Sequence[Example]) -> Stored[str]:
     """The source of each example."""
+    if isinstance(examples, Unread):
+        return examples.mapped(sources, "sources")
     return mapped(texts(examples), itemgetter(0))
 
 
 def targets(examples: Sequence[Example]) -> Stored[str]:
     """The target of each example."""
+    if isinstance(examples, Unread):
+        return examples.mapped(targets, "targets")
     return mapped(texts(examples), itemgetter(1))
 
 
@@ -197,7 +269,7 @@ def with_texts(examples: Sequence[Example], change: Callable[[str, str], Texts])
     """The examples with other texts: a function of the source and the target of each."""
     if isinstance(examples, StoredExamples):
         inner = examples.texts
-        return StoredExamples(examples.lines, lambda line: change(*inner(line)), examples.origin)
+        return StoredExamples(examples.lines, lambda line: change(*inner(line)), examples.origin, examples.corpora)
 
     def changed(example: Example) -> Example:
         source, target = change(example.source, example.target)
@@ -233,7 +305,7 @@ def with_variants(
 def without_texts(examples: Sequence[Example]) -> Sequence[Example]:
     """The examples; stored ones with their origins alone, so that the memory of their texts can be freed."""
     if isinstance(examples, StoredExamples):
-        return StoredExamples(examples.lines, lambda _: ("", ""), examples.origin)
+        return StoredExamples(examples.lines, lambda _: ("", ""), examples.origin, examples.corpora)
     return examples
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from regard.data.files import LIMITS, Loaded, load, pairs
+from regard.data.paths import expanded
 from regard.data.store import LONG, Lines, Mapped, joined
 from regard.errors import DataError
 from regard.recipe import Limits
@@ -58,7 +59,7 @@ def _columns(line: str, name: str, number: int) -> Word | None:
 
 def _sentences(names: tuple[str, ...], limits: Limits, parse: Parse) -> Loaded:
     """The sentences of all files, file after file."""
-    examples = joined([_of_file(name, limits, parse) for name in names])
+    examples = joined([_of_file(name, limits, parse) for name in expanded(names)])
     if not examples:
         raise DataError(f"{' and '.join(names)}: no sentence is in it")
     return Loaded(examples, 0)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar, final
 
 from regard.console import counted, tick
 from regard.errors import CorruptError, DataError, MissingExtraError, RecipeError, ResourceError, shown
-from regard.types import BEGIN, END, PAD, SPECIALS, UNKNOWN
+from regard.specials import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
 UNKNOWN_SURFACE = "⁇"  # stands for UNKNOWN in decoded text
 LONGEST_SENTENCE = 50_000  # sentencepiece aborts the process at a word of 65,536 characters
@@ -55,6 +55,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, without BEGIN and END."""
+
+    def encode_all(self, texts: Sequence[str]) -> Sequence[list[int]]:
+        """The token ids of several texts; a subclass may be faster for many than for each."""
+        return [self.encode(text) for text in texts]
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
@@ -223,6 +227,10 @@ class SentencePiece(Tokenizer):
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, without BEGIN and END; a run of unknown characters becomes one UNKNOWN."""
         return self._processor.EncodeAsIds(text)
+
+    def encode_all(self, texts: Sequence[str]) -> Sequence[list[int]]:
+        """The token ids of several texts, in one call."""
+        return self._processor.Encode([*texts], out_type=int, num_threads=1)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens; UNKNOWN becomes ⁇."""

@@ -11,7 +11,7 @@ from torch import nn
 from regard import __version__, storage
 from regard.console import counted
 from regard.data.batching import pad
-from regard.data.store import BLOCK, IntegerRows
+from regard.data.store import BLOCK, IntegerRows, Unread
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.errors import RecipeError, pick
 from regard.maps import TEXT
@@ -121,7 +121,12 @@ def build_tokenizer(kind: str, texts: Sequence[str], size: int, name: str, origi
 
 
 def _digest(settings: list[Any], texts: Sequence[str]) -> str:
-    """The SHA-256 of JSON of a list: the settings, and a list of the texts at its end; some texts at a time."""
+    """The SHA-256 of JSON of a list: the settings, and a list of the texts at its end; some texts at a time.
+
+    Texts that are not read yet have a digest, which is there in their place.
+    """
+    if isinstance(texts, Unread):
+        return hashlib.sha256(json.dumps([*settings, texts.digest]).encode()).hexdigest()
     sha256 = hashlib.sha256((json.dumps(settings)[:-1] + ", [").encode())
     for start in counted(range(0, len(texts), BLOCK), "computing a checksum of the texts", size=1):
         separator = ", " if start else ""

@@ -1,9 +1,10 @@
 """The only part that writes files: writes are atomic, and files are checked when they are read.
 
-`files` holds the single steps, `runs` the run directory with its checkpoints, `cache` and `rows` what is kept
-between runs.
+`files` holds the single steps, `runs` the run directory with its checkpoints, `cache`, `rows` and `arrays` what is
+kept between runs.
 """
 
+from regard.storage.arrays import CachedArrays
 from regard.storage.cache import cached, reading_only, write_to_cache
 from regard.storage.files import GrowingFile, check_new, check_place, create, make_folder, numbered, write
 from regard.storage.rows import CachedRows
@@ -37,6 +38,7 @@ __all__ = [
     "PLUGINS",
     "PROLONGED",
     "RECIPE",
+    "CachedArrays",
     "CachedRows",
     "Checkpoint",
     "Folder",

@@ -26,11 +26,13 @@ from regard.attention.record import Recording, record
 from regard.attention.scopes import Scope
 from regard.console import counted
 from regard.data import batching, files, media, records, store
-from regard.data.batching import Lengths, length_array
+from regard.data.batching import Lengths, Mixture, length_array
 from regard.data.corpora import CORPORA
 from regard.data.files import LIMITS, Loaded
 from regard.data.needs import check_found
+from regard.data.paths import expanded
 from regard.data.records import DEV, NOTHING_GIVEN, PAIRS, Fields, Given
+from regard.data.shards import Shards, read_shards, sample
 from regard.data.store import Indices, Mapped, Texts, row_lengths, take
 from regard.data.tokenizers import Tokenizer
 from regard.device import only_shapes
@@ -60,7 +62,9 @@ if TYPE_CHECKING:
     from regard.tasks.rewards import Rewards
 
 SOURCE_SECTIONS = {"picture", "speech"}  # sections of a recipe for one kind of source alone
-OF_PAIRS = ("data.pictures", "data.normalize")  # keys that only tasks with a source and a target text use
+OF_PAIRS = (  # keys that only tasks with a source and a target text use
+    *("data.pictures", "data.normalize", "data.weights", "data.temperature", "data.store_from"),
+)
 ATTENTION_TERMS = (
     *("train.sampling", "train.coverage", "train.doubly_stochastic", "train.guided", "train.entropy"),
     "train.ctc",
@@ -89,15 +93,21 @@ class Examples(NamedTuple):
         """JSON with the number and the SHA-256 of the training and dev examples: shows if the data of a run changed."""
         digests = {}
         for name, examples in (("train", self.train), ("dev", self.dev)):
-            sha256 = hashlib.sha256()
-            for texts in counted(store.texts(examples), "computing a checksum of the data"):
-                sha256.update(json.dumps(texts).encode())
-            digests[name] = {"examples": len(examples), "sha256": sha256.hexdigest()}
+            digest = examples.digest() if isinstance(examples, Shards) else _digest(examples)
+            digests[name] = {"examples": len(examples), "sha256": digest}
         return json.dumps(digests, indent=1).encode()
 
     def without_texts(self) -> "Examples":
         """The examples, those for training without their texts: after encoding, only their origins are needed."""
         return self._replace(train=store.without_texts(self.train))
+
+
+def _digest(examples: Sequence[Example]) -> str:
+    """The SHA-256 of the source and the target of all examples."""
+    sha256 = hashlib.sha256()
+    for texts in counted(store.texts(examples), "computing a checksum of the data"):
+        sha256.update(json.dumps(texts).encode())
+    return sha256.hexdigest()
 
 
 AnyEncoded = TypeVar("AnyEncoded", bound="Encoded")  # not Self: the type checker of the tests refuses it
@@ -233,10 +243,11 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
     def check_columns(cls, recipe: Recipe) -> None:
         """Refuse data.columns without files that have named columns, such files without it, and too many or too few."""
         data = recipe.data
-        tables = [name for name in (*data.train, *data.dev, *data.test) if records.has_columns(name)]
+        names = expanded((*data.train, *data.dev, *data.test))
+        tables = [name for name in names if records.has_columns(name)]
         roles = " and ".join(cls.columns)
         if data.columns and not tables:
-            records.check_tables((*data.train, *data.dev, *data.test), data.columns, "data.columns", data.limits)
+            records.check_tables(names, data.columns, "data.columns", data.limits)
         if data.columns and len(data.columns) != len(cls.columns):
             named = records.list_names(data.columns)
             raise RecipeError(f"data.columns names the columns of {roles}, {len(cls.columns)} in all, not {named}")
@@ -283,18 +294,24 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
         read_lines, columns = cls.line_reader(recipe), recipe.data.columns
 
         def read(names: tuple[str, ...]) -> Loaded:
-            tables = [name for name in names if columns and records.is_table(name, columns, recipe.data.limits)]
+            named = expanded(names)
+            tables = [name for name in named if columns and records.is_table(name, columns, recipe.data.limits)]
             if not tables and not any(name in (PAIRS, DEV) for name in names):
                 return read_lines(names)
             parts = [
                 records.given(given[name], columns, cls.columns, name)
                 if name in given
                 else records.read(name, columns, recipe.data.limits)
-                for name in names
+                for name in named
             ]
             return records.examples(parts, partial(cls.from_fields, recipe), cls.noun)
 
         return read
+
+    @classmethod
+    def are_stored(cls, recipe: Recipe) -> bool:
+        """Whether the training data are so large that they are read block by block, to a store of token ids."""
+        return False
 
     @classmethod
     def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
@@ -310,7 +327,9 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
                 raise RecipeError("nothing to learn from: give data.train=FILE.tsv or data.corpus=NAME")
             splits = pick(CORPORA, data.corpus, "corpus")(recipe.train.seed, data.size)
             return Examples(splits.train, dev or splits.dev, test or splits.test, notes)
-        train, dropped = read(data.train)
+        train, dropped = (
+            read_shards(data, dev) if PAIRS not in data.train and cls.are_stored(recipe) else read(data.train)
+        )
         notes = [*describe_dropped(data.train, dropped, cls.noun, " with an empty side"), *notes]
         if dev:
             if len(cls.columns) > 1 and (shared := count_shared(train, dev)):
@@ -318,7 +337,7 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
                 both = f"{shared:,} of {len(dev):,} dev {nouns} are in train, too"
                 notes.append(f"{both}; their scores say little about other {nouns}")
             return Examples(train, dev, test, notes)
-        part = files.split(train, data.split_seed)
+        part = train.split if isinstance(train, Shards) else files.split(train, data.split_seed)
         notes.append(f"no data.dev given: {quantity(len(part.dev), cls.noun)} split off for it")
         return Examples(part.train, part.dev, test, notes)
 
@@ -362,6 +381,10 @@ class Task(ABC, Generic[ModelKind, DataKind, BatchKind]):
                 f"every {self.noun} is longer than {longest} tokens; raise data.max_length, or model.longest"
             )
         return data if len(kept) == len(lengths) else data.only(kept)
+
+    def mixture(self, data: DataKind) -> Mixture | None:
+        """What draws the examples of an epoch; None if it has each of them once."""
+        return None
 
     @abstractmethod
     def describe(self, data: DataKind, dev: DataKind) -> Iterator[str]:
@@ -581,6 +604,7 @@ class TextTask(Task[ModelKind, DataKind, BatchKind]):
     @classmethod
     def tokenizer(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None) -> Tokenizer:
         """Builds the tokenizer from the training texts, or takes that of the run `origin`."""
+        examples = sampled(examples, recipe.tokens.sample)
         count = len(cls.texts(recipe, examples[0])) if examples else 0
         places = np.arange(count * len(examples))
         texts = Mapped(places, lambda place: cls.texts(recipe, examples[place // count])[place % count])
@@ -628,6 +652,8 @@ def rows_of(vocabulary: Vocabulary, *names: str) -> dict[str, Vocabulary]:
 
 def count_shared(train: Sequence[Example], examples: Sequence[Example]) -> int:
     """How many of the examples are among those for training, with the same source and target."""
+    if isinstance(train, Shards):
+        return train.count_shared(examples)
     counts = Counter((example.source, example.target) for example in examples)
     found = {texts for texts in counted(store.texts(train), "comparing with train") if texts in counts}
     return sum(counts[texts] for texts in found)
@@ -636,6 +662,13 @@ def count_shared(train: Sequence[Example], examples: Sequence[Example]) -> int:
 def describe_dropped(names: Sequence[str], dropped: int, noun: str, why: str = "") -> list[str]:
     """The note about examples of these files that are dropped; none if none are. `noun` is the word for one."""
     return [f"{' and '.join(names)}: {quantity(dropped, noun)}{why} dropped"] if dropped else []
+
+
+def sampled(examples: Sequence[Example], most: int) -> Sequence[Example]:
+    """The examples that vocabularies are built from: all, or `most` of them, drawn at random."""
+    if isinstance(examples, Shards):
+        return examples.sample(most)
+    return take(examples, sample(len(examples), most)) if most and len(examples) > most else examples
 
 
 def position_limit(recipe: Recipe) -> float:

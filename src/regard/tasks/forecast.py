@@ -24,6 +24,7 @@ from regard.data.files import Loaded
 from regard.data.frequency import Frequency
 from regard.data.media import Medium
 from regard.data.needs import check_found
+from regard.data.paths import expanded
 from regard.data.records import NOTHING_GIVEN, PAIRS, Given
 from regard.data.series import Series, continued, first_where
 from regard.data.series_files import Reading
@@ -332,7 +333,7 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             series_given.given(given[name], how, name)
             if name in given
             else series_files.read(name, settings.format, how, recipe.data.limits)
-            for name in names
+            for name in expanded(names)
         ]
         loaded = [each for part in parts for each in part.series]
         first: dict[str, Series] = {}

@@ -74,7 +74,7 @@ class Tag(Task[Tagger, Sentences, Tagged]):
     columns = ("words", "tags")
     mistakes = "tags"
     aligned = True
-    ignores = (*core.NO_DECODER, "model.tied", "search")
+    ignores = (*core.NO_DECODER, "tokens.sample", "model.tied", "search")
 
     def __init__(self, recipe: Recipe, words: Tokenizer, letters: Tokenizer, tags: Tokenizer) -> None:
         super().__init__(recipe)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,13 +20,14 @@ from regard.attention import terms
 from regard.console import counted
 from regard.data import batching, captions, media, store
 from regard.data.archives import ENDING, Places
-from regard.data.batching import length_array
+from regard.data.batching import Mixture, length_array
 from regard.data.captions import NORMALIZATIONS
-from regard.data.files import Loaded
+from regard.data.files import Loaded, is_tsv
 from regard.data.needs import check_found
 from regard.data.paths import is_there
-from regard.data.records import NOTHING_GIVEN, Given
-from regard.data.store import IntegerRows, Shared, joined
+from regard.data.records import NOTHING_GIVEN, PAIRS, Given
+from regard.data.shards import Shards, are_stored
+from regard.data.store import IntegerRows, Shared, StoredExamples, joined
 from regard.data.tokenizers import TOKENIZERS, Tokenizer
 from regard.decoders import ORDERS, Decoder
 from regard.device import map_in_parallel, only_shapes
@@ -131,6 +132,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         if recipe.source != "text" and recipe.tokens.source != Tokens.source:
             raise RecipeError(f"tokens.source is for source = text, not {recipe.source}; leave it out")
         pick(NORMALIZATIONS, recipe.data.normalize, "normalization")
+        _check_mixture(recipe)
         if recipe.data.pictures and recipe.source == "text":
             raise RecipeError("data.pictures is for sources that are files, not source = text; leave it out")
         _check_copies(recipe)
@@ -199,6 +201,13 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
         return partial(captions.read, limits=recipe.data.limits) if kind.reads_files else super().line_reader(recipe)
 
     @classmethod
+    def are_stored(cls, recipe: Recipe) -> bool:
+        """Whether there are many pairs of texts; a reward needs texts, and columns and normalization change them."""
+        data, settings = recipe.data, recipe.train
+        is_plain = recipe.source == "text" and not data.columns and data.normalize == "none"
+        return is_plain and not settings.reward and not settings.guided and are_stored(data)
+
+    @classmethod
     def examples(cls, recipe: Recipe, given: Given = NOTHING_GIVEN) -> Examples:
         """Reads or generates all examples; the source may add variants of those for training."""
         _check_pictures(recipe)
@@ -214,6 +223,7 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
     def learn(cls, recipe: Recipe, examples: Sequence[Example], origin: Run | None = None) -> "Transduce":
         """Builds the tokenizers (or other source encoding) from the training examples, or takes those of `origin`."""
         tokens = recipe.tokens
+        examples = core.sampled(examples, tokens.sample) if recipe.source == "text" else examples
         sources, targets = store.sources(examples), store.targets(examples)
         if tokens.shared:
             if origin is not None and origin.has_file(TARGET) and origin.read(SOURCE) != origin.read(TARGET):
@@ -249,6 +259,8 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
 
     def encode(self, examples: Sequence[Example]) -> Pairs:
         """Encodes all examples."""
+        if isinstance(examples, Shards):
+            return self._encode_shards(examples)
         targets = IntegerRows.of(map(self.target.encode, counted(store.targets(examples), "encoding targets")))
         with self._explaining_texts(store.sources(examples)):
             sources = self.inputs.encode_all(store.sources(examples))
@@ -257,6 +269,27 @@ class Transduce(Task[Seq2Seq, Pairs, Batch]):
                 map(self.inputs.size, counted(distinct, "measuring lengths of sources")), np.int32, len(distinct)
             )
         return Pairs(examples, sources, targets, sizes[sources.numbers] if isinstance(sources, Shared) else sizes)
+
+    def _encode_shards(self, examples: Shards) -> Pairs:
+        """The encoded examples of files that are read block by block."""
+        assert self.source is not None
+        kinds = (self.recipe.tokens.source, self.recipe.tokens.target)
+        sources, targets = examples.encode([*zip(kinds, (self.source, self.target), strict=True)])
+        sizes = store.row_lengths(sources) + np.int32(self.inputs.size([]))
+        return Pairs(examples.without_texts(), sources, targets, sizes)
+
+    def mixture(self, data: Pairs) -> Mixture | None:
+        """What draws the examples of an epoch by data.weights or data.temperature; None if it has each of them once."""
+        settings, examples = self.recipe.data, data.examples
+        if not settings.weights and settings.temperature == 1.0:
+            return None
+        assert isinstance(examples, StoredExamples)
+        bounds = [*np.searchsorted(examples.lines, examples.corpora).tolist(), len(examples)]
+        sizes = [end - start for start, end in pairwise(bounds)]
+        if empty := [name for name, size in zip(settings.train, sizes, strict=True) if not size]:
+            raise DataError(f"{empty[0]}: no pair is left to draw, by data.weights or data.temperature; leave it out")
+        weights = settings.weights or [(size / max(sizes)) ** (1 / settings.temperature) for size in sizes]
+        return Mixture(sizes, weights, self.recipe.train.seed)
 
     def describe(self, data: Pairs, dev: Pairs) -> Iterator[str]:
         """Reports the sizes of the vocabularies, the share of unknown dev tokens, and targets too long to be output."""
@@ -617,6 +650,26 @@ def _media_hint(examples: Sequence[Example]) -> str:
 def _on_cpu(hypothesis: Hypothesis) -> Hypothesis:
     """The hypothesis with its map on the CPU, so that those of many inputs take no memory of a GPU."""
     return hypothesis if hypothesis.map is None else hypothesis._replace(map=hypothesis.map.cpu())
+
+
+def _check_mixture(recipe: Recipe) -> None:
+    """Refuse weights of corpora that do not fit the names of files, or the kind of their pairs."""
+    data = recipe.data
+    if not data.weights and data.temperature == 1.0:
+        return
+    if data.weights and data.temperature != 1.0:
+        raise RecipeError("data.weights and data.temperature both set the shares of corpora; leave one of them out")
+    key = "data.weights" if data.weights else "data.temperature"
+    if recipe.source != "text" or data.columns or not data.train or PAIRS in data.train:
+        raise RecipeError(f"{key} is for several TSV files of source<TAB>target in data.train; leave it out")
+    if recipe.train.reward:
+        raise RecipeError(f"{key} and train.reward do not go together; leave one of them out")
+    count = 1 if len(data.train) == 2 and not all(map(is_tsv, data.train)) else len(data.train)
+    if data.weights and len(data.weights) != count:
+        raise RecipeError(
+            f"data.weights has {len(data.weights):,} numbers, and data.train names {count:,} corpora; "
+            "give a weight for each name: a TSV file, or a pattern of such files"
+        )
 
 
 def _check_copies(recipe: Recipe) -> None:

@@ -150,8 +150,8 @@ def _prepare(recipe: Recipe, origin: Run | None, given: Given, log: ProgressLog)
     kind = task_class(recipe.task)
     examples = _read(kind, recipe, given, log)
     task = kind.learn(recipe, examples.train, None if recipe.train.new_vocabulary else origin)
-    digest = examples.digest()
     data, dev = _encode(task, examples)
+    digest = examples.digest()  # known by now if the data were encoded block by block
     shapes = _shapes(task)
     start_embeddings(task, shapes)  # fails if the vectors do not fit
     _check_memory(shapes, recipe.train)
@@ -602,7 +602,8 @@ def fit(
     settings, progress = task.recipe.train, session.progress
     session.clock = Clock(before=progress.seconds, interval_before=progress.interval)
     running = engine.choose(task, session, data)
-    batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=running.few_shapes)
+    few, mixture = running.few_shapes, task.mixture(data)
+    batches = Batches(data.lengths(), settings.batch_tokens, settings.seed, few_shapes=few, mixture=mixture)
     part = part_of(task, dev.examples)
     try:
         while True:

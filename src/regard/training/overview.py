@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from regard import device as devices
-from regard.data.batching import sorted_batches
+from regard.data.batching import count_batches
 from regard.errors import quantity
 from regard.recipe import Train
 from regard.tasks import AnyTask
@@ -50,11 +50,8 @@ def overview(
 
 def _passes(settings: Train, data: Encoded) -> str:
     """How often training reads the data (epochs); about, since on a GPU lengths are rounded and batches may be more."""
-    passes = (
-        settings.cross_entropy_updates
-        * settings.accumulate
-        / len(sorted_batches(data.lengths(), settings.batch_tokens))
-    )
+    batches = count_batches(data.lengths(), settings.batch_tokens)
+    passes = settings.cross_entropy_updates * settings.accumulate / batches
     if passes < 0.05:
         return "less than a tenth of a pass over the data"
     number = f"{passes:,.0f}" if passes >= 9.95 else f"{passes:.1f}"
