@@ -14,7 +14,7 @@ from regard.types import BEGIN, END, Example
 # Sources of different lengths, so that batches have padding.
 SOURCES = [" ".join(text.split()[:count]) for text in TEXTS for count in (1, 2, 3, 4)]
 TARGETS = ["sua sad extra", "llab", "tug tsi sad", "dnu nie", "extra extra nie dnu", "riw nehes"]
-BEAMS = (1, 2, 5)
+BEAMS = (1, 2, 3)  # with 3, an output of pegasus depends on search.ends_in_beam
 CASES = {
     "pegasus": ("word", False, {"model.norm": "pre", "model.activation": "gelu"}),
     "marian": ("sentencepiece", True, {"model.norm": "post", "model.tied": True, "model.attention.score": "dot"}),
