@@ -25,7 +25,9 @@ from typing import Any
 
 LONGEST = 60  # tokens of an output
 WARM = 5  # pages that a warm process writes
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
+# Offline, on one thread, and with the bytecode of regard kept, as pip keeps that of an installed package.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 Write = Callable[[], str]  # writes the page, and returns the output of the model
 
 
@@ -175,7 +177,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
                 work[name].append(busy)
     for name, command in commands.items():
         lines = subprocess.run(
-            [*command, "--warm", str(WARM)], env=os.environ | OFFLINE, capture_output=True, text=True, check=True
+            [*command, "--warm", str(WARM)], env=ENVIRONMENT, capture_output=True, text=True, check=True
         ).stdout
         warm = json.loads(lines.splitlines()[-1])
         print(
@@ -188,7 +190,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
 def run_cold(command: list[str], page: Path) -> tuple[float, float]:
     """Seconds from the start of a process to the last change of its page, and processor seconds of the process."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
-    subprocess.run(command, env=os.environ | OFFLINE, capture_output=True, check=True)
+    subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return page.stat().st_mtime - start, busy
@@ -246,7 +248,7 @@ def main() -> None:
         return
     if options.out:
         options.out.mkdir()
-        compare(options, options.out)
+        compare(options, options.out.resolve())
         return
     with tempfile.TemporaryDirectory() as folder:
         compare(options, Path(folder))
