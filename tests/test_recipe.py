@@ -246,7 +246,7 @@ def test_the_error_for_an_unknown_key_in_a_file_names_the_file() -> None:
 def test_the_error_for_an_unknown_key_without_similar_ones_lists_all_keys() -> None:
     message = refused("", "search.zzzzzzzz=1")
     assert "did you mean" not in message
-    assert "there are beam, length_penalty, coverage_penalty, no_repeat, temperature" in message
+    assert "there are beam, length_penalty, coverage_penalty, no_repeat, ends_in_beam" in message
 
 
 @pytest.mark.parametrize(

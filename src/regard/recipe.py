@@ -277,6 +277,7 @@ class Search:
     length_penalty: float = _number(0.0, 0.0, 10.0)  # exponent of GNMT's length penalty; 0: none
     coverage_penalty: float = _number(0.0, 0.0, 1000.0)  # weight of GNMT's coverage penalty; 0: none
     no_repeat: int = _number(0, 0, 1000)  # no n-gram of this length is generated twice; 0: no limit
+    ends_in_beam: bool = False  # beam search: an output ends only with an END among its sentence's best tokens
     temperature: float = _number(0.0, 0.0, 1000.0)  # above 0: outputs are sampled with this temperature; 0: beam search
     top_k: int = _number(0, 0, 10_000_000)  # sample from this many of the most probable tokens; 0: from all
     top_p: float = _number(1.0, 0.01, 1.0)  # nucleus sampling: smallest set of tokens with this probability

@@ -41,11 +41,12 @@ class PlainHypothesis(NamedTuple):
 
 
 def plain_beam(
-    model: Seq2Seq, memory: Memory, width: int, limit: int, exponent: float, n_best: int
+    model: Seq2Seq, memory: Memory, width: int, limit: int, exponent: float, n_best: int, *, ends_in_beam: bool
 ) -> list[PlainHypothesis]:
     """Beam search of one sentence in its simplest form: no cache, and no early stop before the limit.
 
-    A hypothesis ends if END is among the `width` best continuations, or is the likeliest word after it.
+    A hypothesis ends if END is among the `width` best continuations, or, without `ends_in_beam`, is the likeliest word
+    after it.
     """
     live, ended = [PlainHypothesis(0.0, [], False)], []
     for length in range(1, limit + 1):
@@ -58,7 +59,7 @@ def plain_beam(
                 if word not in (PAD, BEGIN)
             ]
             extended += continuations
-            likeliest.append(max(continuations))
+            likeliest += [] if ends_in_beam else [max(continuations)]
         extended.sort(key=lambda each: -each.score)
         ended += [
             PlainHypothesis(each.score / penalty(length, exponent), each.tokens[:-1], True)
@@ -107,15 +108,17 @@ def test_a_score_is_its_rescoring_and_a_map_its_forward_map(kind, seed, exponent
 
 
 @all_setups
-@pytest.mark.parametrize(("width", "n_best", "exponent"), [(2, 1, 0.0), (3, 2, 1.0), (4, 4, 0.0)])
-def test_beam_is_the_plain_beam(kind, seed, width, n_best, exponent):
+@pytest.mark.parametrize(
+    ("width", "n_best", "exponent", "ends_in_beam"),
+    [(2, 1, 0.0, False), (3, 2, 1.0, False), (4, 4, 0.0, False), (2, 1, 0.0, True), (3, 3, 1.0, True)],
+)
+def test_beam_is_the_plain_beam(kind, seed, width, n_best, exponent, ends_in_beam):
     """So the cache, the shared memory and the early stop of `beam` change nothing."""
     setup = make_setup(kind, seed)
-    results = beam(
-        setup.model.decoder, setup.memory, width=width, limits=LIMITS, length_penalty=exponent, n_best=n_best
-    )
+    settings = {"width": width, "n_best": n_best, "ends_in_beam": ends_in_beam}
+    results = beam(setup.model.decoder, setup.memory, limits=LIMITS, length_penalty=exponent, **settings)
     for hypotheses, memory, limit in zip(results, setup.alone, LIMITS, strict=True):
-        expected = plain_beam(setup.model, memory, width, limit, exponent, n_best)
+        expected = plain_beam(setup.model, memory, limit=limit, exponent=exponent, **settings)
         assert [(each.tokens, each.finished) for each in hypotheses] == [
             (each.tokens, each.finished) for each in expected
         ]

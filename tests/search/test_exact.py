@@ -285,6 +285,8 @@ def test_a_hypothesis_ends_if_end_is_its_most_likely_word():
     chances[6, END] = chances[7, END] = 0.05
     ((best,),) = beam(Table(chances), memory(5), width=2, limits=[6])
     assert (best.tokens, best.finished) == ([5], True)
+    ((best,),) = beam(Table(chances), memory(5), width=2, limits=[6], ends_in_beam=True)
+    assert best.tokens[0] == 4  # END was no more than third
 
 
 # Prefixes

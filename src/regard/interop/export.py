@@ -87,11 +87,11 @@ def _compare_outputs(
 ) -> str:
     """The sentence about equal best hypotheses; CorruptError if too few are equal in greedy search.
 
-    Greedy search shows whether the weights are the same. Beam searches differ in when a hypothesis may end.
+    Greedy search shows whether the weights are the same; among the hypotheses of a beam, rounding decides more often.
     """
     greedy, wide = (parity.compare(task, model, translator, texts, beam)[0] for beam in (1, BEAM))
     if greedy.share < LEAST_SAME[precision]:
-        least = f"at least {LEAST_SAME[precision]:.0%} are needed"
+        least = f"at least {LEAST_SAME[precision]:.1%} are needed"
         raise CorruptError(f"the export to {name} does not match the run: {greedy}; {least}; --force writes it")
     return f"{greedy}; {wide}"
 

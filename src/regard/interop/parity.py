@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 from regard.data import batching
@@ -41,21 +42,25 @@ class Parity:
 def compare(
     task: Transduce, model: Seq2Seq, exported: Translates, texts: Sequence[str], beam: int
 ) -> tuple[Parity, list[tuple[list[int], list[int]]]]:
-    """Translate texts with both; neither has a length penalty, because each toolkit has its own formula for it.
+    """Translate texts with both, by the rule of other toolkits for when a hypothesis ends (`search.ends_in_beam`).
 
-    Returns the count, and the tokens of both for each text.
+    Neither has a length penalty, because each toolkit has its own formula for it. A batch has sources of one length,
+    so that all outputs have one limit, as other toolkits want it. Returns the count, and the tokens of both for each
+    text.
     """
     assert task.source is not None
-    settings = Search(beam=beam)
+    settings = Search(beam=beam, ends_in_beam=True)
     sources = [task.source.encode(text) for text in texts]
     pairs: dict[int, tuple[list[int], list[int]]] = {}
-    for indices in batching.sorted_batches([(len(source), 0) for source in sources], max(1, BATCH_TOKENS // beam)):
+    sizes = [len(source) for source in sources]
+    mixed = batching.sorted_batches([(size, 0) for size in sizes], max(1, BATCH_TOKENS // beam))
+    for indices in (list(group) for batch in mixed for _, group in groupby(batch, key=sizes.__getitem__)):
         batch = [sources[index] for index in indices]
         limits = [task.limit(len(source), task.recipe.search) for source in batch]
         memory = model.read(task.inputs.collate(batch))
         own = find(model.decoder, memory, settings, limits=limits, seeds=[0] * len(batch), n_best=1)
         others = exported.translate(batch, beam, limits)
-        for index, hypotheses, other, limit in zip(indices, own, others, limits, strict=True):
-            pairs[index] = list(hypotheses[0].tokens), other[:limit]
+        for index, hypotheses, other in zip(indices, own, others, strict=True):
+            pairs[index] = list(hypotheses[0].tokens), other
     ordered = [pairs[index] for index in range(len(texts))]
     return Parity(sum(own == other for own, other in ordered), len(texts), beam), ordered

@@ -36,7 +36,7 @@ class Expansion(NamedTuple):
     scores: Float[Tensor, "sentences count"]
     rows: Int[Tensor, "sentences count"]  # of the live hypotheses that are continued
     words: Int[Tensor, "sentences count"]
-    stops: list[Candidate]  # the live hypotheses whose most likely next word is END
+    stops: list[Candidate]  # the live hypotheses whose most likely next word is END; none with `ends_in_beam`
 
     def ends(self, width: int) -> bool:
         """Whether any hypothesis ends now: its most likely word is END, or END is among its sentence's `width` best."""
@@ -65,6 +65,7 @@ def beam(
     length_penalty: float = 0.0,
     coverage_penalty: float = 0.0,
     no_repeat: int = 0,
+    ends_in_beam: bool = False,
     prefix: Int[Tensor, "batch prefix"] | None = None,
     n_best: int = 1,
     scorer: Scorer | None = None,
@@ -76,7 +77,9 @@ def beam(
     groups the higher score comes first. The search of a sentence stops at its limit, or as soon as no live hypothesis
     can still enter its `n_best` by the upper bound of its score (`Results.bound`). So a larger `n_best` adds hypotheses
     and does not change the first ones. The other sentences of the batch do not change the result. `no_repeat` is the
-    length of n-grams that no output may contain twice (0: no restriction). Every output begins with its `prefix`.
+    length of n-grams that no output may contain twice (0: no restriction). With `ends_in_beam`, a hypothesis ends only
+    if END is among the `width` best continuations of its sentence, as in most toolkits; without, also if END is its own
+    most likely next word. Every output begins with its `prefix`.
     A `scorer` has a row for each sentence; its log-probabilities are added to the decoder's by its weight.
     """
     if not 1 <= n_best <= width:
@@ -84,7 +87,7 @@ def beam(
     check_limits(limits, memory, prefix)
     results = Results(length_penalty, coverage_penalty, width, n_best, limits, memory.mask, [[] for _ in limits])
     with torch.inference_mode():
-        _search(decoder, memory, results, no_repeat, prefix, scorer)
+        _search(decoder, memory, results, no_repeat, ends_in_beam, prefix, scorer)
     if not all(results.hypotheses):
         raise NotFiniteError("a sentence has no output of a probability above 0; it cannot be searched")
     return [[_outside_inference_mode(hypothesis) for hypothesis in group] for group in results.hypotheses]
@@ -159,6 +162,7 @@ def _search(
     memory: Memory,
     results: Results,
     no_repeat: int,
+    ends_in_beam: bool,
     prefix: Tensor | None,
     scorer: Scorer | None,
 ) -> None:
@@ -170,7 +174,7 @@ def _search(
         beams = _begin_scoring(beams, scorer, width)
     alive = list(range(len(results.limits)))  # the sentence of each group of `width` rows
     for length in range(beams.tokens.shape[1], max(results.limits) + 1):
-        expansion = _expand(beams, logits, width, no_repeat, scorer)
+        expansion = _expand(beams, logits, width, no_repeat, ends_in_beam, scorer)
         best = expansion.scores[:, 0].tolist()
         if any(map(math.isnan, best)):
             raise NotFiniteError("the model's predictions are not finite numbers; it cannot be searched")
@@ -215,7 +219,12 @@ def _begin_scoring(beams: Beams, scorer: Scorer, width: int) -> Beams:
 
 
 def _expand(
-    beams: Beams, logits: Float[Tensor, "rows vocabulary"], width: int, no_repeat: int, scorer: Scorer | None
+    beams: Beams,
+    logits: Float[Tensor, "rows vocabulary"],
+    width: int,
+    no_repeat: int,
+    ends_in_beam: bool,
+    scorer: Scorer | None,
 ) -> Expansion:
     """The 2 x width best continuations of each sentence; enough, because at most `width` of them are END.
 
@@ -235,11 +244,16 @@ def _expand(
     first_rows = torch.arange(0, rows, width, device=logits.device).unsqueeze(1)
     if width == 1:
         return Expansion(scores, first_rows.expand_as(words), words, [])
-    most_likely = enumerate(zip(scores[:, 0].tolist(), words[:, 0].tolist(), strict=True))
-    stops = [Candidate(score, row, END) for row, (score, word) in most_likely if word == END and score > -math.inf]
+    stops = [] if ends_in_beam else _stops(scores[:, 0].tolist(), words[:, 0].tolist())
     best = scores.view(-1, width * count).topk(min(2 * width, width * count))
     chosen = words.view(-1, width * count).gather(1, best.indices)
     return Expansion(best.values, first_rows + best.indices.div(count, rounding_mode="floor"), chosen, stops)
+
+
+def _stops(scores: list[float], words: list[int]) -> list[Candidate]:
+    """The live hypotheses whose most likely next word is END, of the most likely word of each and its score."""
+    most_likely = enumerate(zip(scores, words, strict=True))
+    return [Candidate(score, row, END) for row, (score, word) in most_likely if word == END and score > -math.inf]
 
 
 def _advance(beams: Beams, scores: Tensor, rows: Tensor, words: Tensor, scorer: Scorer | None, *, moved: bool) -> Beams:

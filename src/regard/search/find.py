@@ -54,6 +54,7 @@ def find(
         length_penalty=settings.length_penalty,
         coverage_penalty=settings.coverage_penalty,
         no_repeat=settings.no_repeat,
+        ends_in_beam=settings.ends_in_beam,
         prefix=prefix,
         scorer=scorer,
     )
