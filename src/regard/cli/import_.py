@@ -21,7 +21,7 @@ def import_(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a run of a model that another toolkit trained.
+    """Make a run of another toolkit's model.
 
     The folder must be on this machine, and nothing in it is unpickled. Encoders (BERT, MiniLM, DistilBERT, RoBERTa)
     become runs of masked_lm.
