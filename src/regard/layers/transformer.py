@@ -20,7 +20,6 @@ from regard.kernels.linear import Linear
 from regard.recipe import SMALL
 
 
-
 def gated_gelu(inner: Float[Tensor, "*batch both"]) -> Float[Tensor, "*batch half"]:
     """Shazeer 2020, as in T5 1.1:  gelu_tanh(W x) * V x; the first half of the hidden layer is W x."""
     gate, values = inner.chunk(2, dim=-1)
