@@ -8,7 +8,7 @@ import typer
 
 from regard.cli.core import Json, Quiet, Runs, to_json, write_line
 
-FOLDER = typer.Argument(metavar="FOLDER", help="A local folder with config.json, model.safetensors, tokenizer.json.")
+FOLDER = typer.Argument(metavar="FOLDER", help="A local folder with config.json, model.safetensors and a tokenizer.")
 NAME = typer.Option("--name", help="The name of the run.  [default: the name of the folder]")
 TOOLKIT = typer.Option("--from", metavar="TOOLKIT", help="hugging_face, or joeynmt: a model directory of JoeyNMT.")
 
@@ -24,9 +24,10 @@ def import_(
     """Make a run of another toolkit's model.
 
     The folder must be on this machine, and nothing in it is unpickled. Encoders (BERT, MiniLM, DistilBERT, RoBERTa)
-    become runs of masked_lm.
+    become runs of masked_lm, GPT-2 of language_model, Marian, BART and T5 of translate.
 
     To fine-tune such a run: regard train sst2_minilm train.start_from=runs/NAME
+    An encoder-decoder: regard train runs/NAME/recipe.toml name=mine data.train=FILE train.start_from=runs/NAME
     """
     from regard.console import ProgressLog
     from regard.storage.runs import check_name
