@@ -2,7 +2,7 @@
 
     python docs/figures/fine_tuned.py runs/ewt_minilm
 
-The run is that of `regard train ewt_minilm train.start_from=RUN`, which needs the weights and the data, so `make figures`
+The run is that of `regard train ewt_minilm train.start_from=RUN`. It needs the weights and the data, so `make figures`
 does not draw it.
 """
 

@@ -200,8 +200,8 @@ def test_bad_folders_get_a_sentence(tmp_path):
         read(broken(folder, model_type="mamba"))
     with pytest.raises(DataError, match=r"hidden_size is 'wide', and should be of type int"):
         read(broken(folder, model_type="bert", hidden_size="wide"))
-    with pytest.raises(RecipeError, match=r"unknown activation of .* 'silu'"):
-        read(broken(folder, hidden_size=12, hidden_act="silu"))
+    with pytest.raises(RecipeError, match=r"unknown activation of .* 'mish'"):
+        read(broken(folder, hidden_size=12, hidden_act="mish"))
     (folder / "tokenizer.json").unlink()
     with pytest.raises(DataError, match=r"has no tokenizer.json; make it with the package transformers"):
         read(folder)

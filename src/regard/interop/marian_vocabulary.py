@@ -58,7 +58,7 @@ def _vocabulary(folder: ModelFolder, name: str, rows: Mapping[str, int], *, all_
     except Exception as error:  # protobuf's own class differs between its versions
         raise CorruptError(f"{folder.path / name} is no sentencepiece model: {shown(str(error))}") from error
     kinds = messages.ModelProto.SentencePiece
-    known = [piece for piece in model.pieces if piece.type not in (kinds.CONTROL, kinds.UNKNOWN)]
+    known = [piece for piece in model.pieces if kinds.Type.Name(piece.type) not in ("CONTROL", "UNKNOWN")]
     texts = {piece.piece for piece in known}
     special = {text: kinds.UNKNOWN if text == SPECIALS[UNKNOWN] else kinds.CONTROL for text in SPECIALS}
     pieces = [*(kinds(piece=text, type=kind) for text, kind in special.items()), *known]
