@@ -1,4 +1,4 @@
-"""Draws the map of docs/import.md: a tagger that was fine-tuned from MiniLM reads a sentence with one word four times.
+"""Draws the map of docs/import.md: a head of a tagger that was fine-tuned from MiniLM attends to the next word.
 
     python docs/figures/fine_tuned.py runs/ewt_minilm
 
@@ -12,12 +12,14 @@ from pathlib import Path
 import regard
 
 HERE = Path(__file__).parent
-SENTENCE = "Can you can the fish that can swim around the old can ?"
+SENTENCE = "I saw Rose saw a rose with the old saw ."
+LAYER, HEAD = 2, 9
 
 
 def main() -> None:
-    [tagged] = regard.load(sys.argv[1]).predict([SENTENCE])
-    tagged.save(HERE / "fine_tuned.svg")
+    [tagged] = regard.load(sys.argv[1]).predict([SENTENCE], all_maps=True)
+    assert tagged.maps is not None
+    tagged.maps.pick(layer=LAYER, head=HEAD).save(HERE / "fine_tuned.svg")
     print(" ".join(f"{word}/{tag}" for word, tag in zip(SENTENCE.split(), tagged.tokens, strict=True)))
 
 
