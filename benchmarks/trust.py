@@ -17,13 +17,13 @@ from regard import Predictor
 from regard.analysis.measure import (
     Erased,
     Estimate,
-    Permuted,
+    Reshuffle,
     agreement,
     erasures,
     estimate,
     permuted_columns,
-    replaced_weights,
 )
+from regard.models import CROSS
 from regard.tasks.core import evenly
 from regard.types import Example
 
@@ -56,7 +56,7 @@ def main() -> None:
         print(
             f"{name}: permuted map       {estimate(agreement(permuted, [one.changes for one in erased]))}", flush=True
         )
-        with replaced_weights(predictor.model, Permuted()):
+        with regard.intervene(predictor, Reshuffle(CROSS)):
             print(f"{name}: shuffled attention {agreed(erasures(predictor, examples))}", flush=True)
         for seed in range(1, given.seeds + 1):
             torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Takes the picture of the server's page: `python docs/figures/serve.py RUN`, with a run that reads dates.
+"""Takes the pictures of the server's page: `python docs/figures/serve.py DATES SHAPES`, with runs of these recipes.
 
 It needs the extra `serve`, playwright and chromium.
 """
@@ -7,33 +7,69 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from regard import storage
+
+sys.path.insert(0, str(Path(__file__).parent))
+from sources import with_palette
+
 HERE = Path(__file__).parent
 TEXT = "14 juillet 1989"
-SIZE = {"width": 900, "height": 1370}
+SHOTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {  # the run, the browser, and the keys in the map
+    "serve": (
+        "dates",
+        {"viewport": {"width": 900, "height": 1370}},
+        (*["ArrowDown"] * 7, *["ArrowRight"] * 3, "Enter"),
+    ),
+    "serve_caption": (
+        "shapes",
+        {"viewport": {"width": 900, "height": 1350}, "color_scheme": "dark"},
+        ("ArrowRight",) * 3,
+    ),
+    "serve_phone": (
+        "dates",
+        {"viewport": {"width": 360, "height": 1340}, "device_scale_factor": 1.5, "is_mobile": True, "has_touch": True},
+        (*["ArrowDown"] * 4, *["ArrowRight"] * 14),
+    ),
+}
+
+
+def photograph(page: Any, run: str, keys: tuple[str, ...]) -> bytes:
+    """A PNG of the page after an input of the run, with a cell or word of its map chosen."""
+    page.wait_for_selector("#run option", state="attached")
+    page.select_option("#run", run)
+    if run == "dates":
+        page.fill("#text", TEXT)
+        page.press("#text", "Enter")
+    else:
+        page.click("#examples button")
+    page.wait_for_selector("#score:not(:empty)")
+    page.wait_for_selector("#go:not([disabled])")
+    page.wait_for_timeout(500)  # a scroll bar that appears has the map drawn anew
+    page.locator("#map .picture").first.focus()
+    for key in keys:
+        page.keyboard.press(key)
+    page.evaluate("scrollTo(0, 0)")
+    return page.screenshot()
 
 
 def main() -> None:
-    command = [sys.executable, "-m", "regard", "serve", f"dates={sys.argv[1]}", "--port", "0"]
+    runs = [f"{name}={path}" for name, path in zip(("dates", "shapes"), sys.argv[1:], strict=True)]
+    command = [sys.executable, "-m", "regard", "serve", *runs, "--port", "0"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        port = server.stderr.readline().strip().rpartition(":")[2]
-        assert server.stderr.readline().startswith("ready")
+        lines = iter(server.stderr.readline, "")
+        port = next(line for line in lines if line.startswith("listening")).strip().rpartition(":")[2]
+        assert any(line.startswith("ready") for line in lines)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-            page = browser.new_page(viewport=SIZE)
-            page.goto(f"http://127.0.0.1:{port}")
-            page.fill("#text", TEXT)
-            page.press("#text", "Enter")
-            page.wait_for_selector("#score:not(:empty)")
-            page.locator("#map .picture").first.focus()
-            for key in (*["ArrowDown"] * 7, *["ArrowRight"] * 3, "Enter"):
-                page.keyboard.press(key)
-            page.wait_for_selector("#change:not([hidden])")
-            page.evaluate("scrollTo(0, 0)")
-            page.screenshot(path=HERE / "serve.png")
+            for name, (run, settings, keys) in SHOTS.items():
+                page = browser.new_context(**settings).new_page()
+                page.goto(f"http://127.0.0.1:{port}")
+                storage.write(HERE / f"{name}.png", with_palette(photograph(page, run, keys)))
             browser.close()
     finally:
         server.terminate()

@@ -45,6 +45,8 @@ class Frames:
 class Steps:
     """The layout of a series: source positions are its values, in their order."""
 
+    lags: tuple[int, ...] = ()  # ascending: a row can look only so many steps back; empty: at all columns before it
+
 
 TEXT = Tokens()
 Layout = Tokens | Grid | Frames | Steps

@@ -1,4 +1,4 @@
-"""How far maps may be trusted: erasing equals a reference, replaced weights act everywhere, measures separate."""
+"""How far maps may be trusted: erasing equals a reference, replaced weights are interventions, measures separate."""
 
 import json
 import math
@@ -13,14 +13,15 @@ from torch import Tensor
 
 import regard
 from commands import shared_commands
-from regard import Predictor
+from regard import Permute, Predictor, Uniform
 from regard import recipe as recipes
 from regard.analysis.forced import force
 from regard.analysis.measure import (
+    SEED,
     Erased,
     Estimate,
-    Permuted,
     Replaced,
+    Reshuffle,
     Trust,
     agreement,
     erasures,
@@ -28,16 +29,16 @@ from regard.analysis.measure import (
     kendall,
     measure,
     permuted_columns,
-    replaced_weights,
+    replacements,
     store,
-    uniform,
     without_positions,
 )
+from regard.attention.scopes import Weights
 from regard.data.corpora import shapes
 from regard.decoders import TransformerDecoder
 from regard.errors import CorruptError, DataError, RecipeError
 from regard.maps import Grid
-from regard.models import Seq2Seq
+from regard.models import CROSS, Seq2Seq
 from regard.storage import Run
 from regard.tasks import TASKS, Transduce
 from regard.types import END, Example
@@ -167,47 +168,36 @@ def test_the_bootstrap_interval_holds_the_mean_and_narrows() -> None:
 
 # ---- replaced weights
 
-WEIGHTS = torch.rand(2, 1, 3, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-VISIBLE = torch.tensor([1, 0, 1, 1, 0, 1, 0], dtype=torch.bool).expand(2, 1, 3, 5, 7).clone()
-VISIBLE[0, 0, 0, 0] = False  # a row that sees nothing
 
-
-@pytest.mark.parametrize("change", [uniform, Permuted(3)])
-def test_replaced_weights_keep_their_sums_and_stay_in_sight(change: uniform) -> None:
-    weights = WEIGHTS.masked_fill(~VISIBLE, 0.0)
-    new = change(weights, VISIBLE)
-    torch.testing.assert_close(new.sum(-1), weights.sum(-1))
-    assert not new[~VISIBLE].any()
-    if change is uniform:
-        rows = new[VISIBLE].view(-1, 4)
-        assert bool((rows == rows[:, :1]).all())
-    else:
-        torch.testing.assert_close(new.sort(-1).values, weights.sort(-1).values)
-        assert not torch.equal(new, weights)
+def test_each_call_is_shuffled_with_the_next_seed() -> None:
+    call = Weights(torch.rand(2, 5, 7, generator=torch.Generator().manual_seed(1)), None, None, 0)
+    change = Reshuffle(CROSS)
+    for seed in range(SEED, SEED + 3):
+        assert torch.equal(change.change(call, heads=False), Permute(CROSS, seed=seed).change(call, heads=False))
 
 
 def test_a_permuted_map_has_the_weights_of_its_rows() -> None:
-    weights = WEIGHTS[0, 0, 0]
+    weights = torch.rand(5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     permuted = permuted_columns(weights, torch.Generator().manual_seed(1))
     torch.testing.assert_close(permuted.sort(-1).values, weights.sort(-1).values)
     assert not torch.equal(permuted, weights)
 
 
 @pytest.mark.parametrize("name", TRANSLATIONS)
-def test_replaced_weights_act_alike_in_forward_and_in_search_and_go_with_the_block(name: str) -> None:
+def test_replaced_weights_are_those_of_interventions_and_go_with_the_block(name: str) -> None:
     predictor = loaded(name)
     sources = [example.source for example in EXAMPLES]
     before = [(answer.text, answer.score) for answer in predictor.predict(sources, beam=1)]
-    with replaced_weights(predictor.model, uniform):
-        answers = [answer for answer in predictor.predict(sources, beam=1) if answer.finished and answer.text]
-        forced = force(predictor, [Example(answer.source, answer.text) for answer in answers])
-        assert answers
-    for answer, again in zip(answers, forced, strict=True):
-        if answer.tokens == again.tokens:  # a tokenizer may split a text in another way
-            penalty = predictor.task.recipe.search.length_penalty
-            assert penalty or again.score == pytest.approx(answer.score, abs=1e-6)
-    plain = force(predictor, [Example(answer.source, answer.text) for answer in answers])
-    assert [one.score for one in plain] != [one.score for one in forced]
+    scores = [score for prediction in force(predictor, EXAMPLES) for score in prediction.token_scores]
+    found = replacements(predictor, EXAMPLES)
+    for name, change in {"uniform": Uniform(CROSS), "permuted": Reshuffle(CROSS)}.items():
+        with regard.intervene(predictor, change):
+            others = [answer.text for answer in predictor.predict(sources, beam=1)]
+            own = [score for prediction in force(predictor, EXAMPLES) for score in prediction.token_scores]
+        differing = sum(one != other for (one, _), other in zip(before, others, strict=True))
+        assert found[name].changed == differing / len(EXAMPLES)
+        assert found[name].log_prob == pytest.approx(sum(own) / len(own) - sum(scores) / len(scores), abs=1e-9)
+        assert found[name].log_prob != 0
     assert [(answer.text, answer.score) for answer in predictor.predict(sources, beam=1)] == before
 
 
@@ -234,7 +224,7 @@ def test_a_trained_map_agrees_with_erasing_and_others_do_not(trained: Predictor,
     assert trust.uniform.changed > 0.5
     assert trust.alignment.keys() == {"output step", "input step"}
 
-    with replaced_weights(trained.model, Permuted()):
+    with regard.intervene(trained, Reshuffle(CROSS)):
         shuffled = _agreement(erasures(trained, strings))
     assert shuffled.low < trust.floor.high
     assert shuffled.high < trust.agreement.low

@@ -66,6 +66,13 @@ def forecasts(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
     (folder / "series.csv").write_text(TABLE)
     keys = (
         *(f"data.train={folder / 'series.csv'}", "data.corpus=", "forecast.horizon=6", "forecast.context=12"),
-        *("forecast.samples=11", "model.decoder.dim=8", "train.updates=2", "train.device=cpu", "forecast.windows=1"),
+        *(
+            "forecast.samples=11",
+            "model.decoder.order=luong",
+            "model.decoder.dim=8",
+            "train.updates=2",
+            "train.device=cpu",
+            "forecast.windows=1",
+        ),
     )
     return load(regard.train("waves", *keys, runs=folder, quiet=True))

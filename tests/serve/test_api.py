@@ -296,7 +296,7 @@ def test_media_beyond_their_caps_are_refused(local, pictures: Predictor, recordi
     server = local("forecast", shapes=lambda: pictures, tones=lambda: recordings, bounds=bounds)
     bomb = png(np.zeros((2000, 2000, 3), np.uint8))
     long = wav(torch.zeros(9_000), 8_000)
-    table = "time,value\n" + "".join(f"2020-01-01T{step // 60:02}:{step % 60:02},1\n" for step in range(60))
+    table = "time,value\n" + "".join(f"2020-01-{step // 24 + 1:02}T{step % 24:02}:00,1\n" for step in range(60))
     for content, kind, run, sentence in (
         (bomb, "image/png", "shapes", "has more than 10,000 pixels"),
         (long, "audio/wav", "tones", "takes more than 1 seconds"),

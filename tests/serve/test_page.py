@@ -1,9 +1,11 @@
 """The page in a real browser: every kind of run, the map, changes of the model, two runs, a phone; under its policy."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from media import png, wav
 from servers import TABLE, Process, golden, process
@@ -14,7 +16,12 @@ from regard.data.corpora.tones import render as render_tones
 from regard.predict import Predictor
 
 TEXT = "Glark Lem near 75 flumped keks ."
-HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>\u202e"
+CANARY = "window.owned=1"
+HOSTILE = (
+    f"</script><script>{CANARY}</script> <img src=x onerror={CANARY}> <svg onload={CANARY}> <b>\u202e\u2066",
+    f'" onmouseover="{CANARY}" x=" javascript:{CANARY} <!--<script> \u2028',
+    "x" * 2_000,
+)
 
 
 @pytest.fixture(scope="module")
@@ -117,24 +124,117 @@ def test_two_runs_are_compared(page: Any) -> None:
     assert page.text_content("#output").startswith("bahdanau: VERB DET NOUN PUNCT")
 
 
-def test_a_picture_a_recording_and_a_series_are_uploaded(page: Any, tmp_path: Path) -> None:
-    samples, rate = render_tones("tones:7:C4-E4-G4")
-    files = {
-        "pictures": ("a.png", png(render_shapes("shapes:red-circle-8-8-6,blue-square-40-8-7"))),
-        "recordings": ("a.wav", wav(samples, rate)),
-        "series": ("a.csv", TABLE.encode()),
-    }
-    for run, (name, content) in files.items():
-        (tmp_path / name).write_bytes(content)
-        page.select_option("#run", run)
-        page.set_input_files("#file", tmp_path / name)
-        answered(page)
-        assert page.text_content("#drop-text") == name
-        assert page.locator("#map .picture").count() >= 1
-        assert page.text_content("#problem") == ""
+def readout(page: Any) -> str:
+    return page.locator("#map .readout").first.text_content()
+
+
+def test_play_hover_heads_and_exports_work_under_the_policy_of_the_page(page: Any) -> None:
+    ask(page, "transformer", TEXT)
+    page.locator("#map .transport input").fill("0")
+    assert page.locator("#map .tokens.output .token:visible").count() == 0
+    page.click("#map .play")
+    page.locator("#map .count", has_text=re.compile(r"^(\d+) / \1$")).wait_for()
+    canvas = page.locator("#map .picture canvas")
+    canvas.hover(position={"x": 0.1 * canvas.bounding_box()["width"], "y": 0.1 * canvas.bounding_box()["height"]})
+    assert re.search(r" ← .* [01]\.\d{3}$", readout(page)), readout(page)
+    page.click("#map button:has-text('Heads')")
+    page.click("#map .thumb[aria-label='Layer 1, head 2']")
+    assert page.get_by_label("Head", exact=True).input_value() == "head 2"
+    starts = {"png": b"\x89PNG", "svg": b"<svg", "gif": b"GIF89a", "webm": b"\x1a\x45\xdf\xa3"}
+    for button in page.locator("#map .save button").all():
+        with page.expect_download(timeout=60_000) as waiting:
+            button.click()
+        assert Path(waiting.value.path()).read_bytes().startswith(starts.pop(button.get_attribute("value")))
+    assert set(starts) <= {"webm"}  # which some browsers do not record
+
+
+MEDIA = {
+    "pictures": ("a.png", "image/png", lambda: png(render_shapes("shapes:red-circle-8-8-6,blue-square-40-8-7"))),
+    "recordings": ("a.wav", "audio/wav", lambda: wav(*render_tones("tones:7:C4-E4-G4"))),
+    "series": ("a.csv", "text/csv", TABLE.encode),
+}
+VIEWS = {"pictures": "Picture", "recordings": "Recording", "series": "Forecast"}
+
+
+@pytest.mark.parametrize("run", MEDIA)
+def test_a_caption_a_transcript_and_a_forecast_are_made_played_and_changed(
+    page: Any, server: Process, tmp_path: Path, run: str
+) -> None:
+    name, kind, make = MEDIA[run]
+    content = make()
+    (tmp_path / name).write_bytes(content)
+    page.select_option("#run", run)
+    page.set_input_files("#file", tmp_path / name)
+    answered(page)
+    asked = httpx.post(f"{server.address}/v1/predict?run={run}&maps=1", content=content, headers={"content-type": kind})
+    [expected] = asked.json()["predictions"]
+    rows = len(expected["attention"])
+    assert rows > 1
+    assert page.text_content("#drop-text") == name
+    assert page.text_content("#output") == expected["text"]
+    assert page.text_content("#score").startswith("s, " if run == "series" else "log-probability")
+    assert page.locator("#map .choice button").first.text_content() == VIEWS[run]
+
+    page.locator("#map .transport input").fill(str(rows - 1))
+    page.click("#map .play")  # writes the last token
+    page.locator("#map .count", has_text=f"{rows} / {rows}").wait_for()
+    page.locator("#map .picture").first.focus()
+    page.keyboard.press("Escape")
+    hint = readout(page)
+    page.keyboard.press("ArrowRight")
+    assert readout(page) != hint
+    page.click("#map button:has-text('Matrix')")
+    page.locator("#map .picture").first.focus()
+    for key in ("ArrowDown", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    offered = page.locator("#actions button").all_text_contents()
+    assert [text.split()[0] for text in offered] == [*([] if run == "series" else ["Erase"]), "Let", "Silence"]
+    page.locator("#actions button").last.click()
+    page.wait_for_selector("#chosen li")
+    answered(page)
+    assert page.locator("#map .panel-of-model h2").all_text_contents()[:2] == ["before", "after"]
+    assert page.text_content("#problem") == ""
+
+
+def test_a_described_picture_is_an_example(page: Any) -> None:
     page.select_option("#run", "pictures")
     page.click("#examples button")
     answered(page)
+    assert page.locator("#map .picture.film").count() == 1
+
+
+def several(*names: str) -> dict[str, Any]:
+    """A file of several series, whose values differ."""
+    head, *rows = TABLE.splitlines()
+    quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+    lines = [f"{own}{row[1:]}{number}" for number, own in enumerate(quoted) for row in rows]
+    return {
+        "name": f"<img src=x onerror={CANARY}>.csv",
+        "mimeType": "text/csv",
+        "buffer": "\n".join([head, *lines]).encode(),
+    }
+
+
+def test_every_series_of_a_file_is_shown_by_its_name(page: Any, server: Process) -> None:
+    names = ("north", f"</option><img src=x onerror={CANARY}>")
+    file = several(*names)
+    page.select_option("#run", "series")
+    page.set_input_files("#file", files=[file])
+    answered(page)
+    address = f"{server.address}/v1/predict?run=series"
+    asked = httpx.post(address, content=file["buffer"], headers={"content-type": "text/csv"}).json()["predictions"]
+    assert page.locator("#names option").all_text_contents() == [*names] == [one["source"] for one in asked]
+    for index, one in reversed([*enumerate(asked)]):
+        page.select_option("#names", index=index)
+        assert page.text_content("#output") == one["text"]
+        assert page.locator("#map .picture.forecast").count() == 1
+    assert asked[0]["text"] != asked[1]["text"]
+    assert page.is_hidden("#hint")  # a change is for one input
+    assert page.text_content("#drop-text") == file["name"]
+    assert page.evaluate("window.owned") is None
+    assert page.locator("#result img, #ask img").count() == 0
+    page.select_option("#run", "bahdanau")
+    assert page.is_hidden("#names")
 
 
 def test_a_refusal_is_shown(page: Any, tmp_path: Path) -> None:
@@ -145,10 +245,18 @@ def test_a_refusal_is_shown(page: Any, tmp_path: Path) -> None:
     assert "is not a picture" in page.text_content("#problem")
 
 
-def test_hostile_texts_are_shown_literally(page: Any) -> None:
-    ask(page, "coverage", HOSTILE)
-    assert page.title() == "regard"
-    assert page.locator("#map img, #output b").count() == 0
+def test_hostile_texts_are_shown_literally_and_run_nothing(page: Any) -> None:
+    scripts = page.locator("script").count()
+    for text in HOSTILE:
+        ask(page, "coverage", text)
+        assert page.evaluate("window.owned") is None
+        assert page.title() == "regard"
+        assert page.locator("#result img, #result b:not(.number), #result iframe").count() == 0
+        assert page.locator("script").count() == scripts
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert "\u202e" not in page.text_content("#map")  # a bidi mark is shown by its code point
+        labels = "".join(page.locator("#map th").all_text_contents())  # of characters; a very large map has no table
+        assert len(text) == 2_000 or re.search("on(error|mouseover)", labels)
 
 
 @pytest.mark.parametrize("page", [{"viewport": {"width": 360, "height": 740}, "has_touch": True}], indirect=True)
@@ -160,18 +268,59 @@ def test_a_phone_shows_it_without_scrolling_sideways(page: Any) -> None:
         assert box is None or box["height"] >= 36
 
 
+def tab_to(page: Any, selector: str) -> None:
+    """Press Tab until an element has the focus."""
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(selector)
+
+
 @pytest.mark.parametrize("page", [{"color_scheme": "dark"}], indirect=True)
 def test_dark_and_keyboard_only(page: Any) -> None:
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert sum(map(int, dark[4:-1].split(","))) < 150
-    page.keyboard.press("Tab")  # the link to the interface
-    for _ in range(2):
-        page.keyboard.press("Tab")
-    page.keyboard.press("Tab")
+    tab_to(page, "#text")
     page.keyboard.type(TEXT)
     page.keyboard.press("Enter")
     answered(page)
-    assert page.text_content("#output") == "VERB DET NOUN PUNCT"
+    before = page.text_content("#output")
+    assert before == "VERB DET NOUN PUNCT"
+    tab_to(page, "#map .play")
+    page.keyboard.press("Enter")
+    assert page.text_content("#map .play") == "❚❚ Pause"
+    page.keyboard.press("Enter")
+    tab_to(page, "#map .picture")
+    for key in ("ArrowDown", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    tab_to(page, "#actions button")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#chosen li")
+    answered(page)
+    assert before in page.text_content("#score")
+    page.focus("#text")
+    tab_to(page, "#chosen button")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#chosen:not(:has(li))", state="attached")
+    answered(page)
+    assert page.text_content("#output") == before
+
+
+@pytest.mark.parametrize("page", [{"reduced_motion": "reduce"}], indirect=True)
+def test_everything_has_a_name_and_nothing_moves_that_should_not(page: Any) -> None:
+    ask(page, "transformer", TEXT)
+    unnamed = """[...document.querySelectorAll("button, select, input, textarea, [role=application]")].filter((own) =>
+      !(own.getAttribute("aria-label") || own.textContent.trim() || own.labels?.[0]?.textContent.trim()))"""
+    assert page.evaluate(f"{unnamed}.map((own) => own.outerHTML)") == [
+        '<input type="text" autocomplete="username" value="regard" hidden="">'
+    ]
+    assert page.get_attribute("#output", "aria-live") == "polite"
+    assert page.get_attribute("#problem", "role") == "alert"
+    moving = "[...document.querySelectorAll('*')].filter((own) => getComputedStyle(own).transitionDuration !== '0s')"
+    assert page.evaluate(f"{moving}.length") == 0
+    assert page.evaluate("document.getAnimations().length") == 0
 
 
 def test_the_documentation_needs_no_script(browser: Any, server: Process) -> None:

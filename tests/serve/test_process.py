@@ -18,6 +18,8 @@ import httpx
 import pytest
 from servers import Process, golden, inputs_of, process
 
+from regard.serve.server import SIGNALS, hear_signals
+
 ROOT = Path(__file__).parent.parent.parent
 HEAD = "POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
 SLOW = {"inputs": ["the fox " * 30], "beam": 10, "search": {"max_extra": 1000}}  # takes about a second
@@ -177,6 +179,40 @@ def test_a_killed_client_leaves_no_work_behind(server: Process) -> None:
     wait_until(lambda: server.metric("regard_requests_in_flight") == 1)
     assert ask(server, inputs=["a"]).status_code == 200
     assert server.metric("regard_batch_inputs_count") >= batches + 1
+
+
+def test_requests_of_a_server_that_was_held_up_are_forgotten_when_their_clients_are_gone(server: Process) -> None:
+    """More clients come and go while the server does not run than it takes on at once."""
+    body = json.dumps({"run": "luong", "inputs": ["a b"]}).encode()
+    content = f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        for _ in range(1_200):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+                connection.sendall(content)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: httpx.get(f"{server.address}/metrics", timeout=60).status_code == 200)
+    wait_until(lambda: server.metric("regard_requests_in_flight") == 1 and not server.metric("regard_queue_inputs"))
+    assert ask(server, inputs=["a"]).status_code == 200
+
+
+def test_a_signal_is_heard_while_many_requests_end() -> None:
+    """The pipe that wakes the loop is full: asyncio's own handlers would lose the signal."""
+
+    async def hear() -> int:
+        signals = hear_signals()
+        for _ in range(5_000):
+            asyncio.get_running_loop().call_soon_threadsafe(int)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await asyncio.wait_for(signals.get(), 20)
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        assert asyncio.run(hear()) == signal.SIGTERM
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_memory_comes_back(server: Process) -> None:

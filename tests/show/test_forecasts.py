@@ -536,3 +536,18 @@ def test_look_refuses_what_a_forecast_does_not_have(runs: Path, arguments: tuple
     result = shared_commands()("look", *arguments, folder=runs, limit=120)
     result.assert_behaved([2])
     assert message in result.error.replace("\n", " ")
+
+
+@pytest.mark.parametrize("lags", [(), (1, 2, 3), (1, 3, 4, 9), (2, 30)])
+def test_the_areas_that_a_step_cannot_look_at_have_every_such_step(lags: tuple[int, ...]) -> None:
+    attention = replace(MAP, layout=Steps(lags))
+    first, history = steps.first_step(attention, VIEW), len(VIEW.history)
+    for rows in range(len(MAP.rows) + 1):
+        areas = steps.beyond(attention, VIEW, rows)
+        for row in range(rows):
+            covered = {step for area in areas for step in area[row]}
+            assert all(len(area) == rows for area in areas)
+            for step in range(len(VIEW.times)):
+                back = history + row - step
+                is_read = step >= first and (back in lags if lags else back > 0)
+                assert (step in covered) != is_read, (row, step)

@@ -18,8 +18,8 @@ from test_html import HOSTILE, PIECES, stack
 from test_views import WHITE, picture_map, recording_map
 
 from browsing import Pages, chromium
-from regard.maps import AttentionMap, AttentionMaps, LayerMaps, PictureView
-from regard.show import filmstrip, forecasts
+from regard.maps import AttentionMap, AttentionMaps, LayerMaps, PictureView, Steps
+from regard.show import filmstrip, forecasts, steps
 from regard.show.html import (
     MODULES,
     html,
@@ -495,6 +495,29 @@ def test_the_steps_of_a_forecast_are_walked(pages: Pages) -> None:
     assert readout(alone) == "2026-02-22 median 2, 90 % 0 to 4, observed 2.5"
     assert texts(alone, ".choice button") == []
     assert alone.locator("polygon.interval").count() == 3
+
+
+@pytest.mark.parametrize("lags", [(), (1, 2, 3), (1, 3, 4, 9)])
+def test_what_a_step_of_a_forecast_cannot_look_at_is_grey(pages: Pages, lags: tuple[int, ...]) -> None:
+    """Over the same steps as in other formats."""
+    attention = replace(MAP, layout=Steps(lags))
+    view = pages.open(html(attention, "shop"))
+    sizes = """([times, rows]) => {
+      const frame = document.querySelector("rect.frame"), size = (name) => Number(frame.getAttribute(name));
+      const cell = (size("width") / times) * (size("height") / rows);
+      return [...document.querySelectorAll("polygon.beyond")].map((own) => {
+        const points = own.getAttribute("points").split(" ").map((point) => point.split(",").map(Number));
+        const doubled = points.map(([x, y], index) => {
+          const [across, down] = points[(index + 1) % points.length];
+          return x * down - across * y;
+        });
+        return Math.abs(doubled.reduce((sum, part) => sum + part)) / 2 / cell;
+      });
+    }"""
+    areas = view.evaluate(sizes, [len(VIEW.times), len(MAP.rows)])
+    expected = [sum(map(len, ranges)) for ranges in steps.beyond(attention, VIEW, len(MAP.rows))]
+    assert areas == pytest.approx(expected, abs=1e-6)
+    assert "not in reach" in texts(view, ".legend .scale")
 
 
 def test_reduced_motion_plays_without_transitions(pages: Pages) -> None:

@@ -88,3 +88,15 @@ def test_without_pillow_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyP
 def test_a_forecast_is_saved_with_its_map(tmp_path: Path) -> None:
     saved: Any = MAP.save(tmp_path / "x.gif", "shop")
     assert len(frames(saved.read_bytes())[0]) == len(VIEW.times) - len(VIEW.history) + 1
+
+
+def test_a_forecast_that_is_not_written_leaves_no_marks() -> None:
+    pixels, _ = frames(draw(MAP, ".gif", "shop"))
+    mark = torch.tensor([0xE8, 0x79, 0x0C])
+    orange = [((frame.int() - mark).abs().amax(-1) < 40) for frame in pixels]
+    counts = [place.sum().item() for place in orange]
+    assert counts[0] < counts[1] < counts[-1]
+    legend = pixels[0].shape[0] * 6 // 7  # below the map
+    assert not orange[0][:legend].any()
+    blue = [((frame[..., 2].int() - frame[..., 0].int()) > 60)[:legend].sum().item() for frame in pixels]
+    assert blue == sorted(blue)  # the fan and the cells grow

@@ -527,9 +527,23 @@ def test_predict_needs_a_file_of_the_same_frequency(run: Run, tmp_path: Path) ->
     name = write_long(tmp_path / "x.csv", [Series("a", np.ones(30), Frequency("day"), START)])
     result = shared_commands()("predict", run.path, name, folder=tmp_path)
     result.assert_behaved()
-    assert "x.csv:2: its steps are of one day, but this run learned from steps of one hour" in result.error
+    assert "x.csv:2: the values of 'a' are at least 24 steps apart, but this run learned from" in result.error
+    assert result.out == b""  # no header either
     result = shared_commands()("predict", run.path, folder=tmp_path)
     assert "this run forecasts series: give a CSV file" in result.error
+
+
+def test_a_short_file_with_gaps_is_read_with_the_frequency_of_the_run(run: Run, tmp_path: Path) -> None:
+    """Its own times are two hours apart, three, and one: or there is only one of them."""
+    few = a_series("few", 8)
+    few.values[[1, 3, 4]] = np.nan
+    once = a_series("once", 1)
+    for series in (few, once):
+        name = write_long(tmp_path / "x.csv", [series])
+        expected = regard.load(run, device="cpu").predict([series])[0]
+        rows = list(csv.reader(io.StringIO(printed(tmp_path, "predict", run.path, name))))
+        assert [row[1] for row in rows[1:]] == list(expected.times)
+        assert [row[2] for row in rows[1:]] == [f"{value:.6g}" for value in expected.mean]
 
 
 def test_score_has_baselines_and_scores_the_last_windows(run: Run, file: str, tmp_path: Path) -> None:

@@ -8,24 +8,24 @@ weights are made uniform or are permuted.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from jaxtyping import Float
+from torch import Tensor
 
 from regard.analysis import alignment
 from regard.analysis.forced import force, translator
-from regard.attention.core import Attended
-from regard.attention.masks import materialize
-from regard.attention.scopes import Scope
+from regard.attention.intervene import HeadIntervention, Permute, Uniform
+from regard.attention.normalizers import Pairs
+from regard.attention.scopes import Weights
 from regard.console import counted
 from regard.errors import DataError, RecipeError
 from regard.maps import MARKS, AttentionMap
-from regard.models import CROSS, Seq2Seq, sites
-from regard.predict import Predictor
+from regard.models import CROSS, Seq2Seq
+from regard.predict import Predictor, intervene
 from regard.storage import MODEL, Run
 from regard.tasks import Transduce
 from regard.types import BEGIN, END, Example, Memory, Prediction
@@ -205,78 +205,37 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(own.mean().item(), low, high)
 
 
-# ---- replacing weights: the only place that changes a model's attention, by hooks that go with the block
-
-Replacement = Callable[[Tensor, Tensor], Tensor]  # weights, mask of the keys that each query may see -> weights
+# ---- replacing weights
 
 
-def uniform(weights: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "*batch query key"]) -> Tensor:
-    """The same sum of weights, the same for every key that a query may see."""
-    total = weights.sum(-1, keepdim=True)
-    return torch.where(visible, total / visible.sum(-1, keepdim=True).clamp(min=1), torch.zeros_like(weights))
+@dataclass(frozen=True)
+class Reshuffle(HeadIntervention):
+    """Permutes the weights in another order at each call, so that no call reads where the map of another one points."""
 
+    name = "reshuffle"
+    seeds: Iterator[int] = field(default_factory=lambda: count(SEED))  # of `Permute`
 
-class Permuted:
-    """The weights of each query in a random order among the keys that it may see; a new order for each call."""
-
-    def __init__(self, seed: int = SEED) -> None:
-        self.random = torch.Generator().manual_seed(seed)
-
-    def __call__(self, weights: Float[Tensor, "*batch query key"], visible: Bool[Tensor, "*batch query key"]) -> Tensor:
-        """Weights of the visible keys, drawn in a random order, to the visible keys in their own order."""
-        noise = torch.rand(weights.shape, generator=self.random).to(weights.device)
-        drawn = noise.masked_fill(~visible, torch.inf).argsort(-1)
-        places = (~visible).to(torch.uint8).argsort(dim=-1, stable=True)
-        return torch.zeros_like(weights).scatter(-1, places, weights.gather(-1, drawn))
-
-
-@contextmanager
-def replaced_weights(model: nn.Module, change: Replacement) -> Iterator[None]:
-    """In the block, every attention to the source uses weights that `change` makes, in forward passes and searches."""
-    handles = [
-        model.get_submodule(name).register_forward_hook(_replacing_hook(change), with_kwargs=True)
-        for name, site in sites(model).items()
-        if site.name == CROSS
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _replacing_hook(change: Replacement) -> Callable[..., Attended]:
-    """A forward hook that sums the values anew, with other weights."""
-
-    def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], result: Attended) -> Attended:
-        assert isinstance(module, Scope)
-        query, keys, values = inputs
-        mask, start = named["mask"], named.get("start", 0)
-        weights = result.weights
-        if weights is None:
-            weights = module.weigh(query, keys, mask=mask, bias=named.get("bias"), start=start)
-        visible = materialize(module.focus(query, keys, mask, start).mask, query, keys)
-        seen = torch.ones_like(weights, dtype=torch.bool) if visible is None else visible.expand_as(weights)
-        new = change(weights, seen)
-        return Attended(new.to(values.dtype) @ values, new, result.log_prob)
-
-    return hook
+    def replaced(self, call: Weights) -> Pairs:
+        """The weights, permuted with the next seed."""
+        return Permute(seed=next(self.seeds)).replaced(call)
 
 
 def replacements(predictor: Predictor, examples: Sequence[Example]) -> dict[str, Replaced]:
     """What uniform and permuted weights do to the outputs; all layers and heads that attend to the source have them."""
-    sources = [example.source for example in examples]
-    changes: dict[str, Replacement] = {"uniform": uniform, "permuted": Permuted()}
-    outputs = [prediction.text for prediction in predictor.predict(sources, beam=1)]
-    scores = _token_scores(predictor, examples)
+    changes = {"uniform": Uniform(CROSS), "permuted": Reshuffle(CROSS)}
+    outputs, scores = _outputs(predictor, examples), _token_scores(predictor, examples)
     found = {}
     for name, change in changes.items():
-        with replaced_weights(predictor.model, change):
-            others = [prediction.text for prediction in predictor.predict(sources, beam=1)]
-            changed_scores = _token_scores(predictor, examples)
+        with intervene(predictor, change):
+            others, changed_scores = _outputs(predictor, examples), _token_scores(predictor, examples)
         share = sum(one != other for one, other in zip(outputs, others, strict=True)) / len(outputs)
         found[name] = Replaced(share, (changed_scores - scores).mean().item())
     return found
+
+
+def _outputs(predictor: Predictor, examples: Sequence[Example]) -> list[str]:
+    """The outputs of greedy search."""
+    return [prediction.text for prediction in predictor.predict([example.source for example in examples], beam=1)]
 
 
 def _token_scores(predictor: Predictor, examples: Sequence[Example]) -> Float[Tensor, " tokens"]:

@@ -27,10 +27,11 @@ def forecast_files(
 
     series = read(predictor, names, columns, quiet=quiet)
     groups = [series[start : start + AT_ONCE] for start in range(0, len(series), AT_ONCE)]
-    if not as_json:
-        core.write_line(_row(header()))
-    for group in track(groups, "forecasting", quiet=quiet):
-        for forecast in predictor.predict(group, seed=seed):
+    for number, group in enumerate(track(groups, "forecasting", quiet=quiet)):
+        forecasts = predictor.predict(group, seed=seed)
+        if not (as_json or number):  # nothing is printed if the first series are refused
+            core.write_line(_row(header()))
+        for forecast in forecasts:
             assert isinstance(forecast, Forecast)
             if as_json:
                 core.write_line(core.to_json(forecast.to_dict(maps=maps)))
@@ -50,9 +51,10 @@ def read(predictor: "Predictor", names: list[str], columns: str | None, *, quiet
     if not names or core.STDIN in names:
         raise RecipeError("this run forecasts series: give a CSV file, such as series.csv")
     chosen = core.split_columns(columns) or task.recipe.data.columns
-    recipe = replace(task.recipe, data=replace(task.recipe.data, columns=chosen))
+    recipe = replace(task.for_later_data, data=replace(task.recipe.data, columns=chosen))
     task.check_columns(recipe)
     series, notes = task.read_series(recipe, names)
+    task.check_later(series)
     if not quiet:
         for sentence in notes:
             core.note(sentence)

@@ -82,8 +82,11 @@ def accept_upload(task: AnyTask, content: bytes, kind: str, bounds: Bounds) -> l
     limits = limits_of(task, bounds)
     if isinstance(task, Forecasting):
         lines = read_lines([content], UPLOAD, limits)
-        series = series_files.of_lines(lines, UPLOAD, task.recipe.forecast.format, reading_of(task.recipe)).series
+        series = series_files.of_lines(
+            lines, UPLOAD, task.recipe.forecast.format, reading_of(task.for_later_data)
+        ).series
         check_values(series, bounds)
+        task.check_later(series)
         return [Medium(one.name, one) for one in series]
     if noun == "picture":
         return [task.accept(pictures.decode(content, UPLOAD, limits), UPLOAD)]

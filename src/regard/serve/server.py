@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import StoppedError, StorageError, shown
@@ -60,9 +61,7 @@ def _listening(address: Address) -> Iterator[socket.socket]:
 async def _serve(service: Service, guard: Guard, listener: socket.socket, say: Callable[[str], None]) -> None:
     """Answer requests until a signal comes, then those that were accepted, within the bound; then end."""
     server = _server(guard, service.bounds)
-    loop, signals = asyncio.get_running_loop(), asyncio.Queue[int]()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, signals.put_nowait, number)
+    signals = hear_signals()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     lanes = [*service.lanes.values()]
     for lane in lanes:
@@ -81,6 +80,22 @@ async def _serve(service: Service, guard: Guard, listener: socket.socket, say: C
             await asyncio.to_thread(lane.join, 2.0)
         service.pool.shutdown(wait=False, cancel_futures=True)
     say("stopped")
+
+
+def hear_signals() -> "asyncio.Queue[int]":
+    """A queue that gets the number of each signal that asks the server to stop.
+
+    `add_signal_handler` of asyncio would lose a signal that comes while the pipe that wakes the loop is full, as it is
+    if many requests end at once.
+    """
+    loop, signals = asyncio.get_running_loop(), asyncio.Queue[int]()
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(signals.put_nowait, number)
+
+    for number in SIGNALS:
+        signal.signal(number, hear)
+    return signals
 
 
 async def _until_stopped(service: Service, signals: "asyncio.Queue[int]", say: Callable[[str], None]) -> None:

@@ -30,20 +30,28 @@ def lay_out(
     title: str,
     spell: Callable[[str], str] = str,
     scale: str = "map",
+    written: int | None = None,
 ) -> Picture:
-    """Place the fan and, below it on the same time axis, the map with a row for each step of the forecast."""
+    """Place the fan and, below it on the same time axis, the map with a row for each step of the forecast.
+
+    `written` is the number of its steps that are drawn, in a picture of the same size; None draws all.
+    """
     wide, history = WIDE / len(view.times), len(view.history)
+    written = view.quantiles.shape[1] if written is None else written
     lines, words = _values(view)
-    fan = [*lines, *_fan(view, wide)]
+    fan = [*lines, *_fan(view, wide, written)]
     squares, image, areas = [], None, _notes(view, wide)
     foot, right = HIGH, WIDE
+    later: list[Word] = []
     if attention is not None and attention.rows and attention.columns:
-        tall = min(TALLEST, max(LOWEST, MAP / len(attention.rows)))
+        tall = row_height(attention)
         top, foot = HIGH + GAP, HIGH + GAP + tall * len(attention.rows)
-        image = _image(attention, view, top, tall, scale)
+        image = _image(attention, view, top, tall, scale, written)
         found = steps.looks(attention, view)
-        fan += [*_beyond(attention, view, top, tall), *_frame(top, foot), *_marks(view, found, top, tall)]
+        drawn = [look for look in found if look.row < written]
+        fan += [*_beyond(attention, view, top, tall, written), *_frame(top, foot), *_marks(view, drawn, top, tall)]
         names = _rows(attention, found, top, tall, spell)
+        later = [word for word in names if word.y - 4 > top + written * tall]
         words, right = words + names, max(right, *(word.x + word.length for word in names))
         areas += _looks(attention, view, found, top, tall)
         squares = [Square(13 + 10 * level, foot + 34, 10, level / 10) for level in range(11)]
@@ -64,7 +72,13 @@ def lay_out(
     right = max(right, *(word.x + word.length / (2 if word.anchor == "center" else 1) for word in words if word.x > 0))
     under = foot + (50 if squares else 26)
     extent = (left - MARGIN, -58 - MARGIN, right - left + 2 * MARGIN, under + 58 + 2 * MARGIN)
-    return Picture(squares, words, *extent, (*fan, *key_lines), image, tuple(areas))
+    shown = [word for word in words if word not in later]
+    return Picture(squares, shown, *extent, (*fan, *key_lines), image, tuple(areas))
+
+
+def row_height(attention: AttentionMap) -> float:
+    """The height of a row of the map."""
+    return min(TALLEST, max(LOWEST, MAP / len(attention.rows)))
 
 
 def _values(view: SeriesView) -> tuple[list[Line], list[Word]]:
@@ -75,7 +89,7 @@ def _values(view: SeriesView) -> tuple[list[Line], list[Word]]:
     return lines, [Word(-8, y + 4, label, SMALL, "right", ink=PALE) for y, label in places]
 
 
-def _fan(view: SeriesView, wide: float) -> Iterator[Line]:
+def _fan(view: SeriesView, wide: float, written: int) -> Iterator[Line]:
     """Intervals, median, history and what was observed, from the lowest to the highest layer."""
     axis, history = steps.value_axis(view), len(view.history)
 
@@ -86,17 +100,17 @@ def _fan(view: SeriesView, wide: float) -> Iterator[Line]:
         return ((first - reach * wide, above), *points, (last + reach * wide, below))
 
     for (low, high, share), ink in zip(steps.bands(view), _inks(view), strict=True):
-        lower, upper = view.quantiles[low], view.quantiles[high]
+        lower, upper = view.quantiles[low, :written], view.quantiles[high, :written]
         for part in steps.runs((lower + upper).tolist()):
             first, last = part[0][0], part[-1][0] + 1
             ends = [[*enumerate(values[first:last].tolist(), first)] for values in (lower, upper)]
             outline = (*places(ends[0], history, 0.5), *reversed(places(ends[1], history, 0.5)))
             yield Line(outline, ink, filled=True, note=f"{share} of the sample paths")
-    for part in steps.runs(steps.median(view)):
+    for part in steps.runs(steps.median(view)[:written]):
         yield Line(places(part, history, 0.5), MEDIAN, 2.0, note="median")
     for part in steps.runs(view.history.tolist()):
         yield Line(places(part, 0, 0.0 if len(part) > 1 else 0.3), INK, 1.5)
-    for part in [] if view.observed is None else steps.runs(view.observed.tolist()):
+    for part in [] if view.observed is None else steps.runs(view.observed[:written].tolist()):
         yield Line(places(part, history), INK, 0.75)
         if wide > 2 * DOT:
             yield from (_circle(point, DOT) for point in places(part, history)[1:-1])
@@ -121,23 +135,23 @@ def _circle(centre: tuple[float, float], radius: float, ink: str = INK, *, fille
     return Line(points, ink, 1.5, filled=filled)
 
 
-def _image(attention: AttentionMap, view: SeriesView, top: float, tall: float, scale: str) -> Image:
+def _image(attention: AttentionMap, view: SeriesView, top: float, tall: float, scale: str, written: int) -> Image:
     """The weights, each column below the value that it is on; of very many, a dot is the largest of several."""
     wide, first = WIDE / len(view.times), steps.first_step(attention, view)
     pooled = pool(attention, DOTS, DOTS)
     levels = (shades(pooled.weights, scale).nan_to_num(0).clamp(0, 1) * 255).round().byte()
+    levels[math.ceil(written / pooled.rows.step) :] = 0
     across, down = levels.shape[1] * pooled.columns.step * wide, levels.shape[0] * pooled.rows.step * tall
     return Image(first * wide, top, across, down, levels)
 
 
-def _beyond(attention: AttentionMap, view: SeriesView, top: float, tall: float) -> Iterator[Line]:
-    """The parts of a map that have no weight: values that the model does not read, and those after each step."""
-    wide, history, rows = WIDE / len(view.times), len(view.history), len(attention.rows)
-    if start := steps.first_step(attention, view) * wide:
-        bottom = top + rows * tall
-        yield Line(((0, top), (start, top), (start, bottom), (0, bottom)), BEYOND, filled=True)
-    stairs = [((history + row) * wide, top + (row + below) * tall) for row in range(rows) for below in (0, 1)]
-    yield Line((*stairs, (WIDE, top + rows * tall), (WIDE, top)), BEYOND, filled=True)
+def _beyond(attention: AttentionMap, view: SeriesView, top: float, tall: float, written: int) -> Iterator[Line]:
+    """The parts of a map that have no weight, because these steps cannot look there."""
+    wide = WIDE / len(view.times)
+    for ranges in steps.beyond(attention, view, written):
+        ends = [(own.start, own.stop, top + (row + below) * tall) for row, own in enumerate(ranges) for below in (0, 1)]
+        right, left = (tuple((end[side] * wide, end[2]) for end in ends) for side in (1, 0))
+        yield Line((*right, *reversed(left)), BEYOND, filled=True)
 
 
 def _frame(top: float, foot: float) -> Iterator[Line]:

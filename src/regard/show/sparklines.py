@@ -350,14 +350,17 @@ def _rows(attention: AttentionMap, view: SeriesView, longest: int) -> list[Row]:
 def _binned(
     attention: AttentionMap, view: SeriesView, columns: Columns, lines: int, scale: str
 ) -> Float[Tensor, "lines columns"]:
-    """The shades in the columns of characters: each is the largest of its rows and steps; NaN beyond the map."""
+    """The shades in the columns of characters: each is the largest of its rows and steps; -inf out of reach."""
     first, every = steps.first_step(attention, view), math.ceil(len(attention.rows) / lines)
     shaded = shades(attention.weights, scale).detach().cpu().float().nan_to_num(0).clamp(0, 1)
-    binned = torch.full((lines, columns.total), torch.nan)
+    for ranges in steps.beyond(attention, view, len(shaded)):
+        for row, own in zip(shaded, ranges, strict=True):
+            row[max(0, own.start - first) : max(0, own.stop - first)] = -torch.inf
+    binned = torch.full((lines, columns.total), -torch.inf)
     for column, weights in enumerate(shaded.T):
         places = columns.of(first + column)
         largest = torch.stack([part.amax() for part in weights.split(every)]).unsqueeze(1)
-        binned[:, places] = torch.fmax(binned[:, places], largest)
+        binned[:, places] = torch.maximum(binned[:, places], largest)
     return binned
 
 
@@ -365,10 +368,9 @@ def _weights(weights: list[float], row: Row, columns: Columns, inks: Inks | None
     """The characters of a line of the map, with a mark at the largest weight; none where nothing is in reach."""
     own = columns.of(row.step)
     marked = (own.start + own.stop - 1) // 2 if row.weight > 0 else -1
-    reach = columns.of(columns.history.steps + row.last - 1).stop
     cells = []
     for place, weight in enumerate(weights):
-        if place >= reach or math.isnan(weight):
+        if weight < 0:
             cells.append(Cell())
         elif inks is None:
             cells.append(Cell(LOOK if place == marked else SHADES[min(4, int(weight * 4 + 0.5))]))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from regard.maps import AttentionMap, SeriesView
+from regard.maps import AttentionMap, SeriesView, Steps
 
 LARGEST = 1e300  # values beyond it are drawn there, since the difference of two of them must be finite
 MARGIN = 0.04  # room above and below the values, as a share of their range
@@ -52,6 +52,21 @@ def looks(attention: AttentionMap, view: SeriesView) -> list[Look]:
         Look(row, first + column, history + row - first - column, attention.weights[row, column].item())
         for column, row in attention.links()
     ]
+
+
+def beyond(attention: AttentionMap, view: SeriesView, rows: int) -> list[list[range]]:
+    """The steps that the first rows cannot look at, as areas: of each, the range of steps of every row."""
+    first, history, end = first_step(attention, view), len(view.history), len(view.times)
+    lags = attention.layout.lags if isinstance(attention.layout, Steps) else ()
+
+    def area(least: int, most: int) -> list[range]:
+        """The steps from `most` to `least` back of each row."""
+        nows = range(history, history + rows)
+        return [range(max(first, now - most), max(first, min(end, now - least + 1))) for now in nows]
+
+    gaps = [(one + 1, other - 1) for one, other in pairwise((0, *lags, end) if lags else ()) if other - one > 1]
+    areas = [[range(first)] * rows, area(-end, 0), *(area(*gap) for gap in gaps)]
+    return [ranges for ranges in areas if any(ranges)]
 
 
 def bands(view: SeriesView) -> list[Band]:

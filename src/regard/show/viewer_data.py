@@ -32,6 +32,7 @@ texts in them are plain texts, never markup. The format:
       "grid": [height, width]             # over a picture
       | "seconds": number, "times": [number | null, ...]  # over a recording: of a column, and of each row
       | "steps": [of a row, of a column], "reach": number # over a series: columns end a step before its last step
+      , "lags": [number, ...]             # optional: steps back that a row can look, if not all
     }
     view = {"kind": "picture", "height", "width", "data"}                # RGB bytes in base64
       | {"kind": "recording", "frames", "bands", "seconds", "highest", "data", "sound"}  # levels; a WAV as data URL
@@ -399,7 +400,8 @@ def _on_view(drawn: Drawn, pooled: Pooled, number: int, scale: str | None) -> Da
         return {"view": number, "grid": [layout.height, layout.width], "top": top} if step == 1 else {}
     top = _numbers(tops(pooled.weights, scale or "map").squeeze(1).tolist())
     if isinstance(layout, Steps):
-        return {"view": number, "steps": [pooled.rows.step, step], "reach": drawn.columns, "top": top}
+        lags = {"lags": list(layout.lags)} if layout.lags else {}
+        return {"view": number, "steps": [pooled.rows.step, step], "reach": drawn.columns, "top": top} | lags
     assert isinstance(layout, Frames)
     times = [None if time is None else round(time, 3) for time in drawn.times[:: pooled.rows.step]]
     return {"view": number, "seconds": layout.seconds * step, "times": times, "top": top}

@@ -209,15 +209,9 @@ def _on_recording(
 def _on_series(
     attention: AttentionMap, view: SeriesView, title: str, spell: Spell, scale: str | None, step: int
 ) -> Picture:
-    """The fan and the map so far; what comes later is white."""
-    picture = fan.lay_out(attention, view, title, spell, scale or "map")
-    rows, wide = len(attention.rows), fan.WIDE / len(view.times)
-    if step < rows:
-        left = (len(view.history) + step) * wide + 0.5
-        veil = ((left, 0.0), (fan.WIDE, 0.0), (fan.WIDE, fan.HIGH), (left, fan.HIGH))
-        picture = replace(picture, lines=(*picture.lines, Line(veil, "white", filled=True)))
-    if not attention.columns:
+    """The fan and the map so far."""
+    picture = fan.lay_out(attention, view, title, spell, scale or "map", step)
+    if not step or not attention.columns:
         return picture
-    tall, top = min(fan.TALLEST, max(fan.LOWEST, fan.MAP / rows)), fan.HIGH + fan.GAP
-    picture = _hidden(picture, top + step * tall, top + rows * tall, fan.WIDE)
-    return _framed(picture, top + (step - 1) * tall, top + step * tall, fan.WIDE) if step else picture
+    tall, top = fan.row_height(attention), fan.HIGH + fan.GAP
+    return _framed(picture, top + (step - 1) * tall, top + step * tall, fan.WIDE)

@@ -534,6 +534,22 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
     # from series to forecasts
 
     @property
+    def for_later_data(self) -> Recipe:
+        """The recipe with the frequency that was learned from: that of later data is not inferred from a few times."""
+        if not self.frequency.has_calendar:
+            return self.recipe
+        return replace(self.recipe, forecast=replace(self.recipe.forecast, frequency=str(self.frequency)))
+
+    def check_later(self, series: Iterable[Series]) -> None:
+        """Refuse series of later data that are of a longer step, such as days for a run of hours."""
+        for each in series:
+            if not self.recipe.forecast.frequency and (apart := _least_distance(each)) > 1:
+                raise DataError(
+                    f"{each.where(0)}: the values of {shown(each.name)} are at least {apart:,} steps apart, but this "
+                    f"run learned from steps of {self.frequency.in_words}; give series with values at such steps"
+                )
+
+    @property
     def noun_of_input(self) -> str:
         """The word for one input in messages."""
         return "series"
@@ -552,10 +568,10 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
             return value
         if isinstance(value, Series):
             return Medium(value.name, value)
-        frequency = self.frequency if self.frequency.has_calendar else None
-        series, _ = series_given.given(value, reading_of(self.recipe)._replace(frequency=frequency), name)
+        series, _ = series_given.given(value, reading_of(self.for_later_data), name)
         if len(series) != 1:
             raise DataError(f"{name} has {len(series):,} series; give them one by one")
+        self.check_later(series)
         return Medium(series[0].name, series[0])
 
     @torch.no_grad()
@@ -672,13 +688,18 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
     def _lag_map(self, weights: Float[Tensor, "horizon lags"], forecast: "Forecast") -> LayerMaps:
         """The map of the mixture of lagged values: a column for each value within the largest lag."""
         assert forecast.series is not None
-        values, horizon, lags = len(forecast.series), self.shape.horizon, torch.tensor(self.shape.lags)
-        first = max(0, values - self.shape.before)
+        values, shape, horizon, lags = (
+            len(forecast.series),
+            self.shape,
+            self.shape.horizon,
+            torch.tensor(self.shape.lags),
+        )
+        first = max(0, values - shape.before)
         columns = forecast.series.labels(values + horizon - 1)[first:]
         steps = torch.arange(horizon).unsqueeze(1)
         places = (values + steps - lags - first).clamp(min=0)  # values before the first one have no weight
         spread = torch.zeros(horizon, len(columns)).index_put((steps, places), weights.float(), accumulate=True)
-        return LayerMaps(LAG_MIXTURE, 1, spread.unsqueeze(0), forecast.times, columns, Steps(), forecast.view)
+        return LayerMaps(LAG_MIXTURE, 1, spread.unsqueeze(0), forecast.times, columns, Steps(shape.lags), forecast.view)
 
     def _axes(self, series: Series, times: tuple[str, ...]) -> Axes:
         """The axes of the maps of a forecast after a series: times of the forecast, and of the values before each."""
@@ -840,6 +861,12 @@ def check_possible(series: Iterable[Series], likelihood: str) -> None:
             raise DataError(
                 f"{each.where(wrong.position)}: {wrong.reason} with forecast.likelihood = {likelihood}; choose another"
             )
+
+
+def _least_distance(series: Series) -> int:
+    """The least number of steps between two observed values; 1 if there are fewer than two."""
+    places = np.flatnonzero(~np.isnan(series.values))
+    return int(np.diff(places).min()) if len(places) > 1 else 1
 
 
 def example_of(series: Series) -> Example:

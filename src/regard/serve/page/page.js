@@ -66,9 +66,10 @@ function question(run, options, path) {
 
 const typeOf = (run) => (state.file.type.startsWith(KINDS[run.input]) ? state.file.type : run.input === "series" ? "text/csv" : "application/octet-stream");
 
+/** The predictions of a run: one, or of a file of series one for each. */
 async function predict(run, options) {
   const response = await request(...question(run, options, "/v1/predict"));
-  return (await response.json()).predictions[0];
+  return (await response.json()).predictions;
 }
 
 /** Asks for a stream; shows each token as it comes. Returns the whole prediction. */
@@ -168,10 +169,15 @@ async function ask() {
   const asked = options();
   try {
     const other = runNamed(part("other").value);
-    if (state.changes.length) showChanged(await predict(run, changed(asked)));
-    else if (other) showBoth(run, other, await Promise.all([predict(run, asked), predict(other, asked)]));
-    else if (run.streams && asked.n_best === 1 && asked.beam === 1) show(await follow(run, asked));
-    else show(await predict(run, asked));
+    if (state.changes.length) showChanged((await predict(run, changed(asked)))[0]);
+    else if (other) {
+      const [ones, others] = await Promise.all([predict(run, asked), predict(other, asked)]);
+      showNamed(ones, (index) => showBoth(run, other, [ones[index], others[index]]));
+    } else if (run.streams && asked.n_best === 1 && asked.beam === 1) show(await follow(run, asked));
+    else {
+      const answers = await predict(run, asked);
+      showNamed(answers, (index) => show(answers[index]));
+    }
     state.carried = [...state.changes];
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -203,16 +209,30 @@ function clear() {
   [state.changes, state.carried] = [[], []];
   state.viewer?.destroy();
   state.viewer = null;
-  for (const id of ["result", "problem", "change", "diff"]) part(id).hidden = true;
+  for (const id of ["result", "problem", "change", "diff", "names-field"]) part(id).hidden = true;
   for (const id of ["output", "score"]) part(id).textContent = "";
   showChips();
 }
 
 const scoreOf = (prediction) => (Number.isFinite(prediction.score) ? `log-probability ${prediction.score.toFixed(3)}` : "");
 
+/** Shows the first of several predictions, and their names to choose another by; `draw` shows that of an index. */
+function showNamed(predictions, draw) {
+  const names = part("names");
+  part("names-field").hidden = predictions.length < 2;
+  names.replaceChildren(...predictions.map(({ source }, index) => make("option", { value: index }, [source])));
+  names.onchange = () => {
+    part("change").hidden = true;
+    draw(names.selectedIndex);
+  };
+  draw(0);
+}
+
+const isOneOfSeveral = () => !part("names-field").hidden;
+
 function show(prediction) {
   part("output").textContent = prediction.text || prediction.error || "(an empty output)";
-  part("score").textContent = [scoreOf(prediction), prediction.finished === false ? "cut at the longest length" : ""].filter(Boolean).join(", ");
+  part("score").textContent = [chosenRun().input === "series" && !isOneOfSeveral() ? prediction.source : "", scoreOf(prediction), prediction.finished === false ? "cut at the longest length" : ""].filter(Boolean).join(", ");
   part("diff").hidden = true;
   drawView(prediction.view && { ...prediction.view, name: "" });
   showChips();
@@ -248,7 +268,7 @@ function differing({ kind, before, after }) {
 
 function drawView(view) {
   part("map").hidden = !view;
-  part("hint").hidden = !view || !chosenRun().attention.length || Boolean(part("other").value);
+  part("hint").hidden = !view || !chosenRun().attention.length || Boolean(part("other").value) || isOneOfSeveral();
   if (!view) return;
   state.choices = (view.panels ?? [view])[0].choices ?? [];
   if (state.viewer) state.viewer.update(view);
@@ -260,13 +280,14 @@ function drawView(view) {
 /** Offers what can be done at a place of the map. */
 function pick({ path, unit, row, column, output, source }) {
   const run = chosenRun(), of = (name) => path[state.choices.indexOf(name)] ?? "";
-  if (!run.attention.length || (part("other").value && !state.changes.length) || (of("Output") && of("Output") !== "1")) return;
+  if (!run.attention.length || isOneOfSeveral() || (part("other").value && !state.changes.length) || (of("Output") && of("Output") !== "1")) return;
   const site = of("Site"), isCross = !site || site === run.attention[0].site;
+  if (site && !run.attention.some((own) => own.site === site)) return; // such as forecast.lag_mixture, which has no keys
   const layer = /^layer (\d+)$/.exec(of("Layer"))?.[1], head = /^head (\d+)$/.exec(of("Head"))?.[1];
   const place = [site, layer ? `layer=${layer}` : "", head ? `head=${head}` : ""].filter(Boolean).join(" ");
   const position = (index, label) => (unit === "words" ? `"${label.replaceAll('"', "")}"` : index + 1);
   const actions = [];
-  if (column !== null && isCross) actions.push([`Erase “${source}”`, `erase ${position(column, source)}`]);
+  if (column !== null && isCross && run.input !== "series") actions.push([`Erase “${source}”`, `erase ${position(column, source)}`]);
   if (row !== null && column !== null) {
     actions.push([`Let “${output}” look only at “${source}”`, `force ${place ? `${place} ` : ""}row=${position(row, output)} column=${position(column, source)}`]);
   }

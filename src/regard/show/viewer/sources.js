@@ -337,10 +337,11 @@ function mapBelow(map, view, { isWide, left, across, wide, tall, top, down, rows
   Object.assign(canvas.style, { left: `${left + first * wide}px`, top: `${top}px`, width: `${length}px`, height: `${down}px` });
   pen.imageSmoothingEnabled = false;
   pen.drawImage(dotted(map, { onView: true }), 0, 0, canvas.width, canvas.height);
-  const stairs = map.rows.flatMap((_, row) => [0, 1].map((lower) => [left + Math.min(history + (row + 1) * each - 1, view.times.length) * wide, top + (row + lower) * tall]));
-  const beyond = [[...stairs, [left + across, top + down], [left + across, top]]];
-  if (first) beyond.push([[left, top], [left + first * wide, top], [left + first * wide, top + down], [left, top + down]]);
-  const parts = beyond.map((points) => shape("polygon", { class: "beyond", points: points.join(" ") }));
+  const parts = beyond(map, view, first).map((ranges) => {
+    const ends = ranges.flatMap((range, row) => [0, 1].map((lower) => [range, top + (row + lower) * tall]));
+    const [starts, stops] = [0, 1].map((end) => ends.map(([range, y]) => [left + range[end] * wide, y]));
+    return shape("polygon", { class: "beyond", points: [...stops, ...starts.reverse()].join(" ") });
+  });
   parts.push(shape("rect", { class: "frame", x: left, y: top, width: across, height: down }));
   const frames = [];
   for (let row = 0; row < rows; row++) {
@@ -359,6 +360,19 @@ function mapBelow(map, view, { isWide, left, across, wide, tall, top, down, rows
   return { canvas, parts, labels, frames };
 }
 
+/** The steps that no step of a row can look at, as areas: of each, start and end in every row. As in show/steps.py. */
+function beyond(map, view, first) {
+  const [each] = map.steps, [history, end] = [view.history.length, view.times.length];
+  const area = (least, most) => map.rows.map((_, row) => {
+    const [now, last] = [history + row * each, Math.min(history + (row + 1) * each, end) - 1];
+    const start = Math.max(first, last - most);
+    return [start, Math.max(start, Math.min(end, now - least + 1))];
+  });
+  const known = map.lags ? [0, ...map.lags, end] : [];
+  const gaps = known.slice(1).map((lag, index) => [known[index] + 1, lag - 1]).filter(([least, most]) => least <= most);
+  return [map.rows.map(() => [0, first]), area(-end, 0), ...gaps.map(([least, most]) => area(least, most))].filter((ranges) => ranges.some(([start, stop]) => start < stop));
+}
+
 /** The numbers of a step of the forecast for the readout, and the values that it looks at most. */
 function describeStep(map, view, { history, each, columns }, place) {
   if (place.row === null || place.column !== null) return describe(map, place);
@@ -375,5 +389,5 @@ function keysOf(view, columns) {
   const sample = (name, text) => make("span", { class: "scale" }, [make("span", { class: `key ${name}` }), text]);
   const legend = [sample("history", "history"), sample("median", "median"), ...(view.observed.length ? [sample("observed", "observed")] : [])];
   legend.push(sample("interval", `${view.bands.map(({ share }) => share).reverse().join(", ")} of the sample paths`));
-  return columns ? [...legend, sample("look", "the largest weight of a row")] : legend;
+  return columns ? [...legend, sample("look", "the largest weight of a row"), sample("beyond", "not in reach")] : legend;
 }
