@@ -26,6 +26,7 @@ TABLES = {
     "encoders": ("encoders/__init__.py", "ENCODERS", "model.encoder.kind"),
     "decoders": ("decoders/__init__.py", "DECODERS", "model.decoder.kind"),
     "activations": ("layers/transformer.py", "ACTIVATIONS", "model.activation"),
+    "norm_kinds": ("layers/transformer.py", "NORM_KINDS", "model.norm_kind"),
     "inits": ("layers/transformer.py", "INITS", "model.init"),
     "cells": ("layers/recurrence.py", "CELLS", "model.encoder.cell, model.decoder.cell"),
     "orders": ("decoders/recurrent.py", "ORDERS", "model.decoder.order"),

@@ -203,11 +203,12 @@ class Model:
     embedding_from: tuple[str, ...] = ()  # word vectors to start from: a text file, or safetensors and tokenizer.json
     tied: bool = False  # output layer and embedding share one matrix; if tokens.shared, the source embedding too
     norm: str = "pre"  # layer normalisation of a Transformer: pre or post (before or after each sub-layer)
+    norm_kind: str = "layer"  # of a Transformer: layer (mean and variance) or rms (the root mean square alone)
     activation: str = "relu"  # activation of a Transformer's feed-forward layers; `regard list activations`
     positions: str = "sinusoidal"  # positions of a Transformer; `regard list positions`
     init: str = "glorot"  # initial weights of a Transformer; `regard list inits`
     longest: int = _number(1024, 1, 1_000_000)  # learned positions: for positions = learned, and the score location
-    norm_eps: float = _number(1e-5, 0.0, 1.0)  # of a Transformer's layer normalisations: added to the variance
+    norm_eps: float = _number(1e-5, 0.0, 1.0)  # of a Transformer's normalisations: added to the variance
     embedding_norm: bool = False  # of a Transformer: normalise embeddings with their positions, before the first layer
     embedding_scaled: bool = True  # of a Transformer: multiply embeddings by the square root of its width
     encoder: Encoder = Encoder()
@@ -243,7 +244,7 @@ class Train:
     patience: int = _number(0, 0, 1_000_000_000)  # early stopping: validations without a new best; 0: never
     start_from: str = ""  # a run to start from: its tokenizers, and its weights whose names and shapes fit, are used
     new_vocabulary: bool = False  # with start_from: build vocabularies from the data; rows of tokens in both are taken
-    lora_rank: int = _number(0, 0, 4096)  # with start_from: rank of LoRA matrices beside attention projections; 0: none
+    lora_rank: int = _number(0, 0, 4096)  # with start_from, LoRA: rank of matrices beside attention's own; 0: none
     seed: int = _number(1, 0, 9_223_372_036_854_775_807)  # random seed of weights, batches, dropout, embedded corpora
     device: str = "auto"  # cpu, cuda, or auto: the GPU if there is one
     threads: int = _number(0, 0, 512)  # number of CPU threads; 0: torch's default

@@ -15,10 +15,16 @@ from regard.types import BEGIN, END, Example
 SOURCES = [" ".join(text.split()[:count]) for text in TEXTS for count in (1, 2, 3, 4)]
 TARGETS = ["sua sad extra", "llab", "tug tsi sad", "dnu nie", "extra extra nie dnu", "riw nehes"]
 BEAMS = (1, 2, 3)  # with 3, an output of pegasus depends on search.ends_in_beam
+BLENDERBOT = {"model.positions": "learned", "model.attention.groups": 1}
+BLENDERBOT |= {"model.activation": "gelu_tanh", "model.embedding_scaled": False}
 CASES = {
     "pegasus": ("word", False, {"model.norm": "pre", "model.activation": "gelu"}),
-    "marian": ("sentencepiece", True, {"model.norm": "post", "model.tied": True, "model.attention.score": "dot"}),
-    "blenderbot": ("character", False, {"model.positions": "learned", "model.attention.groups": 1}),
+    "marian": (
+        "sentencepiece",
+        True,
+        {"model.norm": "post", "model.tied": True, "model.attention.score": "dot", "model.activation": "swish"},
+    ),
+    "blenderbot": ("character", False, BLENDERBOT),
 }
 RECURRENT = {
     "model.embedding": 10,

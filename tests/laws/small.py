@@ -125,9 +125,13 @@ class Stack(NamedTuple):
     positions: str = DEFAULT.positions
     norm: str = DEFAULT.norm
     activation: str = DEFAULT.activation
+    norm_kind: str = DEFAULT.norm_kind
+    embedding_norm: bool = DEFAULT.embedding_norm
+    embedding_scaled: bool = DEFAULT.embedding_scaled
 
     def __str__(self) -> str:
-        return "-".join(self)
+        embedding = "-normed" * self.embedding_norm + "-unscaled" * (not self.embedding_scaled)
+        return "-".join(self[:3]) + f"-{self.norm_kind}" * (self.norm_kind != DEFAULT.norm_kind) + embedding
 
 
 class Case(NamedTuple):
@@ -171,7 +175,7 @@ def transformer(
 ) -> Case:
     """A Transformer of two layers; `encoder` or `decoder` replaces one side by another kind."""
     both = {"encoder": "transformer", "decoder": "transformer", "layers": 2}
-    stack = Stack(positions, norm, fields.pop("activation", "relu"))
+    stack = Stack(positions, norm, **{name: fields.pop(name) for name in Stack._fields[2:] if name in fields})
     return Case(variant=variant, stack=stack, **both | fields)
 
 
@@ -195,6 +199,8 @@ TRANSFORMERS = list(
             transformer("none", "post", Variant("dot"), layers=1),
             *(transformer("learned", activation=activation) for activation in ACTIVATIONS),
             *(transformer("sinusoidal", norm, tied=True, layers=1) for norm in NORMS),
+            *(transformer("relative", norm, Variant("dot", heads=2), norm_kind="rms", layers=1) for norm in NORMS),
+            transformer("learned", "post", embedding_norm=True, embedding_scaled=False, layers=1),
             transformer("alibi", encoder="recurrent", cell="lstm"),
             transformer("relative", encoder="recurrent", tied=True),
             transformer("rotary", decoder="recurrent"),
@@ -269,6 +275,9 @@ def make_recipe(case: Case, *, bidirectional: bool = True, dropout: float = 0.0)
         embedding=widths["decoder"] if case.tied else 10,
         tied=case.tied,
         norm=case.stack.norm,
+        norm_kind=case.stack.norm_kind,
+        embedding_norm=case.stack.embedding_norm,
+        embedding_scaled=case.stack.embedding_scaled,
         activation=case.stack.activation,
         positions=case.stack.positions,
         longest=LONGEST,
@@ -326,7 +335,7 @@ def draw_weights(model: nn.Module, scale: float) -> None:
     """Draw all parameters; weights of layer norms have mean one, otherwise every layer would put out noise."""
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            mean = 1.0 if isinstance(module, nn.LayerNorm) and name == "weight" else 0.0
+            mean = 1.0 if isinstance(module, nn.LayerNorm | nn.RMSNorm) and name == "weight" else 0.0
             nn.init.normal_(parameter, mean, scale)
 
 

@@ -33,7 +33,7 @@ from regard.decoders import DECODERS, ORDERS, STARTS, RecurrentDecoder
 from regard.encoders import ENCODERS
 from regard.errors import RecipeError
 from regard.layers.recurrence import CELLS, Recurrence
-from regard.layers.transformer import ACTIVATIONS, INITS, NORMS
+from regard.layers.transformer import ACTIVATIONS, INITS, NORM_KINDS, NORMS
 from regard.maps import TEXT
 from regard.types import BEGIN, Memory, Padded, Recurrent, Step
 from shapes import unchecked
@@ -581,6 +581,7 @@ def test_defaults_are_entries_of_their_tables():
     assert DEFAULT.decoder.kind in DECODERS
     assert DEFAULT.positions in POSITIONS
     assert DEFAULT.norm in NORMS
+    assert DEFAULT.norm_kind in NORM_KINDS
     assert DEFAULT.activation in ACTIVATIONS
     assert DEFAULT.init in INITS
     assert set(START_EQUATIONS) == set(STARTS)
@@ -590,7 +591,7 @@ def test_defaults_are_entries_of_their_tables():
 
 def test_every_entry_of_every_table_is_tested():
     stacks = [case.stack for case in TRANSFORMERS]
-    tables = {"positions": POSITIONS, "norm": NORMS, "activation": ACTIVATIONS}
+    tables = {"positions": POSITIONS, "norm": NORMS, "norm_kind": NORM_KINDS, "activation": ACTIVATIONS}
     for field, table in tables.items():
         assert {getattr(stack, field) for stack in stacks} == set(table)
     pairs = {(case.encoder, case.decoder) for case in recurrent_cases() + TRANSFORMERS}

@@ -39,7 +39,7 @@ from regard.attention.positions import Positions, sinusoids
 from regard.decoders import ORDERS, STARTS
 from regard.errors import DataError, RecipeError
 from regard.kernels.choose import are_definitions_only
-from regard.layers.transformer import ACTIVATIONS, INITS, NORMS, FeedForward, Shape, Site
+from regard.layers.transformer import ACTIVATIONS, INITS, NORM_KINDS, NORMS, FeedForward, Shape, Site
 from regard.models import build, load_weights, weights
 from regard.models.language import LanguageModel
 from regard.models.language import build as build_language_model
@@ -89,6 +89,8 @@ ACTIVATION_EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": lambda value: value.clamp(min=0),
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
+    "swish": lambda value: value / (1 + (-value).exp()),
+    "gated_gelu": lambda value: gelu_tanh(value[:, : value.shape[1] // 2]) * value[:, value.shape[1] // 2 :],
 }
 
 
@@ -96,9 +98,18 @@ def affine(layer: nn.Linear, states: Tensor) -> Tensor:
     return states @ layer.weight.T + layer.bias
 
 
-def normed(norm: nn.LayerNorm, states: Tensor) -> Tensor:
+def layer_norm(norm: nn.LayerNorm, states: Tensor) -> Tensor:
+    """Ba et al. 2016, equation 4."""
     centred = states - states.mean(-1, keepdim=True)
     return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+def rms_norm(norm: nn.RMSNorm, states: Tensor) -> Tensor:
+    """Zhang and Sennrich 2019, equation 4."""
+    return states / (states.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
+
+
+NORM_EQUATIONS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {"layer": layer_norm, "rms": rms_norm}
 
 
 class StackByEquations:
@@ -112,9 +123,13 @@ class StackByEquations:
 
     def read(self, ids: Tensor, memory: Tensor | None = None) -> Tensor:
         """The states of the top layer; `memory` are the states that a decoder attends to."""
-        words = self.stack.embedding.weight[ids] * math.sqrt(self.stack.embedding.embedding_dim)
+        words = self.stack.embedding.weight[ids]
+        if self.case.stack.embedding_scaled:
+            words = words * math.sqrt(words.shape[-1])
         added = [self.positions.embedding(at, words.shape[-1], self.parameters) for at in range(len(ids))]
         states = words + torch.tensor(added, dtype=torch.float64)
+        if self.case.stack.embedding_norm:
+            states = self.normed(self.stack.embedding_norm, states)
         for layer in self.stack.stack:
             states = self.residual(
                 layer.around_attention, states, lambda x, layer=layer: self.attend_to_self(layer.attention, x)
@@ -124,13 +139,16 @@ class StackByEquations:
                     layer.around_cross, states, lambda x, layer=layer: self.attend_to_memory(layer.cross, x, memory)
                 )
             states = self.residual(layer.around_feed, states, lambda x, layer=layer: self.feed(layer.feed, x))
-        return normed(self.stack.top.norm, states) if self.case.stack.norm == "pre" else states
+        return self.normed(self.stack.top.norm, states) if self.case.stack.norm == "pre" else states
+
+    def normed(self, norm: nn.Module, states: Tensor) -> Tensor:
+        return NORM_EQUATIONS[self.case.stack.norm_kind](norm, states)
 
     def residual(self, around: nn.Module, states: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         """A residual connection around a sub-layer, with the norm before or after it."""
         if self.case.stack.norm == "pre":
-            return states + change(normed(around.norm, states))
-        return normed(around.norm, states + change(states))
+            return states + change(self.normed(around.norm, states))
+        return self.normed(around.norm, states + change(states))
 
     def feed(self, layer: nn.Module, states: Tensor) -> Tensor:
         return affine(layer.out, ACTIVATION_EQUATIONS[self.case.stack.activation](affine(layer.inner, states)))
@@ -205,6 +223,7 @@ def test_a_transformer_is_its_equations(case):
 def test_every_entry_of_every_table_is_tested():
     assert set(POSITION_EQUATIONS) == set(POSITIONS) == set(CHANGES) == set(PARAMETER_COUNTS)
     assert set(ACTIVATION_EQUATIONS) == set(ACTIVATIONS)
+    assert set(NORM_EQUATIONS) == set(NORM_KINDS)
     assert FUSED == ["dot", "scaled_dot", "general"]
     assert {case.stack.positions for case in LANGUAGE if case.decoder == "transformer"} == set(POSITIONS)
     assert {case.start for case in LANGUAGE if case.decoder == "recurrent"} == set(STARTS) - {"last"}

@@ -22,12 +22,14 @@ def import_(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a run of a model of another toolkit.
+    """Make a run of another toolkit's model.
 
     The folder must be on this machine, and nothing in it is unpickled. Encoders (BERT, MiniLM, DistilBERT, RoBERTa)
-    become runs of masked_lm; models of JoeyNMT, OpenNMT-py, fairseq and Marian become runs of translate.
+    become runs of masked_lm, GPT-2 of language_model; Marian, BART, T5, and models of JoeyNMT, OpenNMT-py and fairseq
+    become runs of translate.
 
     To fine-tune a run: regard train sst2_minilm train.start_from=runs/NAME
+    An encoder-decoder: regard train runs/NAME/recipe.toml name=mine data.train=FILE train.start_from=runs/NAME
     """
     from regard.console import ProgressLog
     from regard.storage.runs import check_name

@@ -30,6 +30,8 @@ sys.stdout.buffer.write(model.getvalue())
 """
 WAIT = 0.25  # seconds between two looks whether sentencepiece has learned
 WITHIN_SPECIAL = re.compile("(?<=<)(?=(?:pad|unk|s|/s)>)")  # sentencepiece learns no characters from an uncut "<s>"
+# trainer_spec { unk_surface: "⁇" }, serialized: of a setting the last value counts, and a truncated model lacks it.
+LAST_SETTING = b"\x12\x06\xe2\x02\x03" + UNKNOWN_SURFACE.encode()
 ALWAYS_UNKNOWN = "\0"  # sentencepiece has no piece for it
 RESERVED = {"\t", "\r", "\n", "▅"}  # sentencepiece trims or uses them, unless they are user-defined symbols
 
@@ -220,7 +222,8 @@ class SentencePiece(Tokenizer):
             unknown, spaces = self._processor.DecodeIds([UNKNOWN]), self._processor.EncodeAsIds("  ")
         except (RuntimeError, UnicodeDecodeError) as error:
             raise _damaged("sentencepiece", str(error)) from error
-        if tuple(pieces[: len(SPECIALS)]) != SPECIALS or unknown != UNKNOWN_SURFACE or not spaces:
+        complete = bool(spaces) or content.endswith(LAST_SETTING)
+        if tuple(pieces[: len(SPECIALS)]) != SPECIALS or unknown != UNKNOWN_SURFACE or not complete:
             raise _damaged("sentencepiece", "it is not complete, or not made by regard")
         super().__init__(pieces)
 
@@ -278,6 +281,14 @@ class SentencePiece(Tokenizer):
         return cls(_train(texts, size, symbols=sorted(alphabet & RESERVED)))
 
     @classmethod
+    def adopt(cls, content: bytes) -> "SentencePiece":
+        """The tokenizer of a model that regard did not train, but whose first pieces are the special ones.
+
+        It keeps its normalisation, so that decoding may not restore a text.
+        """
+        return cls(content + LAST_SETTING)
+
+    @classmethod
     def from_bytes(cls, content: bytes) -> "SentencePiece":
         """Restores a tokenizer from `to_bytes`; raises CorruptError if the content is damaged."""
         return cls(content)
@@ -293,18 +304,21 @@ class HuggingFace(Tokenizer):
 
     kind = "hugging_face"
 
-    def __init__(self, tokenizer: Mapping[str, Any], specials: Sequence[str | None], *, begin: bool) -> None:
+    def __init__(
+        self, tokenizer: Mapping[str, Any], specials: Sequence[str | None], *, begin: bool, prefix: str | None = None
+    ) -> None:
         """Build the tokenizer of the content of a tokenizer.json.
 
         `specials` are the model's own tokens for PAD, UNKNOWN, BEGIN and END; None if it has none. With `begin`, an
-        encoder reads BEGIN before every text.
+        encoder reads BEGIN before every text. `prefix` is the first token of every text that a decoder writes, after
+        BEGIN; None if there is none.
         """
         try:
             import tokenizers
         except ImportError as missing:
             raise MissingExtraError("tokenizers", "hf", "the tokenizer of an imported model") from missing
 
-        self._content, self._specials, self._begin = dict(tokenizer), tuple(specials), begin
+        self._content, self._specials, self._begin, self._prefix = dict(tokenizer), tuple(specials), begin, prefix
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(tokenizer))
         except Exception as error:  # the package raises no narrower class
@@ -313,19 +327,20 @@ class HuggingFace(Tokenizer):
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True  # "[SEP]" in a text is a text
         known: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        if unknown := [token for token in specials if token is not None and token not in known]:
+        if unknown := [token for token in (*specials, prefix) if token is not None and token not in known]:
             raise _damaged(self.kind, f"it has no token {shown(unknown[0])}")
         own = [None if token is None else known[token] for token in specials]
         names = {index: token for token, index in known.items() if index not in own}
         self.rows: tuple[int | None, ...] = (*own, *sorted(names))
         self._ids = {row: index for index, row in reversed([*enumerate(self.rows)])}
+        self._first = [] if prefix is None else [self._ids[known[prefix]]]
         label = _label_maker(self._tokenizer, self._content)
         super().__init__((*SPECIALS, *(label(names[row], row) for row in sorted(names))))
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a text, without BEGIN and END; the text of a special token is UNKNOWN."""
         ids = [self._ids[row] for row in self._tokenizer.encode(text, add_special_tokens=False).ids]
-        return [token if token >= len(SPECIALS) else UNKNOWN for token in ids]
+        return self._first + [token if token >= len(SPECIALS) else UNKNOWN for token in ids]
 
     def row(self, token: str) -> int | None:
         """The model's own id of a token; None if it has no such token."""
@@ -338,7 +353,8 @@ class HuggingFace(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens; UNKNOWN becomes ⁇. Normalised text stays normalised."""
-        visible = [self.rows[token] for token in ids if token == UNKNOWN or token >= len(SPECIALS)]
+        hidden = {PAD, BEGIN, END, *self._first}
+        visible = [self.rows[token] for token in ids if token not in hidden]
         text: str = self._tokenizer.decode([row for row in visible if row is not None], skip_special_tokens=False)
         unknown = self._specials[UNKNOWN]
         return text if unknown is None else text.replace(unknown, UNKNOWN_SURFACE)
@@ -346,7 +362,7 @@ class HuggingFace(Tokenizer):
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """Character offsets (start, end) in the text of each token that `encode` returns."""
         spans: list[tuple[int, int]] = self._tokenizer.encode(text, add_special_tokens=False).offsets
-        return spans
+        return [(0, 0)] * len(self._first) + spans
 
     def framed(self, ids: Sequence[int]) -> list[int]:
         """The ids of a text as an encoder reads them: between BEGIN and END, or only before END."""
@@ -358,7 +374,8 @@ class HuggingFace(Tokenizer):
 
     def to_bytes(self) -> bytes:
         """The kind, the special tokens and the content of the tokenizer.json, as JSON in UTF-8."""
-        stored = {"kind": self.kind, "specials": self._specials, "begin": self._begin, "tokenizer": self._content}
+        stored = {"kind": self.kind, "specials": self._specials, "begin": self._begin, "prefix": self._prefix}
+        stored["tokenizer"] = self._content
         return json.dumps(stored, ensure_ascii=False).encode("utf-8")
 
     @classmethod
@@ -379,11 +396,14 @@ class HuggingFace(Tokenizer):
         if not isinstance(stored, dict) or stored.get("kind") != cls.kind:
             raise _damaged(cls.kind, f"its kind is not {cls.kind}")
         specials, begin, tokenizer = stored.get("specials"), stored.get("begin"), stored.get("tokenizer")
-        if not isinstance(specials, list) or len(specials) != len(SPECIALS) or type(begin) is not bool:
+        prefix = stored.get("prefix")
+        if not isinstance(specials, list) or len(specials) != len(SPECIALS) or not isinstance(begin, bool):
             raise _damaged(cls.kind, "it does not name its special tokens")
+        if not (prefix is None or isinstance(prefix, str)):
+            raise _damaged(cls.kind, "its first token is not a text")
         if not isinstance(tokenizer, dict) or not all(token is None or isinstance(token, str) for token in specials):
             raise _damaged(cls.kind, "it holds no tokenizer")
-        return cls(tokenizer, specials, begin=begin)
+        return cls(tokenizer, specials, begin=begin, prefix=prefix)
 
 
 def _is_byte_level(content: Mapping[str, Any]) -> bool:

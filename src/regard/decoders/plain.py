@@ -38,8 +38,9 @@ def affine(module: nn.Linear) -> Affine:
     return module.weight, module.bias
 
 
-def norm(module: nn.LayerNorm) -> Norm:
-    """The parameters of a layer normalisation."""
+def norm(module: nn.Module) -> Norm:
+    """The parameters of a layer normalisation; a decoder with other norms takes no steps without modules."""
+    assert isinstance(module, nn.LayerNorm)
     return module.normalized_shape, module.weight, module.bias, module.eps
 
 
@@ -71,7 +72,7 @@ class SoftmaxAttention(NamedTuple):
     norm: Norm
 
     @staticmethod
-    def of(module: SelfAttention | MultiHead, layer_norm: nn.LayerNorm) -> "SoftmaxAttention":
+    def of(module: SelfAttention | MultiHead, layer_norm: nn.Module) -> "SoftmaxAttention":
         """The attention of a module, which must be a softmax over dot products, with keys for every head."""
         scale = module.attention.plain_scale()
         assert scale is not None

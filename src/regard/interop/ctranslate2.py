@@ -33,7 +33,8 @@ def files(predictor: Predictor, precision: str = "float32") -> dict[str, bytes]:
         raise MissingExtraError("ctranslate2", "export", "an export to CTranslate2") from None
     task, model = transformer.parts(predictor)
     settings, weights = predictor.task.recipe.model, transformer.weights(model)
-    activation = {"relu": specs.Activation.RELU, "gelu": specs.Activation.GELU}[settings.activation]
+    names = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "swish": "SWISH"}
+    activation = getattr(specs.Activation, names[settings.activation])
     sizes = {"pre_norm": settings.norm == "pre", "activation": activation}
     heads = [settings.encoder.self_attention.of(settings.attention).heads]
     heads.append(settings.decoder.self_attention.of(settings.attention).heads)
@@ -41,8 +42,8 @@ def files(predictor: Predictor, precision: str = "float32") -> dict[str, bytes]:
         specs.TransformerEncoderSpec(settings.encoder.layers, heads[0], **sizes),
         specs.TransformerDecoderSpec(settings.decoder.layers, heads[1], **sizes),
     )
-    _set_stack(spec.encoder, spec.encoder.embeddings[0], weights.encoder)
-    _set_stack(spec.decoder, spec.decoder.embeddings, weights.decoder)
+    _set_stack(spec.encoder, spec.encoder.embeddings[0], weights.encoder, scaled=settings.embedding_scaled)
+    _set_stack(spec.decoder, spec.decoder.embeddings, weights.decoder, scaled=settings.embedding_scaled)
     _set(spec.decoder.projection, weights.out)
     spec.config.bos_token, spec.config.eos_token, spec.config.unk_token = (
         SPECIALS[special] for special in (BEGIN, END, UNKNOWN)
@@ -62,10 +63,10 @@ def files(predictor: Predictor, precision: str = "float32") -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
 
-def _set_stack(spec: Any, embeddings: Any, stack: Stack) -> None:
-    """Set the weights of an encoder or a decoder."""
+def _set_stack(spec: Any, embeddings: Any, stack: Stack, *, scaled: bool) -> None:
+    """Set the weights of an encoder or a decoder; `scaled` if its embeddings are."""
     embeddings.weight = stack.embedding.numpy()
-    spec.scale_embeddings = True
+    spec.scale_embeddings = scaled
     spec.position_encodings.encodings = stack.positions.numpy()
     if stack.norm is not None:
         spec.layer_norm.gamma, spec.layer_norm.beta = stack.norm.weight.numpy(), stack.norm.bias.numpy()

@@ -18,6 +18,7 @@ from regard.data.tokenizers import HuggingFace
 from regard.errors import CorruptError, DataError, shown
 from regard.storage import files
 from regard.storage.runs import parse_json
+from regard.types import BEGIN
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 INDEX = "model.safetensors.index.json"  # of weights in several files
@@ -84,8 +85,11 @@ class ModelFolder:
                 raise CorruptError(f"{self.path / name} holds no tensors: {shown(str(error))}") from error
         return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
-    def tokenizer(self, *, begin: bool, roles: tuple[tuple[str, ...], ...] = ROLES) -> HuggingFace:
-        """The tokenizer; with `begin`, texts begin with BEGIN."""
+    def tokenizer(self, *, begin: bool, start: int | None = None, prefix: int | None = None) -> HuggingFace:
+        """The tokenizer; with `begin`, an encoder reads BEGIN before a text.
+
+        For texts that a decoder writes, `start` is the row of BEGIN, and `prefix` that of a token that comes first.
+        """
         content = self.read(TOKENIZER)
         if content is None:
             raise DataError(
@@ -99,5 +103,17 @@ class ModelFolder:
                 text = token.get("content") if isinstance(token, dict) else token
                 if isinstance(text, str):
                     named[role] = text
-        specials = [next((named[role] for role in choices if role in named), None) for choices in roles]
-        return HuggingFace(parse_json(content, dict, self.path / TOKENIZER), specials, begin=begin)
+        specials = [next((named[role] for role in choices if role in named), None) for choices in ROLES]
+        parsed = parse_json(content, dict, self.path / TOKENIZER)
+        if start is not None:
+            specials[BEGIN] = self._added(parsed, start)
+        return HuggingFace(
+            parsed, specials, begin=begin, prefix=None if prefix is None else self._added(parsed, prefix)
+        )
+
+    def _added(self, tokenizer: dict[str, Any], row: int) -> str:
+        """The special token of that row, by the content of a tokenizer.json."""
+        for added in tokenizer.get("added_tokens") or []:
+            if isinstance(added, dict) and added.get("id") == row and isinstance(added.get("content"), str):
+                return str(added["content"])
+        raise DataError(f"{self.path / TOKENIZER} has no special token {row}, which {CONFIG} names")

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,104 +13,31 @@ from torch import Tensor, nn
 
 from regard import models
 from regard import recipe as recipes
-from regard.data.tokenizers import HuggingFace
 from regard.device import only_shapes
 from regard.errors import DataError, pick, shown
 from regard.interop.hugging_face_folder import CONFIG, ModelFolder
+from regard.interop.hugging_face_seq2seq import SEQ2SEQ_FAMILIES
+from regard.interop.hugging_face_weights import (
+    NEVER,
+    Family,
+    Source,
+    Table,
+    Vocabulary,
+    activation_of,
+    by_token,
+    output_bias,
+    places,
+    row_of,
+    turned_with_bias,
+    with_bias,
+)
 from regard.recipe import Recipe
-from regard.sources.text import SOURCE
+from regard.sources.text import SOURCE, TARGET
 from regard.storage import METRICS, MODEL, RECIPE, Run
 from regard.tasks import AnyTask, task_class
-from regard.types import BEGIN, END, SPECIALS
 
-NEVER = -1e4  # the bias of a token that is never predicted
 SEED = 1  # of weights that a folder does not have
 MOST_NAMED = 3  # tensors that a message names
-ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
-
-
-class Source(NamedTuple):
-    """The tensors of a folder that a tensor of regard is made of, and how."""
-
-    names: tuple[str, ...]
-    make: Callable[[Sequence[Tensor], HuggingFace], Tensor]
-
-
-def same(*names: str) -> Source:
-    """One tensor as it is; several below each other, such as the projections to queries, keys and values."""
-    return Source(names, lambda tensors, tokenizer: torch.cat([*tensors]))
-
-
-def turned(name: str) -> Source:
-    """The transpose of a matrix: GPT-2 stores the matrices of its linear layers with the inputs as rows."""
-    return Source((name,), lambda tensors, tokenizer: tensors[0].T)
-
-
-def by_token(name: str, missing: float = 0.0) -> Source:
-    """A tensor with a row for each token, in the order of regard's ids; `missing` fills those of missing tokens."""
-
-    def make(tensors: Sequence[Tensor], tokenizer: HuggingFace) -> Tensor:
-        rows = torch.tensor([-1 if row is None else _checked(row, name, tensors[0]) for row in tokenizer.rows])
-        return tensors[0][rows].where((rows >= 0).view(-1, *[1] * (tensors[0].ndim - 1)), missing)
-
-    return Source((name,), make)
-
-
-def never_written(name: str) -> Source:
-    """The bias of an output layer for a model that has none: it keeps special tokens from being predicted.
-
-    That is so for tokens that the model does not have, and for BEGIN if it is the same token as END. `name` is a tensor
-    with a row for each token.
-    """
-
-    def make(tensors: Sequence[Tensor], tokenizer: HuggingFace) -> Tensor:
-        bias = torch.zeros(len(tokenizer.rows))
-        bias[[token for token in range(len(SPECIALS)) if tokenizer.rows[token] is None]] = NEVER
-        bias[BEGIN] = NEVER if tokenizer.rows[BEGIN] == tokenizer.rows[END] else bias[BEGIN]
-        return bias
-
-    return Source((name,), make)
-
-
-def places(name: str, *, first: int = 0, kind: str = "") -> Source:
-    """A table of positions from row `first` on; the vector of the first kind of text (`kind`) is added to each row.
-
-    BERT adds it to every token. regard has no kinds of texts, so it becomes part of the positions.
-    """
-    names = (name, kind) if kind else (name,)
-    return Source(names, lambda tensors, tokenizer: sum((table[0] for table in tensors[1:]), tensors[0][first:]))
-
-
-def row_of(name: str, token: str) -> Source:
-    """The row of one token in a tensor with a row for each token."""
-
-    def make(tensors: Sequence[Tensor], tokenizer: HuggingFace) -> Tensor:
-        row = tokenizer.row(token)
-        if row is None:
-            raise DataError(f"the tokenizer has no token {token}, which a masked language model needs")
-        return tensors[0][_checked(row, name, tensors[0])]
-
-    return Source((name,), make)
-
-
-def _checked(row: int, name: str, tensor: Tensor) -> int:
-    """A row of a tensor; DataError if the tensor has too few."""
-    if row >= len(tensor):
-        raise DataError(f"{name} has {len(tensor):,} rows, but the tokenizer has the token {row:,}")
-    return row
-
-
-Table = Mapping[str, Source]  # by the name of regard's tensor; {} stands for the number of a layer
-
-
-def with_bias(regard: str, *names: str) -> dict[str, Source]:
-    """The lines of a table for the weight and the bias of a layer, or of several that regard stores as one."""
-    return {f"{regard}.{part}": same(*(f"{name}.{part}" for name in names)) for part in ("weight", "bias")}
-
-
-def turned_with_bias(regard: str, name: str) -> dict[str, Source]:
-    """The lines of a table for the weight and the bias of a layer of GPT-2."""
-    return {f"{regard}.weight": turned(f"{name}.weight"), f"{regard}.bias": same(f"{name}.bias")}
 
 
 def encoder_layers(
@@ -187,21 +113,8 @@ GPT2: Table = {
     **with_bias("decoder.stack.{}.around_feed.norm", "h.{}.ln_2"),
     **with_bias("decoder.top.norm", "ln_f"),
     "decoder.out.weight": by_token("wte.weight"),
-    "decoder.out.bias": never_written("wte.weight"),
+    "decoder.out.bias": output_bias("lm_head.bias"),
 }
-
-
-@dataclass(frozen=True)
-class Family:
-    """A family of models: its task in regard, the model section of its recipe, and its table of tensors."""
-
-    task: str
-    model: Callable[[ModelFolder], dict[str, Any]]
-    table: Table
-    prefix: str  # of the tensors of the base model, if the folder has an output layer besides
-    left_out: tuple[str, ...]  # patterns of tensors that regard does not need
-    head: tuple[str, ...]  # regard's tensors that a folder without an output layer does not have
-    begin: bool  # whether an encoder reads BEGIN before a text
 
 
 def bert_model(folder: ModelFolder) -> dict[str, Any]:
@@ -251,7 +164,7 @@ def gpt2_model(folder: ModelFolder) -> dict[str, Any]:
     return {
         "norm": "pre",
         "norm_eps": folder.setting("layer_norm_epsilon", float, 1e-5),
-        "activation": pick(ACTIVATIONS, activation, f"activation of {folder.path / CONFIG}"),
+        "activation": activation_of(folder, activation),
         "positions": "learned",
         "longest": folder.setting("n_positions", int),
         "embedding_scaled": False,
@@ -287,7 +200,7 @@ def encoder_model(
         "tied": True,
         "norm": "post",
         "norm_eps": norm_eps,
-        "activation": pick(ACTIVATIONS, activation, f"activation of {folder.path / CONFIG}"),
+        "activation": activation_of(folder, activation),
         "positions": "learned",
         "longest": longest,
         "embedding_norm": True,
@@ -305,16 +218,39 @@ def encoder_model(
 
 OUTPUT_LAYER = ("mask", "inner.weight", "inner.bias", "norm.weight", "norm.bias", "bias")
 # A pooler, the sentence pair task of BERT, output matrices that are the embedding, and buffers.
-NOT_NEEDED = (r"pooler\..*", r"cls\.seq_relationship\..*", r".*position_ids", r".*token_type_ids")
-TIED_OUTPUTS = (r"cls\.predictions\.decoder\..*", r"lm_head\.decoder\..*", r"vocab_projector\.weight")
+NOT_NEEDED = (
+    *(r"pooler\..*", r"cls\.seq_relationship\..*", r".*position_ids", r".*token_type_ids"),
+    *(r"cls\.predictions\.decoder\..*", r"lm_head\.decoder\..*", r"vocab_projector\.weight"),
+)
 CAUSAL = (r"h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight")  # causal masks, and the embedding once more
+
+
+def begun(folder: ModelFolder) -> dict[str, Vocabulary]:
+    """The vocabulary of an encoder, whose texts begin with BEGIN."""
+    return {SOURCE: Vocabulary.of(folder.tokenizer(begin=True))}
+
+
+def plain(folder: ModelFolder) -> dict[str, Vocabulary]:
+    """The vocabulary of a language model."""
+    return {SOURCE: Vocabulary.of(folder.tokenizer(begin=False))}
+
+
+def without_bias(folder: ModelFolder, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of GPT-2, with zeros for the bias of its output layer, which has none."""
+    return {"lm_head.bias": torch.zeros(len(stored["wte.weight"])), **stored} if "wte.weight" in stored else {**stored}
+
+
+def bert_family(model: Callable[[ModelFolder], dict[str, Any]], table: Table, prefix: str) -> Family:
+    """A family of encoders."""
+    return Family("masked_lm", model, table, begun, prefix, NOT_NEEDED, OUTPUT_LAYER)
+
+
 FAMILIES: dict[str, Family] = {
-    "bert": Family("masked_lm", bert_model, BERT, "bert.", (*NOT_NEEDED, *TIED_OUTPUTS), OUTPUT_LAYER, True),
-    "roberta": Family("masked_lm", bert_model, ROBERTA, "roberta.", (*NOT_NEEDED, *TIED_OUTPUTS), OUTPUT_LAYER, True),
-    "distilbert": Family(
-        "masked_lm", distilbert_model, DISTILBERT, "distilbert.", (*NOT_NEEDED, *TIED_OUTPUTS), OUTPUT_LAYER, True
-    ),
-    "gpt2": Family("language_model", gpt2_model, GPT2, "transformer.", CAUSAL, (), False),
+    "bert": bert_family(bert_model, BERT, "bert."),
+    "roberta": bert_family(bert_model, ROBERTA, "roberta."),
+    "distilbert": bert_family(distilbert_model, DISTILBERT, "distilbert."),
+    "gpt2": Family("language_model", gpt2_model, GPT2, plain, "transformer.", CAUSAL, complete=without_bias),
+    **SEQ2SEQ_FAMILIES,
 }
 
 
@@ -331,13 +267,14 @@ def read(path: str | Path, name: str = "imported") -> Imported:
     folder = ModelFolder(Path(path))
     kind = folder.setting("model_type", str)
     family = pick(FAMILIES, kind, f"model_type of {folder.path / CONFIG}")
-    tokenizer = folder.tokenizer(begin=family.begin)
-    recipe = _recipe(folder, family, name)
-    task = task_class(family.task).restore(recipe, {SOURCE: tokenizer.to_bytes()}.__getitem__)
+    vocabularies = family.vocabularies(folder)
+    recipe = _recipe(folder, family, vocabularies, name)
+    files = {file: vocabulary.tokenizer.to_bytes() for file, vocabulary in vocabularies.items()}
+    task = task_class(family.task).restore(recipe, files.__getitem__)
     with only_shapes():
         shapes = models.weights(task.build())
-    stored = _without_prefix(folder.tensors(), family.prefix)
-    weights, notes = _convert(folder, family, tokenizer, shapes, stored)
+    stored = family.complete(folder, _without_prefix(folder.tensors(), family.prefix))
+    weights, notes = _convert(folder, family, vocabularies, shapes, stored)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = task.build()
@@ -357,11 +294,13 @@ def import_folder(path: str | Path, name: str, runs: str | Path = "runs") -> tup
     return Run.create(Path(runs), name, content), imported.notes
 
 
-def _recipe(folder: ModelFolder, family: Family, name: str) -> Recipe:
-    """The recipe of an imported run: task, tokenizer and model; its data are not known."""
-    model = family.model(folder)
-    values = {"name": name, "task": family.task, "metric": "perplexity", "tokens": {"source": HuggingFace.kind}}
-    return recipes.fill(Recipe(), values | {"model": model}, str(folder.path / CONFIG), "")
+def _recipe(folder: ModelFolder, family: Family, vocabularies: Mapping[str, Vocabulary], name: str) -> Recipe:
+    """The recipe of an imported run: task, tokenizers and model; its data are not known."""
+    model, keys = family.model(folder), {SOURCE: "source", TARGET: "target"}
+    tokens = {keys[file]: vocabulary.kind for file, vocabulary in vocabularies.items()}
+    metric = "bleu" if family.task == "translate" else "perplexity"
+    values = {"name": name, "task": family.task, "metric": metric, "tokens": tokens, "model": model}
+    return recipes.fill(Recipe(), values, str(folder.path / CONFIG), "")
 
 
 def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -377,7 +316,7 @@ def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Ten
 def _convert(
     folder: ModelFolder,
     family: Family,
-    tokenizer: HuggingFace,
+    vocabularies: Mapping[str, Vocabulary],
     shapes: Mapping[str, Tensor],
     stored: Mapping[str, Tensor],
 ) -> tuple[dict[str, Float[Tensor, "..."]], list[str]]:
@@ -395,7 +334,8 @@ def _convert(
             new.append(name)
             continue
         used.update(source.names)
-        weights[name] = source.make([stored[needed] for needed in source.names], tokenizer).contiguous()
+        vocabulary = vocabularies[TARGET if name.startswith("decoder.") and TARGET in vocabularies else SOURCE]
+        weights[name] = source.make([stored[needed] for needed in source.names], vocabulary).contiguous()
         if weights[name].shape != shape.shape:
             found, expected = list(weights[name].shape), list(shape.shape)
             raise DataError(

@@ -89,6 +89,10 @@ def check(recipe: Recipe, to: str, norms_with_positions: tuple[tuple[str, str], 
         ("model.decoder.dim", model.decoder.dim, (model.encoder.dim,)),
         ("model.norm", model.norm, tuple(dict.fromkeys(norm for norm, _ in norms_with_positions))),
         ("model.positions", model.positions, tuple(own for norm, own in norms_with_positions if norm == model.norm)),
+        ("model.norm_kind", model.norm_kind, ("layer",)),
+        ("model.norm_eps", model.norm_eps, (1e-5,)),
+        ("model.embedding_norm", model.embedding_norm, (False,)),
+        ("model.activation", model.activation, ("relu", "gelu", "gelu_tanh", "swish")),
         ("search.ctc", recipe.search.ctc, (0.0,)),
     ]
     for name, site in sites.items():

@@ -14,7 +14,7 @@ States = Float[Tensor, "*batch dim"]
 def add_norm(
     states: States,
     update: States | None,
-    norm: nn.LayerNorm,
+    norm: nn.LayerNorm | nn.RMSNorm,
     probability: float,
     training: bool,
     *,
@@ -39,7 +39,7 @@ def add_norm(
 
 
 def plain(
-    states: States, update: States | None, norm: nn.LayerNorm, probability: float, training: bool
+    states: States, update: States | None, norm: nn.Module, probability: float, training: bool
 ) -> tuple[States, States]:
     """The definition; if there is no update yet (`update` is None), the sum is the states themselves."""
     added = states if update is None else add_dropped(states, update, probability, training)

@@ -19,13 +19,29 @@ from regard.kernels.dropout import dropout, relu_dropped
 from regard.kernels.linear import Linear
 from regard.recipe import SMALL
 
+
+def gated_gelu(inner: Float[Tensor, "*batch both"]) -> Float[Tensor, "*batch half"]:
+    """Shazeer 2020, as in T5 1.1:  gelu_tanh(W x) * V x; the first half of the hidden layer is W x."""
+    gate, values = inner.chunk(2, dim=-1)
+    return functional.gelu(gate, approximate="tanh") * values
+
+
 # They get a tensor that nothing else uses, and may change it in place.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu_,
     "gelu": functional.gelu,
     "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "swish": functional.silu,
+    "gated_gelu": gated_gelu,
 }
+GATED = frozenset({"gated_gelu"})  # activations that halve the width of the hidden layer
 NORMS = ("pre", "post")
+
+Norm = nn.LayerNorm | nn.RMSNorm
+NORM_KINDS: dict[str, type[Norm]] = {
+    "layer": nn.LayerNorm,
+    "rms": nn.RMSNorm,
+}
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,7 @@ class Shape:
     positions: str
     longest: int
     init: str = "glorot"
+    norm_kind: str = "layer"
     norm_eps: float = 1e-5
     embedding_norm: bool = False  # whether embeddings are normalised before the first layer
     embedding_scaled: bool = True  # whether embeddings are multiplied by the square root of `dim`
@@ -62,13 +79,13 @@ class Shape:
         """The factor of the embeddings."""
         return math.sqrt(self.dim) if self.embedding_scaled else 1.0
 
-    def layer_norm(self) -> nn.LayerNorm:
-        """A new layer normalisation (Ba et al. 2016)."""
-        return nn.LayerNorm(self.dim, eps=self.norm_eps)
+    def new_norm(self) -> Norm:
+        """A new normalisation: of mean and variance (Ba et al. 2016), or by the RMS alone (Zhang and Sennrich 2019)."""
+        return pick(NORM_KINDS, self.norm_kind, "kind of norm")(self.dim, eps=self.norm_eps)
 
-    def norm_of_embeddings(self) -> nn.LayerNorm | None:
+    def norm_of_embeddings(self) -> Norm | None:
         """A new normalisation of embeddings with their positions (Devlin et al. 2019); None if there is none."""
-        return self.layer_norm() if self.embedding_norm else None
+        return self.new_norm() if self.embedding_norm else None
 
     def placed(self, *, causal: bool) -> Positions:
         """The positions module of the stack; `causal` is True if attention is causal."""
@@ -104,7 +121,7 @@ class Residual(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.norm = shape.layer_norm()
+        self.norm = shape.new_norm()
         self.before = shape.norm == "pre"
         self.dropout = shape.dropout
 
@@ -126,7 +143,7 @@ class Top(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.norm = shape.layer_norm() if shape.norm == "pre" else None
+        self.norm = shape.new_norm() if shape.norm == "pre" else None
         self.dropout = shape.dropout
 
     def forward(self, stream: Stream) -> Float[Tensor, "*batch dim"]:
@@ -141,9 +158,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.inner = Linear(shape.dim, shape.inner_dim)
-        self.out = Linear(shape.inner_dim, shape.dim)
         self.activation = pick(ACTIVATIONS, shape.activation, "activation")
+        self.inner = Linear(shape.dim, shape.inner_dim * (2 if shape.activation in GATED else 1))
+        self.out = Linear(shape.inner_dim, shape.dim)
         self.dropout, self.rectifies = shape.inner_dropout, shape.activation == "relu"
 
     def forward(self, states: Float[Tensor, "batch time dim"]) -> Float[Tensor, "batch time dim"]:

@@ -155,6 +155,7 @@ def stack_shape(recipe: Model, settings: EncoderSettings | DecoderSettings, cros
         positions=recipe.positions,
         longest=recipe.longest,
         init=recipe.init,
+        norm_kind=recipe.norm_kind,
         norm_eps=recipe.norm_eps,
         embedding_norm=recipe.embedding_norm,
         embedding_scaled=recipe.embedding_scaled,
