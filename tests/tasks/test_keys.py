@@ -23,7 +23,7 @@ OF_ALL_TASKS = (
 
 # Keys that are read only with some data or in some searches.
 LIMITS = {f"data.limits.{item.name}" for item in dataclasses.fields(recipes.Limits)}
-SEARCH = {"search.length_penalty", "search.no_repeat", "search.top_k", "search.top_p"}
+SEARCH = {"search.length_penalty", "search.ends_in_beam", "search.no_repeat", "search.top_k", "search.top_p"}
 CONDITIONAL = LIMITS | SEARCH | {"classify.header", "data.split_seed", "data.store_from"}
 OF_FILES = {"forecast": {"data.test", "forecast.windows", "forecast.stride"}}  # how series of files are cut
 
