@@ -464,9 +464,9 @@ class Words(NamedTuple):
     home: list[int]
 
     def ends(self) -> tuple[int, ...]:
-        """The number of the last piece of each word, counted from 1."""
+        """The number of the last piece of each word, counted from 1; nothing if each word is one piece."""
         last = {word: number for number, word in enumerate(self.home, start=1)}
-        return tuple(last.values())
+        return tuple(last.values()) if len(last) < len(self.home) else ()
 
 
 def words_of(pieces: tuple[str, ...]) -> Words:

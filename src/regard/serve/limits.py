@@ -62,8 +62,8 @@ def parse_json(content: bytes, bounds: Bounds) -> dict[str, Any]:
     check_depth(content, bounds.json_depth)
 
     def whole(digits: str) -> int:
-        if len(digits) > bounds.digits:
-            found = f"a whole number of {len(digits):,} digits"
+        if (count := len(digits.lstrip("-"))) > bounds.digits:
+            found = f"a whole number of {count:,} digits"
             raise RefusedError(400, f"the JSON body has {found}, at most {bounds.digits:,}; give a smaller number")
         return int(digits)
 

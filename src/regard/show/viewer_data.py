@@ -327,8 +327,7 @@ def _labels(axis: Axis, longest: int) -> list[str]:
 
 def _ends(axis: Axis) -> list[int] | None:
     """The number of the last token of each label of an axis; None if each label is one token."""
-    ends = axis.last_tokens()
-    return None if ends == list(range(1, axis.dots + 1)) else ends
+    return axis.last_tokens() if axis.ends or axis.step > 1 else None
 
 
 def _units(attention: AttentionMap) -> list[Unit]:
