@@ -235,7 +235,7 @@ class AttentionMap:
         after it, `<unk>` too, belong to this word; so do further spaces before it. `<pad>`, `<s>` and `</s>` are never
         merged. An axis without any `▁`, such as one of characters, is not changed.
         """
-        return self.merged(_words(self.rows), _words(self.columns))
+        return self.merged(words_of(self.rows), words_of(self.columns))
 
     def merged(self, rows: "Words", columns: "Words") -> "AttentionMap":
         """The map between the given words, merged as in `words`."""
@@ -463,8 +463,13 @@ class Words(NamedTuple):
     labels: tuple[str, ...]
     home: list[int]
 
+    def ends(self) -> tuple[int, ...]:
+        """The number of the last piece of each word, counted from 1; nothing if each word is one piece."""
+        last = {word: number for number, word in enumerate(self.home, start=1)}
+        return tuple(last.values()) if len(last) < len(self.home) else ()
 
-def _words(pieces: tuple[str, ...]) -> Words:
+
+def words_of(pieces: tuple[str, ...]) -> Words:
     """Group the pieces of an axis into words; if no piece marks the beginning of a word, each piece is one."""
     if not any("▁" in piece for piece in pieces):
         return Words(pieces, list(range(len(pieces))))

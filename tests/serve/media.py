@@ -9,9 +9,13 @@ import torch
 
 
 def png(pixels: np.ndarray) -> bytes:
+    return picture_file(pixels, "PNG")
+
+
+def picture_file(pixels: np.ndarray, kind: str) -> bytes:
     image = pytest.importorskip("PIL.Image")
     content = io.BytesIO()
-    image.fromarray(pixels).save(content, "PNG")
+    image.fromarray(pixels).save(content, kind)
     return content.getvalue()
 
 

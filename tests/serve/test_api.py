@@ -567,9 +567,16 @@ def test_the_interface_is_described(local) -> None:
     assert document["openapi"].startswith("3.")
     assert set(document["paths"]) == {"/v1/predict", "/v1/stream", "/v1/runs", "/health", "/ready", "/metrics"}
     schema = document["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    from regard.serve.questions import KEYS
+    from regard.serve.questions import KEYS, SEARCH_KEYS
 
     assert set(schema["properties"]) == set(KEYS)
+    assert schema["properties"]["beam"].items() >= {"type": "integer", "minimum": 1, "maximum": 50}.items()
+    search = schema["properties"]["search"]["properties"]
+    assert set(search) == set(SEARCH_KEYS)
+    whole = {name: (key["minimum"], key["maximum"]) for name, key in search.items() if key["type"] == "integer"}
+    expected = {"no_repeat": (0, 1000), "top_k": (0, 10_000_000), "max_extra": (1, 1000), "max_answer": (1, 100_000)}
+    assert whole == expected
+    assert (search["max_ratio"]["type"], search["max_ratio"]["maximum"]) == ("number", 10)
     page = server.request("GET", "/docs").text
     for path in document["paths"]:
         assert path in page

@@ -46,12 +46,13 @@ def test_odd_quotes_take_linear_time(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "not valid JSON"),
-        (b"\xff\xfe", "not valid JSON"),
+        (b"", "not valid JSON: see line 1, column 1; send an object, such as"),
+        (b"{}\xff\xfe", "not valid JSON: its byte 3 is no UTF-8"),
         (b"[]", "not a JSON object"),
         (b'{"seed": NaN}', "NaN is not a number of JSON"),
-        (b'{"seed": ' + b"9" * 5000 + b"}", "not valid JSON"),
-        (b'{"a": 1', "not valid JSON"),
+        (b'{"seed": ' + b"9" * 401 + b"}", "a whole number of 401 digits, at most 400; give a smaller number"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "a whole number of 5,000 digits, at most 400; give a smaller number"),
+        (b'{"a": 1,\n "b" 2}', "not valid JSON: see line 2, column 6; send an object"),
     ],
 )
 def test_what_is_no_object_is_refused(content: bytes, sentence: str) -> None:

@@ -16,6 +16,7 @@ from regard.data.corpora.tones import render as render_tones
 from regard.predict import Predictor
 
 TEXT = "Glark Lem near 75 flumped keks ."
+SITE = "decoder.cross_attention"
 CANARY = "window.owned=1"
 HOSTILE = (
     f"</script><script>{CANARY}</script> <img src=x onerror={CANARY}> <svg onload={CANARY}> <b>\u202e\u2066",
@@ -28,6 +29,7 @@ HOSTILE = (
 def server(pictures: Predictor, recordings: Predictor, forecasts: Predictor) -> Iterator[Process]:
     runs = {"bahdanau": golden("bahdanau"), "coverage": golden("coverage"), "transformer": golden("transformer")}
     media = {"pictures": pictures.run.path, "recordings": recordings.run.path, "series": forecasts.run.path}
+    media["again"] = pictures.run.path
     with process(*(f"{name}={path}" for name, path in (runs | media).items())) as started:
         yield started
 
@@ -66,6 +68,29 @@ def answered(page: Any) -> None:
     page.wait_for_selector("#go:not([disabled])")
 
 
+def pick(page: Any, *keys: str) -> None:
+    """Choose a place of the map with keys."""
+    page.locator("#map .picture").first.focus()
+    for key in ("Escape", *keys, "Enter"):
+        page.keyboard.press(key)
+
+
+def take_back(page: Any) -> None:
+    """Take back the first change."""
+    left = page.locator("#chosen li").count()
+    page.locator("#chosen button").first.click()
+    page.wait_for_selector(f"#chosen:not(:has(li:nth-child({left})))", state="attached")
+    answered(page)
+
+
+def word_spans(pieces: list[str]) -> list[tuple[int, int]]:
+    """The numbers of the first and the last piece of each word."""
+    firsts = [
+        number for number, piece in enumerate(pieces, start=1) if number == 1 or piece[0] in " ▁␣" or piece == "</s>"
+    ]
+    return [*zip(firsts, [number - 1 for number in firsts[1:]] + [len(pieces)], strict=True)]
+
+
 def ask(page: Any, run: str, text: str) -> None:
     page.select_option("#run", run)
     page.fill("#text", text)
@@ -81,6 +106,12 @@ def test_a_text_gets_its_output_and_its_map(page: Any) -> None:
     page.click("#map button:has-text('Lines')")
     page.click("#map button:has-text('Play')")
     assert page.text_content("#problem") == ""
+
+
+def test_a_run_says_what_it_does(page: Any) -> None:
+    names = page.locator("#run option").all_text_contents()
+    shown = ["bahdanau (translate)", "pictures (caption)", "recordings (transcribe)", "series (forecast)"]
+    assert set(shown) <= set(names)
 
 
 def test_beam_and_outputs_are_options(page: Any) -> None:
@@ -99,19 +130,87 @@ def test_a_cell_can_be_erased_forced_and_taken_back(page: Any) -> None:
     ask(page, "transformer", TEXT)
     before = page.text_content("#output")
     for number, word in enumerate(("Erase", "Let", "Silence")):
-        page.locator("#map .picture").first.focus()
-        for key in ("ArrowDown", *["ArrowRight"] * (number + 1), "Enter"):
-            page.keyboard.press(key)
+        pick(page, "ArrowDown", *["ArrowRight"] * (number + 1))
         page.click(f"#actions button:has-text('{word}')")
         page.wait_for_selector(f"#chosen li:nth-child({number + 1})")
         answered(page)
         assert before in page.text_content("#score")
         assert page.locator("#map .panel-of-model h2").all_text_contents()[:2] == ["before", "after"]
-    for left in (2, 1, 0):
-        page.locator("#chosen button").first.click()
-        page.wait_for_selector(f"#chosen:not(:has(li:nth-child({left + 1})))", state="attached")
-        answered(page)
+    for _ in range(3):
+        take_back(page)
     assert page.text_content("#output") == before
+
+
+def test_words_are_erased_and_forced_by_the_numbers_of_their_pieces(page: Any) -> None:
+    """The source has a word twice and words of several pieces, and the output too."""
+    ask(page, "transformer", "the dog sees the cat .")
+    sources, outputs = (page.locator(f"#map .tokens.{axis} .token") for axis in ("source", "output"))
+    spans = {axis: word_spans(one.all_text_contents()) for axis, one in (("source", sources), ("output", outputs))}
+    page.click("#map button:has-text('Words')")
+    assert sources.all_text_contents()[:4] == ["the", "dog", "sees", "the"]
+    assert len(spans["source"]) == sources.count()
+    assert len(spans["output"]) == outputs.count()
+    for column, row in ((3, 0), (2, 1)):
+        (first, last), (top, bottom) = spans["source"][column], spans["output"][row]
+        assert last > first
+        forced = [f"force {SITE} row={number} column={first}" for number in range(top, bottom + 1)]
+        for word, expected in (("Erase", [f"erase {first}-{last}"]), ("Let", forced)):
+            page.click("#map button:has-text('Words')")
+            pick(page, *["ArrowDown"] * (row + 1), *["ArrowRight"] * column)  # the first key chooses the first cell
+            page.click(f"#actions button:has-text('{word}')")
+            page.wait_for_selector("#chosen li")
+            answered(page)
+            assert page.is_hidden("#problem")
+            chips = page.locator("#chosen li").all_text_contents()
+            assert [re.sub(r" (layer|head)=\d+", "", chip.removesuffix(" ✕")) for chip in chips] == expected
+            for _ in chips:
+                take_back(page)
+
+
+def test_the_answer_of_an_earlier_run_is_not_shown_under_another(page: Any) -> None:
+    page.route("**/v1/stream", lambda request: None)  # is not answered
+    page.select_option("#run", "bahdanau")
+    page.fill("#text", TEXT)
+    page.press("#text", "Enter")
+    page.wait_for_selector("#go[disabled]")
+    with page.expect_event("requestfailed") as given_up:
+        page.select_option("#run", "transformer")
+    assert given_up.value.failure == "net::ERR_ABORTED"
+    assert page.is_hidden("#result")
+    assert page.is_enabled("#go")
+    page.unroute("**/v1/stream")
+    ask(page, "transformer", TEXT)
+    assert page.is_visible("#result")
+
+
+def test_a_change_is_one_of_the_text_that_was_asked(page: Any) -> None:
+    ask(page, "transformer", TEXT)
+    before = page.text_content("#output")
+    page.fill("#text", "an edited text, which nobody asked about")
+    page.select_option("#other", "bahdanau")
+    pick(page, "ArrowDown", "ArrowRight")
+    with page.expect_request("**/v1/predict") as sent:
+        page.click("#actions button:has-text('Erase')")
+    assert sent.value.post_data_json["inputs"] == [TEXT]
+    page.wait_for_selector("#chosen li")
+    answered(page)
+    assert before in page.text_content("#score")
+    take_back(page)
+    assert page.text_content("#output") == before
+
+
+def test_an_example_begins_without_changes(page: Any) -> None:
+    page.select_option("#run", "pictures")
+    page.click("#examples button")
+    answered(page)
+    pick(page, "ArrowDown", "ArrowRight")
+    page.click("#actions button:has-text('Silence')")
+    page.wait_for_selector("#chosen li")
+    answered(page)
+    page.click("#examples button")
+    page.wait_for_selector("#chosen:not(:has(li))", state="attached")
+    answered(page)
+    assert page.locator("#map .panel-of-model h2").count() == 0
 
 
 def test_two_runs_are_compared(page: Any) -> None:
@@ -122,6 +221,20 @@ def test_two_runs_are_compared(page: Any) -> None:
     answered(page)
     assert page.locator("#map .panel-of-model h2").all_text_contents()[:2] == ["bahdanau", "coverage"]
     assert page.text_content("#output").startswith("bahdanau: VERB DET NOUN PUNCT")
+
+
+def test_two_runs_caption_the_same_picture(page: Any, tmp_path: Path) -> None:
+    name, _, make = MEDIA["pictures"]
+    (tmp_path / name).write_bytes(make())
+    page.select_option("#run", "pictures")
+    page.select_option("#other", "again")
+    page.set_input_files("#file", tmp_path / name)
+    answered(page)
+    assert page.locator("#map .panel-of-model h2").all_text_contents()[:2] == ["pictures", "again"]
+    one, other = re.fullmatch("pictures: (.*)again: (.*)", page.text_content("#output")).groups()
+    assert one == other  # the same model
+    assert page.locator("#map .picture.film").count() == 2
+    assert page.is_hidden("#hint")
 
 
 def readout(page: Any) -> str:
@@ -184,16 +297,21 @@ def test_a_caption_a_transcript_and_a_forecast_are_made_played_and_changed(
     page.keyboard.press("ArrowRight")
     assert readout(page) != hint
     page.click("#map button:has-text('Matrix')")
-    page.locator("#map .picture").first.focus()
-    for key in ("ArrowDown", "ArrowRight", "Enter"):
-        page.keyboard.press(key)
+    pick(page, "ArrowDown", "ArrowRight")
     offered = page.locator("#actions button").all_text_contents()
     assert [text.split()[0] for text in offered] == [*([] if run == "series" else ["Erase"]), "Let", "Silence"]
-    page.locator("#actions button").last.click()
-    page.wait_for_selector("#chosen li")
-    answered(page)
-    assert page.locator("#map .panel-of-model h2").all_text_contents()[:2] == ["before", "after"]
-    assert page.text_content("#problem") == ""
+    for action in offered:
+        pick(page, "ArrowDown", "ArrowRight")
+        page.locator("#actions button", has_text=action).click()
+        page.wait_for_selector("#chosen li")
+        answered(page)
+        assert page.locator("#map .panel-of-model h2").all_text_contents()[:2] == ["before", "after"]
+        assert page.is_hidden("#problem")
+        for _ in page.locator("#chosen li").all():
+            take_back(page)
+        assert page.locator("#map .panel-of-model h2").count() == 0
+        assert page.text_content("#output") == expected["text"]
+        page.click("#map button:has-text('Matrix')")
 
 
 def test_a_described_picture_is_an_example(page: Any) -> None:

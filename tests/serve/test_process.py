@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,8 +17,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from servers import Process, golden, inputs_of, process
+from media import picture_file, wav
+from servers import TABLE, Process, golden, inputs_of, process
 
+from regard.data.corpora.shapes import render as render_shapes
+from regard.data.corpora.tones import render as render_tones
+from regard.predict import Predictor
 from regard.serve.server import SIGNALS, hear_signals
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,6 +52,41 @@ def raw(port: int, content: bytes, seconds: float = 20.0) -> str:
 
 def ask(server: Process, **content: object) -> object:
     return httpx.post(f"{server.address}/v1/predict", json={"run": "luong", **content}, timeout=60)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_curl_lines_of_the_docs_are_answered(
+    pictures: Predictor, recordings: Predictor, forecasts: Predictor, tmp_path: Path
+) -> None:
+    """Every line of docs/serve.md, in the shell, in a folder with the files that it names."""
+    page = (ROOT / "docs/serve.md").read_text("utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("curl ")]
+    assert len(lines) == 6
+    (tmp_path / "photo.jpg").write_bytes(picture_file(render_shapes("shapes:red-circle-8-8-6"), "JPEG"))
+    (tmp_path / "speech.wav").write_bytes(wav(*render_tones("tones:7:C4-E4-G4")))
+    (tmp_path / "series.csv").write_text(TABLE)
+    media = {"captions": pictures, "speech": recordings, "waves": forecasts}
+    runs = {"dates": golden("bahdanau"), **{name: predictor.run.path for name, predictor in media.items()}}
+    environment = {**os.environ, "no_proxy": "localhost", "REGARD_TOKEN": "unused"}
+    answers = []
+    with process(*(f"{name}={path}" for name, path in runs.items())) as started:
+        for line in lines:
+            command = line.replace("localhost:8000", f"localhost:{started.port}").replace(
+                "curl ", "curl -sS --fail ", 1
+            )
+            asked = subprocess.run(
+                ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+            )
+            assert asked.returncode == 0, (line, asked.stderr)
+            answers.append(asked.stdout)
+    dates, stream, *others = answers
+    assert stream.rstrip().rpartition("\n")[2].startswith('data: {"run": "dates"')
+    caption, speech, series, described = map(json.loads, others)
+    for name, answer in zip(runs, (json.loads(dates), caption, speech, series), strict=True):
+        assert answer["run"] == name
+        assert "error" not in answer["predictions"][0]
+    assert caption["predictions"][0]["attention"]
+    assert [run["name"] for run in described["runs"]] == [*runs]
 
 
 def test_a_gigabyte_is_refused_when_it_is_announced(server: Process) -> None:

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 
 from regard.maps import AttentionMap
 from regard.show.dots import PALETTE, encode
-from regard.show.large import CELLS, DOTS, NOTES, SIDE, arrange, has_many_cells, pool
+from regard.show.large import CELLS, DOTS, NOTES, SIDE, Axis, arrange, has_many_cells, pool
 from regard.show.maps import draw, svg, terminal
 from regard.show.ramp import tint
 from regard.show.viewer_data import ALPHABET
@@ -228,3 +228,10 @@ def test_a_map_of_5000_by_5000_is_bounded() -> None:
     attention = large(5000, 5000)
     bounded(attention, "t" * 10_000)
     assert "each dot is the largest of 5 × 5 weights" in svg(attention)
+
+
+def test_a_dot_ends_at_the_last_token_of_its_last_label() -> None:
+    labels = tuple("abcde")
+    assert Axis(labels, 2).last_tokens() == [2, 4, 5]
+    assert Axis(labels, 2, ends=(2, 3, 5, 6, 9)).last_tokens() == [3, 6, 9]
+    assert Axis((), 1).last_tokens() == []

@@ -365,9 +365,12 @@ def test_a_pick_reaches_the_page_around_the_viewer(pages: Pages, tmp_path: Path)
     view.goto("http://page/")
     press(view, "ArrowRight", "ArrowDown", "Enter")
     view.locator(".token[data-column='2']").click()
-    cell, word = view.evaluate("picked")
-    assert cell == {"panel": 0, "path": [], "unit": "tokens", "row": 1, "column": 0, "output": "▁mo", "source": "▁a"}
-    assert (word["row"], word["column"], word["output"], word["source"]) == (None, 2, None, "rd")
+    view.click("button:has-text('Words')")
+    view.locator(".token[data-column='1']").click()
+    cell, word, whole = view.evaluate("picked")
+    assert cell == {"panel": 0, "path": [], "rows": [2, 2], "columns": [1, 1], "output": "▁mo", "source": "▁a"}
+    assert word == {"panel": 0, "path": [], "rows": None, "columns": [3, 3], "output": None, "source": "rd"}
+    assert whole == {"panel": 0, "path": [], "rows": None, "columns": [2, 3], "output": None, "source": "word"}
     assert view.locator("h1").count() == 0
     view.evaluate("(data) => handle.update(data)", data_of_map(AttentionMap(torch.ones(1, 1), ("a",), ("b",))))
     assert texts(view, "th") == ["b", "a"]

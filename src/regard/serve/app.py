@@ -245,11 +245,15 @@ def build(service: Service, *, token: str = "", local: bool = True) -> Guard:
     def as_json(content: Any, status: int = 200) -> Response:
         return Response(to_json(content), status, media_type="application/json")
 
-    @app.post("/v1/predict", summary="Predict outputs", openapi_extra=schema.PREDICT)
+    @app.post("/v1/predict", summary="Predict outputs", openapi_extra=schema.asking(service.bounds, schema.PREDICTED))
     async def predict(request: Request) -> Response:
         return Response(await service.predict(request), media_type="application/json")
 
-    @app.post("/v1/stream", summary="Predict one output, token by token", openapi_extra=schema.STREAM)
+    @app.post(
+        "/v1/stream",
+        summary="Predict one output, token by token",
+        openapi_extra=schema.asking(service.bounds, schema.EVENTS),
+    )
     async def stream(request: Request) -> StreamingResponse:
         return StreamingResponse(await service.stream(request), media_type=EVENTS)
 

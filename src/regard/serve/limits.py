@@ -10,6 +10,7 @@ from regard.errors import RegardError, shown
 # Outside of strings, the brackets of JSON; a string that does not end goes on to the end of the text.
 STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+\\?(?:"|\Z)', re.DOTALL)
 BRACKETS = re.compile(rb"[\[\]{}]")
+EXAMPLE = 'such as {"inputs": ["..."]}'
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Bounds:
     held_bytes: int = 200_000_000  # size of all bodies that are held at the same time
     body_seconds: float = 10.0  # time in which a body must arrive
     json_depth: int = 16  # brackets within brackets of a JSON body
+    digits: int = 400  # of one whole number of a JSON body
     inputs: int = 64  # inputs of a request
     characters: int = 2_000  # of one text
     work: int = 32_000  # characters of all texts of a request x the larger of beam and n_best
@@ -58,12 +60,22 @@ def too_large(what: str, found: object, most: object, how: str) -> RefusedError:
 def parse_json(content: bytes, bounds: Bounds) -> dict[str, Any]:
     """The JSON object in a body; RefusedError if it is none, or nested too deeply."""
     check_depth(content, bounds.json_depth)
+
+    def whole(digits: str) -> int:
+        if (count := len(digits.lstrip("-"))) > bounds.digits:
+            found = f"a whole number of {count:,} digits"
+            raise RefusedError(400, f"the JSON body has {found}, at most {bounds.digits:,}; give a smaller number")
+        return int(digits)
+
     try:
-        parsed = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise RefusedError(400, f"the body is not valid JSON in UTF-8 ({shown(str(error))})") from error
+        parsed = json.loads(content.decode("utf-8"), parse_int=whole, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise RefusedError(400, f"the body is not valid JSON: its byte {error.start + 1:,} is no UTF-8") from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno:,}, column {error.colno:,}"
+        raise RefusedError(400, f"the body is not valid JSON: see {where}; send an object, {EXAMPLE}") from error
     if not isinstance(parsed, dict):
-        raise RefusedError(400, f'the body is {shown(parsed)}, not a JSON object such as {{"inputs": ["..."]}}')
+        raise RefusedError(400, f"the body is {shown(parsed)}, not a JSON object {EXAMPLE}")
     return parsed
 
 
@@ -77,7 +89,7 @@ def check_depth(content: bytes, most: int) -> None:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise RefusedError(400, f"{name} is not a number of JSON; give a finite number")
 
 
 def check_unicode(text: str, name: str) -> None:

@@ -13,6 +13,7 @@ from regard.serve.limits import Bounds, RefusedError, check_unicode, too_large
 KEYS = ("run", "inputs", "beam", "n_best", "search", "seed", "maps", "all_maps", "view", "interventions", "timeout")
 SEARCH = ("length_penalty", "coverage_penalty", "no_repeat", "temperature", "top_k", "top_p", "max_ratio", "max_extra")
 SEARCH_KEYS = (*SEARCH, "max_answer", "ctc")
+LEAST_TIMEOUT = 0.01  # seconds
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -80,7 +81,7 @@ def options_of(given: Mapping[str, Any], bounds: Bounds) -> Options:
         _flag(given.get("all_maps", False), "all_maps"),
         _flag(given.get("view", False), "view"),
         _interventions(given.get("interventions", []), bounds),
-        _number(given.get("timeout", bounds.deadline), "timeout", 0.01, bounds.deadline),
+        _number(given.get("timeout", bounds.deadline), "timeout", LEAST_TIMEOUT, bounds.deadline),
     )
 
 

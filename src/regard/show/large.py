@@ -29,11 +29,17 @@ class Axis(NamedTuple):
 
     labels: tuple[str, ...]
     step: int
+    ends: tuple[int, ...] = ()  # the number of the last token of each label, if labels are words of several tokens
 
     @property
     def dots(self) -> int:
         """The number of dots on this axis."""
         return math.ceil(len(self.labels) / self.step)
+
+    def last_tokens(self) -> list[int]:
+        """The number of the last token of each dot, counted from one."""
+        labels = [min((dot + 1) * self.step, len(self.labels)) for dot in range(self.dots)]
+        return [self.ends[label - 1] for label in labels] if self.ends else labels
 
     def number(self, dot: int) -> int:
         """The number of the first label of a dot, counted from one."""

@@ -13,6 +13,7 @@ texts in them are plain texts, never markup. The format:
       "choices": [text, ...],             # optional: what can be chosen, such as ["Output", "Site", "Layer", "Head"]
       "start": [text, ...],               # the path of the map that is shown first
       "labels": [[text, ...], ...],       # the axes; with it, `rows` and `columns` of a map are indices of this list
+      "ends": [[number, ...] | null, ...],  # with `labels`: of each, the number of its last token; null: 1, 2, 3, ...
       "outputs": [{"name", "text", "score"}, ...],  # optional: the hypotheses; `name` is what paths have for "Output"
       "views": [view, ...],               # optional: pictures, recordings and series
       "honesty": text                     # optional: how far the maps may be trusted; a map may have its own
@@ -21,6 +22,7 @@ texts in them are plain texts, never markup. The format:
       "name": "tokens" | "words",
       "path": [text, ...],                # one for each of the choices
       "rows": [text, ...] | index, "columns": [text, ...] | index,      # outputs and sources
+      "ends": {"rows": [number, ...] | null, "columns": ...},           # optional, without the panel's `labels`
       "weights": [[number | null, ...], ...] | text,      # rows; as text: two letters for each weight, see `_dense`
       "unit": number,                     # optional: what weights are multiples of
       "signed": true,                     # optional: a difference of two maps, with weights below 0
@@ -61,6 +63,7 @@ from regard.maps import (
     SourceView,
     Spectrogram,
     Steps,
+    words_of,
 )
 from regard.show import steps
 from regard.show.labels import MOST_CHARACTERS, make_visible
@@ -94,13 +97,13 @@ def data_of_map(attention: AttentionMap, title: str = "", scale: str | None = No
     is shown under the map.
     """
     units, view = _units(attention), source_view(attention)
-    side = _sharpest(own.weights.shape for own in units.values())
-    maps = [_content(unit, own, scale or "one", side) for unit, own in units.items()]
+    side = _sharpest(own.map.weights.shape for own in units)
+    maps = [_content(own, scale or "one", side) for own in units]
     data = _titled(title, honesty)
     if view is None:
         return data | {"maps": maps}
-    for content, own in zip(maps, units.values(), strict=True):
-        content |= _on_view(Drawn.of(own), pool(own, side, side), 0, scale)
+    for content, own in zip(maps, units, strict=True):
+        content |= _on_view(Drawn.of(own.map), own.pooled(side), 0, scale)
     return data | {"maps": maps, "views": [_view_content(view, VIEW_BYTES, SOUND_BYTES)]}
 
 
@@ -197,7 +200,7 @@ def data_of_several(
     they take more than `NUMBERS` bytes, all maps are pooled to fewer dots.
     """
     check_count(len(maps))
-    shapes = [own.weights.shape for whole in maps.values() for own in _units(whole).values()]
+    shapes = [own.map.weights.shape for whole in maps.values() for own in _units(whole)]
     sides = [side for side in SIDES if sum(_bytes(rows, columns, side) for rows, columns in shapes) <= NUMBERS]
     page = Page(choices, title, side=max(sides, default=SIDES[-1]), scale=scale, honesty=honesty)
     for path, whole in maps.items():
@@ -213,6 +216,20 @@ def check_count(maps: int) -> None:
 
 def _titled(title: str, honesty: str = "") -> Data:
     return {"title": make_visible(title)} | ({"honesty": make_visible(honesty)} if honesty else {})
+
+
+class Unit(NamedTuple):
+    """A map by tokens or by words, with the number of the last token of each word."""
+
+    name: str
+    map: AttentionMap
+    row_ends: tuple[int, ...] = ()
+    column_ends: tuple[int, ...] = ()
+
+    def pooled(self, side: int) -> Pooled:
+        """The map in at most so many dots on a side."""
+        weights, rows, columns = pool(self.map, side, side)
+        return Pooled(weights, rows._replace(ends=self.row_ends), columns._replace(ends=self.column_ends))
 
 
 class Entry(NamedTuple):
@@ -241,10 +258,10 @@ class Page:
 
     def add(self, path: tuple[str, ...], attention: AttentionMap) -> None:
         """Add a map; `path` has a text for each of the choices."""
-        for unit, own in _units(attention).items():
-            pooled = pool(own, self._side, self._side)
+        for own in _units(attention):
+            pooled = own.pooled(self._side)
             kept = pooled._replace(weights=pooled.weights.clone())  # a view would keep the maps of all heads in memory
-            self._entries.append(Entry(path, unit, kept, Summary.of(own), Drawn.of(own)))
+            self._entries.append(Entry(path, own.name, kept, Summary.of(own.map), Drawn.of(own.map)))
             self._bytes += _bytes(kept.rows.dots, kept.columns.dots, self._side)
         while self._bytes > NUMBERS and self._side > SIDES[-1]:
             self._side = next(side for side in SIDES if side < self._side)
@@ -271,8 +288,8 @@ class Page:
             | ({"honesty": make_visible(self.honesty)} if self.honesty and path == start else {})
             for path, unit, pooled, summary, drawn in self._entries
         ]
-        labels = [_labels(axis, longest) for axis in axes]
-        content = {"choices": self.choices, "start": start, "labels": labels, "maps": contents}
+        labels, ends = [_labels(axis, longest) for axis in axes], [_ends(axis) for axis in axes]
+        content = {"choices": self.choices, "start": start, "labels": labels, "ends": ends, "maps": contents}
         return _titled(self.title) | content | ({"views": list(views.values())} if views else {})
 
     def _views(self) -> dict[Callable[[], SourceView | None], Data]:
@@ -308,11 +325,17 @@ def _labels(axis: Axis, longest: int) -> list[str]:
     return [axis.name(dot, longest) for dot in range(axis.dots)]
 
 
-def _units(attention: AttentionMap) -> dict[str, AttentionMap]:
+def _ends(axis: Axis) -> list[int] | None:
+    """The number of the last token of each label of an axis; None if each label is one token."""
+    return axis.last_tokens() if axis.ends or axis.step > 1 else None
+
+
+def _units(attention: AttentionMap) -> list[Unit]:
     """The map by tokens and, if it differs, by words."""
-    words = attention.words()
-    differs = (words.rows, words.columns) != (attention.rows, attention.columns)
-    return {"tokens": attention} | ({"words": words} if differs else {})
+    tokens, (rows, columns) = Unit("tokens", attention), (words_of(attention.rows), words_of(attention.columns))
+    if (rows.labels, columns.labels) == (attention.rows, attention.columns):
+        return [tokens]
+    return [tokens, Unit("words", attention.merged(rows, columns), rows.ends(), columns.ends())]
 
 
 def _sharpest(shapes: Iterable[tuple[int, ...]]) -> int:
@@ -325,25 +348,31 @@ def _sharpest(shapes: Iterable[tuple[int, ...]]) -> int:
     return next(fitting, SIDES[-1])
 
 
-def _content(name: str, attention: AttentionMap, scale: str, side: int) -> Data:
+def _content(unit: Unit, scale: str, side: int) -> Data:
     """The data of one map for the viewer; labels are written as in every other picture."""
+    name, attention, pooled = unit.name, unit.map, unit.pooled(side)
+    ends = {"rows": _ends(pooled.rows), "columns": _ends(pooled.columns)}
+    told = {"ends": ends} if any(ends.values()) else {}
     if has_many_cells(attention):
-        return _large_content(name, attention, scale, side)
+        return _large_content(name, attention, pooled, scale) | told
     most = LETTERS // max(len(attention.rows) + len(attention.columns), LETTERS // MOST_CHARACTERS)
-    return {
-        "name": name,
-        "rows": [label_shown(label, most) for label in attention.rows],
-        "columns": [label_shown(label, most) for label in attention.columns],
-        "weights": [_numbers(row) for row in attention.weights.tolist()],
-        "entropy": _numbers(attention.entropy().tolist()),
-        "coverage": _numbers(attention.coverage().tolist()),
-        "monotonicity": attention.monotonicity(),
-    } | _scale(attention.weights, scale)
+    return (
+        {
+            "name": name,
+            "rows": [label_shown(label, most) for label in attention.rows],
+            "columns": [label_shown(label, most) for label in attention.columns],
+            "weights": [_numbers(row) for row in attention.weights.tolist()],
+            "entropy": _numbers(attention.entropy().tolist()),
+            "coverage": _numbers(attention.coverage().tolist()),
+            "monotonicity": attention.monotonicity(),
+        }
+        | _scale(attention.weights, scale)
+        | told
+    )
 
 
-def _large_content(name: str, attention: AttentionMap, scale: str, side: int) -> Data:
+def _large_content(name: str, attention: AttentionMap, pooled: Pooled, scale: str) -> Data:
     """The data of a large map."""
-    pooled = pool(attention, side, side)
     rows, columns = ([axis.name(dot) for dot in range(axis.dots)] for axis in (pooled.rows, pooled.columns))
     return _pooled_content(name, pooled, Summary.of(attention), scale) | {"rows": rows, "columns": columns}
 

@@ -8,7 +8,9 @@ const LABELS = { text: "text", picture: "picture", recording: "recording", serie
 const ACCEPT = { picture: "image/*", recording: "audio/*,.wav,.flac,.ogg,.mp3", series: ".csv,text/csv" };
 const KINDS = { picture: "image/", recording: "audio/", series: "text/csv" };
 const part = (id) => document.getElementById(id);
-const state = { runs: [], file: null, changes: [], carried: [], viewer: null, choices: [], controller: null };
+const DOES = { picture: "caption", recording: "transcribe" }; // what a run of the task translate does, by its input
+// `question` is the one whose answer is shown, with its changes of the model: what was written since does not belong to it.
+const state = { runs: [], file: null, question: null, viewer: null, choices: [], controller: null };
 
 function make(name, attributes = {}, children = []) {
   const element = document.createElement(name);
@@ -52,40 +54,42 @@ function askForToken() {
 }
 
 /** What is asked of a run: path and options of a request. */
-function question(run, options, path) {
+function asked({ text, file }, run, options, path) {
   const { signal } = state.controller;
-  if (run.input !== "text" && state.file) {
+  if (run.input !== "text" && file) {
     const { search = {}, interventions = [], ...others } = options;
     const query = new URLSearchParams({ run: run.name, ...others, ...search });
     if (interventions.length) query.set("interventions", interventions.join(";"));
-    return [`${path}?${query}`, { method: "POST", body: state.file, headers: { "Content-Type": typeOf(run) }, signal }];
+    return [`${path}?${query}`, { method: "POST", body: file, headers: { "Content-Type": typeOf(file, run) }, signal }];
   }
-  const body = JSON.stringify({ run: run.name, inputs: [part("text").value], ...options });
+  const body = JSON.stringify({ run: run.name, inputs: [text], ...options });
   return [path, { method: "POST", body, headers: { "Content-Type": "application/json" }, signal }];
 }
 
-const typeOf = (run) => (state.file.type.startsWith(KINDS[run.input]) ? state.file.type : run.input === "series" ? "text/csv" : "application/octet-stream");
+const typeOf = (file, run) => (file.type.startsWith(KINDS[run.input]) ? file.type : run.input === "series" ? "text/csv" : "application/octet-stream");
 
 /** The predictions of a run: one, or of a file of series one for each. */
-async function predict(run, options) {
-  const response = await request(...question(run, options, "/v1/predict"));
+async function predict(question, run, options) {
+  const response = await request(...asked(question, run, options, "/v1/predict"));
   return (await response.json()).predictions;
 }
 
 /** Asks for a stream; shows each token as it comes. Returns the whole prediction. */
-async function follow(run, options) {
-  const response = await request(...question(run, options, "/v1/stream"));
+async function follow(question) {
+  const { run, options, text } = question, { signal } = state.controller;
+  const response = await request(...asked(question, run, options, "/v1/stream"));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let waiting = "";
   for (;;) {
     const { done, value } = await reader.read();
+    signal.throwIfAborted(); // a piece that had come before may still be read
     if (done) throw new Error("The answer ended too early.");
     const events = (waiting + value).split("\n\n");
     waiting = events.pop();
     for (const event of events) {
       const [, name, data] = /^event: (\w+)\ndata: (.*)$/s.exec(event);
       const content = JSON.parse(data);
-      if (name === "token") part("output").textContent = (run.task === "language_model" ? part("text").value : "") + content.text;
+      if (name === "token") part("output").textContent = (run.task === "language_model" ? text : "") + content.text;
       else if (name === "done") return content.predictions[0];
       else throw new Error(content.error);
     }
@@ -94,6 +98,7 @@ async function follow(run, options) {
 
 // Runs.
 
+const jobOf = (run) => (run.task === "translate" ? (DOES[run.input] ?? run.task) : run.task);
 const runNamed = (name) => state.runs.find((run) => run.name === name);
 const chosenRun = () => runNamed(part("run").value);
 
@@ -108,7 +113,7 @@ async function loadRuns() {
     part("about").textContent = "Loading the runs …";
     await new Promise((resolve) => setTimeout(resolve, 500));
   }
-  part("run").replaceChildren(...state.runs.map((run) => make("option", { value: run.name }, [`${run.name} (${run.task})`])));
+  part("run").replaceChildren(...state.runs.map((run) => make("option", { value: run.name }, [`${run.name} (${jobOf(run)})`])));
   chooseRun();
 }
 
@@ -136,7 +141,7 @@ function example(text) {
   button.addEventListener("click", () => {
     state.file = null;
     part("text").value = text;
-    ask();
+    askAnew();
   });
   return button;
 }
@@ -156,45 +161,62 @@ function options() {
   return { beam: number("beam"), n_best: number("outputs"), seed: number("seed"), search, view: true, all_maps: true };
 }
 
-async function ask() {
-  const run = chosenRun();
-  if (run.input === "text" ? !part("text").value.trim() : !state.file && !part("text").value) return;
-  state.controller?.abort();
+/** Asks what is chosen and written now, without changes of the model. */
+const askAnew = () => ask({ run: chosenRun(), other: runNamed(part("other").value), text: part("text").value, file: state.file, options: options(), changes: [] });
+
+async function ask(question) {
+  if (question.run.input === "text" ? !question.text.trim() : !question.file && !question.text) return;
+  stop();
   const controller = (state.controller = new AbortController());
   part("problem").hidden = true;
   part("result").hidden = false;
   part("change").hidden = true;
   part("output").classList.add("writing");
-  part("go").disabled = true;
-  const asked = options();
+  part("go").disabled = part("chosen").inert = true; // the next change is one of the answer to this question
   try {
-    const other = runNamed(part("other").value);
-    if (state.changes.length) showChanged((await predict(run, changed(asked)))[0]);
-    else if (other) {
-      const [ones, others] = await Promise.all([predict(run, asked), predict(other, asked)]);
-      showNamed(ones, (index) => showBoth(run, other, [ones[index], others[index]]));
-    } else if (run.streams && asked.n_best === 1 && asked.beam === 1) show(await follow(run, asked));
-    else {
-      const answers = await predict(run, asked);
-      showNamed(answers, (index) => show(answers[index]));
-    }
-    state.carried = [...state.changes];
+    const draw = await answer(question);
+    state.question = question;
+    draw();
   } catch (error) {
     if (error.name === "AbortError") return;
-    state.changes = state.carried; // those that the server has carried out
+    if (!question.changes.length) clear(); // what is shown belongs to another question
     complain(error);
   } finally {
-    if (state.controller === controller) {
-      part("output").classList.remove("writing");
-      part("go").disabled = false;
-    }
+    if (state.controller === controller) rest();
   }
 }
 
-/** The options of a question with interventions, which has one output. */
-function changed(asked) {
-  const { n_best: _, all_maps: __, ...others } = asked;
-  return { ...others, interventions: state.changes };
+/** Waits for the answer to a question; returns the function that shows it. */
+async function answer(question) {
+  const { run, other, options, changes } = question;
+  if (changes.length) {
+    const { n_best: _, all_maps: __, ...others } = options; // a changed model has one output
+    const [changed] = await predict(question, run, { ...others, interventions: changes });
+    return () => showChanged(changed);
+  }
+  if (other) {
+    const [ones, others] = await Promise.all([predict(question, run, options), predict(question, other, options)]);
+    return () => showNamed(ones, (index) => showBoth([ones[index], others[index]]));
+  }
+  if (run.streams && options.n_best === 1 && options.beam === 1) {
+    const prediction = await follow(question);
+    return () => show(prediction);
+  }
+  const predictions = await predict(question, run, options);
+  return () => showNamed(predictions, (index) => show(predictions[index]));
+}
+
+/** Ends the question that is being asked, if there is one: its answer is not shown. */
+function stop() {
+  state.controller?.abort();
+  rest();
+}
+
+/** Shows that nothing is being asked. */
+function rest() {
+  state.controller = null;
+  part("output").classList.remove("writing");
+  part("go").disabled = part("chosen").inert = false;
 }
 
 function complain(error) {
@@ -206,12 +228,13 @@ function complain(error) {
 // Showing.
 
 function clear() {
-  [state.changes, state.carried] = [[], []];
+  stop();
+  state.question = null;
   state.viewer?.destroy();
   state.viewer = null;
   for (const id of ["result", "problem", "change", "diff", "names-field"]) part(id).hidden = true;
   for (const id of ["output", "score"]) part(id).textContent = "";
-  showChips();
+  part("chosen").replaceChildren();
 }
 
 const scoreOf = (prediction) => (Number.isFinite(prediction.score) ? `log-probability ${prediction.score.toFixed(3)}` : "");
@@ -232,13 +255,14 @@ const isOneOfSeveral = () => !part("names-field").hidden;
 
 function show(prediction) {
   part("output").textContent = prediction.text || prediction.error || "(an empty output)";
-  part("score").textContent = [chosenRun().input === "series" && !isOneOfSeveral() ? prediction.source : "", scoreOf(prediction), prediction.finished === false ? "cut at the longest length" : ""].filter(Boolean).join(", ");
+  part("score").textContent = [state.question.run.input === "series" && !isOneOfSeveral() ? prediction.source : "", scoreOf(prediction), prediction.finished === false ? "cut at the longest length" : ""].filter(Boolean).join(", ");
   part("diff").hidden = true;
   drawView(prediction.view && { ...prediction.view, name: "" });
   showChips();
 }
 
-function showBoth(run, other, [one, two]) {
+function showBoth([one, two]) {
+  const { run, other } = state.question;
   show(one);
   part("output").textContent = "";
   for (const [name, prediction] of [[run.name, one], [other.name, two]]) {
@@ -268,7 +292,7 @@ function differing({ kind, before, after }) {
 
 function drawView(view) {
   part("map").hidden = !view;
-  part("hint").hidden = !view || !chosenRun().attention.length || Boolean(part("other").value) || isOneOfSeveral();
+  part("hint").hidden = !view || !isChangeable();
   if (!view) return;
   state.choices = (view.panels ?? [view])[0].choices ?? [];
   if (state.viewer) state.viewer.update(view);
@@ -277,43 +301,41 @@ function drawView(view) {
 
 // Changing the model.
 
+const isChangeable = () => state.question.run.attention.length && !state.question.other && !isOneOfSeveral();
+
 /** Offers what can be done at a place of the map. */
-function pick({ path, unit, row, column, output, source }) {
-  const run = chosenRun(), of = (name) => path[state.choices.indexOf(name)] ?? "";
-  if (!run.attention.length || isOneOfSeveral() || (part("other").value && !state.changes.length) || (of("Output") && of("Output") !== "1")) return;
+function pick({ path, rows, columns, output, source }) {
+  const { run } = state.question, of = (name) => path[state.choices.indexOf(name)] ?? "";
+  if (state.controller || !isChangeable() || (of("Output") && of("Output") !== "1")) return;
   const site = of("Site"), isCross = !site || site === run.attention[0].site;
   if (site && !run.attention.some((own) => own.site === site)) return; // such as forecast.lag_mixture, which has no keys
   const layer = /^layer (\d+)$/.exec(of("Layer"))?.[1], head = /^head (\d+)$/.exec(of("Head"))?.[1];
   const place = [site, layer ? `layer=${layer}` : "", head ? `head=${head}` : ""].filter(Boolean).join(" ");
-  const position = (index, label) => (unit === "words" ? `"${label.replaceAll('"', "")}"` : index + 1);
   const actions = [];
-  if (column !== null && isCross && run.input !== "series") actions.push([`Erase “${source}”`, `erase ${position(column, source)}`]);
-  if (row !== null && column !== null) {
-    actions.push([`Let “${output}” look only at “${source}”`, `force ${place ? `${place} ` : ""}row=${position(row, output)} column=${position(column, source)}`]);
+  if (columns && isCross && run.input !== "series") actions.push([`Erase “${source}”`, [`erase ${[...new Set(columns)].join("-")}`]]);
+  if (rows && columns) {
+    const [first, last] = rows, each = Array.from({ length: last - first + 1 }, (_, index) => first + index);
+    const forced = each.map((row) => `force ${place ? `${place} ` : ""}row=${row} column=${columns[0]}`); // a row looks at one token
+    actions.push([`Let “${output}” look only at “${source}”`, forced]);
   }
-  if (site || run.attention.length) actions.push([`Silence ${place || run.attention[0].site}`, `silence ${place || run.attention[0].site}`]);
-  part("place").textContent = [row === null ? "" : `output “${output}”`, column === null ? "" : `source “${source}”`].filter(Boolean).join(", ");
-  part("actions").replaceChildren(...actions.map(([name, text]) => action(name, text)));
-  part("change").hidden = !actions.length;
+  actions.push([`Silence ${place || run.attention[0].site}`, [`silence ${place || run.attention[0].site}`]]);
+  part("place").textContent = [rows ? `output “${output}”` : "", columns ? `source “${source}”` : ""].filter(Boolean).join(", ");
+  part("actions").replaceChildren(...actions.map(([name, texts]) => action(name, texts)));
+  part("change").hidden = false;
 }
 
-function action(name, text) {
+function action(name, texts) {
   const button = make("button", { type: "button", class: "chip" }, [name]);
-  button.addEventListener("click", () => {
-    state.changes = [...new Set([...state.changes, text])];
-    ask();
-  });
+  button.addEventListener("click", () => ask({ ...state.question, changes: [...new Set([...state.question.changes, ...texts])] }));
   return button;
 }
 
 /** The interventions that are in force; each can be taken back. */
 function showChips() {
-  part("chosen").replaceChildren(...state.changes.map((text) => {
+  const { changes } = state.question;
+  part("chosen").replaceChildren(...changes.map((text) => {
     const button = make("button", { type: "button", class: "chip on", "aria-label": `Take back: ${text}` }, [`${text} ✕`]);
-    button.addEventListener("click", () => {
-      state.changes = state.changes.filter((other) => other !== text);
-      ask();
-    });
+    button.addEventListener("click", () => ask({ ...state.question, changes: changes.filter((other) => other !== text) }));
     return make("li", {}, [button]);
   }));
 }
@@ -322,8 +344,7 @@ function showChips() {
 
 part("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  [state.changes, state.carried] = [[], []];
-  ask();
+  askAnew();
 });
 part("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
@@ -334,7 +355,7 @@ part("text").addEventListener("keydown", (event) => {
 part("run").addEventListener("change", chooseRun);
 part("file").addEventListener("change", () => {
   chooseFile(part("file").files[0] ?? null);
-  ask();
+  askAnew();
 });
 for (const [name, isOver] of [["dragover", true], ["dragleave", false], ["drop", false]]) {
   part("drop").addEventListener(name, (event) => {
@@ -342,7 +363,7 @@ for (const [name, isOver] of [["dragover", true], ["dragleave", false], ["drop",
     part("drop").classList.toggle("over", isOver);
     if (name !== "drop" || !event.dataTransfer.files.length) return;
     chooseFile(event.dataTransfer.files[0]);
-    ask();
+    askAnew();
   });
 }
 loadRuns().catch(complain);

@@ -17,8 +17,9 @@ function readPanel(data) {
 }
 
 /** The map with its labels, its path, and its weights as rows of floats. */
-function readMap(map, { labels, honesty, views }) {
-  const axes = labels ? { rows: labels[map.rows], columns: labels[map.columns] } : { rows: map.rows, columns: map.columns };
+function readMap(map, { labels, ends, honesty, views }) {
+  const shared = (axis) => ({ rows: axis[map.rows], columns: axis[map.columns] });
+  const axes = labels ? { ...shared(labels), ends: shared(ends) } : { rows: map.rows, columns: map.columns, ends: map.ends ?? {} };
   const whole = { path: [], honesty, ...map, ...axes, source: views?.[map.view] ?? null };
   whole.weights = rowsOf(map, axes.rows.length, axes.columns.length);
   return whole;
@@ -55,7 +56,13 @@ export function difference(one, other) {
   const isEqual = (first, second) => first.length === second.length && first.every((label, index) => label === second[index]);
   if (!isEqual(one.rows, other.rows) || !isEqual(one.columns, other.columns)) return null;
   const weights = one.weights.map((row, index) => row.map((weight, column) => weight - other.weights[index][column]));
-  return { name: one.name, path: [], rows: one.rows, columns: one.columns, weights, signed: true, source: null };
+  return { name: one.name, path: [], rows: one.rows, columns: one.columns, ends: one.ends, weights, signed: true, source: null };
+}
+
+/** The numbers of the first and the last token of a row or a column, counted from 1: a word may have several. */
+export function tokensOf(map, axis, index) {
+  const ends = map.ends[axis];
+  return ends ? [(ends[index - 1] ?? 0) + 1, ends[index]] : [index + 1, index + 1];
 }
 
 // In words.

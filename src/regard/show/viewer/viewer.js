@@ -5,7 +5,7 @@
 
 import { canRecord, download, toGif, toPng, toSvg, toWebm } from "./export.js";
 import { MOST_WORDS, lines } from "./lines.js";
-import { describe, difference, isBelow, mapsAt, readPanels, summary, table, topOf } from "./maps.js";
+import { describe, difference, isBelow, mapsAt, readPanels, summary, table, tokensOf, topOf } from "./maps.js";
 import { dotted, headGrid, matrix } from "./matrix.js";
 import { capital, choice, colours, labelled, make, press, readable, shade, single, within } from "./parts.js";
 import { compose, heat, onSource } from "./sources.js";
@@ -25,8 +25,8 @@ const PAGE = 10; // rows of Page Up and Page Down
 /** Shows `data` inside `root`. Options, all optional:
  * view: "matrix", "lines", "heads" or "source", which is shown first;
  * bare: true leaves out the card and the title, for pages that have their own;
- * pick: a function that is called with {panel, path, unit, row, column, output, source} when a cell or word is clicked, or
- * chosen with Enter; row or column is null for a word.
+ * pick: a function that is called with {panel, path, rows, columns, output, source} when a cell or word is clicked, or
+ * chosen with Enter; rows and columns are the numbers of its first and last token, counted from 1, or null for a word.
  * Returns {update(data), play(), stop(), step(number), destroy()}. */
 export function mount(root, data, options = {}) {
   const viewer = { root, options, panels: [], view: "", unit: 0, step: null, timer: null, sound: null, isDifferent: false, ending: new AbortController() };
@@ -543,7 +543,8 @@ function move(panel, place) {
 function pick(panel) {
   const { place, viewer, own, index } = panel, map = panel.current();
   if (!place || !viewer.options.pick) return;
-  const label = (labels, number) => (number === null ? null : labels[number]);
   const { row, column } = place;
-  viewer.options.pick({ panel: index, path: [...own.path], unit: map.name, row, column, output: label(map.rows, row), source: label(map.columns, column) });
+  const label = (axis, number) => (number === null ? null : map[axis][number]);
+  const tokens = (axis, number) => (number === null ? null : tokensOf(map, axis, number));
+  viewer.options.pick({ panel: index, path: [...own.path], rows: tokens("rows", row), columns: tokens("columns", column), output: label("rows", row), source: label("columns", column) });
 }
