@@ -21,6 +21,7 @@ ORDER = (
         "search",
         "metrics",
         "tasks",
+        "trust",
         "predict",
     ),
     *("training", "show", "analysis", "catalogue", "serve", "interop", "cli", "__main__"),
