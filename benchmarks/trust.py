@@ -21,6 +21,7 @@ from regard.analysis.measure import (
     agreement,
     erasures,
     estimate,
+    has_window,
     permuted_columns,
 )
 from regard.models import CROSS
@@ -52,7 +53,8 @@ def main() -> None:
         erased = erasures(predictor, examples)
         print(f"{name}: trained            {agreed(erased)}", flush=True)
         random = torch.Generator().manual_seed(1)
-        permuted = [permuted_columns(one.map.weights, random) for one in erased]
+        in_window = has_window(predictor.model)
+        permuted = [permuted_columns(one.map.weights, random, in_window=in_window) for one in erased]
         print(
             f"{name}: permuted map       {estimate(agreement(permuted, [one.changes for one in erased]))}", flush=True
         )

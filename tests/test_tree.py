@@ -22,6 +22,7 @@ ORDER = (
         "search",
         "metrics",
         "tasks",
+        "trust",
         "predict",
     ),
     *("training", "show", "analysis", "catalogue", "serve", "interop", "cli", "__main__"),

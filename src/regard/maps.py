@@ -139,6 +139,7 @@ class AttentionMap:
     place: Place | None = field(default=None, compare=False)  # of the maps in `AttentionMaps`
     # Loads the picture, recording or series that the map is drawn on: a function, because many would fill memory.
     view: Callable[[], SourceView | None] | None = field(default=None, compare=False)
+    trust: str = field(default="", compare=False)  # the sentence that says how far it may be trusted, if a run gave it
 
     def __post_init__(self) -> None:
         if tuple(self.weights.shape) != (len(self.rows), len(self.columns)):
@@ -206,7 +207,7 @@ class AttentionMap:
                 "force both models to write the same output, and give them the same source"
             )
         weights = self.weights - other.weights.to(self.weights)
-        return dataclasses.replace(self, weights=weights, place=None, view=None)
+        return dataclasses.replace(self, weights=weights, place=None, view=None, trust="")
 
     def links(self, shift: int = 0) -> list[tuple[int, int]]:
         """The hard alignment as (column, row) pairs, counted from zero: each row with the column of its largest weight.
@@ -305,6 +306,8 @@ class LayerMaps:
     view: Callable[[], SourceView | None] | None = None  # as in `AttentionMap`
     head_numbers: tuple[int, ...] = ()  # of the heads that are here, if not of all
     norms: Float[Tensor, "heads columns"] | None = None  # of the vectors that the weights scale, if recorded
+    trust: str = ""  # of the mean of all heads, as in `AttentionMap`
+    other_trust: str = ""  # of other maps: of one of several heads, or computed otherwise
 
     @property
     def heads(self) -> int:
@@ -325,7 +328,8 @@ class LayerMaps:
         weights = self.weights.mean(0) if head is None else self.weights[self.numbers.index(head)]
         head = self.numbers[0] if self.heads == 1 else head
         place = Place(self.site, self.layer, head)
-        return AttentionMap(weights, self.rows, self.columns, self.layout, place, self.view)
+        trust = self.trust if head is None or self.heads == 1 else self.other_trust
+        return AttentionMap(weights, self.rows, self.columns, self.layout, place, self.view, trust)
 
     def by_norm(self) -> "LayerMaps":
         """The maps with every weight scaled by the norm of its vector, ||a f(x)|| (Kobayashi et al. 2020).
@@ -341,7 +345,7 @@ class LayerMaps:
         scaled = self.weights * self.norms.unsqueeze(-2)
         total = scaled.mean(0).sum(-1, keepdim=True)
         weights = torch.where(total > 0, scaled / total, torch.zeros_like(scaled))
-        return dataclasses.replace(self, weights=weights, norms=None)
+        return dataclasses.replace(self, weights=weights, norms=None, trust=self.other_trust)
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,7 +396,7 @@ class AttentionMaps:
         """One map from the weights of all heads of a site, or of one of its layers."""
         layers = self.select(site or self.sites[0], layer).layers
         weights = join(torch.cat([own.weights for own in layers]))
-        return dataclasses.replace(layers[-1].map(), weights=weights, place=None)
+        return dataclasses.replace(layers[-1].map(), weights=weights, place=None, trust=layers[-1].other_trust)
 
     def rollout(self, site: str | None = None) -> AttentionMap:
         """Abnar and Zuidema 2020, attention rollout: how much of each input token reaches each output, layer by layer.
@@ -403,16 +407,17 @@ class AttentionMaps:
         """
         site = site or self.sites[0]
         top = self.pick(site)
+        top = dataclasses.replace(top, place=None, trust=self.select(site).layers[-1].other_trust)
         if not site.endswith(OWN):
             encoder = ENCODER + OWN
             if encoder not in self.sites:
                 raise RecipeError(f"rollout of {site} needs the maps of {encoder}, and this model has none")
-            return dataclasses.replace(top, weights=top.weights @ self.rollout(encoder).weights, place=None)
+            return dataclasses.replace(top, weights=top.weights @ self.rollout(encoder).weights)
         rolled = torch.eye(len(top.columns))
         for own in self.select(site).layers:
             mixed = (own.map().weights + torch.eye(len(top.columns))) / 2
             rolled = mixed @ rolled
-        return dataclasses.replace(top, weights=rolled, place=None)
+        return dataclasses.replace(top, weights=rolled)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from regard.data.audio import Recording
 from regard.data.pictures import is_image
 from regard.device import choose_device, current, explain_out_of_memory, keep_freed_memory, only_shapes
 from regard.errors import RecipeError, shown
-from regard.models import Seq2Seq
+from regard.models import CROSS, Seq2Seq
 from regard.recipe import Search
 from regard.storage import Run
 from regard.tasks import AnyTask, Scored, Transduce, task_of
 from regard.tasks.intervened import Intervened, compare, resolve
+from regard.trust import Sentences, sentences, with_sentences
 from regard.types import Example, Prediction
 
 LARGEST_SEED = 2**62  # torch takes 64 bits, and the seeds of further outputs are larger
@@ -39,6 +41,21 @@ class Predictor:
         self.task = task
         self.model = model
         self.trust = trust  # how far its maps may be trusted, in a sentence; empty if that was not measured
+
+    @cached_property
+    def attends(self) -> bool:
+        """Whether the model attends to a source."""
+        return any(place.name == CROSS for place in models.sites(self.model).values())
+
+    @property
+    def sentences(self) -> Sentences:
+        """The sentences under the maps of this run: as measured, or that they were not."""
+        return sentences(self.task.recipe.task, self.trust, attends=self.attends)
+
+    def with_trust(self, prediction: Prediction) -> Prediction:
+        """A prediction of this run with the result of its measurement, and the sentence of each map."""
+        prediction = replace(prediction, trust=self.trust) if self.trust else prediction
+        return with_sentences(prediction, self.sentences)
 
     def __repr__(self) -> str:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -129,7 +146,7 @@ class Predictor:
         if not isinstance(self.task, Transduce) or not isinstance(self.model, Seq2Seq):
             raise RecipeError(f"a run of the task {self.task.recipe.task!r} forces no output; leave target out")
         with self.running():
-            return self.task.force(self.model, [Example(source, target)], all_maps=True)[0]
+            return self.with_trust(self.task.force(self.model, [Example(source, target)], all_maps=True)[0])
 
     def _fed(self, changes: Sequence[Intervention], source: str) -> str:
         """The source whose memory the decoder gets: that of `Feed`, or the input's own."""
@@ -142,7 +159,7 @@ class Predictor:
 
     def _explained(self, value: str, answer: Prediction) -> Prediction:
         """The answer to an input; if it is empty because the input is too long, its `problem` says so."""
-        answer = replace(answer, trust=self.trust) if self.trust else answer
+        answer = self.with_trust(answer)
         if answer.text or not self.task.too_long(value):
             return answer
         return replace(answer, problem=f"more than {self.task.longest:,} tokens")

@@ -162,7 +162,7 @@ class Prediction:
     finished: bool = True  # False if search.max_ratio and search.max_extra allowed no more tokens
     cuts: tuple[float, ...] = ()  # seconds at which a recording was cut into parts, since it is too long for the model
     problem: str = ""  # why the output is empty and its score means nothing: "more than 5,000 tokens"
-    trust: str = ""  # how far its map may be trusted, in a sentence, if `regard measure` has measured the run
+    trust: str = ""  # how far its map may be trusted, if `regard measure` has measured the run; each map has a sentence
 
     def to_dict(self, *, maps: bool = True) -> dict[str, Any]:
         """A dictionary for JSON; the rows of `attention` are `tokens`, its columns `source_tokens`.
@@ -189,8 +189,8 @@ class Prediction:
             content["attention"] = self.map.weights.tolist() if self.map else []
         elif self.source_tokens:
             content["source_tokens"] = list(self.source_tokens)
-        if maps and self.trust:
-            content["trust"] = self.trust
+        if maps and self.map and self.map.trust:
+            content["trust"] = self.map.trust
         if maps and self.map and self.map.layout != TEXT:
             content["layout"] = {"kind": type(self.map.layout).__name__.lower()} | asdict(self.map.layout)
         if self.alternatives:
@@ -207,8 +207,8 @@ class Prediction:
 
         To .html all `maps` are written, if there are any, and the maps of the `alternatives`.
         """
-        has_more = self.trust or any(own.map is not None for own in self.alternatives)  # than the map itself
-        if Path(path).suffix.lower() == ".html" and has_more and (self.map is not None or self.maps is not None):
+        has_rivals = any(own.map is not None for own in self.alternatives)
+        if Path(path).suffix.lower() == ".html" and has_rivals and (self.map is not None or self.maps is not None):
             from regard.show.maps import save_prediction  # imported here, because `show` imports this module
 
             return save_prediction(self, path, scale=scale)

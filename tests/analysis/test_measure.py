@@ -41,6 +41,7 @@ from regard.maps import Grid
 from regard.models import CROSS, Seq2Seq
 from regard.storage import Run
 from regard.tasks import TASKS, Transduce
+from regard.trust import sentences
 from regard.types import END, Example
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
@@ -183,6 +184,26 @@ def test_a_permuted_map_has_the_weights_of_its_rows() -> None:
     assert not torch.equal(permuted, weights)
 
 
+def test_in_a_window_columns_without_weight_keep_their_places() -> None:
+    weights = torch.rand(50, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    weights[:, 5:] = weights[::2, 0] = 0.0
+    permuted = permuted_columns(weights, torch.Generator().manual_seed(1), in_window=True)
+    assert torch.equal(permuted == 0, weights == 0)
+    torch.testing.assert_close(permuted.sort(-1).values, weights.sort(-1).values)
+    assert not torch.equal(permuted, weights)
+
+
+@pytest.mark.parametrize("scope", ["local_m", "local_p"])
+def test_an_untrained_model_with_a_window_is_not_trusted(scope: str) -> None:
+    keys = [key for key in SMALL if not key.startswith("model.attention.scope")]
+    recipe = recipes.load("copy", [*keys, f"model.attention.scope={scope}", "model.attention.window=2"])
+    examples = TASKS["translate"].examples(recipe)
+    task = TASKS["translate"].learn(recipe, examples.train)
+    torch.manual_seed(4)
+    untrained = measure(Predictor(Run(Path("nowhere")), task, task.build().eval()), examples.test[:30])
+    assert not untrained.is_above_floor
+
+
 @pytest.mark.parametrize("name", TRANSLATIONS)
 def test_replaced_weights_are_those_of_interventions_and_go_with_the_block(name: str) -> None:
     predictor = loaded(name)
@@ -303,12 +324,14 @@ def copied(tmp_path: Path) -> Path:
 def test_the_line_is_stored_for_these_weights(copied: Path) -> None:
     predictor = regard.load(copied, device="cpu")
     assert (predictor.trust, predictor.predict(["abc"])[0].trust) == ("", "")
+    assert under(predictor) == ("not measured; regard measure RUN says how far this map may be trusted",)
     trust = measure(predictor, EXAMPLES)
     store(predictor.run, trust)
     again = regard.load(copied, device="cpu")
     assert again.trust == trust.line
     [prediction] = again.predict(["abc"])
     assert prediction.trust == trust.line
+    assert under(again) == (trust.line,)
     assert prediction.to_dict()["trust"] == trust.line
     assert "trust" not in prediction.to_dict(maps=False)
     assert force(again, EXAMPLES)[0].trust == trust.line
@@ -317,6 +340,42 @@ def test_the_line_is_stored_for_these_weights(copied: Path) -> None:
     assert run.finished()
     run.replace("model.safetensors", run.read("model.safetensors") + b" ")  # other weights: no longer measured
     assert run.trust() == ""
+
+
+def under(predictor: Predictor, text: str = "abc", *, all_maps: bool = False) -> tuple[str, ...]:
+    """The sentences under the maps of a prediction."""
+    [prediction] = predictor.predict([text], all_maps=all_maps)
+    return tuple(own.trust for own in prediction.maps or [prediction.map] if own is not None)
+
+
+def test_maps_of_other_layers_and_heads_say_what_was_measured() -> None:
+    predictor = regard.load(GOLDEN / "translate_transformer" / "finished", device="cpu")
+    predictor.trust = "trust the map"
+    [prediction] = predictor.predict(["abc"], all_maps=True)
+    maps = prediction.maps
+    assert maps is not None
+    other = "this map was not measured; for the map that predictions show: trust the map"
+    assert maps.pick().trust == maps.pick().words().trust == "trust the map"
+    for attention in [*maps, maps.rollout(), maps.max(), maps.by_norm().pick()]:
+        assert attention.trust == (
+            "trust the map" if attention.place == maps.pick().place and attention == maps.pick() else other
+        )
+    assert maps.pick().minus(maps.pick()).trust == ""
+
+
+@pytest.mark.parametrize("run", ["classify", "masked_lm", "answer"])
+def test_maps_that_cannot_be_measured_say_so(run: str) -> None:
+    text = "a\tb c" if run == "answer" else "abc"
+    found = under(regard.load(GOLDEN / run / "finished", device="cpu"), text, all_maps=True)
+    assert found
+    assert set(found) <= {f"not measured; regard measure cannot measure maps of task = {run} yet"}
+
+
+def test_a_model_without_attention_to_a_source_says_so() -> None:
+    said = sentences("translate", "", attends=False)
+    assert (
+        said.shown == said.other == "not measured; regard measure needs attention to a source, and this model has none"
+    )
 
 
 @pytest.mark.parametrize("content", [b"{}", b'{"line": 3}', b'{"line": ""}', b"[]", b"nonsense"])
@@ -340,4 +399,10 @@ def test_the_command_prints_stores_and_shows_the_line(copied: Path, tmp_path: Pa
     look = regard_command("look", copied, "abc", folder=tmp_path)
     assert look.lines[-1] == plain.lines[-1]
     chosen = regard_command("look", copied, "abc", "--layer", 1, folder=tmp_path)
-    assert plain.lines[-1] not in chosen.lines
+    assert chosen.lines[-1] == plain.lines[-1]  # it has one layer with one head, so this is the same map
+    for options, endings in (((), ("html", "svg", "gif")), (("--all",), ("html",)), (("--matrix",), ("svg",))):
+        files = [part for ending in endings for part in ("-o", f"map.{ending}")]
+        regard_command("look", copied, "abc", *options, *files, folder=tmp_path).assert_behaved()
+        for ending in endings:
+            content = (tmp_path / f"map.{ending}").read_bytes()
+            assert plain.lines[-1][:20].encode() in content or ending == "gif"

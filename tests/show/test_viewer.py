@@ -30,6 +30,7 @@ from regard.show.html import (
     viewer_file,
 )
 from regard.show.viewer_data import data_of_map, data_of_prediction
+from regard.trust import Sentences, with_sentences
 from regard.types import Prediction
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "has_touch": True, "is_mobile": True}
@@ -176,21 +177,23 @@ def test_a_difference_has_two_colours_and_a_scale_with_both_signs(pages: Pages) 
 
 
 def test_the_honesty_line_stands_under_the_map(pages: Pages) -> None:
-    view = pages.open(html(PIECES, honesty="Not <b>used</b>: uniform weights give the same output."))
+    view = pages.open(html(replace(PIECES, trust="Not <b>used</b>: uniform weights give the same output.")))
     assert texts(view, ".honesty") == ["Not <b>used</b>: uniform weights give the same output."]
     assert pages.open(html(PIECES)).locator(".honesty").is_hidden()
 
 
-def test_a_prediction_says_how_far_its_own_map_may_be_trusted() -> None:
-    prediction = Prediction("a", "b", -1.0, ("b",), PIECES, trust="Hardly.")
-    assert data_of_prediction(prediction)["honesty"] == "Hardly."
-    own = (PIECES.weights[None], PIECES.rows, PIECES.columns)
+def test_every_map_of_a_prediction_says_how_far_it_may_be_trusted() -> None:
+    prediction = Prediction("a", "b", -1.0, ("b",), PIECES)
+    said = Sentences("Hardly.", "Of the other: hardly.")
+    assert data_of_prediction(with_sentences(prediction, said))["honesty"] == said.shown
+    own = (PIECES.weights.expand(2, -1, -1), PIECES.rows, PIECES.columns)
     all_maps = AttentionMaps(tuple(LayerMaps("encoder.self_attention", layer, *own) for layer in (1, 2)))
-    data = data_of_prediction(replace(prediction, maps=all_maps))
-    said = {(*own["path"], own["unit"]): own.get("honesty") for own in data["maps"]}
-    assert "honesty" not in data
-    assert {path[1] for path, sentence in said.items() if sentence == "Hardly."} == {"layer 2"}  # the reported one
-    assert set(said.values()) == {None, "Hardly."}
+    rival = replace(prediction, text="c")
+    data = data_of_prediction(with_sentences(replace(prediction, maps=all_maps, alternatives=(rival,)), said))
+    found = {tuple(own["path"]): own.get("honesty", data["honesty"]) for own in data["maps"]}
+    places = [(number, "encoder.self_attention", "layer 2", "mean of heads") for number in "12"]  # the rival's, too
+    assert len(found) == 2 * 3 + 1
+    assert found == {path: said.shown if path in places else said.other for path in found}
 
 
 def test_a_white_picture_ends_visibly(pages: Pages) -> None:
@@ -765,7 +768,7 @@ def test_hostile_labels_are_shown_literally_and_run_nothing(pages: Pages, kind: 
     attention = AttentionMap(torch.eye(size), ATTACKS, ATTACKS)
     rivals = tuple(Prediction("x", attack, -2.0, ATTACKS, attention) for attack in ATTACKS)
     content = {
-        "matrix": html(attention, ATTACKS[0], honesty=ATTACKS[1]),
+        "matrix": html(replace(attention, trust=ATTACKS[1]), ATTACKS[0]),
         "lines": html(attention, ATTACKS[1]),
         "picture": html(picture_map(ATTACKS), ATTACKS[2]),
         "outputs": html_of_prediction(Prediction(ATTACKS[0], ATTACKS[0], -1.0, ATTACKS, attention, rivals)),

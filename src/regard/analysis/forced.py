@@ -37,7 +37,7 @@ def force(
     ]
     with predictor.running():
         forced = task.force(predictor.model, examples, all_maps=all_maps)
-    return [replace(prediction, trust=predictor.trust) for prediction in forced] if predictor.trust else forced
+    return list(map(predictor.with_trust, forced))
 
 
 def word_maps(predictor: Predictor, examples: Sequence[Example]) -> dict[str, list[AttentionMap]]:

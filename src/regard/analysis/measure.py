@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.analysis import alignment
 from regard.analysis.forced import force, translator
 from regard.attention.intervene import HeadIntervention, Permute, Uniform
 from regard.attention.normalizers import Pairs
-from regard.attention.scopes import Weights
+from regard.attention.scopes import LocalM, LocalP, Weights
 from regard.console import counted
 from regard.errors import DataError, RecipeError
 from regard.maps import MARKS, AttentionMap
@@ -187,10 +187,22 @@ def agreement(maps: Sequence[Tensor], changes: Sequence[Tensor]) -> list[float]:
     ]
 
 
-def permuted_columns(weights: Float[Tensor, "rows columns"], generator: torch.Generator) -> Tensor:
-    """The weights with the columns of each row in a random order of its own: a map that knows nothing of the source."""
-    order = torch.rand(weights.shape, generator=generator).argsort(-1)
-    return weights.gather(-1, order)
+def permuted_columns(
+    weights: Float[Tensor, "rows columns"], generator: torch.Generator, *, in_window: bool = False
+) -> Tensor:
+    """The weights with the columns of each row in a random order of its own: a map that knows nothing of the source.
+
+    With `in_window`, columns without weight keep their places: the map knows the window of a local scope, and no more.
+    """
+    outside = (weights == 0) if in_window else torch.zeros_like(weights, dtype=torch.bool)
+    places = outside.byte().argsort(dim=-1, stable=True)
+    order = (torch.rand(weights.shape, generator=generator) + 2 * outside).argsort(-1)
+    return weights.scatter(-1, places, weights.gather(-1, order))
+
+
+def has_window(model: nn.Module) -> bool:
+    """Whether the model's attention reaches only a window: outside, neither a weight nor an effect can be large."""
+    return any(isinstance(module, LocalM | LocalP) for module in model.modules())
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -330,7 +342,7 @@ def measure(
     erased = erasures(predictor, examples, choice)
     maps, changes = [one.map.weights for one in erased], [one.changes for one in erased]
     random = torch.Generator().manual_seed(SEED)
-    permuted = [permuted_columns(weights, random) for weights in maps]
+    permuted = [permuted_columns(weights, random, in_window=has_window(predictor.model)) for weights in maps]
     replaced = replacements(predictor, examples)
     forced = [_chosen_map(predictor, example, choice) for example in examples]
     judged = [

@@ -24,7 +24,6 @@ from regard.cli.core import (
     print_map,
     say,
     to_json,
-    write_beside,
     write_line,
     write_lines,
 )
@@ -156,7 +155,7 @@ def look(
             log.begin("looking with the other run")
             other = load(beside).predict([text], beam=beam, n_best=n_best, all_maps=all_maps)[0]
             drawings = [(path, html_side_by_side([(run, prediction), (beside, other)], scale)) for path in out or []]
-        elif (prediction.alternatives or prediction.trust) and not (matrix or all_maps or site or layer or head):
+        elif prediction.alternatives and not (matrix or all_maps or site or layer or head):
             whole = {path: html_of_prediction(prediction, scale) for path, _ in drawings if _is_page(path)}
             drawings = [(path, whole.get(path, content)) for path, content in drawings]
     for sentence in _notes(predictor, run, prediction):
@@ -179,8 +178,6 @@ def look(
         if attention.place is not None:
             write_line(str(attention.place))
         print_map(attention, pieces=pieces, scale=scale)
-    if predictor.trust and not all_maps and shown_maps[0].place is None:  # it was measured for this map
-        write_beside("", predictor.trust)
 
 
 def _one_text(run: str, words: list[str]) -> str:

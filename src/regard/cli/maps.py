@@ -83,6 +83,7 @@ def maps_to_dict(shown_maps: "Sequence[AttentionMap]", *, all_maps: bool) -> dic
     contents = [
         attention.place._asdict()
         | {"rows": attention.rows, "source_tokens": attention.columns, "attention": attention.weights.tolist()}
+        | {"trust": attention.trust}
         for attention in shown_maps
         if attention.place is not None
     ]

@@ -34,7 +34,7 @@ def measure(
     token is compared with its row of the map, by Kendall's tau-b: 1 is the same order, 0 is chance. The floor is a
     permuted map, the ceiling the agreement with another run. It also says what uniform and permuted attention weights
     do to the outputs. The run is forced to write the targets. The last line is stored in the run, and `regard look`
-    shows it under the map, unless --layer or --head chooses another map.
+    shows it under the map, unless --layer or --head chose another map to measure.
     """
     from regard.console import ProgressLog
     from regard.storage import Run

@@ -53,7 +53,7 @@ def _view_of_both(intervened: Intervened) -> Data | None:
 def _place(attention: AttentionMap) -> dict[str, Any]:
     """A map with its place in the model."""
     place = attention.place._asdict() if attention.place else {}
-    labels = {"rows": attention.rows, "source_tokens": attention.columns}
+    labels = {"rows": attention.rows, "source_tokens": attention.columns, "trust": attention.trust}
     return place | labels | {"attention": attention.weights.tolist()}
 
 

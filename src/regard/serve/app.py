@@ -195,7 +195,7 @@ def describe(lane: Lane) -> dict[str, Any]:
         "uploads": list(UPLOADS.get(task.noun_of_input, ())),
         "streams": task.output_tokens is not None,
         "attention": _sites(predictor),
-        "trust": predictor.trust,
+        "trust": predictor.sentences.shown,
         "search": {key: value for key, value in asdict(task.recipe.search).items() if task.uses(f"search.{key}")},
         "examples": [*descriptions_of(task).values()],
     }

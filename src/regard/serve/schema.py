@@ -109,6 +109,7 @@ PREDICTION: Schema = {
             "items": {"type": "array", "items": {"type": "number"}},
             "description": "The map: a row for each token, a column for each source token.",
         },
+        "trust": _text("How far the map may be trusted, with maps; or that it was not measured."),
         "alternatives": {"type": "array", "items": {"type": "object"}, "description": "Other outputs, with n_best."},
         "view": {"type": "object", "description": "The data that the viewer of the page draws, with view."},
         "intervened": {"type": "object", "description": "The output before interventions, and the difference."},

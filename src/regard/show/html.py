@@ -58,9 +58,9 @@ def page(data: Data) -> bytes:
     return frame.format(policy=policy, title=title, style=style, content=safe_json(data), script=code).encode()
 
 
-def html(attention: AttentionMap, title: str = "", scale: str | None = None, honesty: str = "") -> bytes:
+def html(attention: AttentionMap, title: str = "", scale: str | None = None) -> bytes:
     """The map as an interactive page: heat map and word-to-word lines, by tokens and, if they differ, by words."""
-    return page(viewer_data.data_of_map(attention, title, scale, honesty))
+    return page(viewer_data.data_of_map(attention, title, scale))
 
 
 def html_of_series(view: SeriesView, title: str = "") -> bytes:
@@ -68,9 +68,9 @@ def html_of_series(view: SeriesView, title: str = "") -> bytes:
     return page(viewer_data.data_of_series(view, title))
 
 
-def html_of_all(maps: AttentionMaps, title: str = "", scale: str | None = None, honesty: str = "") -> bytes:
+def html_of_all(maps: AttentionMaps, title: str = "", scale: str | None = None) -> bytes:
     """All maps of one output as an interactive page, on which site, layer and head can be chosen."""
-    return page(viewer_data.data_of_maps(maps, title, scale, honesty))
+    return page(viewer_data.data_of_maps(maps, title, scale))
 
 
 def html_of_several(

@@ -1,7 +1,8 @@
 """The layout of a picture: positions of its squares, lines and words, used for both SVG and PNG."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from textwrap import wrap
 
 from jaxtyping import UInt8
 from rich.cells import cell_len
@@ -13,6 +14,7 @@ from regard.show.scale import darkest, shades
 
 INK, PALE, HAIRLINE = "#24303f", "#6b7788", "#e3e9f0"
 CELL, SIZE, MARGIN = 24.0, 13.0, 20.0  # pixels
+SMALL, SPACING, NARROWEST = 11.0, 15.0, 360.0  # of the sentence below: its size, that of a line, and its least width
 SINE, COSINE = 0.866, 0.5  # of 60 degrees, the angle of long column labels
 FONTS = (
     *("DejaVu Sans Mono", "DejaVu Sans", "Noto Sans Mono CJK JP", "Noto Sans CJK JP", "Hiragino Sans"),
@@ -146,3 +148,18 @@ def _cells(attention: AttentionMap, scale: str) -> list[Square]:
         for row, weights in enumerate(attention.weights.tolist())
         for column, weight in enumerate(weights)
     ]
+
+
+def with_sentence(picture: Picture, sentence: str) -> Picture:
+    """The picture with a sentence below it, broken into lines of its width."""
+    if not sentence:
+        return picture
+    room = max(picture.width - 2 * MARGIN, NARROWEST)
+    lines = wrap(make_visible(sentence), int(room / Word(0, 0, " ", SMALL).length), break_on_hyphens=False)
+    bottom = picture.top + picture.height
+    under = [
+        Word(picture.left + MARGIN, bottom + number * SPACING, line, SMALL, ink=PALE)
+        for number, line in enumerate(lines)
+    ]
+    width, height = max(picture.width, room + 2 * MARGIN), picture.height + len(lines) * SPACING + 6
+    return replace(picture, words=[*picture.words, *under], width=width, height=height)

@@ -18,7 +18,7 @@ from regard.show.ramp import tint
 
 def png(attention: AttentionMap, title: str = "", scale: str | None = None) -> bytes:
     """The map as a PNG that looks like the SVG; a character that no installed font has is shown by its code point."""
-    texts = (title, *attention.rows, *attention.columns)
+    texts = (title, attention.trust, *attention.rows, *attention.columns)
     return paint(texts, lambda spell: arrange_map(attention, title, spell, scale))
 
 

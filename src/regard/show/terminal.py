@@ -10,7 +10,7 @@ from rich.console import Console
 from regard.errors import pick
 from regard.maps import AttentionMap, PictureView, SeriesView, Spectrogram
 from regard.show import blocks, sparklines
-from regard.show.labels import LONGEST, clipped, letters, shown
+from regard.show.labels import LONGEST, clipped, letters, make_visible, shown
 from regard.show.large import Axis, has_many_cells, pool
 from regard.show.scale import check_unsigned, legible_scale, shades, tops
 from regard.show.views import source_view
@@ -38,9 +38,20 @@ def drawing(attention: AttentionMap, scale: str | None = None) -> str:
 
     Without a `scale`, the darkest shade is the weight 1, or the largest weight of the map if all are small. With enough
     colours, a map over a picture or a recording is drawn on it; one over a series is always drawn below its forecast.
+    Below stands how far the map may be trusted, if it says so.
     """
     check_unsigned(attention)
     console = Console()
+    drawn = _drawn_for(console, attention, scale)
+    if not attention.trust:
+        return drawn
+    sentence = make_visible(attention.trust)
+    lines = wrap(sentence, console.width, break_on_hyphens=False) if console.is_terminal else [sentence]
+    return "\n".join([drawn, *lines, ""])
+
+
+def _drawn_for(console: Console, attention: AttentionMap, scale: str | None) -> str:
+    """The map alone."""
     colours = None if console.no_color else console.color_system
     view = source_view(attention)
     if isinstance(view, SeriesView):

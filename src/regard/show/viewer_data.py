@@ -16,7 +16,7 @@ texts in them are plain texts, never markup. The format:
       "ends": [[number, ...] | null, ...],  # with `labels`: of each, the number of its last token; null: 1, 2, 3, ...
       "outputs": [{"name", "text", "score"}, ...],  # optional: the hypotheses; `name` is what paths have for "Output"
       "views": [view, ...],               # optional: pictures, recordings and series
-      "honesty": text                     # optional: how far the maps may be trusted; a map may have its own
+      "honesty": text                     # optional: how far its maps may be trusted, but for those with their own
     }
     map = {
       "name": "tokens" | "words",
@@ -44,6 +44,7 @@ texts in them are plain texts, never markup. The format:
 import math
 import struct
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -89,17 +90,16 @@ LEAST, NOT_FINITE = 1000, 4095  # codes of the weight 0, and of a weight that is
 Data = dict[str, Any]
 
 
-def data_of_map(attention: AttentionMap, title: str = "", scale: str | None = None, honesty: str = "") -> Data:
+def data_of_map(attention: AttentionMap, title: str = "", scale: str | None = None) -> Data:
     """The data of one map: by tokens and, if they differ, by words.
 
     Of a large map the weights are rounded to 3 digits; if it has more than 2,000 rows or columns, they are pooled, and
-    sooner if it has words, too. A map over a picture or a recording is also drawn on it. `honesty` is a sentence that
-    is shown under the map.
+    sooner if it has words, too. A map over a picture or a recording is also drawn on it.
     """
     units, view = _units(attention), source_view(attention)
     side = _sharpest(own.map.weights.shape for own in units)
     maps = [_content(own, scale or "one", side) for own in units]
-    data = _titled(title, honesty)
+    data = _titled(title, attention.trust)
     if view is None:
         return data | {"maps": maps}
     for content, own in zip(maps, units, strict=True):
@@ -114,36 +114,34 @@ def data_of_series(view: SeriesView, title: str = "") -> Data:
     return data_of_map(attention, title or view.name)
 
 
-def data_of_maps(maps: AttentionMaps, title: str = "", scale: str | None = None, honesty: str = "") -> Data:
+def data_of_maps(maps: AttentionMaps, title: str = "", scale: str | None = None) -> Data:
     """The data of all maps of one output, of which site, layer and head can be chosen."""
-    return data_of_several(by_place(maps), PLACES, title, scale, honesty)
+    return data_of_several(by_place(maps), PLACES, title, scale)
 
 
 def data_of_prediction(prediction: Prediction, scale: str | None = None, name: str = "") -> Data:
     """The data of a prediction: its map or all its `maps`, and the maps of its rivals (`alternatives`), if it has any.
 
     `name` is that of the model, for predictions of several models side by side. A forecast without a map is shown, too.
-    How far it may be trusted was measured for the map that the model reports, so of several maps only this one says it.
     """
     named = {"name": make_visible(name)} if name else {}
-    honesty = prediction.trust
     if not _rivals(prediction):
-        return _data_of_best(prediction, scale, honesty) | named
+        return _data_of_best(prediction, scale) | named
     maps, choices = maps_of_outputs(prediction)
     outputs = [
         {"name": str(number), "text": make_visible(own.text, MOST_CHARACTERS), "score": _numbers([own.score])[0]}
         for number, own in enumerate([prediction, *prediction.alternatives], start=1)
     ]
     shown_outputs = [own for own in outputs if any(path[0] == own["name"] for path in maps)]
-    return data_of_several(maps, choices, prediction.title, scale, honesty) | {"outputs": shown_outputs} | named
+    return data_of_several(maps, choices, prediction.title, scale) | {"outputs": shown_outputs} | named
 
 
-def _data_of_best(prediction: Prediction, scale: str | None, honesty: str) -> Data:
+def _data_of_best(prediction: Prediction, scale: str | None) -> Data:
     """The data of a prediction without rivals."""
     if prediction.maps is not None:
-        return data_of_maps(prediction.maps, prediction.title, scale, honesty)
+        return data_of_maps(prediction.maps, prediction.title, scale)
     if prediction.map is not None:
-        return data_of_map(prediction.map, prediction.title, scale, honesty)
+        return data_of_map(prediction.map, prediction.title, scale)
     view = getattr(prediction, "view", None)  # of a `Forecast`
     if view is not None:
         return data_of_series(view(), prediction.title)
@@ -192,7 +190,6 @@ def data_of_several(
     choices: Sequence[str],
     title: str = "",
     scale: str | None = None,
-    honesty: str = "",
 ) -> Data:
     """The data of maps that can be chosen; each key has a text for each of the `choices`.
 
@@ -202,7 +199,7 @@ def data_of_several(
     check_count(len(maps))
     shapes = [own.map.weights.shape for whole in maps.values() for own in _units(whole)]
     sides = [side for side in SIDES if sum(_bytes(rows, columns, side) for rows, columns in shapes) <= NUMBERS]
-    page = Page(choices, title, side=max(sides, default=SIDES[-1]), scale=scale, honesty=honesty)
+    page = Page(choices, title, side=max(sides, default=SIDES[-1]), scale=scale)
     for path, whole in maps.items():
         page.add(path, whole)
     return page.data()
@@ -240,6 +237,7 @@ class Entry(NamedTuple):
     pooled: Pooled
     summary: "Summary"
     drawn: "Drawn"
+    trust: str
 
 
 class Page:
@@ -248,10 +246,8 @@ class Page:
     If they are too many, the maps so far are pooled again, each dot the largest of several dots.
     """
 
-    def __init__(
-        self, choices: Sequence[str], title: str = "", side: int = DOTS, scale: str | None = None, honesty: str = ""
-    ) -> None:
-        self.choices, self.title, self.scale, self.honesty = list(choices), title, scale, honesty
+    def __init__(self, choices: Sequence[str], title: str = "", side: int = DOTS, scale: str | None = None) -> None:
+        self.choices, self.title, self.scale = list(choices), title, scale
         self._side = side  # dots on a side that a map has at most
         self._entries: list[Entry] = []
         self._bytes = 0
@@ -261,7 +257,7 @@ class Page:
         for own in _units(attention):
             pooled = own.pooled(self._side)
             kept = pooled._replace(weights=pooled.weights.clone())  # a view would keep the maps of all heads in memory
-            self._entries.append(Entry(path, own.name, kept, Summary.of(own.map), Drawn.of(own.map)))
+            self._entries.append(Entry(path, own.name, kept, Summary.of(own.map), Drawn.of(own.map), own.map.trust))
             self._bytes += _bytes(kept.rows.dots, kept.columns.dots, self._side)
         while self._bytes > NUMBERS and self._side > SIDES[-1]:
             self._side = next(side for side in SIDES if side < self._side)
@@ -280,21 +276,22 @@ class Page:
         place = {axis: number for number, axis in enumerate(axes)}
         views = self._views()
         number = {view: number for number, view in enumerate(views)}
+        [(usual, _)] = Counter(entry.trust for entry in self._entries).most_common(1) or [("", 0)]
         start = _start(dict.fromkeys(entry.path for entry in self._entries), self.choices)
         contents = [
             _pooled_content(unit, pooled, summary, self.scale or "one")
             | {"path": list(path), "rows": place[pooled.rows], "columns": place[pooled.columns]}
             | (_on_view(drawn, pooled, number[drawn.view], self.scale) if drawn.view in number else {})
-            | ({"honesty": make_visible(self.honesty)} if self.honesty and path == start else {})
-            for path, unit, pooled, summary, drawn in self._entries
+            | ({"honesty": make_visible(trust)} if trust != usual else {})
+            for path, unit, pooled, summary, drawn, trust in self._entries
         ]
         labels, ends = [_labels(axis, longest) for axis in axes], [_ends(axis) for axis in axes]
         content = {"choices": self.choices, "start": start, "labels": labels, "ends": ends, "maps": contents}
-        return _titled(self.title) | content | ({"views": list(views.values())} if views else {})
+        return _titled(self.title, usual) | content | ({"views": list(views.values())} if views else {})
 
     def _views(self) -> dict[Callable[[], SourceView | None], Data]:
         """The pictures and spectrograms of all maps, by the functions that load them; the more, the smaller."""
-        wanted = {drawn.view: drawn for *_, drawn in self._entries if drawn.view is not None}
+        wanted = {entry.drawn.view: entry.drawn for entry in self._entries if entry.drawn.view is not None}
         contents = {}
         for view, drawn in wanted.items():
             if (loaded := load(view, drawn.layout, drawn.columns)) is not None:

@@ -38,8 +38,12 @@ def gif(attention: AttentionMap, title: str = "", scale: str | None = None) -> b
     except ImportError as error:
         raise MissingExtraError("Pillow", "vision", "drawing a GIF") from error
     attention = _first(attention)
-    arrange = _arranged(attention, title, scale)
-    texts = (title, *attention.rows, *attention.columns)
+    bare = _arranged(attention, title, scale)
+
+    def arrange(step: int, spell: Spell) -> Picture:
+        return layout.with_sentence(bare(step, spell), attention.trust)
+
+    texts = (title, attention.trust, *attention.rows, *attention.columns)
     pictures = []
     for step in range(len(attention.rows) + 1):
         content = paint(texts, lambda spell, step=step: arrange(step, spell), SHARPNESS)  # type: ignore[misc]
