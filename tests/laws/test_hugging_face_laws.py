@@ -278,6 +278,24 @@ def test_steps_with_a_cache_are_the_rows_of_a_forced_pass(family):
         near(stepped.weights[name], weights, 1e-5)
 
 
+def test_maps_of_a_beam_search_are_refused_with_a_sentence():
+    model = make("gpt2")
+    with record(model) as recording:
+        model.generate(**LEFT, num_beams=3, do_sample=False, max_new_tokens=4)
+    with pytest.raises(RecipeError, match=r"attn ran in a beam search, whose rows are beams that change places"):
+        recording.maps()
+
+
+def test_layers_without_attention_are_named():
+    model, inputs = make("bert"), FAMILIES["bert"].inputs
+    with torch.no_grad(), record(model, layers=["encoder"]) as recording:
+        output_of(model, inputs)
+    with pytest.raises(RecipeError, match=r"ran no attention; encoder.layer.0.attention.self, .* did$"):
+        recording.maps()
+    with pytest.raises(RecipeError, match=r"weights: encoder.layer.0.attention.self, encoder.layer.1.attention.self$"):
+        record(model, layers=["embeddings.word_embeddings"]).__enter__()
+
+
 def test_maps_have_labels():
     model, inputs = make("marian"), FAMILIES["marian"].inputs
     recording = record_all(model, inputs)

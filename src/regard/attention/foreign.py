@@ -283,7 +283,7 @@ class Watcher:
     """A function that is called with the name of a module and its call, for the modules in `names`."""
 
     names: Mapping[nn.Module, str]
-    observe: Callable[[str, Call], None]
+    observe: Callable[[str, Callable[[], Call], bool], None]  # also: a function that reads the call; is it of beams?
 
 
 _watchers: list[Watcher] = []
@@ -333,7 +333,21 @@ def _notify(read: Read, given: Mapping[str, Any], caller: FrameType) -> None:
         if module in watcher.names:
             # weights are ordinary tensors, also of a model that runs in inference mode
             with torch.inference_mode(False), torch.no_grad():
-                watcher.observe(watcher.names[module], _with_separate_heads(read(given), module))
+                call = functools.partial(_read_call, read, given, module)
+                watcher.observe(watcher.names[module], call, _is_of_beams(caller))
+
+
+def _read_call(read: Read, given: Mapping[str, Any], module: nn.Module) -> Call:
+    return _with_separate_heads(read(given), module)
+
+
+def _is_of_beams(frame: FrameType | None) -> bool:
+    """Whether a beam search of Hugging Face's `generate` made the call."""
+    while frame is not None:
+        if frame.f_code.co_name == "_beam_search" and isinstance(frame.f_locals.get("self"), nn.Module):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _running_module(frame: FrameType | None) -> nn.Module | None:
@@ -369,6 +383,20 @@ def _with_separate_heads(call: Call, module: nn.Module) -> Call:
 def foreign_modules(model: nn.Module) -> dict[nn.Module, str]:
     """The modules of a model that may call an attention function and have no hook of regard, with their names."""
     return {module: name for name, module in model.named_modules() if _is_foreign(module)}
+
+
+def attention_names(model: nn.Module) -> list[str]:
+    """The names of the modules that have attention, as far as their classes say: those within no other one."""
+    names = [
+        name
+        for name, module in model.named_modules()
+        if _is_foreign(module) and "attention" in type(module).__name__.lower()
+    ]
+    return [
+        name
+        for name in names
+        if not any(other.startswith(f"{name}." if name else "") and other != name for other in names)
+    ]
 
 
 def _is_foreign(module: nn.Module) -> bool:
