@@ -174,7 +174,7 @@ def test_wrong_places_get_a_sentence_and_nothing_is_left_behind():
             model(STATES)
     with pytest.raises(RecipeError, match=r"not for training"), regard.intervene(model.train(), "silence"):
         model(STATES)
-    with pytest.raises(RecipeError, match=r"no module of this model is known as an attention"):
+    with pytest.raises(RecipeError, match=r"no attention with keys.* classes with Attention in their name can"):
         regard.intervene(nn.Linear(2, 2), "silence").__enter__()
     with pytest.raises(RecipeError, match=r"^intervene takes a model"):
         regard.intervene("model", "silence").__enter__()

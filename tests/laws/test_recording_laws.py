@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -599,6 +600,11 @@ def test_wrong_arguments_of_maps_get_a_sentence():
         recording.maps(labels=["a"])
     with pytest.raises(RecipeError, match=r"^record takes a model, .* not 'model'$"), record("model"):
         pass
+
+
+def test_an_object_with_a_model_is_recorded_as_its_model():
+    model = make_model()
+    assert list(run(SimpleNamespace(model=model, decoder=model.decoder, encoder=model.encoder)).weights) == [NAME]
 
 
 def test_a_layer_that_was_not_recorded_is_not_said_to_be_there():

@@ -69,8 +69,9 @@ def _hooks(model: nn.Module, changes: Sequence[WeightIntervention]) -> list[Abst
     for change in changes:
         if not names:
             raise RecipeError(
-                f"{change}: no module of this model is known as an attention with keys, whose weights could be "
-                "changed; of other packages, these are nn.MultiheadAttention, and classes with Attention in their name"
+                f"{change}: this model has no attention with keys, whose weights could be changed (those of "
+                "forecast.lag_mixture cannot; of other packages, nn.MultiheadAttention and classes with Attention in "
+                "their name can)"
             )
         site = names[0] if change.site is None else change.site
         if site not in names:
