@@ -12,9 +12,6 @@ from regard.errors import RecipeError
 from regard.maps import AttentionMap
 from regard.types import Prediction
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:'click:DeprecationWarning"
-)  # typer imports names that click 8.5 deprecates
 MAP = AttentionMap(torch.eye(2), ("a", "b"), ("c", "d"))
 PREDICTION = Prediction("cd", "ab", 0.0, ("a", "b"), MAP)
 

@@ -307,7 +307,6 @@ def test_the_readme_names_the_torch_and_the_wheel_that_are_there() -> None:
     assert set(re.findall(r"regard-[\d.]+-py3", readme)) == {f"regard-{regard.__version__}-py3"}
 
 
-@pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")  # typer imports names that click 8.5 deprecates
 def test_the_index_lists_every_command_and_the_pages_name_no_other() -> None:
     from regard.cli import COMMANDS
 

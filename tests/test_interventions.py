@@ -77,6 +77,25 @@ def test_a_text_that_is_no_intervention_gets_a_sentence(text: str) -> None:
         parse(text)
 
 
+def test_mistakes_get_the_sentence_that_helps() -> None:
+    with pytest.raises(RecipeError, match=r"write erase 3, erase 3-5, or erase WORD$"):
+        parse("erase 3 5")
+    assert parse('erase "3 5"').first == "3 5"
+    with pytest.raises(RecipeError, match=r"^the seed of permute is a whole number from 0 to 1,000,000,000, not -1$"):
+        parse("permute seed=-1")
+    for wrong in (
+        lambda: regard.Permute(seed=1.5),
+        lambda: regard.Silence(head=True),
+        lambda: regard.Silence(layer=1.0),
+        lambda: regard.Force(1, 2, head="1"),
+        lambda: regard.Silence(site=3),
+        lambda: regard.Erase(1, 2.5),
+        lambda: regard.Erase("a", 3),
+    ):
+        with pytest.raises(RecipeError):
+            wrong()
+
+
 def test_unknown_names_get_a_sentence() -> None:
     with pytest.raises(RecipeError, match=r"unknown intervention 'silense'.*did you mean 'silence'"):
         parse("silense head=2")

@@ -372,8 +372,13 @@ class AttentionMaps:
             raise RecipeError(f"site {shown(site)}: this model has {', '.join(self.sites)}")
         layers = [own for own in self.layers if site in (None, own.site)]
         if layer is not None and not any(own.layer == layer for own in layers):
-            where = site or "this model"
-            raise RecipeError(f"layer {layer}: {where} has {numbered('layer', max(own.layer for own in layers))}")
+            where, numbers = site or "this model", sorted({own.layer for own in layers})
+            there = f"{where} has {numbered('layer', len(numbers))}"
+            if numbers[-1] != len(numbers):
+                there = (
+                    f"of {where}, only {', '.join(map(str, numbers))} {'was' if len(numbers) == 1 else 'were'} recorded"
+                )
+            raise RecipeError(f"layer {layer}: {there}")
         return AttentionMaps(tuple(own for own in layers if layer in (None, own.layer)))
 
     def pick(self, site: str | None = None, layer: int | None = None, head: int | None = None) -> AttentionMap:
@@ -404,6 +409,7 @@ class AttentionMaps:
         R_l = (A_l + I) / 2 R_(l-1), where A_l is the mean of a layer's heads and I stands for the residual connection.
         Of a self-attention site, this is the product over its layers. Of an attention to the source, it is the last
         layer's mean map times the rollout of encoder.self_attention: the encoder mixes tokens, and this undoes it.
+        RecipeError if a layer, or a row of a self-attention, was not recorded.
         """
         site = site or self.sites[0]
         top = self.pick(site)
@@ -413,10 +419,21 @@ class AttentionMaps:
             if encoder not in self.sites:
                 raise RecipeError(f"rollout of {site} needs the maps of {encoder}, and this model has none")
             return dataclasses.replace(top, weights=top.weights @ self.rollout(encoder).weights)
-        rolled = torch.eye(len(top.columns))
-        for own in self.select(site).layers:
-            mixed = (own.map().weights + torch.eye(len(top.columns))) / 2
-            rolled = mixed @ rolled
+        layers = self.select(site).layers
+        numbers = [own.layer for own in layers]
+        if numbers != list(range(1, len(numbers) + 1)):
+            raise RecipeError(
+                f"rollout of {site} needs every layer from 1 on, but only {', '.join(map(str, numbers))} "
+                f"{'was' if len(numbers) == 1 else 'were'} recorded; leave out layers="
+            )
+        missing = next((own for own in layers if own.weights.shape[-2] != own.weights.shape[-1]), None)
+        if missing is not None:
+            sizes = f"{quantity(len(missing.rows), 'row')} and {quantity(len(missing.columns), 'column')}"
+            raise RecipeError(f"rollout of {site} needs a row for each column, but it has {sizes}; leave out rows=")
+        identity = torch.eye(len(top.columns), dtype=top.weights.dtype, device=top.weights.device)
+        rolled = identity
+        for own in layers:
+            rolled = (own.map().weights + identity) / 2 @ rolled
         return dataclasses.replace(top, weights=rolled)
 
     def __len__(self) -> int:

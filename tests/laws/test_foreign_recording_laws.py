@@ -371,6 +371,47 @@ def test_a_compiled_model_is_refused_with_a_sentence():
         record(model).__enter__()
 
 
+class Twice(nn.Module):
+    """Calls the same attention twice in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = self.second = attention()
+
+    def forward(self, states: Tensor) -> Tensor:
+        for module in (self.first, self.second):
+            states = module(states, states, states)[0]
+        return states
+
+
+def test_calls_that_are_no_steps_of_one_search_are_not_joined():
+    model = encoder()
+    for calls in ((Twice(), 1), (attention(), 2), (model, 2)):
+        module, count = calls
+        with torch.no_grad(), record(module) as recording:
+            for _ in range(count):
+                module(*[SELF] * (3 if isinstance(module, nn.MultiheadAttention) else 1))
+        with pytest.raises(RecipeError, match=r"has 14 rows and 7 columns, since it was called 2 times in the block"):
+            recording.maps()
+    with torch.no_grad(), record(model) as recording:
+        model(SELF)
+        model(SELF[:, :5])
+    with pytest.raises(RecipeError, match=r"ran on batches of several sizes|has 12 rows and 5 columns"):
+        recording.maps()
+
+
+def test_layers_without_attention_are_refused_or_named():
+    model = encoder()
+    for layers in ([], ["layers.0"]):
+        with pytest.raises(RecipeError, match=r"weights: layers.0.self_attn, layers.1.self_attn$"):
+            record(model, layers=layers).__enter__()
+    own = nn.Sequential(Own(), nn.Sequential(Own()), nn.Identity())
+    with record(own, layers=["0"]) as recording:
+        own[1][0](SELF, SELF)
+    with pytest.raises(RecipeError, match=r"^there are no maps; the modules in layers= ran no attention; 1.0 did$"):
+        recording.maps()
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_function_that_is_compiled_in_the_block_gives_the_same_result_and_no_weights(backend):
     model = attention()

@@ -12,6 +12,7 @@ import torch
 from small import gradients, near, same
 from torch import Tensor, nn
 
+import regard
 from regard.attention.record import Labels, Recording, record
 from regard.attention.sites import CROSS, DECODER_SELF, ENCODER_SELF
 from regard.errors import RecipeError
@@ -276,6 +277,90 @@ def test_steps_with_a_cache_are_the_rows_of_a_forced_pass(family):
         output_of(model, inputs)
     for name, weights in forced.weights.items():
         near(stepped.weights[name], weights, 1e-5)
+
+
+def heads_silenced_by_hand(family: str) -> nn.Module:
+    """A copy whose second head of layer 1 adds nothing to the residual stream: its part of the projection is zero."""
+    model = copy.deepcopy(make(family))
+    part = slice(DIM // HEADS, 2 * DIM // HEADS)
+    with torch.no_grad():
+        if family == "gpt2":
+            model.transformer.h[0].attn.c_proj.weight[part] = 0
+        elif family == "bert":
+            model.encoder.layer[0].attention.output.dense.weight[:, part] = 0
+        else:
+            model.model.decoder.layers[0].encoder_attn.out_proj.weight[:, part] = 0
+    return model
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "marian"])
+def test_a_silenced_head_is_one_whose_projection_is_zero(family):
+    model, inputs = make(family), FAMILIES[family].inputs
+    with torch.no_grad():
+        before = output_of(model, inputs)
+        with regard.intervene(model, regard.Silence(layer=1, head=2)), record(model) as recording:
+            output = output_of(model, inputs)
+        near(output, output_of(heads_silenced_by_hand(family), inputs), 1e-5)
+        assert not torch.allclose(output, before, atol=1e-3)
+        same(output_of(model, inputs), before)
+    places = recording.maps().layers
+    assert [layer.layer for layer in places if not layer.weights[1].any()] == [1]
+    untouched = record_all(model, inputs)
+    own = next(name for name, place in recording.sites.items() if place == (FAMILIES[family].sites[0], 1))
+    same(recording.weights[own][:, [0, 2]], untouched.weights[own][:, [0, 2]])
+
+
+CHANGES = ("silence layer=2", "uniform head=1", "permute seed=2", "force row=4 column=2")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if family.generates])
+def test_a_search_under_an_intervention_scores_as_one_pass_over_its_output_does(family, change):
+    model = make(family)
+    inputs = {name: value[:1] for name, value in FAMILIES[family].inputs.items() if name != "decoder_input_ids"}
+    searches = []
+    for cached in (True, False):
+        with torch.no_grad(), regard.intervene(model, change):
+            found = model.generate(
+                **inputs,
+                num_beams=1,
+                do_sample=False,
+                max_new_tokens=5,
+                use_cache=cached,
+                output_logits=True,
+                return_dict_in_generate=True,
+            )
+        searches.append((found.sequences, torch.stack(found.logits, 1)))
+    (tokens, logits), (again, plain) = searches
+    same(again, tokens)
+    near(logits, plain, 1e-4)
+    if "decoder_input_ids" in FAMILIES[family].inputs:
+        forced = {**inputs, "decoder_input_ids": tokens[:, :-1]}
+    else:
+        forced = {"input_ids": tokens[:, :-1]}
+        if "attention_mask" in inputs:
+            more = torch.ones(1, tokens.shape[1] - 1 - inputs["input_ids"].shape[1], dtype=torch.long)
+            forced["attention_mask"] = torch.cat([inputs["attention_mask"], more], 1)
+    with torch.no_grad(), regard.intervene(model, change):
+        near(output_of(model, forced)[:, -logits.shape[1] :], logits, 1e-4)
+
+
+def test_maps_of_a_beam_search_are_refused_with_a_sentence():
+    model = make("gpt2")
+    with record(model) as recording:
+        model.generate(**LEFT, num_beams=3, do_sample=False, max_new_tokens=4)
+    with pytest.raises(RecipeError, match=r"attn ran in a beam search, whose rows are beams that change places"):
+        recording.maps()
+
+
+def test_layers_without_attention_are_named():
+    model, inputs = make("bert"), FAMILIES["bert"].inputs
+    with torch.no_grad(), record(model, layers=["encoder"]) as recording:
+        output_of(model, inputs)
+    with pytest.raises(RecipeError, match=r"ran no attention; encoder.layer.0.attention.self, .* did$"):
+        recording.maps()
+    with pytest.raises(RecipeError, match=r"weights: encoder.layer.0.attention.self, encoder.layer.1.attention.self$"):
+        record(model, layers=["embeddings.word_embeddings"]).__enter__()
 
 
 def test_maps_have_labels():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -211,6 +212,12 @@ def test_heads_and_rows_that_are_not_there_are_errors_with_a_sentence():
         "rows: -1 is not allowed; give whole numbers from 0": {"rows": [-1]},
         "rows: -2 is not allowed; give whole numbers from 0": {"rows": slice(-2, None)},
         "rows: -3 is not allowed; give whole numbers from 1": {"rows": slice(5, 0, -3)},
+        "heads: 1 is no list of whole numbers; write heads=[...]": {"heads": 1},
+        "rows: 3 is no list of whole numbers; write rows=[...]": {"rows": 3},
+        "layers: 'decoder' is no list; write layers=[NAME] with names of modules": {"layers": "decoder"},
+        "layers: the model has no module 1; give the name of a module": {"layers": [1]},
+        f"layers: decoder has no attention of its own; these modules have weights: {NAME}": {"layers": ["decoder"]},
+        f"layers=[] records nothing; leave it out, or give names; these modules have weights: {NAME}": {"layers": []},
         "layers: the model has no module 'decoder.atention'; did you mean 'decoder.attention'?": {
             "layers": ["decoder.atention"]
         },
@@ -389,8 +396,8 @@ def test_every_recording_of_a_search_has_its_own_layers():
 def test_a_search_whose_decoder_is_not_recorded_makes_no_further_pass():
     setup, calls = make_setup("transformer_pre"), []
     setup.model.decoder.register_forward_hook(lambda *_: calls.append(1))
-    encoder_layers = [name for name, _ in setup.model.named_modules() if name.startswith("encoder")]
-    for layers, passes in (([], 0), (encoder_layers, 0), (None, 1)):
+    encoder_layers = [name for name in sites(setup.model) if name.startswith("encoder")]
+    for layers, passes in ((encoder_layers, 0), (None, 1)):
         calls.clear()
         with record(setup.model, layers=layers):
             beam(setup.model.decoder, setup.memory, width=2, limits=LIMITS)
@@ -411,7 +418,7 @@ def test_a_search_in_training_mode_draws_the_same_numbers_when_recorded():
     model = make_model(transformer(), dropout=0.3).train()
     memory = model.encoder(make_sources(*LENGTHS))
     after = []
-    for layers in ([], None):
+    for layers in (["encoder.stack.0.attention.attention"], None):
         torch.manual_seed(7)
         with unchecked(), record(model, layers=layers):
             beam(model.decoder, memory, width=2, limits=LIMITS)
@@ -472,7 +479,7 @@ def test_weights_of_batches_of_several_lengths_are_not_one_map():
     with record(model) as recording:
         for lengths in (LENGTHS, (5, 4, 2)):
             model.encoder(make_sources(*lengths))
-    with pytest.raises(ValueError, match=r"ran on batches of several sizes"):
+    with pytest.raises(RecipeError, match=r"ran on batches of several sizes"):
         _ = recording.weights
 
 
@@ -562,10 +569,61 @@ def test_only_the_requested_layers_are_recorded():
     model = make_model()
     assert list(run(model).weights) == [NAME]
     assert list(run(model, layers=[NAME]).weights) == [NAME]
-    assert run(model, layers=["decoder"]).weights == {}
     rnn = "decoder.recurrence.rnn"
     assert list(run(make_model(Case(cell="lstm")), layers=[rnn]).weights) == [f"{rnn}.{gate}_l0" for gate in GATES]
-    assert run(model, layers=[]).weights == {}
+
+
+def test_several_batches_are_not_joined_to_one_map():
+    for model, name in (
+        (make_model(transformer()), "encoder.stack.0.attention.attention"),
+        (make_model(transformer()), "decoder.stack.1.attention.attention"),
+    ):
+        with record(model, layers=[name]) as recording:
+            for _ in range(2):
+                model.decoder(make_tokens(), model.encoder(make_sources(*LENGTHS)))
+        for access in (recording.maps, partial(recording.map, name)):
+            with pytest.raises(
+                RecipeError, match=r"^\S+ has 1\d rows and \d columns, since it was called 2 times in the"
+            ):
+                access()
+
+
+def test_wrong_arguments_of_maps_get_a_sentence():
+    recording = run(make_model())
+    for row in (BATCH, -1, "a", 1.0):
+        with pytest.raises(RecipeError, match=r"^row .*: the batch that was recorded has rows 0 to 2$"):
+            recording.maps(row)
+    for labels in (["a"], ("a", "b"), 3, (["a"], 3)):
+        with pytest.raises(RecipeError, match=r"give those of the rows and of the columns"):
+            recording.maps(labels={"decoder.cross_attention": labels})
+    with pytest.raises(RecipeError, match=r"^labels: \['a'\] gives no labels by site"):
+        recording.maps(labels=["a"])
+    with pytest.raises(RecipeError, match=r"^record takes a model, .* not 'model'$"), record("model"):
+        pass
+
+
+def test_an_object_with_a_model_is_recorded_as_its_model():
+    model = make_model()
+    assert list(run(SimpleNamespace(model=model, decoder=model.decoder, encoder=model.encoder)).weights) == [NAME]
+
+
+def test_a_layer_that_was_not_recorded_is_not_said_to_be_there():
+    recording = run(make_model(transformer()), layers=["encoder.stack.1.attention.attention"])
+    with pytest.raises(RecipeError, match=r"^layer 1: of encoder.self_attention, only 2 was recorded$"):
+        recording.maps().pick(layer=1)
+
+
+def test_a_rollout_needs_all_rows_and_layers():
+    model = make_model(transformer())
+    some = run(model, rows=range(3), layers=[f"encoder.stack.{layer}.attention.attention" for layer in (0, 1)])
+    with pytest.raises(
+        RecipeError, match=r"^rollout of encoder.self_attention needs a row for each column, but it has 3"
+    ):
+        some.maps().rollout()
+    top = run(model, layers=["encoder.stack.1.attention.attention"])
+    with pytest.raises(RecipeError, match=r"needs every layer from 1 on, but only 2 was recorded"):
+        top.maps().rollout()
+    assert run(model.double()).maps().rollout("encoder.self_attention").weights.dtype == torch.float64
 
 
 def test_after_the_block_nothing_is_recorded_even_after_an_error():

@@ -198,7 +198,7 @@ def test_the_doctor_refuses_a_folder_without_a_run(regard: Command, tmp_path: Pa
 def test_the_doctor_knows_every_extra_of_the_package() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    modules = {"pillow": "PIL"}  # the others have the name of their package
+    modules = {"pillow": "PIL", "protobuf": "google.protobuf"}  # the others have the name of their package
     named = {}
     for extra in extras.keys() - {"dev"}:
         packages = [re.match(r"[\w-]+", each)[0].lower().replace("-", "_") for each in extras[extra]]

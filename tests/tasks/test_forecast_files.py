@@ -13,9 +13,6 @@ import regard
 from regard.data.series import Series
 from regard.tasks import Forecast, Forecasting
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:'click:DeprecationWarning"
-)  # typer imports names that click 8.5 deprecates
 SHOPS, DAYS, HORIZON, WINDOWS = 4, 90, 5, 3
 SMALL = (
     *(f"forecast.horizon={HORIZON}", "forecast.context=10", f"forecast.windows={WINDOWS}", "forecast.samples=20"),

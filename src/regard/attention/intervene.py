@@ -47,6 +47,16 @@ class WeightIntervention(Intervention):
     layer: int | None
     head: int | None
 
+    def __post_init__(self) -> None:
+        for noun, number in (("layer", self.layer), ("head", self.head)):
+            if number is not None and not _is_whole(number):
+                raise RecipeError(
+                    f"{self.name}: the {noun} {shown(number)} is not a whole number; {noun}s are counted from 1, and "
+                    "None stands for all"
+                )
+        if not isinstance(self.site, str | None):
+            raise RecipeError(f"{self.name}: {shown(self.site)} is not a site; give its name, or None for the first")
+
     @abstractmethod
     def change(self, call: Weights, heads: bool) -> Pairs:
         """The new weights of one call; with `heads`, they have an axis of heads before the queries."""
@@ -100,6 +110,7 @@ class Force(WeightIntervention):
     head: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_positions(self.row, self.column)
 
     def change(self, call: Weights, heads: bool) -> Pairs:
@@ -147,8 +158,9 @@ class Permute(HeadIntervention):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed <= LARGEST:
-            raise RecipeError(f"the seed of permute is at least 0 and at most {LARGEST:,}, not {shown(self.seed)}")
+        super().__post_init__()
+        if not _is_whole(self.seed) or not 0 <= self.seed <= LARGEST:
+            raise RecipeError(f"the seed of permute is a whole number from 0 to {LARGEST:,}, not {shown(self.seed)}")
 
     def replaced(self, call: Weights) -> Pairs:
         """The weights in another order; invisible keys keep their weight, 0."""
@@ -176,7 +188,9 @@ class Erase(Intervention):
 
     def __post_init__(self) -> None:
         _check_positions(self.first, 1 if self.last is None else self.last)
-        if isinstance(self.last, int) and (isinstance(self.first, str) or self.last < self.first):
+        if self.last is not None and not (
+            isinstance(self.first, int) and isinstance(self.last, int) and self.first <= self.last
+        ):
             raise RecipeError(f"erase {self.first}-{self.last}: give two numbers, the smaller one first, or one word")
 
     def positions(self) -> range:
@@ -295,7 +309,9 @@ def _parts(rest: str) -> list[tuple[str | None, str]]:
 
 
 def _erase(rest: str) -> Erase:
-    """The positions or the words to erase: a number, two numbers with a hyphen, or a text."""
+    """The positions or the words to erase: a number, two numbers with a hyphen, or a text; ValueError if it is none."""
+    if re.fullmatch(r"\d+\s+\d+", rest):  # a forgotten hyphen; in quotation marks they are words
+        raise ValueError(rest)
     numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", rest)
     if numbers is None:
         return Erase(_unquoted(rest))
@@ -307,6 +323,8 @@ def _value(key: str, value: str) -> int | str:
     """The value of a key in a short text."""
     if key in ("row", "column"):
         return _position(value)
+    if key == "seed" and re.fullmatch(r"-?\d{1,100}", value):
+        return int(value)  # `Permute` names the range
     return _unquoted(value) if key == "site" else _number(value)
 
 
@@ -333,6 +351,11 @@ def _unquoted(value: str) -> str:
 
 def _unreadable(name: str, text: str) -> RecipeError:
     return RecipeError(f"{shown(text)} is not an intervention as it is written; write {EXAMPLES[name]}")
+
+
+def _is_whole(number: object) -> bool:
+    """Whether a value is a whole number, of Python or of numpy."""
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
 
 
 def _check_positions(*positions: Position) -> None:

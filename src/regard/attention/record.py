@@ -5,12 +5,12 @@ Modules of regard are recorded by hooks that their fast paths call too; those of
 
 import operator
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float
@@ -18,23 +18,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.attention.core import Attended
-from regard.attention.foreign import Call, Watcher, check_can_be_seen, foreign_modules, watch
+from regard.attention.foreign import Call, Watcher, attention_names, check_can_be_seen, foreign_modules, watch
 from regard.attention.gates import ContextGate, SqueezeExcite, lstm_gates
 from regard.attention.heads import MultiHead, SelfAttention
 from regard.attention.lags import LagMixture
 from regard.attention.masks import Causal
 from regard.attention.scopes import Scope
-from regard.attention.sites import DECODER_SELF, Site, sites_of_any
-from regard.errors import RecipeError, did_you_mean, quantity, shown
+from regard.attention.sites import DECODER_SELF, POOLING, Site, sites_of_any
+from regard.errors import MOST_LISTED, RecipeError, did_you_mean, quantity, shown
 from regard.kernels.choose import Observer
-from regard.maps import TEXT, AttentionMap, AttentionMaps, Grid, LayerMaps, Layout, Place, numbered
+from regard.maps import OWN, TEXT, AttentionMap, AttentionMaps, Grid, LayerMaps, Layout, Place, numbered
 from regard.types import Memory
 
 WITHOUT_KEYS = SqueezeExcite | ContextGate | LagMixture  # modules whose weights are not those of keys
+OWN_MODULES = Scope | WITHOUT_KEYS | nn.LSTM
 NAMED = 3  # number of modules that the repr of a recording names
 NOTHING = (
     "nothing was recorded: run the model inside the block. Of modules that regard did not build, calls of "
-    "torch.nn.functional.scaled_dot_product_attention and of nn.MultiheadAttention are recorded, if not compiled"
+    "torch.nn.functional.scaled_dot_product_attention, by this whole name, and of nn.MultiheadAttention are recorded, "
+    "if not compiled"
+)
+ONE_BY_ONE = (
+    "record each batch on its own, or call predict(texts, all_maps=True), which gives the maps of every text"  # of runs
 )
 Rows = Sequence[int] | slice
 
@@ -49,6 +54,9 @@ class Selection:
     @staticmethod
     def of(heads: Sequence[int] | None, rows: Rows | None) -> "Selection":
         """Check the arguments of `record`."""
+        for argument, given in (("heads", heads), ("rows", rows)):
+            if given is not None and not isinstance(given, slice | Iterable):
+                raise RecipeError(f"{argument}: {shown(given)} is no list of whole numbers; write {argument}=[...]")
         numbers = None if heads is None else tuple(sorted({_index(head, "heads", 1) for head in heads}))
         if numbers == ():
             raise RecipeError("heads=() records nothing; give numbers of heads, counted from 1, or None for all")
@@ -119,8 +127,11 @@ class Recording:
     selection: Selection = Selection()
     spans: dict[str, list[Span]] = field(default_factory=dict)  # the rows of each of the calls
     totals: dict[str, int] = field(default_factory=dict)  # rows that each module had so far, recorded or not
+    runs: dict[str, int] = field(default_factory=dict)  # calls of each module, recorded or not
     locate: Callable[[Collection[str]], dict[str, Site]] = field(default=lambda names: {})
     layout: Layout = TEXT  # of the source, if the encoder of a regard model ran
+    of_beams: set[str] = field(default_factory=set)  # modules that a beam search of another package called
+    not_chosen: dict[str, None] = field(default_factory=dict)  # modules that ran and are not in `layers`, in order
 
     @property
     def weights(self) -> dict[str, Float[Tensor, "batch *heads query key"]]:
@@ -136,13 +147,19 @@ class Recording:
         """The weights of one module, with the rows of all its calls joined; RecipeError if it was not recorded."""
         if name not in self.calls:
             near = ", ".join(get_close_matches(name, list(self.calls), n=NAMED, cutoff=0))
-            names = f"the nearest names are {near}" if near else NOTHING
+            names = f"the nearest names are {near}" if near else self._nothing()
             raise RecipeError(f"{shown(name)} is not in the recording; {names}")
         return _joined(name, self.calls[name], [span.total for span in self._spans(name)])
 
     def row_numbers(self, name: str) -> tuple[int, ...]:
         """The number of each row of `joined`: rows are counted from 0 over all calls of the module in the block."""
         return tuple(number for span in self._spans(name) for number in span.numbers)
+
+    def _nothing(self) -> str:
+        """Why nothing was recorded."""
+        if not self.not_chosen:
+            return NOTHING
+        return f"the modules in layers= ran no attention; {_some(self.not_chosen)} did"
 
     def _spans(self, name: str) -> list[Span]:
         """The rows of each call; calls that were not added by `record` have all rows."""
@@ -194,8 +211,10 @@ class Recording:
         """
         places = self.sites
         if not places:
-            raise RecipeError(f"there are no maps; {'only gates were recorded' if self.calls else NOTHING}")
+            raise RecipeError(f"there are no maps; {'only gates were recorded' if self.calls else self._nothing()}")
         names = dict.fromkeys(place.name for place in places.values())
+        if not isinstance(labels, Mapping | None):
+            raise RecipeError(f"labels: {shown(labels)} gives no labels by site; write {{SITE: (rows, columns)}}")
         unknown = next((site for site in labels or () if site not in names), None)
         if unknown is not None:
             raise RecipeError(f"labels of the site {shown(unknown)}: this recording has {', '.join(names)}")
@@ -207,6 +226,14 @@ class Recording:
         weights, total = self.of_heads(name, row), self._total(name)
         if labels is None:
             labels = Labels(tuple(map(str, range(total))), tuple(map(str, range(weights.shape[-1]))))
+        texts = isinstance(labels, tuple | list) and 2 <= len(labels) <= 3
+        # two words, as in a list of two tokens, are no axes of letters
+        words = not isinstance(labels, Labels) and texts and any(isinstance(axis, str) for axis in labels[:2])
+        if not texts or words or not all(isinstance(axis, Sequence) for axis in labels[:2]):
+            raise RecipeError(
+                f"labels of the site {place.name}: give those of the rows and of the columns, (rows, columns), each a "
+                f"list of texts, not {shown(labels)}"
+            )
         rows, columns, layout = Labels(*labels)
         if len(rows) > total or len(columns) > weights.shape[-1]:
             sizes = f"{quantity(total, 'row')} and {quantity(weights.shape[-1], 'column')}"
@@ -225,14 +252,43 @@ class Recording:
 
     def of_heads(self, name: str, row: int) -> Float[Tensor, "heads query key"]:
         """The weights of one row of the batch, with one axis for heads (and beams, of which there is one)."""
-        weights = self.joined(name)[row]
+        weights = self.joined(name)
+        self._check_steps(name)
+        try:
+            index = operator.index(row)
+        except TypeError:
+            index = -1
+        if not 0 <= index < len(weights):
+            rows = f"rows 0 to {len(weights) - 1}" if len(weights) > 1 else "one row, row 0"
+            raise RecipeError(f"row {shown(row)}: the batch that was recorded has {rows}")
+        weights = weights[index]
         return weights.flatten(0, -3) if weights.ndim > 2 else weights.unsqueeze(0)
+
+    def _check_steps(self, name: str) -> None:
+        """RecipeError if the calls of a module are not the steps of one sequence, whose rows may be joined."""
+        if name in self.of_beams:
+            raise RecipeError(
+                f"{name} ran in a beam search, whose rows are beams that change places, so that its maps are not those "
+                "of the output; generate first, then record one pass over the output"
+            )
+        site, keys, rows = self.sites.get(name), self.calls[name][-1].shape[-1], self._total(name)
+        if site is None or self.runs.get(name, 1) == 1:
+            return
+        whole = site.name.endswith(OWN) or site.name == POOLING
+        most = 1 if site.name == POOLING else keys
+        squares = keys > 1 and all(span.total % keys == 0 for span in self._spans(name))
+        if rows > most and (whole or squares):
+            raise RecipeError(
+                f"{name} has {quantity(rows, 'row')} and {quantity(keys, 'column')}, since it was called "
+                f"{self.runs[name]} times in the block, not for the steps of one search; {ONE_BY_ONE}"
+            )
 
     def _total(self, name: str) -> int:
         return self.totals[name] if name in self.totals else self._spans(name)[-1].total
 
     def add(self, name: str, queries: int, weigh: Callable[[list[int] | None], Tensor]) -> None:
         """Store a call with so many rows; `weigh` computes the weights of the rows with these indices, or of all."""
+        self.runs[name] = self.runs.get(name, 0) + 1
         first = self.totals.get(name, 0)
         self.totals[name] = first + queries
         indices = self.selection.row_indices(first, queries)
@@ -253,22 +309,36 @@ def _joined(name: str, calls: Sequence[Tensor], totals: Sequence[int]) -> Tensor
     keys = [weights.shape[-1] for weights in calls]
     growing = [keys[0] + total - totals[0] for total in totals]
     if len({weights.shape[:-2] for weights in calls}) > 1 or (len(set(keys)) > 1 and keys != growing):
-        raise ValueError(
-            f"{name} ran on batches of several sizes, which cannot be joined to one map; record each batch on its own, "
-            "or call predict(texts, all_maps=True), which gives the maps of every text"
+        raise RecipeError(
+            f"{name} ran on batches of several sizes, or on steps without a cache, which cannot be joined to one map; "
+            f"{ONE_BY_ONE}"
         )
     return torch.cat([functional.pad(weights, (0, keys[-1] - weights.shape[-1])) for weights in calls], dim=-2)
 
 
+def _some(names: Iterable[str]) -> str:
+    """The first of the names, for messages."""
+    names = [name or "the model itself" for name in names]
+    return ", ".join([*names[:MOST_LISTED], *["..."] * (len(names) > MOST_LISTED)])
+
+
+class HasModel(Protocol):
+    """A `Predictor`, or another object with a model."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+
+
 @contextmanager
 def record(
-    model: nn.Module,
+    model: nn.Module | HasModel,
     *,
     layers: Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
     rows: Rows | None = None,
 ) -> Iterator[Recording]:
-    """Record the weights of all attentions and gates in `model`, or of the modules whose names are in `layers`.
+    """Record the weights of all attentions and gates in a model, or of the modules whose names are in `layers`.
 
     `heads` are numbers of heads, counted from 1. `rows` are rows of the maps, by index or as a slice; they are counted
     from 0 over all calls of a module in the block. Only these weights are computed and kept.
@@ -285,26 +355,53 @@ def record(
     those of the output's tokens, without END; shorter outputs of a batch are padded. The rows of a language model begin
     with those of its prompt; with language_model.window, only the first window is recorded.
     """
+    model = _model_of(model)
     check_can_be_seen(model)
     modules = dict(model.named_modules())
-    for name in layers or ():
-        if name not in modules:
-            raise RecipeError(f"layers: the model has no module {shown(name)}{did_you_mean(name, modules)}")
+    foreign = foreign_modules(model)
+    _check_layers(layers, modules, foreign.values(), model)
     recording = Recording(selection=Selection.of(heads, rows), locate=partial(_attention_sites, model))
     with ExitStack() as stack:
         for name, module in modules.items():
-            if isinstance(module, Scope | WITHOUT_KEYS | nn.LSTM) and (layers is None or name in layers):
+            if isinstance(module, OWN_MODULES) and (layers is None or name in layers):
                 outer = modules[name.rpartition(".")[0]]
                 has_heads = name != "" and isinstance(outer, MultiHead | SelfAttention)
                 hook = _recording_hook(recording, name, has_heads=has_heads)
                 stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
         encoder = modules.get("encoder")
-        if encoder is not None and type(encoder).__module__.startswith("regard.") and (layers is None or layers):
+        if encoder is not None and type(encoder).__module__.startswith("regard."):
             stack.callback(encoder.register_forward_hook(_layout_hook(recording)).remove)
-        foreign = {module: name for module, name in foreign_modules(model).items() if layers is None or name in layers}
         if foreign:
-            stack.enter_context(watch(Watcher(foreign, Observer(partial(_record_call, recording)))))
+            stack.enter_context(watch(Watcher(foreign, Observer(partial(_record_call, recording, layers)))))
         yield recording
+
+
+def _model_of(model: Any) -> nn.Module:
+    """The model itself, or that of a `Predictor`; RecipeError if it is neither."""
+    module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    if not isinstance(module, nn.Module):
+        raise RecipeError(f"record takes a model, which is a torch.nn.Module, or a Predictor, not {shown(model)}")
+    return module
+
+
+def _check_layers(
+    layers: Sequence[str] | None, modules: Mapping[str, nn.Module], foreign: Collection[str], model: nn.Module
+) -> None:
+    """RecipeError if one of the names is not that of a module that may have weights or gates."""
+    if layers is None:
+        return
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise RecipeError(f"layers: {shown(layers)} is no list; write layers=[NAME] with names of modules")
+    own = [name for name, module in modules.items() if isinstance(module, OWN_MODULES)]
+    there = f"these modules have weights: {_some([*own, *attention_names(model)])}"
+    if not layers:
+        raise RecipeError(f"layers={shown(layers)} records nothing; leave it out, or give names; {there}")
+    for name in layers:
+        if not isinstance(name, str) or name not in modules:
+            near = did_you_mean(name, modules) if isinstance(name, str) else "; give the name of a module"
+            raise RecipeError(f"layers: the model has no module {shown(name)}{near}")
+        if name not in own and name not in foreign:
+            raise RecipeError(f"layers: {name or 'the model'} has no attention of its own; {there}")
 
 
 def _layout_hook(recording: Recording) -> Observer:
@@ -325,8 +422,16 @@ def _attention_sites(model: nn.Module, names: Collection[str]) -> dict[str, Site
     )
 
 
-def _record_call(recording: Recording, name: str, call: Call) -> None:
-    """Add the weights of a module of another package to the recording."""
+def _record_call(
+    recording: Recording, layers: Collection[str] | None, name: str, read: Callable[[], Call], of_beams: bool
+) -> None:
+    """Add the weights of a module of another package to the recording, if they were chosen."""
+    if layers is not None and name not in layers:
+        recording.not_chosen[name] = None
+        return
+    if of_beams:
+        recording.of_beams.add(name)
+    call = read()
     heads = recording.selection.head_indices(name or "the model", call.heads)
     recording.add(name, call.queries, partial(call.weights, heads))
 

@@ -1,7 +1,7 @@
 """Interventions in a model: hooks of its attentions, and changes of what its encoder reads."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,12 +10,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from regard.attention.foreign import Changer, attention_names, change_weights, check_can_be_seen
 from regard.attention.heads import MultiHead, SelfAttention
 from regard.attention.intervene import Erase, Feed, Force, Intervention, Swap, WeightIntervention, read
 from regard.attention.masks import materialize
 from regard.attention.normalizers import Pairs
-from regard.attention.scopes import WeightHook, Weights
-from regard.attention.sites import DECODER_SELF, POOLING, sites
+from regard.attention.scopes import Scope, WeightHook, Weights
+from regard.attention.sites import DECODER_SELF, POOLING, Site, sites, sites_of_any
 from regard.encoders import Encoder
 from regard.errors import RecipeError, shown
 from regard.maps import TEXT, Layout, numbered
@@ -39,6 +40,8 @@ def intervene(model: nn.Module, *interventions: Intervention | str) -> Iterator[
     inner one changes weights first. Training is refused.
     """
     chosen = read(interventions)
+    if not isinstance(model, nn.Module):
+        raise RecipeError(f"intervene takes a model, which is a torch.nn.Module, or a Predictor, not {shown(model)}")
     with ExitStack() as stack:
         for hooked in _hooks(model, [one for one in chosen if isinstance(one, WeightIntervention)]):
             stack.enter_context(hooked)
@@ -49,16 +52,26 @@ def intervene(model: nn.Module, *interventions: Intervention | str) -> Iterator[
 # ---- attention weights
 
 
-def _hooks(model: nn.Module, changes: Sequence[WeightIntervention]) -> list["_Hooked"]:
-    """The hooks of all attentions that are changed."""
-    places = sites(model)
+def _places(model: nn.Module) -> dict[str, Site]:
+    """The attentions whose weights can be changed, by the name of their module, also in models of other packages."""
+    own = sites(model)
+    if own:
+        return own
+    check_can_be_seen(model, "changed")
+    return sites_of_any(model, attention_names(model))
+
+
+def _hooks(model: nn.Module, changes: Sequence[WeightIntervention]) -> list[AbstractContextManager[None]]:
+    """Blocks in which the weights of all attentions that are chosen are changed."""
+    places = _places(model)
     names = list(dict.fromkeys(site for site, _ in places.values()))
     by_module: dict[str, list[WeightIntervention]] = {}
     for change in changes:
         if not names:
             raise RecipeError(
                 f"{change}: this model has no attention with keys, whose weights could be changed (those of "
-                "forecast.lag_mixture cannot)"
+                "forecast.lag_mixture cannot; of other packages, nn.MultiheadAttention and classes with Attention in "
+                "their name can)"
             )
         site = names[0] if change.site is None else change.site
         if site not in names:
@@ -67,14 +80,16 @@ def _hooks(model: nn.Module, changes: Sequence[WeightIntervention]) -> list["_Ho
         for module, place in places.items():
             if place.name == site and change.layer in (None, place.layer):
                 by_module.setdefault(module, []).append(change)
-    return [_Hooked(model, module, own) for module, own in by_module.items()]
+    return [_changing(model, module, own) for module, own in by_module.items()]
 
 
 def _check_place(model: nn.Module, change: WeightIntervention, site: str) -> None:
     """Raise RecipeError if the model has no such layer, head, row or column."""
-    modules = [module for module, place in sites(model).items() if place.name == site]
-    heads = _heads(model, modules[0])
-    for noun, value, count in (("layer", change.layer, len(modules)), ("head", change.head, heads or 1)):
+    modules = [module for module, place in _places(model).items() if place.name == site]
+    counts = [("layer", change.layer, len(modules))]
+    if isinstance(model.get_submodule(modules[0]), Scope):  # others have their heads when they run
+        counts.append(("head", change.head, _heads(model, modules[0]) or 1))
+    for noun, value, count in counts:
         if value is not None and not 1 <= value <= count:
             raise RecipeError(f"{change}: {noun} {shown(value)} is not there; {site} has {numbered(noun, count)}")
     if not isinstance(change, Force):
@@ -102,22 +117,36 @@ def _heads(model: nn.Module, module: str) -> int | None:
     return outer.heads if isinstance(outer, MultiHead | SelfAttention) else None
 
 
-class _Hooked(ExitStack):
-    """In the block, one attention has a hook that changes its weights."""
+@contextmanager
+def _changing(model: nn.Module, name: str, changes: Sequence[WeightIntervention]) -> Iterator[None]:
+    """In the block, the weights of one attention are changed: by a hook, or in torch's function if it has no scope."""
 
-    def __init__(self, model: nn.Module, module: str, changes: Sequence[WeightIntervention]) -> None:
-        super().__init__()
-        heads = _heads(model, module) is not None
+    def change(call: Weights, heads: bool) -> Pairs:
+        for one in changes:
+            call = call._replace(weights=one.change(call, heads))
+        return call.weights
 
-        def change(call: Weights) -> Pairs:
-            for one in changes:
-                call = call._replace(weights=one.change(call, heads))
-            return call.weights
+    def change_foreign(module: nn.Module, call: Weights, heads: bool) -> Pairs:
+        if module.training:
+            raise RecipeError(TRAINING)
+        count = call.weights.shape[-3] if heads else 1
+        for one in changes:
+            if one.head is not None and not 1 <= one.head <= count:
+                raise RecipeError(f"{one}: head {shown(one.head)} is not there; {name} has {numbered('head', count)}")
+        return change(call, heads)
 
-        scope = model.get_submodule(module)
-        # First of all hooks, so that those that record see the changed weights.
-        handle = scope.register_forward_hook(WeightHook(change), with_kwargs=True, prepend=True)
-        self.callback(handle.remove)
+    attention = model.get_submodule(name)
+    if not isinstance(attention, Scope):
+        with change_weights(Changer({attention: name}, change_foreign)):
+            yield
+        return
+    hook = WeightHook(partial(change, heads=_heads(model, name) is not None))
+    # First of all hooks, so that those that record see the changed weights.
+    handle = attention.register_forward_hook(hook, with_kwargs=True, prepend=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 # ---- the source
@@ -134,6 +163,11 @@ def _change_source(model: nn.Module, changes: Sequence[Intervention], stack: Exi
         _check_numbers(swap, swap.first, swap.second)
     for erase in erasures:
         _check_numbers(erase, erase.first)
+    if not sites(model) and attention_names(model):
+        raise RecipeError(
+            f"{changes[0]}: regard did not build this model, and can change its attention weights alone: by silence, "
+            "force, uniform and permute; change the input itself"
+        )
     encoder = getattr(model, "encoder", None)
     if not isinstance(encoder, Encoder):
         _change_prompt(model, changes, erasures, stack)

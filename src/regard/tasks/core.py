@@ -730,6 +730,8 @@ def drop_words(source: Words, share: float) -> Words:
 def with_last_attention(model: nn.Module, *inputs: Any) -> tuple[Tensor, Float[Tensor, "batch length length"] | None]:
     """The output of a model, and the self-attention of its last layer, averaged over heads; None if it has none."""
     last_layer = [name for name, module in model.named_modules() if isinstance(module, Scope)][-1:]
+    if not last_layer:
+        return model(*inputs), None
     with record(model, layers=last_layer) as recorded:
         output = model(*inputs)
     return output, next((weights.mean(1) for weights in recorded.weights.values()), None)
@@ -738,10 +740,11 @@ def with_last_attention(model: nn.Module, *inputs: Any) -> tuple[Tensor, Float[T
 @contextmanager
 def recording_sites(model: nn.Module, on: bool = True) -> Iterator[Recording]:
     """In the block, the weights of all attention sites of the model are recorded, or nothing if `on` is False."""
-    if not on:
+    names = list(sites(model))
+    if not on or not names:
         yield Recording()
         return
-    with record(model, layers=list(sites(model))) as recording:
+    with record(model, layers=names) as recording:
         yield recording
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -664,7 +665,8 @@ class Forecasting(Task[Forecaster, SeriesWindows, Windows]):
         places = slice(self.shape.before + self.shape.context, None)
         values, observed = windows.values.clone(), windows.observed.clone()
         values[:, places], observed[:, places] = median, True
-        with record(model, layers=[*sites(model), *([] if model.mix is None else [MIXTURE])]) as recording:
+        names = [*sites(model), *([] if model.mix is None else [MIXTURE])]
+        with record(model, layers=names) if names else nullcontext(Recording()) as recording:
             scores = model.log_prob(replace(windows, values=values, observed=observed))
         return scores[:, self.shape.context :].double().sum(1).cpu(), recording
 
