@@ -385,10 +385,16 @@ def test_a_pick_reaches_the_page_around_the_viewer(pages: Pages, tmp_path: Path)
 # Play.
 
 
+def stop_clock(view: Any) -> None:
+    """Let the time of a page stand still until the test lets it run; `install` alone leaves it running."""
+    view.clock.install(time=0)
+    view.clock.pause_at(1000)
+
+
 def test_play_writes_the_output_token_by_token(pages: Pages) -> None:
     view = pages.open(html(PIECES, "t"))
     assert shown_tokens(view) == list(PIECES.rows)
-    view.clock.install()
+    stop_clock(view)
     view.locator(".play").click()
     seen = []
     for _ in PIECES.rows:
@@ -531,7 +537,7 @@ def test_reduced_motion_plays_without_transitions(pages: Pages) -> None:
     assert pages.open(html(PIECES)).evaluate(durations) == "0.16s, 0.16s"
     view = pages.open(html(PIECES), reduced_motion="reduce")
     assert view.evaluate(durations) == "0s"
-    view.clock.install()
+    stop_clock(view)
     view.locator(".play").click()
     view.clock.run_for(750)
     assert shown_tokens(view) == ["▁un", "▁mo"]
