@@ -346,6 +346,7 @@ def test_predict_json_is_one_object_a_line(regard: Command, run: Path) -> None:
     without = [json.loads(line) for line in regard(*arguments, stdin="abc\n\nfade\u2028x\n".encode()).lines]
     for prediction in [*predictions, *(other for each in predictions for other in each.get("alternatives", []))]:
         del prediction["attention"], prediction["source_tokens"]
+        assert prediction.pop("trust", "").startswith("not measured") is bool(prediction["tokens"])
     assert without == predictions
     assert "--maps adds attention maps to JSON; add --json" in refused(regard("predict", run, "--maps"))
     assert "--n-best adds further outputs to JSON; add --json" in refused(regard("predict", run, "--n-best", 3))
@@ -1177,7 +1178,7 @@ def test_look_shows_a_chosen_layer_and_head_or_all_maps(in_process: InProcess, t
     for own, same in zip(chosen["attention"], plain["attention"], strict=True):
         assert own == pytest.approx(same, abs=1e-5)
     [every] = json.loads(in_process.look(as_json=True, all_maps=True)[0])["maps"]
-    assert every == {key: chosen[key] for key in (*place, "rows", "source_tokens", "attention")}
+    assert every == {key: chosen[key] for key in (*place, "rows", "source_tokens", "attention", "trust")}
     lines = in_process.look(all_maps=True)
     assert lines[2] == "decoder.cross_attention, layer 1, head 1"
 
@@ -1192,9 +1193,10 @@ def test_look_writes_all_maps_to_a_page_and_prints_none_of_them(regard: Command,
 
 def test_look_shows_and_writes_maps_on_a_scale(in_process: InProcess, tmp_path: Path) -> None:
     largest = max(map(max, json.loads(in_process.look(as_json=True)[0])["attention"]))
-    assert "██ ≥0.875" in in_process.look(scale="one")[-1]
-    assert f"██ ≥{0.875 * largest:.3g}" in in_process.look(scale="map")[-1]
-    assert "██ ≥87.5% of the row's largest" in in_process.look(scale="row")[-1]
+    legends = {scale: "\n".join(in_process.look(scale=scale)) for scale in ("one", "map", "row")}
+    assert "██ ≥0.875" in legends["one"]
+    assert f"██ ≥{0.875 * largest:.3g}" in legends["map"]
+    assert "██ ≥87.5% of the row's largest" in legends["row"]
     spread = largest < 0.3
     assert in_process.look() == in_process.look(scale="map" if spread else "one")
     files = {scale: tmp_path / f"{scale}.svg" for scale in ("one", "map", "row")}

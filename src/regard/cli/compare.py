@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RECIPES_AND_RUNS = "Names from `regard list`, .toml files, run directories; keys to change."
 ENTRANTS = typer.Argument(
-    metavar="RECIPE_OR_RUN...", help=RECIPES_AND_RUNS, shell_complete=completion.recipes_runs_and_overrides
+    metavar="RECIPE_OR_RUN...", help=RECIPES_AND_RUNS, autocompletion=completion.recipes_runs_and_overrides
 )
 DATA = "As data.test; may be repeated.  [default: the test set of all, or their dev set]"
 OUT = "Picture file, .svg or .png; may be repeated.  [default: compare.svg and .png beside the runs]"

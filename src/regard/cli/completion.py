@@ -9,19 +9,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from typer import Context
+
 from regard.errors import RegardError
 
+CHANGES = ("overrides", "values", "recipes_and_runs")  # what commands call their arguments KEY=VALUE
 MANIFEST = "manifest.json"  # as in storage, which imports numpy
 
 
-def recipe_names(context: Any, parameter: Any, incomplete: str) -> list[str]:
+def recipe_names(context: Context, incomplete: str) -> list[str]:
     """The recipes that come with regard."""
     from regard import recipe as recipes
 
     return _beginning(recipes.names(), incomplete)
 
 
-def run_names(context: Any, parameter: Any, incomplete: str) -> list[str]:
+def run_names(context: Context, incomplete: str) -> list[str]:
     """The runs in the folder of runs, or in that of the path that is begun."""
     folder = Path(context.params.get("runs") or "runs")
     if "/" in incomplete:
@@ -32,19 +35,19 @@ def run_names(context: Any, parameter: Any, incomplete: str) -> list[str]:
     return []
 
 
-def recipes_and_runs(context: Any, parameter: Any, incomplete: str) -> list[str]:
+def recipes_and_runs(context: Context, incomplete: str) -> list[str]:
     """Names of recipes, and of runs with their folder."""
     folder = context.params.get("runs") or "runs"
-    runs = (f"{folder}/{name}" for name in run_names(context, parameter, ""))
-    inside = run_names(context, parameter, incomplete) if "/" in incomplete else []
-    return [*recipe_names(context, parameter, incomplete), *dict.fromkeys([*_beginning(runs, incomplete), *inside])]
+    runs = (f"{folder}/{name}" for name in run_names(context, ""))
+    inside = run_names(context, incomplete) if "/" in incomplete else []
+    return [*recipe_names(context, incomplete), *dict.fromkeys([*_beginning(runs, incomplete), *inside])]
 
 
-def overrides(context: Any, parameter: Any, incomplete: str) -> list[str]:
+def overrides(context: Context, incomplete: str) -> list[str]:
     """`KEY=VALUE` for the keys that begin so, with the value of the recipe; for one key, all values of its table."""
     from regard import recipe as recipes
 
-    given: list[str] = context.params.get(parameter.name) or []
+    given: list[str] = next((context.params[name] for name in CHANGES if context.params.get(name)), [])
     before, last = ["", "", *given][-2:]
     if last == "=" or last in recipes.values(recipes.Recipe()):
         return _values_of(before if last == "=" else last, incomplete)
@@ -62,12 +65,12 @@ def overrides(context: Any, parameter: Any, incomplete: str) -> list[str]:
     return [f"{name}={_as_argument(value)}" for name, value in values.items()]
 
 
-def recipes_runs_and_overrides(context: Any, parameter: Any, incomplete: str) -> list[str]:
+def recipes_runs_and_overrides(context: Context, incomplete: str) -> list[str]:
     """For `compare`: recipes, runs and changes."""
-    return recipes_and_runs(context, parameter, incomplete) or overrides(context, parameter, incomplete)
+    return recipes_and_runs(context, incomplete) or overrides(context, incomplete)
 
 
-def table_names(context: Any, parameter: Any, incomplete: str) -> list[str]:
+def table_names(context: Context, incomplete: str) -> list[str]:
     """The tables of `regard list`."""
     from regard.catalogue import TABLES
 

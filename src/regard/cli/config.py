@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RECIPE = typer.Argument(
     metavar="[RECIPE]",
     help="A name from `regard list`, or a .toml file.  [default: no recipe]",
-    shell_complete=completion.recipe_names,
+    autocompletion=completion.recipe_names,
 )
 OUT = typer.Option("--out", "-o", metavar="FILE", help="The file to write, such as mine.toml.  [default: stdout]")
 WIDTH = 100  # columns of a comment

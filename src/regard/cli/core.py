@@ -62,17 +62,17 @@ class Command(TyperCommand):
 
 COLUMNS = "Of CSV, TSV, JSONL and Parquet files: the columns to read.  [default: the recipe's]"
 RECIPE = typer.Argument(
-    metavar="RECIPE", help="A name from `regard list`, or a .toml file.", shell_complete=completion.recipe_names
+    metavar="RECIPE", help="A name from `regard list`, or a .toml file.", autocompletion=completion.recipe_names
 )
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.", shell_complete=completion.overrides),
+    typer.Argument(metavar="[KEY=VALUE]...", help="Keys to change.", autocompletion=completion.overrides),
 ]
 Inputs = Annotated[
     list[str] | None, typer.Argument(metavar="[FILE]...", help="Texts, one per line; - or nothing is stdin.")
 ]
 RUN = "A run in the folder runs, or its path; latest is the last one there."
-RunPath = Annotated[str, typer.Argument(metavar="RUN", help=RUN, shell_complete=completion.run_names)]
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help=RUN, autocompletion=completion.run_names)]
 Runs = Annotated[Path, typer.Option(help="The folder for run directories.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors on stderr.")]

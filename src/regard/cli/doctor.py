@@ -8,7 +8,7 @@ from regard.cli.completion import run_names
 from regard.cli.core import Json, to_json, write_beside, write_line
 
 RUN = typer.Argument(
-    metavar="[RUN]", help="A run directory, such as runs/dates, to examine too.", shell_complete=run_names
+    metavar="[RUN]", help="A run directory, such as runs/dates, to examine too.", autocompletion=run_names
 )
 
 

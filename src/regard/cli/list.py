@@ -9,7 +9,7 @@ from regard.cli.core import Json, note, to_json, write_beside, write_line
 
 NARROWEST = 16  # columns of the names
 TABLE = typer.Argument(
-    metavar="[TABLE]", help="Only this table, such as scores.", shell_complete=completion.table_names
+    metavar="[TABLE]", help="Only this table, such as scores.", autocompletion=completion.table_names
 )
 
 

@@ -17,7 +17,7 @@ WINDOW = "Milliseconds that a request waits for others, to be answered with them
 
 
 def serve(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help=RUNS, shell_complete=run_names)],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help=RUNS, autocompletion=run_names)],
     host: Annotated[str, typer.Option(help=HOST)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="The port; 0 chooses a free one.")] = 8000,
     token: Annotated[str, typer.Option(envvar="REGARD_TOKEN", show_default=False, help=TOKEN)] = "",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RECIPE_OR_RUN = typer.Argument(
     metavar="RECIPE_OR_RUN",
     help="A name from `regard list`, a .toml file, or a run directory, such as runs/dates.",
-    shell_complete=completion.recipes_and_runs,
+    autocompletion=completion.recipes_and_runs,
 )
 OF_RUN = "set for this run"  # where a value comes from that neither the default nor a recipe of regard has
 WIDTH = 100  # columns of a comment, if it is not printed in a terminal

@@ -13,7 +13,7 @@ from regard.errors import RegardError, quantity
 VALUES = typer.Argument(
     metavar="KEY=[A,B,...]...",
     help="Keys with the values to try; KEY=VALUE holds for all runs.",
-    shell_complete=completion.overrides,
+    autocompletion=completion.overrides,
 )
 JOBS = typer.Option(min=1, help="Runs that are trained at a time.  [default: by the cores; on a GPU 1]")
 

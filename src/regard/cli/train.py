@@ -20,7 +20,7 @@ DRY_RUN = typer.Option("--dry-run", help="Check recipe and data and say what wou
 RESUME = typer.Option(
     metavar="RUN",
     help="Instead of RECIPE: resume a run that was stopped; with train.updates=N, prolong any run.",
-    shell_complete=completion.run_names,
+    autocompletion=completion.run_names,
 )
 RAY = typer.Option(metavar="ADDRESS", help="Train on a Ray cluster, HOST:PORT, or on a new one here: local.")
 PROCESSES = typer.Option(min=1, help="With --ray: train with so many processes.")
