@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -217,8 +218,8 @@ def test_a_stopped_and_resumed_run_ends_with_the_same_bits(tmp_path: Path, monke
     whole = regard.train(settings, runs=tmp_path / "whole", quiet=True)
     save = Run.save
 
-    def save_and_interrupt(self: Run, update: int, files: dict[str, bytes]) -> None:
-        save(self, update, files)
+    def save_and_interrupt(self: Run, update: int, *content: Any) -> None:
+        save(self, update, *content)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Run, "save", save_and_interrupt)

@@ -33,8 +33,8 @@ def kill_at_update(update: int, monkeypatch: pytest.MonkeyPatch, **given: Any) -
     """Train until the checkpoint of an update is to be saved; returns the unfinished run."""
     real = Run.save
 
-    def save(self: Run, at: int, files: dict[str, bytes]) -> None:
-        real(self, at, files)
+    def save(self: Run, at: int, *content: Any) -> None:
+        real(self, at, *content)
         if at == update:
             raise Killed
 
