@@ -102,6 +102,7 @@ CHOOSING_NAMES = {
     *("is_cuda", "is_cpu", "device.type", "is_grad_enabled", "AVAILABLE"),
     *("is_transformed", "is_autocast", "_capturable", "is_hooked"),
 }
+DEVICES = {"'cpu'", "'cuda'"}  # other things have a type, too
 ALLOWED = {  # files that choose a device, or that need it for optimizer and loop; none of them chooses a path
     *("device.py", "training/loop.py", "training/session.py"),
     "analysis/doctor.py",
@@ -119,7 +120,9 @@ def path_choices(root: Path) -> Iterator[str]:
             used = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
             if isinstance(node, ast.Compare):
                 sides = [ast.unparse(side) for side in (node.left, *node.comparators)]
-                used = "device.type" if any(side.endswith(".type") for side in sides) else ""
+                types = [side for side in sides if side.endswith(".type")]
+                of_device = any(side.endswith("device.type") for side in types) or not DEVICES.isdisjoint(sides)
+                used = "device.type" if types and of_device else ""
             if used in CHOOSING_NAMES:
                 yield f"{name}:{node.lineno} uses {used}"
 
@@ -135,6 +138,7 @@ def test_only_kernels_choose_paths():
         "fast = not torch.is_grad_enabled()",
         'if query.device.type == "cpu" and drop:\n    pass',
         'if device.type != "cuda":\n    pass',
+        'fast = place().type == "cuda"',
         "if gpu.AVAILABLE:\n    pass",
         "from regard.kernels.choose import is_hooked\nis_hooked(module)",
     ],

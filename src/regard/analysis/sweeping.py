@@ -14,7 +14,7 @@ from regard import training
 from regard.analysis.comparison import Comparison, Entrant, Read, compare_entrants, trained_before
 from regard.analysis.workers import Job, Workers
 from regard.console import ProgressLog, current_log
-from regard.device import choose_device
+from regard.device import choose_device, uses_threads
 from regard.errors import RecipeError, RegardError, quantity
 from regard.recipe import Recipe
 from regard.storage import Run
@@ -147,7 +147,7 @@ def _train(
 
 
 def _on_gpu(job: Job) -> bool:
-    return choose_device(job.recipe.train.device).type == "cuda"
+    return not uses_threads(choose_device(job.recipe.train.device))
 
 
 def share_cores(count: int, jobs: int, *, on_gpu: bool = False) -> tuple[int, int]:
