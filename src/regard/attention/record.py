@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -322,6 +322,7 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join([*names[:MOST_LISTED], *["..."] * (len(names) > MOST_LISTED)])
 
 
+@runtime_checkable
 class HasModel(Protocol):
     """A `Predictor`, or another object with a model."""
 
