@@ -252,7 +252,7 @@ def _columns(module: nn.Module, kinds: Collection[type[nn.Module]]) -> Reason:
     return (not are_unchanged(module, kinds) and CHANGED) or (not next(module.parameters()).is_cpu and NOT_CPU)
 
 
-def _add_norm(states: Tensor, update: Tensor | None, norm: nn.LayerNorm) -> Reason:
+def _add_norm(states: Tensor, update: Tensor | None, norm: nn.LayerNorm | nn.RMSNorm) -> Reason:
     return (
         (update is None and "there is nothing to add")
         or (not states.is_cuda and NOT_GPU)
